@@ -47,8 +47,8 @@ test: deps ## Run the tests of every change, with the race detector
 
 .PHONY: test-long
 test-long: deps ## Run all tests: also many cases, large numbers and long faults
-	go test -vet=off $(RACE) -p 2 -timeout 60m $$(go list ./... | grep -v internal/e2e)
-	go test -vet=off $(RACE) -parallel 1 -timeout 90m ./internal/e2e # its fleets need two cores to themselves
+	go test -vet=off $(RACE) -p 2 -timeout 60m $$(go list ./... | grep -v internal/test/e2e)
+	go test -vet=off $(RACE) -parallel 1 -timeout 90m ./internal/test/e2e # its fleets need two cores to themselves
 	cd bench && go test -vet=off $(RACE) ./...
 
 .PHONY: test-slowest
@@ -100,7 +100,7 @@ bench: ## Run the benchmarks (BENCH=pattern)
 
 .PHONY: bench-makespan
 bench-makespan: deps ## Measure batches against the physical limit, and report-and-hope (ROWS='push|long poll')
-	@exec go test -count=1 -timeout 60m -v -run '^TestMakespan$$' ./internal/makespan -whole -rows='$(ROWS)'
+	@exec go test -count=1 -timeout 60m -v -run '^TestMakespan$$' ./internal/test/makespan -whole -rows='$(ROWS)'
 
 .PHONY: bench-load
 bench-load: deps build ## Measure cycles a second, and job queues beside them (ROWS='in process|River', ROUNDS=3, SPAN=10s)
@@ -113,11 +113,11 @@ env: ## Write .env for docker-compose.yml, with random passwords
 
 .PHONY: topology
 topology: deps build ## Run docker-compose.yml's services without Docker, and its fleet (FLEET_DEVICES=400 ...)
-	@exec go test -count=1 -timeout 30m -v -run '^TestTopology$$' ./internal/topology -whole -binary $(BIN)/dispatcher
+	@exec go test -count=1 -timeout 30m -v -run '^TestTopology$$' ./internal/test/topology -whole -binary $(BIN)/dispatcher
 
 .PHONY: docs
 docs: ## Write docs/configuration.md from the settings
-	go test ./dispatcher/app -run '^TestReferenceIsTheSettings$$' -update
+	go test ./internal/app -run '^TestReferenceIsTheSettings$$' -update
 
 .PHONY: deps
 deps: ## Install what the tests need (Debian as root; elsewhere: say what)

@@ -3,7 +3,7 @@ package bench
 import (
 	"os"
 
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // measured counts the processor time that each process takes for what do does.

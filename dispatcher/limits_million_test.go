@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/internal/testbackends"
+	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
 	"github.com/fleetslots/dispatcher/store"
 )
 

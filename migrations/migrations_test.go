@@ -10,7 +10,7 @@ import (
 
 	_ "modernc.org/sqlite" // the driver of the embedded ledger
 
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/migrations"
 )
 

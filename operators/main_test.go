@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher/app"
+	"github.com/fleetslots/dispatcher/internal/app"
 )
 
 // TestMain runs the tests and the examples beside a dispatcher, which they find as

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fleetslots/dispatcher/internal/testbackends"
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 

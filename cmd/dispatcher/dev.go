@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/devices/simulator"
-	"github.com/fleetslots/dispatcher/dispatcher/app"
+	"github.com/fleetslots/dispatcher/internal/app"
 	"github.com/fleetslots/dispatcher/internal/localdev"
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
 // The demonstration fleet is quick, so that within seconds all slots are

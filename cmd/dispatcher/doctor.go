@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/dispatcher/app"
-	"github.com/fleetslots/dispatcher/dispatcher/app/doctor"
+	"github.com/fleetslots/dispatcher/internal/app"
+	"github.com/fleetslots/dispatcher/internal/doctor"
 	"github.com/fleetslots/dispatcher/internal/localdev"
 	"github.com/fleetslots/dispatcher/internal/terminal"
 )

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fleetslots/dispatcher/dispatcher/app/doctor"
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	"github.com/fleetslots/dispatcher/internal/doctor"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func TestDoctorTellsHowToMend(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fleetslots/dispatcher/dispatcher/app"
+	"github.com/fleetslots/dispatcher/internal/app"
 	"github.com/fleetslots/dispatcher/operators"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fleetslots/dispatcher/dispatcher/app"
+	"github.com/fleetslots/dispatcher/internal/app"
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/store"
 )

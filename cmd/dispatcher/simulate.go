@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fleetslots/dispatcher/devices/simulator"
+	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
 const tokensNeeded = "DISPATCHER_TOKEN (role admin; not needed for --idle with a fleet token) and, unless with --credentials own, DISPATCHER_FLEET_TOKEN are needed in the environment"

@@ -12,7 +12,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/dynsec"
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // A command given up while the broker hung never comes after a later one, at

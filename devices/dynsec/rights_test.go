@@ -10,7 +10,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // broker is one of those that the rules below hold at.

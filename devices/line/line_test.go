@@ -15,8 +15,8 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/internal/testbackends"
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )

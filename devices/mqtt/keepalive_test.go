@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // TestKeepaliveIsThatOfThePage: TestBrokerThatHangs and TestBrokersGiveUpASilentClient

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // eachRedis runs a test on each kind of Redis.

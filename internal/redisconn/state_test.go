@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func keysOfAllNodes() (keys []string) {
@@ -161,7 +161,7 @@ func TestExamineCluster(t *testing.T) {
 	}
 }
 
-// The rights in deploy/ are enough: see the tests of dispatcher/app. Here: no more
+// The rights in deploy/ are enough: see the tests of internal/app. Here: no more
 // than those that the program names.
 func TestUsersHaveTheLeastRights(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
-	"github.com/fleetslots/dispatcher/internal/testservers"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const patience = time.Minute // what no machine reaches that only stands still for a while

@@ -65,18 +65,18 @@ func folders() []string {
 }
 
 // except are test machines.
-func except() []string { return []string{"devices/simulator", "devices/line"} }
+func except() []string { return []string{"internal/simulator", "devices/line"} }
 
 // testsOf returns the packages whose tests should catch a mistake in the package: its own, then the nearest one that uses it.
 func testsOf(pkg string) []string {
 	user := map[string]string{
 		"store": "dispatcher", "slots": "dispatcher", "limits": "dispatcher", "limits/policy": "limits", "devices": "dispatcher",
-		"operators": "dispatcher/api",
+		"operators": "operators/api",
 	}[pkg]
 	switch {
 	case user != "":
 	case strings.HasPrefix(pkg, "devices/"):
-		user = "dispatcher/app"
+		user = "internal/app"
 	case strings.HasPrefix(pkg, "dispatcher/") && !slices.Contains([]string{"api", "web", "app", "gate"}, path.Base(pkg)):
 		user = "dispatcher"
 	default:

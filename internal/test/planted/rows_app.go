@@ -4,43 +4,43 @@ package main
 func appMistakes() []Mistake { //nolint:funlen // a table
 	return []Mistake{
 		{
-			Package: "dispatcher/app", Func: "front.drain",
+			Package: "internal/app", Func: "front.drain",
 			Old:    `failed = errors.Join(failed, <-end)`,
 			New:    `select { case err := <-end: failed = errors.Join(failed, err); default: }`,
 			Breaks: "a shutdown does not wait for the requests in flight",
 		},
 		{
-			Package: "dispatcher/app", Func: "App.Stop",
+			Package: "internal/app", Func: "App.Stop",
 			Old:    `a.dispatcher.Waiters.Parks.Stop()`,
 			New:    ``,
 			Breaks: "parked reports are cut off at a shutdown and get no answer",
 		},
 		{
-			Package: "dispatcher/app", Func: "pass.enter",
+			Package: "internal/app", Func: "pass.enter",
 			Old:    `o.current != 0 && now.Sub(o.started) < 2*o.limit`,
 			New:    `o.current != 0`,
 			Breaks: "a background pass that hangs once never runs again",
 		},
 		{
-			Package: "dispatcher/app", Func: "App.newPasses",
+			Package: "internal/app", Func: "App.newPasses",
 			Old:    `keep.EndCancelled`,
 			New:    `keep.Expire`,
 			Breaks: "the pending tasks of a cancelled batch never end",
 		},
 		{
-			Package: "dispatcher/app", Func: "Settings",
+			Package: "internal/app", Func: "Settings",
 			Old:    `{Key: "mqtt_password", Secret: true,`,
 			New:    `{Key: "mqtt_password",`,
 			Breaks: "the password for the broker stands in the log and on the system page",
 		},
 		{
-			Package: "dispatcher/app/doctor", Func: "database.objects",
+			Package: "internal/doctor", Func: "database.objects",
 			Old:    `wrong = append(wrong, o.Name+" of "+o.Table+" is missing")`,
 			New:    `continue`,
 			Breaks: "doctor says ok if an index or a trigger is missing",
 		},
 		{
-			Package: "dispatcher/app/doctor", Func: "apart",
+			Package: "internal/doctor", Func: "apart",
 			Old:    `r.ahead.Abs()-r.doubt`,
 			New:    `r.ahead-r.doubt`,
 			Breaks: "doctor says ok of a clock that is behind",
@@ -74,7 +74,7 @@ func appMistakes() []Mistake { //nolint:funlen // a table
 			Old:    `max(1, most/10)`,
 			New:    `most / 10`,
 			Breaks: "operators take all places of a small bound, and none is left for an admin",
-			Tests:  []string{"internal/fair", "dispatcher/api"},
+			Tests:  []string{"internal/fair", "operators/api"},
 		},
 		{
 			Package: "internal/throttle", Func: "lastLines.pass",

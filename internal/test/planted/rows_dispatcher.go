@@ -54,12 +54,12 @@ func dispatcherMistakes() []Mistake { //nolint:funlen // a table
 		{
 			Package: "dispatcher", Func: "Leaser.owns",
 			Old: `store.Holder(l.Name, "")`, New: `strings.TrimSuffix(store.Holder(l.Name, ""), "/")`,
-			Breaks: "a caller ends the lease of a caller whose name begins with its own", Tests: []string{"dispatcher", "dispatcher/api"},
+			Breaks: "a caller ends the lease of a caller whose name begins with its own", Tests: []string{"dispatcher", "operators/api"},
 		},
 		{
 			Package: "dispatcher", Func: "Leases.acquire",
 			Old: `(err != nil || ctx.Err() != nil)`, New: `err != nil`,
-			Breaks: "the slot of an unnamed holder whose caller left stays held until the lease ends", Tests: []string{"dispatcher", "dispatcher/api"},
+			Breaks: "the slot of an unnamed holder whose caller left stays held until the lease ends", Tests: []string{"dispatcher", "operators/api"},
 		},
 		{
 			Package: "dispatcher/decision", Func: "isBusy",

@@ -99,7 +99,7 @@ func storeMistakes() []Mistake { //nolint:funlen // a table
 		{
 			Package: "store", Func: "session.replay",
 			Old: `answered_at > {now}`, New: `answered_at < {now}`,
-			Breaks: "a request with an idempotency key takes effect again when it is repeated", Tests: []string{"store", "dispatcher/api"},
+			Breaks: "a request with an idempotency key takes effect again when it is repeated", Tests: []string{"store", "operators/api"},
 		},
 		{
 			Package: "store", Func: "news.EachOpen",
@@ -120,7 +120,7 @@ func storeMistakes() []Mistake { //nolint:funlen // a table
 		{
 			Package: "store", Func: "tasksIn.cancelAll",
 			Old: `s.recordTasks(ctx, "task.cancel_asked", actor, asked), `, New: ``,
-			Breaks: "the log does not say that an operator asked a running task to stop", Tests: []string{"store", "dispatcher/api"},
+			Breaks: "the log does not say that an operator asked a running task to stop", Tests: []string{"store", "operators/api"},
 		},
 		{
 			Package: "store", Func: "devicesIn.delete",

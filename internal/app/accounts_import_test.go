@@ -1,0 +1,202 @@
+package app
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// importing is the tokens of those that were given one.
+func (i *instance) importing(t *testing.T, existing string, lines ...string) (map[devices.ID]string, error) {
+	t.Helper()
+	client, err := operators.New(operators.Config{URL: i.url, Token: i.admin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer strings.Builder
+	file := strings.NewReader(strings.Join(lines, "\n") + "\n")
+	if err := client.Devices.Import(t.Context(), file, operators.TypeCSV, existing, operators.TypeCSV, &answer); err != nil {
+		return nil, err
+	}
+	rows, err := csv.NewReader(strings.NewReader(answer.String())).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := map[devices.ID]string{}
+	for _, row := range rows[1:] {
+		if row[1] != "" {
+			tokens[devices.ID(row[0])] = row[1]
+		}
+	}
+	return tokens, nil
+}
+
+// csvOf are those of an import.
+func csvOf(prefix string, number int) []string {
+	all := []string{"device"}
+	for i := range number {
+		all = append(all, fmt.Sprint(prefix, i))
+	}
+	return all
+}
+
+func refusedWith(err error, code string) bool {
+	var problem *operators.Problem
+	return errors.As(err, &problem) && problem.Code == code
+}
+
+// connect opens a session with each token, and ends it.
+func (p provisioned) connect(t *testing.T, tokens map[devices.ID]string) {
+	t.Helper()
+	for id, secret := range tokens {
+		f := join(t, p.broker.Addr, id, secret)
+		if f.err != nil {
+			t.Errorf("%s does not get in: %v", id, f.err)
+		}
+		f.Disconnect(0)
+	}
+}
+
+// noAccounts waits until the broker has only the dispatchers'.
+func (p provisioned) noAccounts(t *testing.T) {
+	t.Helper()
+	eventually(t, "no account is left behind", func() bool {
+		return slices.Equal(p.broker.Accounts(t), []string{testservers.DispatcherUser})
+	})
+}
+
+// While many accounts are made, others have their turn at the broker.
+func TestManyDevicesAreImportedAtMosquitto(t *testing.T) {
+	t.Parallel()
+	number := 1000
+	if testing.Short() {
+		number = 300
+	}
+	p := startProvisioned(t)
+	var meanwhile sync.WaitGroup
+	done := make(chan struct{})
+	meanwhile.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			began := time.Now()
+			replica := []*instance{p.instance, p.other}[i%2]
+			f := join(t, p.broker.Addr, "meanwhile", token(t, replica.operate(t, http.MethodPost, "/v1/devices", `{"id":"meanwhile"}`)))
+			if f.err != nil {
+				t.Error(f.err)
+			}
+			replica.operate(t, http.MethodDelete, "/v1/devices/meanwhile", "")
+			f.ends(t)
+			if took := time.Since(began); i%10 == 0 {
+				t.Logf("created, connected and deleted meanwhile: %s", took)
+			}
+		}
+	})
+	began := time.Now()
+	tokens, err := p.importing(t, "", csvOf("d-", number)...)
+	took := time.Since(began)
+	close(done)
+	meanwhile.Wait()
+	if err != nil || len(tokens) != number {
+		t.Fatalf("%d tokens, %v", len(tokens), err)
+	}
+	t.Logf("%d devices were imported in %s", number, took)
+	p.connect(t, tokens)
+	f := join(t, p.broker.Addr, "d-7", tokens["d-7"])
+	f.reports(t)
+	if _, err := p.importing(t, "rotate", csvOf("d-", 2)...); !refusedWith(err, "one_by_one") {
+		t.Errorf("rotated together: %v", err)
+	}
+	f.reports(t) // goes on
+	if tokens, err = p.importing(t, "skip", csvOf("d-", number+1)...); err != nil || len(tokens) != 1 {
+		t.Errorf("one more: %d, %v", len(tokens), err)
+	}
+	p.connect(t, tokens)
+}
+
+func TestAnImportThatFailsLeavesNoAccounts(t *testing.T) {
+	t.Parallel()
+	p := startProvisioned(t)
+	p.broker.Kill()
+	if _, err := p.importing(t, "", csvOf("d-", 100)...); !refusedWith(err, "broker_unavailable") {
+		t.Errorf("imported without the broker: %v", err)
+	}
+	p.broker.Start()
+	p.noAccounts(t)
+	bad := csvOf("d-", 100)
+	for i := range bad {
+		bad[i] += []string{",:profile", ","}[min(i, 1)]
+	}
+	bad[100] += "unknown"
+	if _, err := p.importing(t, "", bad...); !refusedWith(err, "unknown_profile") && !refusedWith(err, "invalid_line") {
+		t.Errorf("imported with an unknown profile: %v", err)
+	}
+	p.noAccounts(t)
+	failed := make(chan error)
+	go func() {
+		_, err := p.importing(t, "", csvOf("d-", 300)...)
+		failed <- err
+	}()
+	eventually(t, "some accounts are made", func() bool { return len(p.broker.Accounts(t)) > 20 })
+	p.broker.Paused(func() {
+		if err := <-failed; !refusedWith(err, "broker_unavailable") {
+			t.Errorf("imported though the broker hangs: %v", err)
+		}
+	})
+	if status, _ := p.call(t, http.MethodGet, "/v1/devices/d-0", p.admin, ""); status != http.StatusNotFound {
+		t.Errorf("half of it was imported: %d", status)
+	}
+	p.noAccounts(t)
+	tokens, err := p.importing(t, "", csvOf("d-", 100)...)
+	if err != nil || len(tokens) != 100 {
+		t.Errorf("the same again: %d, %v", len(tokens), err)
+	}
+	p.connect(t, tokens)
+}
+
+// Replicas import the same devices at once: whoever is given a token gets in with it.
+func TestReplicasImportAtOnce(t *testing.T) {
+	t.Parallel()
+	p := startProvisioned(t)
+	for round := range 3 {
+		prefix := fmt.Sprint("r", round, "-")
+		var mu sync.Mutex
+		all := map[devices.ID]string{}
+		var wait sync.WaitGroup
+		take := func(tokens map[devices.ID]string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil && !refusedWith(err, "broker_unavailable") {
+				t.Error(err)
+			}
+			for id, secret := range tokens {
+				if all[id] != "" {
+					t.Errorf("%s was given two tokens", id)
+				}
+				all[id] = secret
+			}
+		}
+		for _, replica := range []*instance{p.instance, p.other, p.instance} {
+			wait.Go(func() { take(replica.importing(t, "skip", csvOf(prefix, 60)...)) })
+		}
+		wait.Wait()
+		take(p.importing(t, "skip", csvOf(prefix, 60)...)) // those that were refused
+		if len(all) != 60 {
+			t.Errorf("%d of 60 devices have a token", len(all))
+		}
+		p.connect(t, all)
+	}
+}

@@ -1,0 +1,268 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// provisioned is replicas that keep accounts at one mosquitto.
+type provisioned struct {
+	*instance
+	other  *instance
+	broker *testservers.DeployedMosquitto
+}
+
+func startProvisioned(t *testing.T, more ...string) provisioned {
+	t.Helper()
+	b := testservers.MosquittoDynsec(t)
+	more = append(more, "DISPATCHER_MQTT_URL="+b.Inside, "DISPATCHER_MQTT_USER="+testservers.DispatcherUser,
+		"DISPATCHER_MQTT_PASSWORD="+testservers.DispatcherPassword, "DISPATCHER_MQTT_PROVISION=dynsec")
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), more...)
+	one, _ := startServing(t, config)
+	two, _ := startServing(t, config)
+	eventuallyOnline(t, one)
+	eventuallyOnline(t, two)
+	return provisioned{one, two, b}
+}
+
+// token is of an answer that shows one.
+func token(t *testing.T, content []byte) string {
+	t.Helper()
+	var made struct{ Token string }
+	if err := json.Unmarshal(content, &made); err != nil || made.Token == "" {
+		t.Fatalf("no token in %s: %v", content, err)
+	}
+	return made.Token
+}
+
+func (p provisioned) create(t *testing.T, id string) string {
+	t.Helper()
+	return token(t, p.operate(t, http.MethodPost, "/v1/devices", fmt.Sprintf(`{"id":%q}`, id)))
+}
+
+// field is a device at a broker.
+type field struct {
+	paho.Client
+	err     error
+	id      devices.ID
+	replies chan []byte
+	lost    chan struct{}
+}
+
+func join(t *testing.T, addr string, id devices.ID, password string) *field {
+	t.Helper()
+	f := &field{id: id, replies: make(chan []byte, 10), lost: make(chan struct{})}
+	f.Client = paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + addr).SetClientID(string(id)).SetUsername(string(id)).SetPassword(password).
+		SetProtocolVersion(4).SetAutoReconnect(false).SetConnectTimeout(patience).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { f.replies <- m.Payload() }).
+		SetConnectionLostHandler(func(paho.Client, error) { close(f.lost) }))
+	token := f.Connect()
+	<-token.Done()
+	if f.err = token.Error(); f.err == nil {
+		<-f.Subscribe(devices.ReplyTopic(id), 1, nil).Done()
+	}
+	t.Cleanup(func() { f.Disconnect(0) })
+	return f
+}
+
+// reports sends a report until an answer comes: what was sent while the
+// dispatcher was not there is lost.
+func (f *field) reports(t *testing.T) devices.Reply {
+	t.Helper()
+	var reply devices.Reply
+	eventually(t, "an answer", func() bool {
+		f.Publish(devices.ReportTopic(f.id), 1, false, `{"id":"x"}`)
+		select {
+		case content := <-f.replies:
+			reply = decodeReply(t, content)
+			return true
+		case <-f.lost:
+			t.Fatal("the session ended")
+		case <-time.After(time.Second):
+		}
+		return false
+	})
+	return reply
+}
+
+func (f *field) ends(t *testing.T) {
+	t.Helper()
+	since := time.Now()
+	select {
+	case <-f.lost:
+		t.Logf("the session of %s ended after %s", f.id, time.Since(since))
+	case <-time.After(patience):
+		t.Fatal("the session goes on")
+	}
+}
+
+// out polls until the device cannot connect. 5 s are promised; how long it took
+// is logged, for a busy machine is no broken promise.
+func (p provisioned) out(t *testing.T, id devices.ID, password string) {
+	t.Helper()
+	since := time.Now()
+	defer func() { t.Logf("%s was kept out after %s", id, time.Since(since)) }()
+	eventually(t, string(id)+" is kept out", func() bool {
+		f := join(t, p.broker.Addr, id, password)
+		defer f.Disconnect(0)
+		return f.err != nil
+	})
+}
+
+func TestAccountsFollowAtMosquitto(t *testing.T) {
+	t.Parallel()
+	p := startProvisioned(t)
+	first := p.create(t, "ar-7")
+	f := join(t, p.broker.Addr, "ar-7", first)
+	if f.err != nil {
+		t.Fatal(f.err)
+	}
+	if reply := f.reports(t); reply.Reason != devices.ReasonNone {
+		t.Errorf("reply %+v", reply)
+	}
+	second := token(t, p.other.operate(t, http.MethodPost, "/v1/devices/ar-7/token", ""))
+	f.ends(t)
+	if f = join(t, p.broker.Addr, "ar-7", first); f.err == nil {
+		t.Error("the older token opens a session: the broker has one password")
+	}
+	if status, body := p.call(t, http.MethodPost, "/v1/devices/ar-7/report", first, `{}`); status != http.StatusOK {
+		t.Errorf("the older token over HTTP: %d %s", status, body)
+	}
+	f = join(t, p.broker.Addr, "ar-7", second)
+	f.reports(t)
+	p.operate(t, http.MethodPost, "/v1/devices/ar-7/block", "")
+	f.ends(t)
+	p.out(t, "ar-7", second)
+	p.other.operate(t, http.MethodPost, "/v1/devices/ar-7/unblock", "")
+	eventually(t, "it may come back", func() bool {
+		f = join(t, p.broker.Addr, "ar-7", second)
+		return f.err == nil
+	})
+	f.reports(t)
+	p.operate(t, http.MethodDelete, "/v1/devices/ar-7", "")
+	f.ends(t)
+	p.out(t, "ar-7", second)
+	third := p.create(t, "ar-7")
+	f = join(t, p.broker.Addr, "ar-7", third)
+	f.reports(t)
+}
+
+func TestAccountsWithoutTheBroker(t *testing.T) {
+	t.Parallel()
+	p := startProvisioned(t)
+	tokens := map[devices.ID]string{}
+	for _, id := range []devices.ID{"blocked-down", "deleted-down", "blocked-paused", "deleted-paused"} {
+		tokens[id] = p.create(t, string(id))
+	}
+	refused := func(id string) {
+		t.Helper()
+		status, body := p.call(t, http.MethodPost, "/v1/devices", p.admin, `{"id":"`+id+`"}`)
+		var problem struct{ Code string }
+		if err := json.Unmarshal(body, &problem); err != nil || status != http.StatusServiceUnavailable || problem.Code != "broker_unavailable" {
+			t.Errorf("created without the broker: %d %s", status, body)
+		}
+		if status, _ := p.call(t, http.MethodGet, "/v1/devices/"+id, p.admin, ""); status != http.StatusNotFound {
+			t.Errorf("%s is half-created: %d", id, status)
+		}
+	}
+	p.broker.Kill()
+	p.operate(t, http.MethodPost, "/v1/devices/blocked-down/block", "")
+	p.operate(t, http.MethodDelete, "/v1/devices/deleted-down", "")
+	refused("new-down")
+	p.broker.Start()
+	p.out(t, "blocked-down", tokens["blocked-down"])
+	p.out(t, "deleted-down", tokens["deleted-down"])
+	p.broker.Paused(func() {
+		p.operate(t, http.MethodPost, "/v1/devices/blocked-paused/block", "")
+		p.operate(t, http.MethodDelete, "/v1/devices/deleted-paused", "")
+		refused("new-paused")
+	})
+	p.out(t, "blocked-paused", tokens["blocked-paused"])
+	p.out(t, "deleted-paused", tokens["deleted-paused"])
+	for _, id := range []devices.ID{"new-down", "new-paused"} {
+		f := join(t, p.broker.Addr, id, p.create(t, string(id)))
+		f.reports(t)
+	}
+}
+
+func TestReplicasProvisionAtOnce(t *testing.T) {
+	t.Parallel()
+	p := startProvisioned(t)
+	const number = 20
+	made := make([][]byte, number)
+	var wait sync.WaitGroup
+	for i := range number {
+		for _, replica := range []*instance{p.instance, p.other} { // both want the same device
+			wait.Go(func() {
+				status, body := replica.call(t, http.MethodPost, "/v1/devices", p.admin, fmt.Sprintf(`{"id":"d-%d"}`, i))
+				switch status {
+				case http.StatusCreated:
+					made[i] = body
+				case http.StatusConflict:
+				default:
+					t.Errorf("%d %s", status, body)
+				}
+			})
+		}
+		if i%4 == 3 {
+			wait.Wait() // more would wait for their turn longer than they may
+		}
+	}
+	wait.Wait()
+	for i, body := range made {
+		f := join(t, p.broker.Addr, devices.ID(fmt.Sprint("d-", i)), token(t, body))
+		if f.err != nil {
+			t.Errorf("d-%d: the account has not the secret of the one that was created: %v", i, f.err)
+		}
+		f.Disconnect(0)
+	}
+}
+
+func TestEnrollmentAtMosquitto(t *testing.T) {
+	t.Parallel()
+	p := startProvisioned(t, "DISPATCHER_FLEET_TOKEN_MODE=enroll")
+	credential := p.report(t, "new", `{}`).Credential
+	f := join(t, p.broker.Addr, "new", credential)
+	if f.err != nil {
+		t.Fatal(f.err)
+	}
+	f.reports(t)
+}
+
+func TestDevEndsSessions(t *testing.T) {
+	t.Parallel()
+	i, d := startDev(t, t.TempDir())
+	eventuallyOnline(t, i)
+	addr := d.MQTTURL[len("mqtt://"):]
+	for _, id := range []devices.ID{"blocked", "deleted", "rotated"} {
+		secret := token(t, i.operate(t, http.MethodPost, "/v1/devices", fmt.Sprintf(`{"id":%q}`, id)))
+		f := join(t, addr, id, secret)
+		if f.err != nil {
+			t.Fatal(f.err)
+		}
+		f.reports(t)
+		switch id {
+		case "blocked":
+			i.operate(t, http.MethodPost, "/v1/devices/blocked/block", "")
+		case "deleted":
+			i.operate(t, http.MethodDelete, "/v1/devices/deleted", "")
+		case "rotated":
+			i.operate(t, http.MethodPost, "/v1/devices/rotated/token", `{"overlap_ms":60000}`)
+			f.reports(t) // goes on: so does the older token
+			i.operate(t, http.MethodPost, "/v1/devices/rotated/token", `{"overlap_ms":0}`)
+		}
+		f.ends(t)
+		if again := join(t, addr, id, secret); again.err == nil {
+			t.Errorf("%s opened a new session", id)
+		}
+	}
+}

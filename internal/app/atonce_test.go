@@ -1,0 +1,117 @@
+package app
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// atOnce sends a report of one device over both transports to both replicas at
+// the same moment, each under an id of its own, and returns all replies.
+func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices.Reply {
+	t.Helper()
+	const overMQTT = 2
+	var all sync.WaitGroup
+	begin := make(chan struct{})
+	answers := make(chan devices.Reply, len(replicas)+overMQTT)
+	for n, i := range replicas {
+		all.Go(func() {
+			<-begin
+			status, content := i.call(t, http.MethodPost, "/v1/devices/"+string(m.id)+"/report", fleetToken, fmt.Sprintf(body, n))
+			answers <- replyOfHTTP(t, status, content)
+		})
+	}
+	all.Go(func() {
+		<-begin
+		for n := range overMQTT { // the broker hands them to the replicas in turn
+			m.Publish(devices.ReportTopic(m.id), 1, false, fmt.Sprintf(body, len(replicas)+n))
+		}
+		for heard := 0; heard < overMQTT; {
+			reply := m.hear(t)
+			if reply.Reason == devices.ReasonUnavailable && reply.Acks == nil {
+				continue // a busy machine took longer than 3 s: the real answer follows
+			}
+			answers <- reply
+			heard++
+		}
+	})
+	close(begin)
+	all.Wait()
+	close(answers)
+	var replies []devices.Reply
+	for reply := range answers {
+		replies = append(replies, reply)
+	}
+	return replies
+}
+
+// TestOneDeviceAtTwoReplicasAtOnce: one grant and one result, whichever replica
+// answers.
+func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
+	t.Parallel()
+	broker := testservers.Mosquitto(t)
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
+	replicas := make([]*instance, 2)
+	for n := range replicas {
+		replicas[n], _ = startServing(t, config)
+		eventuallyOnline(t, replicas[n])
+	}
+	m := newMeter(t, &DevServer{MQTTURL: broker.URL}, "meter")
+	replicas[0].operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":60}`)
+	delivered, answered := map[devices.Reason]int{}, map[devices.Outcome]int{}
+	const rounds = 25
+	for round := range rounds {
+		replicas[round%2].operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["meter","meter"]}`)
+		task := theOneGrant(t, atOnce(t, replicas, m, `{"id":"ask-%d"}`), delivered)
+		if task == nil { // all met one another: the next report finds out
+			task = replicas[round%2].report(t, "meter", `{"id":"once more"}`).Task
+		}
+		result := fmt.Sprintf(`{"id":"tell-%%d","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded","output":{"round":%d}}]}`, task.ID, task.Token, round)
+		recorded := 0
+		for _, reply := range atOnce(t, replicas, m, result) {
+			if len(reply.Acks) != 1 {
+				t.Fatalf("%+v, want the result acknowledged", reply)
+			}
+			answered[reply.Acks[0].Outcome]++
+			if reply.Acks[0].Outcome == devices.OutcomeRecorded {
+				recorded++
+			}
+		}
+		if recorded != 1 {
+			t.Errorf("round %d: recorded %d times", round, recorded)
+		}
+		// The other task of the round goes, so that the next starts anew.
+		if task = replicas[round%2].report(t, "meter", `{"id":"rest"}`).Task; task == nil {
+			t.Fatal("the second task was not granted")
+		}
+		replicas[round%2].report(t, "meter", fmt.Sprintf(`{"id":"rest","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, task.ID, task.Token))
+	}
+	if len(answered) != 2 || answered[devices.OutcomeDuplicate] == 0 {
+		t.Errorf("outcomes %v, want recorded and duplicate", answered)
+	}
+	if delivered[devices.ReasonGranted] < rounds/2 {
+		t.Errorf("reasons %v", delivered)
+	}
+	t.Logf("reasons %v, outcomes %v", delivered, answered)
+}
+
+// theOneGrant expects every grant among the replies to be the same one.
+func theOneGrant(t *testing.T, replies []devices.Reply, reasons map[devices.Reason]int) (granted *devices.Task) {
+	t.Helper()
+	for _, reply := range replies {
+		reasons[reply.Reason]++
+		switch {
+		case reply.Task == nil && reply.Reason != devices.ReasonBusy && reply.Reason != devices.ReasonUnavailable:
+			t.Errorf("%+v: there is work, and a slot", reply)
+		case reply.Task != nil && granted != nil && (reply.Task.ID != granted.ID || reply.Task.Token != granted.Token || reply.Task.Slot != granted.Slot):
+			t.Errorf("two grants: %+v and %+v", granted, reply.Task)
+		case reply.Task != nil:
+			granted = reply.Task
+		}
+	}
+	return granted
+}

@@ -1,0 +1,160 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
+	"github.com/fleetslots/dispatcher/operators/web"
+)
+
+// ageEvery is how often the keys of an in-process Redis are cleaned up. A late pass
+// keeps them longer, which nothing depends on.
+const ageEvery = 10 * time.Second
+
+// warmEvery is how often connections that ended are replaced: most live for 20 minutes.
+const warmEvery = 15 * time.Second
+
+func (a *App) newPasses(b backends) *passes {
+	const limit = 30 * time.Second
+	c := chores{a.dispatcher, a.log}
+	keep, seen := a.dispatcher.Upkeep, a.dispatcher.Seen
+	reap := &pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: c.reap}
+	p := newPasses(
+		a.log, a.dispatcher.Panicked,
+		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: c.reconciling(keep.Follow), quiet: true},
+		&pass{name: "marks", every: time.Second, limit: 2 * time.Minute, run: a.dispatcher.Marks.Follow, quiet: true},
+		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.FollowTokens, quiet: true},
+		&pass{name: "limit sets", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Policies.Sets.Follow, quiet: true},
+		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.Filler.FillAll, quiet: true},
+		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: c.settleLimits},
+		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: c.reconciling(keep.Reconcile)},
+		reap,
+		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
+		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: c.counting("tasks expired", "tasks", keep.Expire)},
+		&pass{name: "accounts", every: time.Second, limit: limit, run: c.counting("accounts at the broker followed their devices", "accounts", a.followAccounts)},
+		&pass{name: "cancel", every: time.Second, limit: limit, run: c.counting("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
+		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
+		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
+		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
+		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
+		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdle, quiet: true},
+		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.watch, quiet: true},
+		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.sign, quiet: true},
+		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: seen.FlushReached, quiet: true},
+		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: seen.Flush},
+		&pass{name: "warm", every: warmEvery, limit: time.Minute, run: b.store.Warm, quiet: true},
+		&pass{name: "memory", every: memoryEvery, limit: time.Minute, run: keepMemory, quiet: true},
+		&pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: (&redisWatch{conn: b.redis, log: a.log}).look, quiet: true},
+	)
+	if b.age != nil {
+		p.all = append(p.all, &pass{name: "age", every: ageEvery, limit: time.Minute, run: func(context.Context) error {
+			b.age(ageEvery)
+			return nil
+		}})
+	}
+	p.beside(func(ctx context.Context) { p.onTime(ctx, reap, keep.NextLapse) })
+	return p
+}
+
+// watch updates the open pages of the dashboard.
+func (a *App) watch(ctx context.Context) error {
+	if a.web == nil {
+		return nil
+	}
+	return a.web.Tick(ctx)
+}
+
+func (a *App) retain(ctx context.Context) error {
+	keep, err := a.config.retention()
+	if err != nil {
+		return err
+	}
+	removed, err := a.dispatcher.Upkeep.Retain(ctx, keep)
+	if removed.Most() > 0 {
+		a.log.InfoContext(ctx, "old history removed", "events", removed.Events, "attempts", removed.Attempts, "results", removed.Results, "answers", removed.Answers,
+			"tasks", removed.Tasks, "batches", removed.Batches)
+	}
+	return err
+}
+
+// chores are passes of the dispatcher that log what they found to do.
+type chores struct {
+	dispatcher *dispatcher.Dispatcher
+	log        *slog.Logger
+}
+
+// counting logs how many there were, if any.
+func (c chores) counting(message, of string, run func(context.Context) (int, error)) func(context.Context) error {
+	return func(ctx context.Context) error {
+		n, err := run(ctx)
+		if n > 0 {
+			c.log.InfoContext(ctx, message, of, n) //nolint:sloglint // constant for each pass
+		}
+		return err
+	}
+}
+
+func (c chores) reap(ctx context.Context) error {
+	result, err := c.dispatcher.Upkeep.Reap(ctx)
+	if result.Retried+result.Ended > 0 {
+		c.log.InfoContext(ctx, "slots of silent devices taken back", "tasks_pending_again", result.Retried, "tasks_ended", result.Ended)
+	}
+	return err
+}
+
+func (c chores) settleLimits(ctx context.Context) error {
+	done, err := c.dispatcher.Policies.SettleAll(ctx)
+	if done.Doubted > 0 {
+		c.log.InfoContext(ctx, "limits are counted anew: something started while they could not be asked", "policies", done.Doubted)
+	}
+	return err
+}
+
+func (c chores) reconciling(run func(context.Context) (upkeep.ReconcileResult, error)) func(context.Context) error {
+	return func(ctx context.Context) error {
+		result, err := run(ctx)
+		if result.Drift() > 0 {
+			c.log.InfoContext(ctx, "slots reconciled", "freed", result.Freed, "added", result.Added, "refused", result.Refused)
+		}
+		return err
+	}
+}
+
+func (c chores) fold(ctx context.Context) error {
+	aborted, err := c.dispatcher.Upkeep.Fold(ctx)
+	if len(aborted) > 0 {
+		c.log.WarnContext(ctx, "batches paused by their abort rule", "batches", aborted)
+	}
+	return err
+}
+
+const (
+	memoryEvery = time.Second
+
+	// memoryGoal is what the process stays at while what it needs fits: a million devices do.
+	// Left to itself the collector lets garbage double that, and keeps what it once had.
+	memoryGoal = 160 << 20
+
+	// memoryBeside is needed beside heap and stacks: what the collector keeps.
+	memoryBeside = 32 << 20
+)
+
+// keepMemory is a pass that has garbage collected sooner the nearer the process comes to
+// memoryGoal. GOMEMLIMIT goes before it.
+func keepMemory(context.Context) error {
+	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	if metrics.Read(used); os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit(int64(used[0].Value.Uint64() + used[1].Value.Uint64())))
+	}
+	return nil
+}
+
+// memoryLimit leaves room where more is needed, as for many connections: a limit
+// closer to what is used would have the collector run all the time.
+func memoryLimit(used int64) int64 { return max(memoryGoal, used*5/4+memoryBeside) }

@@ -1,0 +1,355 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+func devOptions(data string) DevOptions {
+	return DevOptions{
+		Listen: "127.0.0.1:0", MQTT: "127.0.0.1:0", Data: data,
+		ReportPeriod: time.Second, Version: "test", Logger: quiet(),
+	}
+}
+
+// startDev runs the embedded mode on the ledger in the folder.
+func startDev(t *testing.T, data string) (*instance, *DevServer) {
+	t.Helper()
+	d, err := NewDev(t.Context(), devOptions(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return launch(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run), d
+}
+
+func taken(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+func TestDevMovesOnlyDefaultPorts(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(o *DevOptions, address string, moves bool){
+		"--listen":      func(o *DevOptions, address string, moves bool) { o.Listen, o.ListenMoves = address, moves },
+		"--mqtt-listen": func(o *DevOptions, address string, moves bool) { o.MQTT, o.MQTTMoves = address, moves },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address, o := taken(t), devOptions(t.TempDir())
+			set(&o, address, false)
+			_, err := NewDev(t.Context(), o)
+			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), address) {
+				t.Errorf("explicit address in use: %v; want an error that names %s and %s", err, name, address)
+			}
+			set(&o, address, true)
+			d, err := NewDev(t.Context(), o) // the same folder: the failure has let it go
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasSuffix(d.URL, address) || strings.HasSuffix(d.MQTTURL, address) {
+				t.Errorf("%s, %s: one is in use by another", d.URL, d.MQTTURL)
+			}
+			i := launch(t, instance{url: d.URL}, d.Run)
+			if status, body := i.call(t, http.MethodGet, "/readyz", "", ""); status != http.StatusOK {
+				t.Errorf("ready: %d %s", status, body)
+			}
+		})
+	}
+}
+
+func TestListenMovesOnlyPastTakenPorts(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{"127.0.0.1:http-no-such", "300.0.0.1:0", "no port"} {
+		if l, err := listen(t.Context(), address, true); err == nil {
+			l.Close()
+			t.Errorf("%s: bound %s", address, l.Addr())
+		}
+	}
+}
+
+func TestDevFolderOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	i, _ := startDev(t, data)
+	_, err := NewDev(t.Context(), devOptions(data))
+	if err == nil || !strings.Contains(err.Error(), "another dispatcher") || !strings.Contains(err.Error(), data) {
+		t.Errorf("folder in use: %v; want an error that names it", err)
+	}
+	if err := i.stop(); err != nil {
+		t.Fatal(err)
+	}
+	startDev(t, data)
+}
+
+func TestDevKeepsItsTokensToItself(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "made", "here")
+	i, first := startDev(t, data)
+	for name, want := range map[string]fs.FileMode{"": 0o700, "admin-token": 0o600, "fleet-token": 0o600} {
+		info, err := os.Stat(filepath.Join(data, name))
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%q: %v, %v; want %v", name, info.Mode().Perm(), err, want)
+		}
+	}
+	if status, _ := i.call(t, http.MethodGet, "/v1/pools/x", "wrong", ""); status != http.StatusUnauthorized {
+		t.Errorf("a wrong token: %d", status)
+	}
+	if err := i.stop(); err != nil {
+		t.Fatal(err)
+	}
+	_, second := startDev(t, data)
+	if first.AdminToken != second.AdminToken || first.FleetToken != second.FleetToken || first.AdminToken == first.FleetToken {
+		t.Error("the tokens are not those of before, or are the same")
+	}
+}
+
+func TestDevGoesOnWithItsData(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	i, _ := startDev(t, data)
+	i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b"]}`)
+	grant := i.report(t, "a", `{"id":"1"}`).Task
+	if grant == nil {
+		t.Fatal("a was not granted")
+	}
+	if err := i.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	i, _ = startDev(t, data)
+	if got := i.report(t, "b", `{"id":"1"}`).Reason; got != devices.ReasonFull {
+		t.Errorf("b is told %q; want full: the slot of a is held over the restart", got)
+	}
+	if slots := i.operate(t, http.MethodGet, "/v1/pools/p/slots", ""); !bytes.Contains(slots, []byte(`"device":"a"`)) {
+		t.Errorf("slots after the restart: %s", slots)
+	}
+	result := fmt.Sprintf(`{"id":"2","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded","output":{"n":1}}]}`, grant.ID, grant.Token)
+	reply := i.report(t, "a", result)
+	if len(reply.Acks) != 1 || reply.Acks[0].Outcome != devices.OutcomeRecorded {
+		t.Errorf("result of a: %+v, want recorded", reply.Acks)
+	}
+	if reply := i.report(t, "b", `{"id":"2"}`); reply.Reason != devices.ReasonGranted {
+		t.Errorf("b is told %q; want its task, queued before the restart", reply.Reason)
+	}
+}
+
+// meter is a device that speaks MQTT.
+type meter struct {
+	paho.Client
+	id      devices.ID
+	replies chan []byte
+}
+
+func newMeter(t *testing.T, d *DevServer, id devices.ID) *meter {
+	t.Helper()
+	m := &meter{id: id, replies: make(chan []byte, 10)}
+	m.Client = paho.NewClient(paho.NewClientOptions().
+		AddBroker(d.MQTTURL).SetClientID(string(id)).SetUsername(string(id)).SetPassword(d.FleetToken).
+		SetAutoReconnect(false))
+	wait := func(what string, token paho.Token) {
+		t.Helper()
+		if !token.WaitTimeout(patience) || token.Error() != nil {
+			t.Fatalf("%s: %v", what, token.Error())
+		}
+	}
+	wait("connect", m.Connect())
+	t.Cleanup(func() { m.Disconnect(0) })
+	wait("subscribe", m.Subscribe(devices.ReplyTopic(id), 1, func(_ paho.Client, message paho.Message) { m.replies <- message.Payload() }))
+	return m
+}
+
+func (m *meter) report(t *testing.T, body string) devices.Reply {
+	t.Helper()
+	m.Publish(devices.ReportTopic(m.id), 1, false, body)
+	return m.hear(t)
+}
+
+// hear returns the next reply. It skips wake-ups.
+func (m *meter) hear(t *testing.T) devices.Reply {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case content := <-m.replies:
+			if reply := decodeReply(t, content); reply.Reason != devices.ReasonWake {
+				return reply
+			}
+		case <-late:
+			t.Fatal("no reply")
+		}
+	}
+}
+
+func TestDevServesHTTPAndMQTT(t *testing.T) {
+	t.Parallel()
+	i, d := startDev(t, t.TempDir())
+	eventuallyOnline(t, i)
+	m := newMeter(t, d, "meter")
+	for name, report := range map[string]func(string) devices.Reply{
+		"box":   func(body string) devices.Reply { return i.report(t, "box", body) },
+		"meter": func(body string) devices.Reply { return m.report(t, body) },
+	} {
+		i.operate(t, http.MethodPut, "/v1/pools/"+name, `{"capacity":1}`)
+		i.operate(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":%q,"kind":"k","devices":[%q]}`, name, name))
+		reply := report(`{"id":"1"}`)
+		if reply.Task == nil || reply.Re != "1" {
+			t.Errorf("%s: %+v, want a grant", name, reply)
+			continue
+		}
+		reply = report(fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, reply.Task.ID, reply.Task.Token))
+		if len(reply.Acks) != 1 || reply.Acks[0].Outcome != devices.OutcomeRecorded || reply.Reason != devices.ReasonNone {
+			t.Errorf("%s: %+v, want the result recorded", name, reply)
+		}
+	}
+	metrics := string(i.operate(t, http.MethodGet, "/metrics", ""))
+	for _, want := range []string{
+		`dispatcher_reports_total{reason="granted",transport="http"} 1`, `dispatcher_reports_total{reason="granted",transport="mqtt"} 1`,
+		`dispatcher_slots_capacity{pool="box"} 1`, `dispatcher_slots_held{pool="box"} 0`, `dispatcher_slots_waiting{pool="meter"} 0`,
+		`dispatcher_tasks{pool="box",state="succeeded"} 1`, `dispatcher_build_info{version="test"} 1`,
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	if status, body := i.call(t, http.MethodPost, "/v1/devices/other/report", "wrong", "{}"); status != http.StatusUnauthorized {
+		t.Errorf("a wrong token: %d %s", status, body)
+	}
+	if reply := m.report(t, "{"); reply.Reason != devices.ReasonInvalid {
+		t.Errorf("a broken report: %+v", reply)
+	}
+}
+
+// The lines to paste are run as they are printed.
+//
+//nolint:tparallel // the second subtest needs the batch of the first
+func TestDevBannerLinesWork(t *testing.T) {
+	t.Parallel()
+	i, d := startDev(t, t.TempDir())
+	var banner bytes.Buffer
+	d.Banner(&banner)
+	lines := make(map[string]string)
+	for line := range strings.Lines(banner.String()) {
+		line = strings.TrimSpace(line)
+		for key, mark := range map[string]string{
+			"device": "/report -H", "sub": "mosquitto_sub", "pub": "mosquitto_pub",
+			"pool": "-X PUT", "batch": "/v1/batches", "slots": "/slots",
+		} {
+			if strings.Contains(line, mark) {
+				lines[key] = line
+			}
+		}
+	}
+	if len(lines) != 6 {
+		t.Fatalf("lines to paste: %v in %s", lines, &banner)
+	}
+	eventuallyOnline(t, i)
+	t.Run("curl", func(t *testing.T) {
+		testservers.Need(t, "curl")
+		for _, step := range []struct{ line, want string }{
+			{"device", `"reason":"none"`},
+			{"pool", `"capacity":60`},
+			{"batch", `"tasks":2`},
+			{"device", `"reason":"granted"`},
+			{"slots", `"device":"my-device"`},
+		} {
+			if got := paste(t, lines[step.line]); !strings.Contains(got, step.want) {
+				t.Errorf("%s:\n%s\nwant %s", lines[step.line], got, step.want)
+			}
+		}
+	})
+	t.Run("mosquitto", func(t *testing.T) {
+		testservers.Need(t, "mosquitto_pub")
+		if got := paste(t, lines["sub"]+"\n"+lines["pub"]+"\nwait"); !strings.Contains(got, `"re":"r1"`) || !strings.Contains(got, `"granted"`) {
+			t.Errorf("%s\n%s:\n%s\nwant a grant", lines["sub"], lines["pub"], got)
+		}
+	})
+}
+
+// TestDevBannerSignsIn, and the address alone does not: other users of the machine know it.
+func TestDevBannerSignsIn(t *testing.T) {
+	t.Parallel()
+	_, d := startDev(t, t.TempDir())
+	var banner bytes.Buffer
+	d.Banner(&banner)
+	if !strings.Contains(banner.String(), d.SignInURL+"\n") {
+		t.Fatalf("no link in %s", &banner)
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	follow := func(url string) string {
+		response, err := client.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		return fmt.Sprint(response.StatusCode, " ", response.Header.Get("Location"), " ", len(response.Cookies()))
+	}
+	for _, step := range []struct{ url, want string }{
+		{d.URL + "/", "303 /sign-in?next=%2F 0"}, {d.SignInURL, "303 / 1"}, {d.SignInURL, "401  0"},
+	} {
+		if got := follow(step.url); got != step.want {
+			t.Errorf("%s: %s, want %s", step.url, got, step.want)
+		}
+	}
+}
+
+func paste(t *testing.T, script string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "bash", "-c", script).CombinedOutput()
+	if err != nil {
+		t.Errorf("%s: %v\n%s", script, err, out)
+	}
+	return string(out)
+}
+
+func TestDevEndsCleanly(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	i, d := startDev(t, data)
+	newMeter(t, d, "connected-meter")
+	i.report(t, "box", `{"id":"1"}`)
+	if err := i.stop(); err != nil {
+		t.Errorf("end: %v", err)
+	}
+	o := devOptions(data)
+	o.Listen, o.MQTT = strings.TrimPrefix(d.URL, "http://"), strings.TrimPrefix(d.MQTTURL, "mqtt://")
+	for _, address := range []string{o.Listen, o.MQTT} {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			conn.Close()
+			t.Errorf("%s still accepts", address)
+		}
+	}
+}
+
+func TestDevRefusesABrokenToken(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	if err := os.WriteFile(filepath.Join(data, "fleet-token"), []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := NewDev(t.Context(), devOptions(data)); err == nil || !strings.Contains(err.Error(), "fleet_token") {
+		t.Errorf("%v, %v; want an error that names fleet_token", d, err)
+	}
+}

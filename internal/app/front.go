@@ -1,0 +1,192 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/devices/broker"
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/operators/gate"
+	"github.com/fleetslots/dispatcher/operators/web"
+)
+
+// listeners are bound before anything starts, so that a taken port fails at
+// once. operator may be nil: then device serves operators too.
+type listeners struct {
+	device, operator net.Listener
+}
+
+// front is the listening side: it can answer before there is an App behind it.
+type front struct {
+	servers  []*server    // devices', then operators' if that is another
+	mqtt     *mqtt.Client // nil: off
+	starting *api.Starting
+	failed   chan error // of the servers
+}
+
+func newFront(l listeners, log *slog.Logger) *front {
+	f := &front{starting: &api.Starting{}, failed: make(chan error, 2)}
+	for _, listener := range []net.Listener{l.device, l.operator} {
+		if listener != nil {
+			f.servers = append(f.servers, newServer(listener, f.starting, f.failed, log))
+		}
+	}
+	return f
+}
+
+func (f *front) start() {
+	for _, s := range f.servers {
+		s.start()
+	}
+}
+
+// serve starts all transports.
+func (f *front) serve(ctx context.Context) error {
+	f.start()
+	if f.mqtt != nil {
+		if err := f.mqtt.Start(ctx); err != nil {
+			return fmt.Errorf("starting MQTT: %w", err)
+		}
+	}
+	return nil
+}
+
+// open lets the API answer, and the dashboard if there is one.
+func (f *front) open(a *api.API, dashboard *web.Web) {
+	operators := a.Handler()
+	if dashboard != nil {
+		operators = dashboard.Handler(operators)
+	}
+	handlers := []http.Handler{operators}
+	if len(f.servers) > 1 {
+		handlers = []http.Handler{a.DeviceHandler(), operators}
+	}
+	for i, s := range f.servers {
+		s.use(handlers[i])
+	}
+}
+
+// Failed tells of a listener that ended by itself.
+func (f *front) Failed() <-chan error { return f.failed }
+
+// drain finishes all transports at once: one that hangs takes no time from the
+// others.
+func (f *front) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, drainGrace)
+	defer cancel()
+	stops := make([]func(context.Context) error, 0, len(f.servers)+1)
+	for _, s := range f.servers {
+		stops = append(stops, s.stop)
+	}
+	if f.mqtt != nil {
+		stops = append(stops, f.mqtt.Stop)
+	}
+	ends := make([]<-chan error, len(stops))
+	for i, stop := range stops {
+		ends[i] = rescue.Async(func() error { return stop(ctx) })
+	}
+	var failed error
+	for _, end := range ends {
+		failed = errors.Join(failed, <-end)
+	}
+	return failed
+}
+
+// Addr is where devices report over HTTP.
+func (f *front) Addr() string { return f.servers[0].listener.Addr().String() }
+
+// mqttState is off, connecting or connected. A broker that refuses is said by the client.
+func (f *front) mqttState() string {
+	switch {
+	case f.mqtt == nil:
+		return "off"
+	case f.mqtt.Connected():
+		return "connected"
+	}
+	return "connecting"
+}
+
+// server is one HTTP listener at work.
+type server struct {
+	listener net.Listener
+	http     *http.Server
+	handler  atomic.Pointer[http.Handler]
+	underway atomic.Int64 // requests that are not answered yet
+	begin    sync.Once
+	failed   chan<- error // tells when it ended by itself; has room for that
+}
+
+// newServer sets every limit: net/http has none by default.
+func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
+	s := &server{listener: l, failed: failed}
+	s.use(handler)
+	s.http = &http.Server{
+		Handler:           http.HandlerFunc(s.serve),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       15 * time.Second, // operations with large bodies set their own
+		WriteTimeout:      90 * time.Second,
+		IdleTimeout:       75 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return s
+}
+
+// use lets another handler answer from now on.
+func (s *server) use(handler http.Handler) { s.handler.Store(&handler) }
+
+func (s *server) serve(w http.ResponseWriter, r *http.Request) {
+	s.underway.Add(1)
+	defer s.underway.Add(-1)
+	(*s.handler.Load()).ServeHTTP(w, r)
+}
+
+// start serves, unless it does already.
+func (s *server) start() {
+	s.begin.Do(func() {
+		rescue.Async(func() error {
+			err := rescue.Call(func() error { return s.http.Serve(s.listener) })
+			if !errors.Is(err, http.ErrServerClosed) {
+				s.failed <- fmt.Errorf("serving on %s: %w", s.listener.Addr(), err)
+			}
+			return nil
+		})
+	})
+}
+
+// stop answers what was asked and closes the listener, also one that never
+// served. Requests without an answer when ctx ends are cut off.
+func (s *server) stop(ctx context.Context) error {
+	defer s.listener.Close()
+	if err := s.http.Shutdown(ctx); err != nil {
+		return fmt.Errorf("closing %s with %d requests unanswered: %w", s.listener.Addr(), s.underway.Load(), errors.Join(err, s.http.Close()))
+	}
+	return nil
+}
+
+// Wake asks a device that has a session to report now.
+func (a *App) Wake(device devices.ID, hold time.Duration) {
+	if a.mqtt != nil {
+		a.mqtt.Wake(device, hold)
+	}
+}
+
+// refusedSession tells the gate of a device that the embedded broker refused.
+func (a *App) refusedSession(ctx context.Context, r broker.Refusal) {
+	refusal := gate.Refusal{At: gate.Broker, Reason: gate.ReasonOf(r.Err), Principal: r.User, Detail: r.Err.Error()}
+	if remote, err := netip.ParseAddrPort(r.Remote); err == nil {
+		refusal.From = remote.Addr().Unmap()
+	}
+	a.gate.Refuse(ctx, refusal)
+}

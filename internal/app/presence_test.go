@@ -1,0 +1,68 @@
+package app
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// Each replica shows all that serve, also where one of them is without a
+// dashboard; one that is stopped leaves the list.
+func TestReplicasKnowOneAnother(t *testing.T) {
+	t.Parallel()
+	dsn, redis := shared.NewLedger(t), testservers.Redis(t)
+	one, a := startServing(t, serveConfig(t, dsn, redis.URL()))
+	two, b := startServing(t, serveConfig(t, dsn, redis.URL(), "DISPATCHER_WEB=off"))
+	cookie := signIn(t, one)
+	shows := func(which *App) bool {
+		text := read(t, one.url+"/system", cookie)
+		_, after, found := strings.Cut(text, fmt.Sprintf(`id="replica-%s"`, which.presence.id))
+		row, _, _ := strings.Cut(after, "</tr>")
+		return found && strings.Contains(row, which.Addr()) && strings.Contains(row, "✓ ok") && !strings.Contains(row, "none yet")
+	}
+	eventually(t, "both replicas, with a pass of the reaper each", func() bool { return shows(a) && shows(b) })
+	if err := two.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if text := read(t, one.url+"/system", cookie); strings.Contains(text, b.presence.id) {
+		t.Error("a replica that was stopped is still there")
+	}
+}
+
+// signIn returns the cookie of a session of the admin.
+func signIn(t *testing.T, i *instance) *http.Cookie {
+	t.Helper()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Post(i.url+"/sign-in", "application/x-www-form-urlencoded", strings.NewReader("token="+i.admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if len(response.Cookies()) != 1 {
+		t.Fatalf("sign-in: %s", response.Status)
+	}
+	return response.Cookies()[0]
+}
+
+func read(t *testing.T, url string, cookie *http.Cookie) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.AddCookie(cookie)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

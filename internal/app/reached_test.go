@@ -1,0 +1,121 @@
+package app
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// soonGranted is the longest time between the answer to a batch and the grant of its task to
+// a parked report. It is far below the 10 s between two runs of the pass "last-seen".
+const soonGranted = 3 * time.Second
+
+// A task that is queued for a parked report is granted at once, also if a report without
+// Prefer, to whichever replica, came just before the parked one.
+func TestALongPollIsGrantedANewTaskAtOnce(t *testing.T) {
+	t.Parallel()
+	t.Run("dev", func(t *testing.T) {
+		t.Parallel()
+		i, d := startDev(t, t.TempDir())
+		expectSoonGranted(t, testReplica{i, d.app}, testReplica{i, d.app})
+	})
+	t.Run("serve", func(t *testing.T) {
+		t.Parallel()
+		one := newTestReplica(t, serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL()))
+		expectSoonGranted(t, one, one)
+	})
+	t.Run("two replicas", func(t *testing.T) {
+		t.Parallel()
+		config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL())
+		expectSoonGranted(t, newTestReplica(t, config), newTestReplica(t, config))
+	})
+}
+
+// testReplica is a running replica and the access to its passes.
+type testReplica struct {
+	*instance
+	app *App
+}
+
+func newTestReplica(t *testing.T, config Config) testReplica {
+	t.Helper()
+	i, a := startServing(t, config)
+	return testReplica{i, a}
+}
+
+// expectSoonGranted plays the exchange with several devices: one receives the results and
+// creates the batches, other parks the reports.
+func expectSoonGranted(t *testing.T, one, other testReplica) {
+	t.Helper()
+	one.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":10}`)
+	other.flushReached(t) // the other replica knows the pool by then
+	for n := range 2 {
+		device := fmt.Sprint("d", n)
+		first := other.longPoll(t, device)
+		other.parked(t, "1")
+		other.flushReached(t)
+		one.queue(t, device)
+		task := (<-first).Task
+		if task == nil {
+			t.Fatal("no first grant")
+		}
+		one.succeeds(t, device, task)
+		second := other.longPoll(t, device)
+		other.parked(t, "1")
+		one.flushReached(t)
+		other.flushReached(t)
+		one.queue(t, device)
+		answered := time.Now()
+		reply := <-second
+		took := time.Since(answered)
+		t.Logf("%s: granted %s after the answer to the batch", device, took.Round(time.Millisecond))
+		if reply.Task == nil || took > soonGranted {
+			t.Errorf("%s: %+v after %s, want a grant within %s", device, reply, took, soonGranted)
+		}
+	}
+}
+
+// queue creates a batch with one task.
+func (r testReplica) queue(t *testing.T, device string) {
+	t.Helper()
+	r.operate(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":"p","kind":"k","devices":[%q]}`, device))
+}
+
+// succeeds sends a result in a report without Prefer.
+func (r testReplica) succeeds(t *testing.T, device string, task *devices.Task) {
+	t.Helper()
+	reply := r.report(t, device, fmt.Sprintf(`{"id":"done","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, task.ID, task.Token))
+	if reply.Reason != devices.ReasonNone || len(reply.Acks) != 1 {
+		t.Fatalf("%s: %+v, want the result recorded and no task", device, reply)
+	}
+}
+
+// flushReached waits until a run of the pass "reached" that began after the call has ended.
+func (r testReplica) flushReached(t *testing.T) {
+	t.Helper()
+	reached := r.pass(t, "reached")
+	want := reached.startedRuns() + 2
+	eventually(t, "two runs of the pass reached", func() bool { return reached.startedRuns() >= want && !reached.busy() })
+}
+
+func (r testReplica) pass(t *testing.T, name string) *pass {
+	t.Helper()
+	for _, p := range r.app.passes.all {
+		if p.name == name {
+			return p
+		}
+	}
+	t.Fatalf("there is no pass %s", name)
+	return nil
+}
+
+// startedRuns is how many runs of a pass were started.
+func (o *pass) startedRuns() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.runs
+}

@@ -1,0 +1,85 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// redisEvery is how often Redis is examined. A lost one is found by its calls, and
+// by the checks.
+const redisEvery = 10 * time.Second
+
+// redisCheck says which of the pools that this replica knows Redis serves.
+func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
+	return api.Check{Name: "redis", Probe: func(ctx context.Context) error {
+		known := pools()
+		keys := make([]string, len(known))
+		for i, pool := range known {
+			keys[i] = slots.Key(pool)
+		}
+		served, err := conn.Served(ctx, keys)
+		if err != nil {
+			return &api.UnservedError{Served: served, Known: len(known), Err: err}
+		}
+		return nil
+	}}
+}
+
+// redisWatch logs the kind and version of Redis and its faults: at the start, and
+// on each change.
+type redisWatch struct {
+	conn *redisconn.Conn
+	log  *slog.Logger
+	said []string // the last time
+}
+
+func (w *redisWatch) look(ctx context.Context) error {
+	notes, err := w.conn.Examine(ctx)
+	if err != nil {
+		w.say([]string{err.Error()}, func() {
+			w.log.ErrorContext(ctx, "Redis cannot be used: results are taken, and NOTHING IS GRANTED", "err", err)
+		})
+		return err
+	}
+	all := []string{notes.Kind, notes.Version}
+	for _, trouble := range notes.Trouble {
+		all = append(all, trouble.Says)
+	}
+	w.say(all, func() {
+		w.log.InfoContext(ctx, "Redis answers", "redis", notes.Kind, "version", notes.Version)
+		for _, trouble := range notes.Trouble {
+			w.log.WarnContext(ctx, "trouble with Redis", "trouble", trouble.Says)
+		}
+	})
+	return nil
+}
+
+// say logs changes since the last call.
+func (w *redisWatch) say(now []string, log func()) {
+	if !slices.Equal(now, w.said) {
+		log()
+	}
+	w.said = now
+}
+
+// LogRedis sends the log of the Redis client to log, at level debug: by itself
+// it writes a line to standard error for each connection that fails, and what
+// matters of them is in the errors already. The client has one logger for the
+// whole process, so only main may call it, before anything starts.
+func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
+
+type redisLog struct{ log *slog.Logger }
+
+// Printf logs a line of the client.
+func (r redisLog) Printf(ctx context.Context, format string, v ...any) {
+	r.log.DebugContext(ctx, "redis client", "says", fmt.Sprintf(format, v...))
+}

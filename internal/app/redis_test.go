@@ -1,0 +1,155 @@
+package app
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// TestServeWithTheLeastRights: a Redis with TLS and the users of deploy/, as managed
+// ones have: all that the program does is permitted.
+func TestServeWithTheLeastRights(t *testing.T) {
+	t.Parallel()
+	users, err := filepath.Abs(filepath.Join("..", "..", "deploy", "redis", "users.acl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key, _ := selfSigned(t)
+	_, port, _ := strings.Cut(testservers.FreeAddr(t), ":")
+	plain := testservers.Redis(t, "--aclfile", users, "--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-auth-clients", "no")
+	config := serveConfig(t, shared.NewLedger(t), "rediss://dispatcher:change-me@127.0.0.1:"+port+"/1?ca_file="+certificate)
+	i, a := startServing(t, config)
+	grantAndResult(t, i, i)
+	i.operate(t, http.MethodPut, "/v1/pools/q", `{"capacity":1,"limits":[{"name":"daily","per":"device","algorithm":"calendar","period":"day","timezone":"UTC","max":1},
+		{"name":"often","per":"device","algorithm":"sliding","windows":[{"max":9,"per_ms":60000}]},{"name":"same","per":"device","algorithm":"duplicate","max":9,"per_ms":60000}]}`)
+	waits := i.longPoll(t, "b")
+	eventually(t, "parked", func() bool {
+		return a.dispatcher.Waiters.Parks != nil && bytes.Contains(i.operate(t, "GET", "/metrics", ""), []byte("dispatcher_reports_parked 1\n"))
+	})
+	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["b","c"]}`)
+	if reply := <-waits; reply.Task == nil {
+		t.Errorf("%+v, want a grant", reply)
+	}
+	if reply := i.report(t, "c", `{"id":"1"}`); reply.Reason != devices.ReasonFull {
+		t.Errorf("%+v, want full", reply)
+	}
+	eventually(t, "device seen", func() bool { return bytes.Contains(i.operate(t, "GET", "/v1/devices?recent=5", ""), []byte(`"b"`)) })
+	if _, err := a.dispatcher.Policies.SettleAll(t.Context()); err != nil {
+		t.Error(err)
+	}
+	admin := redis.NewClient(&redis.Options{Addr: plain.Addr, Username: "admin", Password: "change-me-too"})
+	defer admin.Close()
+	if denied, err := admin.ACLLog(t.Context(), 10).Result(); err != nil || len(denied) != 0 {
+		for _, d := range denied {
+			t.Errorf("denied: %s of %s in %s", d.Object, d.Username, d.Context)
+		}
+		t.Error(err)
+	}
+}
+
+// A Redis that cannot be used is in the log at once, with the reason, and without a pool.
+func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t, "--requirepass", "another")
+	log := hear("Redis cannot be used: results are taken, and NOTHING IS GRANTED")
+	config := serveConfig(t, shared.NewLedger(t), "redis://:"+canary+"@"+server.Addr)
+	a, err := newServing(t.Context(), config, slog.New(log), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, a)
+	<-log.said
+}
+
+// TestHealthSaysWhichPoolsAreServed: one address of a Cluster serves all pools; when
+// a master dies that has no replica, health says for which share nothing is granted.
+func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
+	t.Parallel()
+	cluster := testservers.RedisCluster3(t, false, "--cluster-require-full-coverage", "no")
+	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), cluster.Nodes[0].URL()))
+	const pools = 12
+	for n := range pools {
+		i.operate(t, http.MethodPut, fmt.Sprint("/v1/pools/p", n), `{"capacity":1}`)
+		i.operate(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":"p%d","kind":"k","devices":["d%d"]}`, n, n))
+		if reply := i.report(t, fmt.Sprint("d", n), `{"id":"1"}`); reply.Task == nil {
+			t.Errorf("pool %d: %+v, want a grant", n, reply)
+		}
+	}
+	if said := i.operate(t, http.MethodGet, "/readyz", ""); !bytes.Contains(said, []byte(`"redis":"ok"`)) {
+		t.Errorf("%s", said)
+	}
+	cluster.Nodes[2].Kill()
+	var ready struct {
+		Checks map[string]string
+		Pools  struct{ Served, Known int }
+	}
+	eventually(t, "health that says it", func() bool {
+		if err := json.Unmarshal(i.operate(t, http.MethodGet, "/readyz", ""), &ready); err != nil {
+			t.Fatal(err)
+		}
+		return ready.Checks["redis"] == "degraded"
+	})
+	if p := ready.Pools; p.Known != pools || p.Served == 0 || p.Served >= pools {
+		t.Errorf("%+v", ready)
+	}
+	eventually(t, "metrics that say it", func() bool {
+		said := i.operate(t, http.MethodGet, "/metrics", "")
+		return bytes.Contains(said, []byte(`dispatcher_dependency_up{dependency="redis"} 0`)) &&
+			bytes.Contains(said, fmt.Appendf(nil, "dispatcher_pools_served_ratio %g", float64(ready.Pools.Served)/pools))
+	})
+}
+
+// TestGrantsGoOnAfterAFailover: of a Cluster known by one address, and of Sentinel.
+// The ledger has the releases that Redis' replica did not hear of any more.
+func TestGrantsGoOnAfterAFailover(t *testing.T) {
+	t.Parallel()
+	for kind, start := range map[string]func(*testing.T) (url string, kill func()){
+		"cluster": func(t *testing.T) (string, func()) {
+			t.Helper()
+			cluster := testservers.RedisCluster3(t, true)
+			master := cluster.Master(slots.Key("p"))
+			return cluster.Nodes[master].URL(), func() {
+				cluster.Nodes[master].Kill()
+				cluster.UntilFailedOver(slots.Key("p"), master)
+			}
+		},
+		"sentinel": func(t *testing.T) (string, func()) {
+			t.Helper()
+			s := testservers.Sentinel(t, "")
+			return s.URL(), func() {
+				s.Servers[0].Kill()
+				s.UntilMaster(1)
+			}
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			url, kill := start(t)
+			i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), url))
+			i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":2}`)
+			i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b","c"]}`)
+			if reply := i.report(t, "a", `{"id":"1"}`); reply.Task == nil {
+				t.Fatalf("%+v, want a grant", reply)
+			}
+			kill()
+			began := time.Now()
+			eventually(t, "grant", func() bool { return i.report(t, "b", `{"id":"1"}`).Task != nil })
+			t.Logf("granted %.1f s after the failover", time.Since(began).Seconds())
+			if reply := i.report(t, "c", `{"id":"1"}`); reply.Reason != devices.ReasonFull {
+				t.Errorf("%+v, want full: two of two are held", reply)
+			}
+		})
+	}
+}

@@ -1,0 +1,172 @@
+package app
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// A change of a pool is true on all replicas within 1 s, also when the replica
+// that took it cannot tell Redis.
+func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
+	t.Parallel()
+	dsn, redis := shared.NewLedger(t), testservers.Redis(t)
+	link := testservers.NewProxy(t, redis.Addr)
+	const slow = "DISPATCHER_RECONCILE_INTERVAL=5m" // it is not reconciliation that repairs it
+	cutOff, _ := startServing(t, serveConfig(t, dsn, "redis://"+link.Addr, slow))
+	other, _ := startServing(t, serveConfig(t, dsn, redis.URL(), slow))
+	other.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b","c","d"]}`)
+	if reply := other.report(t, "a", `{"id":"1"}`); reply.Reason != devices.ReasonGranted {
+		t.Fatalf("%+v, want a grant", reply)
+	}
+	link.Cut()
+	for n, change := range []struct {
+		settings string
+		device   string
+		want     devices.Reason
+	}{
+		{`{"capacity":2}`, "b", devices.ReasonGranted},
+		{`{"capacity":4,"paused":true}`, "c", devices.ReasonPaused},
+		{`{"capacity":4}`, "c", devices.ReasonGranted},
+		{`{"capacity":0}`, "d", devices.ReasonFull},
+		{`{"capacity":4,"lease_ms":600000}`, "d", devices.ReasonGranted},
+	} {
+		cutOff.operate(t, http.MethodPut, "/v1/pools/p", change.settings)
+		begin := time.Now()
+		eventually(t, string(change.want), func() bool {
+			status, body := other.call(t, http.MethodPost, "/v1/devices/"+change.device+"/report", other.fleet, fmt.Sprintf(`{"id":"%d"}`, n))
+			if status != http.StatusOK {
+				t.Fatalf("report: %d %s", status, body)
+			}
+			reply := decodeReply(t, body)
+			if reply.Task != nil && strings.Contains(change.settings, "600000") && reply.Task.LeaseMS <= 300_000 {
+				t.Errorf("lease of %d ms, want the new one", reply.Task.LeaseMS)
+			}
+			return reply.Reason == change.want
+		})
+		t.Logf("%s: live after %s", change.settings, time.Since(begin).Round(time.Millisecond))
+	}
+}
+
+// alter changes the ledger behind the dispatcher's back.
+func alter(t *testing.T, dsn, statement string) {
+	t.Helper()
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Redis that comes back without its data is told of all pools at once, not by
+// the next reconciliation, and without a report that would find out.
+func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
+	t.Parallel()
+	redis := testservers.Redis(t)
+	dsn := shared.NewLedger(t)
+	i, a := startServing(t, serveConfig(t, dsn, redis.URL(), "DISPATCHER_RECONCILE_INTERVAL=5m"))
+	for _, pool := range []string{"p", "q"} {
+		i.operate(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1}`)
+	}
+	alter(t, dsn, `UPDATE pools SET updated_at = updated_at - interval '1 minute'`) // it is not as a change that p is told
+	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a"]}`)
+	if reply := i.report(t, "a", `{"id":"1"}`); reply.Task == nil {
+		t.Fatalf("%+v, want a grant", reply)
+	}
+	redis.Kill()
+	// A result is recorded without Redis; its report finds Redis gone.
+	eventually(t, "Redis missed", func() bool {
+		i.operate(t, http.MethodPut, "/v1/pools/q", fmt.Sprintf(`{"capacity":%d}`, time.Now().UnixNano()%1000))
+		return a.semaphore.Outages() > 0
+	})
+	redis.Start()
+	begin := time.Now()
+	eventually(t, "both pools known", func() bool {
+		p, err := a.semaphore.Snapshot(t.Context(), "p")
+		if err != nil || !p.Known {
+			return false
+		}
+		q, err := a.semaphore.Snapshot(t.Context(), "q")
+		return err == nil && q.Known && len(p.Leases) == 1
+	})
+	t.Logf("reconciled %s after Redis was back", time.Since(begin).Round(time.Millisecond))
+}
+
+// A Redis that takes calls and never answers costs one wait, not one for each
+// report: results are recorded and acknowledged, nothing is granted.
+func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
+	t.Parallel()
+	redis := testservers.Redis(t)
+	link := testservers.NewProxy(t, redis.Addr)
+	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), "redis://"+link.Addr))
+	const fleet = 30
+	names := make([]string, fleet)
+	for n := range names {
+		names[n] = fmt.Sprintf("d%d", n)
+	}
+	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, fleet+1)) // the slots of ended grants are freed 10 s later
+	queued := `{"pool":"p","kind":"k","devices":["` + strings.Join(names, `","`) + `"]}`
+	i.operate(t, http.MethodPost, "/v1/batches", queued)
+	i.operate(t, http.MethodPost, "/v1/batches", queued)
+	results := make([]string, fleet)
+	for n, name := range names {
+		reply := i.report(t, name, `{"id":"1"}`)
+		if reply.Task == nil {
+			t.Fatalf("%+v, want a grant", reply)
+		}
+		results[n] = fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, reply.Task.ID, reply.Task.Token)
+	}
+	link.HoldReplies()
+	begin := time.Now()
+	for n, name := range names {
+		_, body := i.call(t, http.MethodPost, "/v1/devices/"+name+"/report", i.fleet, results[n])
+		reply := decodeReply(t, body)
+		if len(reply.Acks) != 1 || reply.Acks[0].Outcome != devices.OutcomeRecorded || reply.Reason != devices.ReasonUnavailable {
+			t.Fatalf("%+v, want the result recorded and nothing granted", reply)
+		}
+	}
+	// Without the breaker each report waits 3 s, for its release and its
+	// acquire; here one does, and one more every half second for half a second.
+	took := time.Since(begin)
+	t.Logf("%d reports took %s", fleet, took.Round(time.Millisecond))
+	if took > fleet*time.Second {
+		t.Error("each report waited for Redis")
+	}
+	link.ReleaseReplies()
+	if reply := i.report(t, "d0", `{"id":"3"}`); reply.Reason != devices.ReasonGranted {
+		t.Errorf("%+v, want a grant again", reply)
+	}
+}
+
+// The list of recent devices has those that any replica saw, newest first.
+func TestRecentDevicesOfAllReplicas(t *testing.T) {
+	t.Parallel()
+	dsn, redis := shared.NewLedger(t), testservers.Redis(t)
+	one, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
+	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
+	one.report(t, "a", `{"id":"1"}`)
+	other.report(t, "b", `{"id":"1"}`)
+	one.report(t, "c", `{"id":"1"}`)
+	other.report(t, "a", `{"id":"2"}`)
+	for _, i := range []*instance{one, other} {
+		eventually(t, "the list", func() bool {
+			status, body := i.call(t, http.MethodGet, "/v1/devices?recent=10", i.admin, "")
+			var list struct{ Devices []struct{ ID string } }
+			if err := json.Unmarshal(body, &list); status != http.StatusOK || err != nil {
+				t.Fatalf("%d: %s", status, body)
+			}
+			return fmt.Sprint(list.Devices) == "[{a} {c} {b}]"
+		})
+	}
+}

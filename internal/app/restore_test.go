@@ -1,0 +1,210 @@
+package app
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// restored is a ledger that went back to a backup while devices hold grants that
+// it does not know, as many as the pool has slots.
+type restored struct {
+	first, second *instance // of which the first may have been told
+	app           *App      // the first
+	dsn           string
+	inside        []devices.Task // of the device "a", and of "b"
+	tokens        []int64        // that were given so far
+}
+
+const restoredSlots = 2
+
+func restore(t *testing.T, told bool) *restored {
+	t.Helper()
+	redis, dsn := testservers.Redis(t), shared.NewLedger(t)
+	i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
+	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, restoredSlots))
+	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["old","a","b","c","d"]}`)
+	old := i.report(t, "old", `{"id":"1"}`).Task
+	r := &restored{dsn: backUp(t, dsn, i), tokens: []int64{old.Token}}
+
+	// After the backup: the old grant ends, and two others are made.
+	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
+	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":200000}`, restoredSlots))
+	i.report(t, "old", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, old.ID, old.Token))
+	for _, device := range []string{"a", "b"} {
+		task := i.report(t, device, `{"id":"1"}`).Task
+		r.inside, r.tokens = append(r.inside, *task), append(r.tokens, task.Token)
+	}
+	if err := i.stop(); err != nil {
+		t.Fatal(err)
+	}
+	config := serveConfig(t, r.dsn, redis.URL())
+	config.AfterRestore = told
+	r.first, r.app = startServing(t, config)
+	r.second, _ = startServing(t, serveConfig(t, r.dsn, redis.URL()))
+	return r
+}
+
+// reports lets each device that is not inside report to one of the replicas, once.
+func (r *restored) reports(t *testing.T) map[string]devices.Reply {
+	t.Helper()
+	replies := make(map[string]devices.Reply)
+	for device, at := range map[string]*instance{"old": r.first, "c": r.second, "d": r.first} {
+		_, body := at.call(t, http.MethodPost, "/v1/devices/"+device+"/report", fleetToken, `{"id":"3"}`)
+		replies[device] = decodeReply(t, body)
+	}
+	return replies
+}
+
+// With --after-restore nobody gets in beside those whom the ledger does not know,
+// at any replica, and no token comes twice.
+func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
+	t.Parallel()
+	r := restore(t, true)
+	for device, reply := range r.reports(t) {
+		if reply.Task != nil || reply.Reason != devices.ReasonUnavailable || reply.ReportAfterMS < 30_000 {
+			t.Errorf("%s: %+v, want unavailable and a time", device, reply)
+		}
+	}
+	status, body := r.first.call(t, http.MethodPost, "/v1/devices/a/report", fleetToken,
+		fmt.Sprintf(`{"id":"3","running":[{"task":%d,"token":%d}]}`, r.inside[0].ID, r.inside[0].Token))
+	if reply := decodeReply(t, body); status != http.StatusOK || len(reply.Cancel) != 1 || reply.Task != nil {
+		t.Errorf("%d %+v: want it told to stop", status, reply)
+	}
+	alter(t, r.dsn, `UPDATE pools SET stands_until = clock_timestamp()`)
+	alter(t, r.dsn, `DELETE FROM grants`)
+	for _, device := range []string{"c", "d"} {
+		eventually(t, "a grant", func() bool {
+			task := r.second.report(t, device, `{"id":"4"}`).Task
+			if task != nil && (slices.Contains(r.tokens, task.Token) || task.Token < 1_000_000_000) {
+				t.Errorf("%s: token %d, want one that was never given", device, task.Token)
+			}
+			return task != nil
+		})
+	}
+	// Redis knew a later version of the pool than the backup did.
+	r.first.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":7}`)
+	eventually(t, "the new capacity in Redis", func() bool {
+		snapshot, err := r.app.semaphore.Snapshot(t.Context(), "p")
+		return err == nil && snapshot.Capacity == 7
+	})
+}
+
+// This is what the flag is for.
+func TestARestoreThatNobodyIsToldOfLetsTooManyIn(t *testing.T) {
+	t.Parallel()
+	r := restore(t, false)
+	inside := len(r.inside)
+	for _, reply := range r.reports(t) {
+		if reply.Task != nil {
+			inside++
+		}
+	}
+	if inside <= restoredSlots {
+		t.Errorf("%d inside of %d: the flag is needed for nothing", inside, restoredSlots)
+	}
+}
+
+// backUp stops a replica and returns a copy of its database as it is now.
+func backUp(t *testing.T, dsn string, i *instance) (backup string) {
+	t.Helper()
+	if err := i.stop(); err != nil {
+		t.Fatal(err)
+	}
+	backup = shared.NewDatabase(t)
+	from, to := databaseOf(t, dsn), databaseOf(t, backup)
+	db, err := sql.Open("postgres", strings.Replace(dsn, "/"+from, "/postgres", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, statement := range []string{"DROP DATABASE " + to, "CREATE DATABASE " + to + " TEMPLATE " + from} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return backup
+}
+
+func databaseOf(t *testing.T, dsn string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(u.Path, "/")
+}
+
+// TestAfterARestoreEachPoolWaitsForItsOwnLeases: a caller was told 24 hours after the backup was made, in a
+// pool whose own lease is a minute. That pool grants nothing for 24 hours, the other pool goes on
+// after five minutes.
+func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
+	t.Parallel()
+	redis, dsn := testservers.Redis(t), shared.NewLedger(t)
+	i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
+	for _, pool := range []string{"ci-runners", "other"} {
+		i.operate(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1,"lease_ms":60000}`)
+		i.operate(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":%q,"kind":"k","devices":["of-%s"]}`, pool, pool))
+	}
+	var token struct{ Token string }
+	if err := json.Unmarshal(i.operate(t, http.MethodPost, "/v1/tokens", `{"name":"ci","role":"caller","pools":["ci-*"]}`), &token); err != nil {
+		t.Fatal(err)
+	}
+	backup := backUp(t, dsn, i)
+
+	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
+	i.eventuallyLeases(t, "ci-runners", token.Token, `{"holder":"job","lease_ms":86400000}`)
+	if err := i.stop(); err != nil {
+		t.Fatal(err)
+	}
+	config := serveConfig(t, backup, redis.URL())
+	config.AfterRestore = true
+	i, _ = startServing(t, config)
+	for pool, want := range map[string]time.Duration{"ci-runners": 24 * time.Hour, "other": 5 * time.Minute} {
+		_, body := i.call(t, http.MethodPost, "/v1/devices/of-"+pool+"/report", fleetToken, `{"id":"1"}`)
+		if reply := decodeReply(t, body); reply.Task != nil || reply.Reason != devices.ReasonUnavailable {
+			t.Errorf("%s: %+v, want unavailable", pool, reply)
+		}
+		if left := i.standsStill(t, "of-"+pool); left > want || left < want-2*time.Minute {
+			t.Errorf("pool %s stands still for %s, want %s", pool, left, want)
+		}
+	}
+}
+
+// eventuallyLeases gets a slot for a caller.
+func (i *instance) eventuallyLeases(t *testing.T, pool, token, body string) {
+	t.Helper()
+	eventually(t, "a lease", func() bool {
+		status, _ := i.call(t, http.MethodPost, "/v1/pools/"+pool+"/leases", token, body)
+		return status == http.StatusCreated
+	})
+}
+
+// standsStill is how long nothing is granted to the only task of a device, as `why` says.
+func (i *instance) standsStill(t *testing.T, device string) time.Duration {
+	t.Helper()
+	var list struct{ Tasks []struct{ ID int64 } }
+	if err := json.Unmarshal(i.operate(t, http.MethodGet, "/v1/tasks?device="+device, ""), &list); err != nil || len(list.Tasks) != 1 {
+		t.Fatalf("tasks of %s: %+v, %v", device, list, err)
+	}
+	var why struct {
+		Reasons []struct {
+			Code  string
+			Until time.Time
+		}
+	}
+	text := i.operate(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d/why", list.Tasks[0].ID), "")
+	if err := json.Unmarshal(text, &why); err != nil || len(why.Reasons) == 0 || why.Reasons[0].Code != "standstill" {
+		t.Fatalf("why: %s, %v", text, err)
+	}
+	return time.Until(why.Reasons[0].Until)
+}

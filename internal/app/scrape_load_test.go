@@ -1,0 +1,67 @@
+package app
+
+import (
+	"bytes"
+	"database/sql"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// TestScrapeOfManyPools measures a scrape of 3,000 pools with 20 of 30 slots
+// held and 80 devices that wait in each, beside the passes of a replica:
+//
+//	POOLS=1 go test ./internal/app -run 'TestScrapeOfManyPools$' -v
+func TestScrapeOfManyPools(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("POOLS") == "" {
+		t.Skip("runs with POOLS=1 in the environment")
+	}
+	dsn := shared.NewLedger(t)
+	i, _ := startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, statement := range []string{
+		`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p-' || n, 30, 3600000, now(), now() FROM generate_series(1, 3000) n`,
+		`INSERT INTO batches (pool, kind, created_at, total) SELECT 'p-' || n, 'k', now(), 100 FROM generate_series(1, 3000) n`,
+		`INSERT INTO batches (pool, kind, created_at, total) SELECT 'p-' || n % 3000 + 1, 'old', now(), 0 FROM generate_series(1, 30000) n`,
+		`INSERT INTO devices (id, created_at, last_seen) SELECT 'd-' || n, now(), now() FROM generate_series(1, 300000) n`,
+		`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, 'd-' || (b.id - 1) * 100 + n FROM batches b, generate_series(1, 100) n WHERE b.total > 0`,
+		`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
+			SELECT id, batch, pool, n, device, id, id || '.1.x', 1, now(), now() + interval '1 hour', now() + interval '2 hours', 3600000
+			FROM (SELECT *, row_number() OVER (PARTITION BY pool ORDER BY id) - 1 AS n FROM tasks) AS numbered WHERE n < 20`,
+		`VACUUM ANALYZE`,
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	var took []time.Duration
+	var text []byte
+	waiting := 0 // scrapes that told who waits
+	for range 15 {
+		begin := time.Now()
+		text = i.operate(t, http.MethodGet, "/metrics", "")
+		took = append(took, time.Since(begin))
+		if bytes.Contains(text, []byte("dispatcher_slots_waiting{pool=\"p-1\"} 80\n")) {
+			waiting++
+		}
+		eventually(t, "a reading of its own for the next", func() bool { return time.Since(begin) > took[len(took)-1]+readingFresh })
+	}
+	slices.Sort(took)
+	t.Logf("%d series, %d kB: median %s, highest %s; %d of %d told who waits",
+		bytes.Count(text, []byte("\n")), len(text)/1024, took[7], took[14], waiting, len(took))
+	for _, want := range []string{`dispatcher_slots_held{pool="p-3000"} 20`, `dispatcher_tasks{pool="p-7",state="pending"} 80`} {
+		if !strings.Contains(string(text), want+"\n") {
+			t.Errorf("the scrape lacks %s", want)
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Starting waits this long for Postgres, which may come up beside us.
+const (
+	postgresWait  = time.Minute
+	postgresRetry = time.Second
+)
+
+// Serve runs a dispatcher on real servers until ctx ends.
+func Serve(ctx context.Context, config Config, log *slog.Logger, version string) error {
+	if err := config.Complete(); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "configuration", "settings", config)
+	a, err := newServing(ctx, config, log, version)
+	if err != nil {
+		return err
+	}
+	return a.run(ctx)
+}
+
+func newServing(ctx context.Context, config Config, log *slog.Logger, version string) (_ *App, err error) {
+	var opened cleanup
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, opened.run(context.WithoutCancel(ctx)))
+		}
+	}()
+	l, err := bind(config, &opened)
+	if err != nil {
+		return nil, err
+	}
+	redisOptions, err := redisconn.ParseURL(config.RedisURL)
+	if err != nil {
+		return nil, fmt.Errorf("redis_url: %w", err)
+	}
+	f := newFront(l, log)
+	for _, s := range f.servers {
+		opened.add("http", s.http.Close)
+	}
+	f.start() // Postgres may be a while
+	ledger, err := openPostgres(ctx, config, log, f.starting)
+	if err != nil {
+		return nil, err
+	}
+	opened.add("postgres", ledger.Close)
+	client := redisconn.Open(redisOptions)
+	opened.add("redis", client.Close)
+	b := backends{store: ledger, redis: client}
+	accounts, err := newProvisioning(config, log)
+	if err != nil {
+		return nil, err
+	}
+	if accounts != nil { // not a nil pointer in an interface
+		b.accounts = accounts
+		opened.add("accounts at the broker", accounts.Close)
+	}
+	a := assemble(config, log, version, b, f) //nolint:contextcheck // handlers take each request's
+	a.accounts = accounts
+	if config.MQTTURL != "" {
+		options, err := config.Broker()
+		if err != nil {
+			return nil, err
+		}
+		if err := a.attachMQTT(options); err != nil {
+			return nil, err
+		}
+	}
+	a.cleanup = opened
+	return a, nil
+}
+
+// bind opens the listeners, with TLS where it is set up.
+func bind(config Config, opened *cleanup) (listeners, error) {
+	var l listeners
+	for _, one := range []struct {
+		name, address string
+		to            *net.Listener
+	}{{"http_listen", config.HTTPListen, &l.device}, {"operator_listen", config.OperatorListen, &l.operator}} {
+		if one.address == "" {
+			continue
+		}
+		listener, err := net.Listen("tcp", one.address)
+		if err != nil {
+			return l, fmt.Errorf("%s: %w", one.name, err)
+		}
+		opened.add(one.name, listener.Close)
+		if *one.to, err = withTLS(listener, config); err != nil {
+			return l, err
+		}
+	}
+	return l, nil
+}
+
+func withTLS(l net.Listener, config Config) (net.Listener, error) {
+	if config.TLSCertFile == "" {
+		return l, nil
+	}
+	certificate, err := tls.LoadX509KeyPair(config.TLSCertFile, config.TLSKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("tls_cert_file, tls_key_file: %w", err)
+	}
+	return tls.NewListener(l, &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2", "http/1.1"},
+	}), nil
+}
+
+// openPostgres waits for Postgres, refuses one that may lose commits, brings
+// its schema up to date, and lets nothing be granted after a restore.
+func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.Starting) (*store.Store, error) {
+	starting.WaitFor("postgres")
+	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
+	if err != nil {
+		return nil, err
+	}
+	starting.WaitFor("migrations")
+	err = ledger.CheckSettings(ctx)
+	if err == nil {
+		err = migrate(ctx, ledger, config.Migrate, log)
+	}
+	if err == nil {
+		err = standStill(ctx, ledger, config, log)
+	}
+	if err != nil {
+		return nil, errors.Join(err, ledger.Close()) //nolint:contextcheck // closing goes on without it
+	}
+	return ledger, nil
+}
+
+func waitForPostgres(ctx context.Context, dsn string, log *slog.Logger) (*store.Store, error) {
+	ctx, cancel := context.WithTimeout(ctx, postgresWait)
+	defer cancel()
+	retry := time.NewTicker(postgresRetry)
+	defer retry.Stop()
+	for {
+		ledger, err := store.OpenPostgres(ctx, dsn, store.Options{})
+		if err == nil {
+			return ledger, nil
+		}
+		log.WarnContext(ctx, "waiting for Postgres", "err", err)
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("postgres_dsn: gave up waiting for Postgres: %w", err)
+		case <-retry.C:
+		}
+	}
+}
+
+func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Logger) error {
+	if mode == "on" {
+		applied, err := ledger.Migrate(ctx)
+		if applied > 0 {
+			log.InfoContext(ctx, "migrations applied", "count", applied)
+		}
+		return err
+	}
+	states, err := ledger.MigrationStatus(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range states {
+		if !s.Applied {
+			return fmt.Errorf("migration %d (%s) is missing: run `dispatcher migrate up`", s.Version, s.Name)
+		}
+	}
+	return nil
+}
+
+// standStill lets nothing be granted after a restore, and says of each start
+// where and until when that is so.
+func standStill(ctx context.Context, ledger *store.Store, config Config, log *slog.Logger) error {
+	if config.AfterRestore {
+		if _, err := ledger.AfterRestore(ctx, "serve --after-restore", config.RestoreLeast); err != nil {
+			return err
+		}
+		log.WarnContext(ctx, "told of a restore: leave --after-restore out at the next start, or the time begins anew")
+	}
+	stands, err := ledger.Standstill(ctx)
+	if err == nil && stands.Pools > 0 {
+		log.WarnContext(ctx, "the ledger was restored: NOTHING IS GRANTED in these pools, by any replica, for now",
+			"pools", stands.Pools, "first_until", stands.First, "last_until", stands.Last)
+	}
+	return err
+}
+
+// Broker is how the MQTT broker is reached.
+func (c Config) Broker() (mqtt.Options, error) {
+	settings := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.MQTTCAFile != "" {
+		pem, err := os.ReadFile(c.MQTTCAFile)
+		if err != nil {
+			return mqtt.Options{}, fmt.Errorf("mqtt_ca_file: %w", err)
+		}
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(pem) {
+			return mqtt.Options{}, fmt.Errorf("mqtt_ca_file: %s holds no certificate", c.MQTTCAFile)
+		}
+	}
+	if c.MQTTCertFile != "" {
+		certificate, err := tls.LoadX509KeyPair(c.MQTTCertFile, c.MQTTKeyFile)
+		if err != nil {
+			return mqtt.Options{}, fmt.Errorf("mqtt_cert_file, mqtt_key_file: %w", err)
+		}
+		settings.Certificates = []tls.Certificate{certificate}
+	}
+	return mqtt.Options{URL: c.MQTTURL, User: c.MQTTUser, Password: c.MQTTPassword, TLS: settings}, nil
+}

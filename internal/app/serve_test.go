@@ -1,0 +1,352 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// settings of a dispatcher on an empty database and a Redis of its own; more
+// are pairs of variable and value.
+func serveConfig(t *testing.T, dsn, redisURL string, more ...string) Config {
+	t.Helper()
+	environ := append([]string{
+		"DISPATCHER_POSTGRES_DSN=" + dsn, "DISPATCHER_REDIS_URL=" + redisURL, "DISPATCHER_HTTP_LISTEN=127.0.0.1:0",
+		"DISPATCHER_ADMIN_TOKEN=" + adminToken, "DISPATCHER_FLEET_TOKEN=" + fleetToken,
+	}, more...)
+	config, err := Load(nil, environ, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// startServing runs a replica; its listener is bound when this returns.
+func startServing(t *testing.T, config Config) (*instance, *App) {
+	t.Helper()
+	a, err := newServing(t.Context(), config, quiet(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return begin(t, a), a
+}
+
+// begin lets an app work, and waits until its API answers: before, its front
+// does.
+func begin(t *testing.T, a *App) *instance {
+	t.Helper()
+	i := launch(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
+		started()
+		return a.run(ctx)
+	})
+	eventually(t, "started", func() bool {
+		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
+		return !bytes.Contains(body, []byte(`"starting"`))
+	})
+	return i
+}
+
+// grantAndResult takes one task of a new pool through a replica, and gives its
+// result to another.
+func grantAndResult(t *testing.T, one, other *instance) {
+	t.Helper()
+	one.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	one.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a"]}`)
+	reply := one.report(t, "a", `{"id":"1"}`)
+	if reply.Task == nil {
+		t.Fatalf("%+v, want a grant", reply)
+	}
+	reply = other.report(t, "a", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, reply.Task.ID, reply.Task.Token))
+	if len(reply.Acks) != 1 || reply.Acks[0].Outcome != devices.OutcomeRecorded {
+		t.Fatalf("%+v, want the result recorded", reply)
+	}
+}
+
+func TestServeWithABroker(t *testing.T) {
+	t.Parallel()
+	broker := testservers.Mosquitto(t)
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
+	config.FleetToken = "" // with one, unknown devices are welcome
+	i, _ := startServing(t, config)
+	eventuallyOnline(t, i)
+	m := newMeter(t, &DevServer{MQTTURL: broker.URL}, "stranger")
+	if reply := m.report(t, `{"id":"1"}`); reply.Reason != devices.ReasonForbidden {
+		t.Errorf("an unknown device: %+v, want forbidden", reply)
+	}
+	m.Publish("fleet/v1/-no-device-/report", 1, false, "{}")
+	eventually(t, "what was dropped is counted", func() bool {
+		return bytes.Contains(i.operate(t, http.MethodGet, "/metrics", ""), []byte(`dispatcher_reports_total{reason="bad_topic",transport="mqtt"} 1`+"\n"))
+	})
+	i.operate(t, http.MethodPost, "/v1/devices", `{"id":"meter"}`)
+	if reply := newMeter(t, &DevServer{MQTTURL: broker.URL}, "meter").report(t, `{"id":"1"}`); reply.Reason != devices.ReasonNone {
+		t.Errorf("a known device: %+v, want none", reply)
+	}
+}
+
+func TestServeNeedsBothServers(t *testing.T) {
+	t.Parallel()
+	for missing, config := range map[string]Config{"redis_url": {PostgresDSN: "x"}, "postgres_dsn": {RedisURL: "x"}, "postgres_dsn, redis_url": {}} {
+		err := Serve(t.Context(), config, quiet(), "test")
+		if err == nil || !strings.Contains(err.Error(), "missing: "+missing+";") {
+			t.Errorf("%v, want an error that names %s", err, missing)
+		}
+	}
+}
+
+func TestServeRefusesAServerThatLosesCommits(t *testing.T) {
+	t.Parallel()
+	dsn := shared.NewLedger(t)
+	config := serveConfig(t, dsn+"&synchronous_commit=off", "redis://127.0.0.1:1")
+	err := Serve(t.Context(), config, quiet(), "test")
+	if err == nil || !strings.Contains(err.Error(), "synchronous_commit") {
+		t.Errorf("%v, want an error that names synchronous_commit", err)
+	}
+}
+
+func TestServeWithoutMigrations(t *testing.T) {
+	t.Parallel()
+	dsn, redis := shared.NewDatabase(t), testservers.Redis(t).URL()
+	off := serveConfig(t, dsn, redis, "DISPATCHER_MIGRATE=off")
+	if err := Serve(t.Context(), off, quiet(), "test"); err == nil || !strings.Contains(err.Error(), "dispatcher migrate up") {
+		t.Fatalf("empty database: %v; want an error that says what to do", err)
+	}
+	i, _ := startServing(t, serveConfig(t, dsn, redis))
+	if err := i.stop(); err != nil {
+		t.Fatal(err)
+	}
+	i, _ = startServing(t, off)
+	grantAndResult(t, i, i)
+}
+
+func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
+	t.Parallel()
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL())
+	apps, errs := make([]*App, 2), make([]error, 2)
+	var wait sync.WaitGroup
+	for n := range apps {
+		wait.Go(func() { apps[n], errs[n] = newServing(context.Background(), config, quiet(), "test") })
+	}
+	wait.Wait()
+	replicas := make([]*instance, len(apps))
+	for n, a := range apps {
+		if errs[n] != nil {
+			t.Fatalf("replica %d: %v", n, errs[n])
+		}
+		replicas[n] = begin(t, a)
+	}
+	grantAndResult(t, replicas[0], replicas[1])
+}
+
+// heard is a log handler that tells when a message was written.
+type heard struct {
+	slog.Handler
+	message string
+	once    sync.Once
+	said    chan struct{}
+}
+
+func hear(message string) *heard {
+	return &heard{Handler: slog.DiscardHandler, message: message, said: make(chan struct{})}
+}
+
+func (h *heard) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *heard) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		h.once.Do(func() { close(h.said) })
+	}
+	return nil
+}
+
+func TestWaitingForPostgresEndsWithTheProcess(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	log, ended := hear("waiting for Postgres"), make(chan error, 1)
+	config := serveConfig(t, "postgres://u:"+canary+"@"+testservers.FreeAddr(t)+"/x?sslmode=disable", "redis://127.0.0.1:1")
+	go func() { ended <- Serve(ctx, config, slog.New(log), "test") }()
+	<-log.said
+	cancel()
+	select {
+	case err := <-ended:
+		if err == nil || leaks(err.Error()) {
+			t.Errorf("%v, want an error without the password", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("still waiting")
+	}
+}
+
+func TestOperatorsHaveAnAddressOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	i, a := startServing(t, serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), "DISPATCHER_OPERATOR_LISTEN=127.0.0.1:0"))
+	operators := &instance{url: "http://" + a.servers[1].listener.Addr().String(), admin: adminToken, fleet: fleetToken}
+	operators.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	for path, want := range map[string]struct{ device, operator int }{
+		"/healthz": {200, 200}, "/readyz": {200, 200},
+		"/metrics": {404, 200}, "/openapi.json": {404, 200}, "/v1/pools/p": {404, 200}, "/v1/pools/p/slots": {404, 200},
+		"/v1/tasks": {404, 200}, "/v1/batches/1": {404, 404},
+	} {
+		device, _ := i.call(t, http.MethodGet, path, adminToken, "")
+		operator, _ := operators.call(t, http.MethodGet, path, adminToken, "")
+		if device != want.device || operator != want.operator {
+			t.Errorf("%s: %d at the devices' address, %d at the operators'; want %d and %d", path, device, operator, want.device, want.operator)
+		}
+	}
+	if reply := i.report(t, "a", `{"id":"1"}`); reply.Reason != devices.ReasonNone {
+		t.Errorf("a report at the devices' address: %+v", reply)
+	}
+}
+
+func TestTakenAddressFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	address := taken(t)
+	for _, name := range []string{"DISPATCHER_HTTP_LISTEN", "DISPATCHER_OPERATOR_LISTEN"} {
+		config := serveConfig(t, "postgres://127.0.0.1:1/x", "redis://127.0.0.1:1", name+"="+address)
+		_, err := newServing(t.Context(), config, quiet(), "test")
+		if err == nil || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), strings.ToLower(name[len(envPrefix):])) {
+			t.Errorf("%s in use: %v; want an error that names it", name, err)
+		}
+	}
+}
+
+func TestServeWithTLS(t *testing.T) {
+	t.Parallel()
+	certificate, key, roots := selfSigned(t)
+	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(),
+		"DISPATCHER_TLS_CERT_FILE="+certificate, "DISPATCHER_TLS_KEY_FILE="+key)
+	_, a := startServing(t, config)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	eventually(t, "answered over TLS", func() bool { // what begin waits for is said over TLS only
+		status, _ := call(t, client, http.MethodPost, "https://"+a.Addr()+"/v1/devices/a/report", fleetToken, `{"id":"1"}`)
+		return status == http.StatusOK
+	})
+	if response, err := http.Get("http://" + a.Addr() + "/healthz"); err == nil {
+		response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			t.Error("answered without TLS")
+		}
+	}
+	config.TLSKeyFile = certificate
+	if _, err := newServing(t.Context(), config, quiet(), "test"); err == nil || !strings.Contains(err.Error(), "tls_key_file") {
+		t.Errorf("no key in the file: %v; want an error that names tls_key_file", err)
+	}
+}
+
+// selfSigned writes a certificate for the loopback and its key.
+func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	public, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]string)
+	for kind, content := range map[string][]byte{"CERTIFICATE": public, "PRIVATE KEY": secret} {
+		files[kind] = filepath.Join(t.TempDir(), "pem")
+		if err := os.WriteFile(files[kind], pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	roots = x509.NewCertPool()
+	parsed, err := x509.ParseCertificate(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots.AddCert(parsed)
+	return files["CERTIFICATE"], files["PRIVATE KEY"], roots
+}
+
+// A listener that fails ends the process with its error.
+func TestFailedListenerEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	a, err := newServing(t.Context(), serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL()), quiet(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- a.run(context.Background()) }()
+	a.servers[0].listener.Close()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), a.Addr()) {
+			t.Errorf("%v, want an error that names the address", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("goes on without its listener")
+	}
+}
+
+// From the first moment the process says that it lives and is not ready, and
+// devices are told to come back.
+func TestAnswersWhileItWaitsForPostgres(t *testing.T) {
+	t.Parallel()
+	server := testservers.Postgres(t)
+	dsn := server.NewDatabase(t)
+	server.Stop()
+	config := serveConfig(t, dsn, testservers.Redis(t).URL())
+	config.HTTPListen = testservers.FreeAddr(t)
+	i := &instance{url: "http://" + config.HTTPListen, admin: adminToken, fleet: fleetToken}
+	log, ready := hear("waiting for Postgres"), make(chan *App, 1)
+	go func() {
+		a, err := newServing(context.Background(), config, slog.New(log), "test")
+		if err != nil {
+			t.Errorf("Postgres came up, and: %v", err)
+		}
+		ready <- a
+	}()
+	<-log.said
+	if status, body := i.call(t, http.MethodGet, "/healthz", "", ""); status != http.StatusOK {
+		t.Errorf("healthz: %d %s", status, body)
+	}
+	if status, body := i.call(t, http.MethodGet, "/readyz", "", ""); status != http.StatusServiceUnavailable || !bytes.Contains(body, []byte(`"postgres":"failed"`)) {
+		t.Errorf("readyz: %d %s, want 503 that names postgres", status, body)
+	}
+	response, err := http.Post(i.url+"/v1/devices/d/report", "application/json", strings.NewReader(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(response.Body)
+	response.Body.Close()
+	if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" ||
+		response.Header.Get("Content-Type") != "application/problem+json" || !bytes.Contains(body, []byte(`"report_after_ms"`)) {
+		t.Errorf("report: %d %v %s, want a problem that says when to come back", response.StatusCode, response.Header, body)
+	}
+	server.Start()
+	begin(t, <-ready)
+	if status, body := i.call(t, http.MethodGet, "/readyz", "", ""); status != http.StatusOK || !bytes.Contains(body, []byte(`"redis":"ok"`)) {
+		t.Errorf("with Postgres: %d %s, want ready", status, body)
+	}
+}

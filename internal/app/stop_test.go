@@ -1,0 +1,219 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// reportInFlight is a replica with a report whose claim the ledger does not
+// answer; answered gets the status, 0 without an answer.
+func reportInFlight(t *testing.T) (i *instance, a *App, ledger *testservers.Proxy, answered <-chan int) {
+	t.Helper()
+	server := shared.Server(t)
+	ledger = testservers.NewProxy(t, server.Addr())
+	underway := make(chan struct{})
+	var once sync.Once
+	ledger.HoldRepliesAfter("slow-device") // of Postgres as a whole it would be found that it is silent
+	ledger.OnRequest(func(b []byte) {
+		if bytes.Contains(b, []byte("slow-device")) {
+			once.Do(func() { close(underway) })
+		}
+	})
+	dsn := strings.Replace(shared.NewLedger(t), server.Addr(), ledger.Addr, 1)
+	i, a = startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
+	t.Cleanup(ledger.ReleaseReplies)
+	i.report(t, "fast-device", `{"id":"1"}`)
+	status := make(chan int, 1)
+	go func() {
+		request, _ := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, i.url+"/v1/devices/slow-device/report", strings.NewReader(`{}`))
+		request.Header.Set("Authorization", "Bearer "+fleetToken)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			status <- 0
+			return
+		}
+		response.Body.Close()
+		status <- response.StatusCode
+	}()
+	select {
+	case <-underway:
+	case <-time.After(time.Minute):
+		t.Fatal("the report never came to Postgres")
+	}
+	return i, a, ledger, status
+}
+
+// A report that is under way when the process is told to end is answered.
+func TestEndAnswersWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	i, a, ledger, answered := reportInFlight(t)
+	ended := make(chan error, 1)
+	go func() { ended <- i.stop() }()
+	eventuallyClosed(t, a)
+	select {
+	case err := <-ended:
+		t.Fatalf("ended with a report in flight: %v", err)
+	case status := <-answered:
+		t.Fatalf("answered %d while the ledger was held", status)
+	default:
+	}
+	ledger.ReleaseReplies()
+	if status := <-answered; status != http.StatusOK {
+		t.Errorf("the report in flight: %d, want 200", status)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("end: %v", err)
+	}
+}
+
+// A report that hangs does not keep the process: what was left is named.
+func TestEndHasALimit(t *testing.T) {
+	t.Parallel()
+	i, _, _, answered := reportInFlight(t)
+	begin := time.Now()
+	err := i.stop()
+	t.Logf("ended after %s: %v", time.Since(begin).Round(time.Millisecond), err)
+	if err == nil || !strings.Contains(err.Error(), "1 requests unanswered") {
+		t.Errorf("%v, want it to say what was left", err)
+	}
+	<-answered
+}
+
+// The order of the end: not ready and no listener, then what is in flight,
+// over both transports, then the passes; the slots stay held, and the device
+// goes on at another replica.
+func TestEndInOrder(t *testing.T) {
+	t.Parallel()
+	broker, redis, dsn := testservers.Mosquitto(t), testservers.Redis(t), shared.NewLedger(t)
+	ending, a := startServing(t, serveConfig(t, dsn+"&lock_timeout=60000", redis.URL(), "DISPATCHER_MQTT_URL="+broker.URL))
+	eventuallyOnline(t, ending)
+	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
+	other.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":3}`)
+	other.operate(t, http.MethodPut, "/v1/pools/q", `{"capacity":1}`)
+	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["runs","by-mqtt"]}`)
+	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["by-http"]}`)
+	runs := ending.report(t, "runs", `{"id":"1"}`)
+	if runs.Task == nil {
+		t.Fatalf("%+v, want a grant", runs)
+	}
+	meter := newMeter(t, &DevServer{MQTTURL: broker.URL}, "by-mqtt")
+
+	claims := holdClaims(t, dsn, "p", "q")
+	replies := make(chan devices.Reply, 2)
+	go func() { replies <- meter.report(t, `{"id":"m"}`) }()
+	eventually(t, "a claim in flight", func() bool { return claims.waiting(t) == 1 })
+	go func() {
+		_, body := ending.call(t, http.MethodPost, "/v1/devices/by-http/report", fleetToken, `{"id":"h"}`)
+		replies <- decodeReply(t, body)
+	}()
+	eventually(t, "two claims in flight", func() bool { return claims.waiting(t) == 2 })
+	ended := make(chan error, 1)
+	go func() { ended <- ending.stop() }()
+	eventuallyClosed(t, a)
+	select {
+	case <-a.passes.ctx.Done():
+		t.Error("the passes were ended with reports in flight")
+	case err := <-ended:
+		t.Errorf("ended with reports in flight: %v", err)
+	case reply := <-replies:
+		t.Errorf("answered before its claim: %+v", reply)
+	default:
+	}
+	claims.release(t)
+	tokens := append(tokensOf(t, replies, 2), runs.Task.Token)
+	if err := <-ended; err != nil {
+		t.Errorf("end: %v", err)
+	}
+	slots := slices.Concat(other.operate(t, http.MethodGet, "/v1/pools/p/slots", ""), other.operate(t, http.MethodGet, "/v1/pools/q/slots", ""))
+	for _, token := range tokens { // all are held still, and what was granted was delivered
+		if !bytes.Contains(slots, fmt.Appendf(nil, `"token":%d,`, token)) {
+			t.Errorf("%s: token %d is missing", slots, token)
+		}
+	}
+	reply := other.report(t, "runs", fmt.Sprintf(`{"id":"2","running":[{"task":%d,"token":%d}]}`, runs.Task.ID, runs.Task.Token))
+	if len(reply.Renewed) != 1 {
+		t.Errorf("%+v: want the run renewed at the other replica", reply)
+	}
+}
+
+// tokensOf waits for so many grants.
+func tokensOf(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64) {
+	t.Helper()
+	for range n {
+		select {
+		case reply := <-replies:
+			if reply.Task == nil {
+				t.Fatalf("in flight: %+v, want a grant", reply)
+			}
+			tokens = append(tokens, reply.Task.Token)
+		case <-time.After(patience):
+			t.Fatal("no answer to what was in flight")
+		}
+	}
+	return tokens
+}
+
+// heldClaims is a session that holds the locks of pools alone, as a resize does.
+type heldClaims struct{ conn *sql.Conn }
+
+func holdClaims(t *testing.T, dsn string, pools ...string) *heldClaims {
+	t.Helper()
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pool := range pools {
+		if _, err := conn.ExecContext(t.Context(), `SELECT pg_advisory_lock(20060, hashtext($1))`, pool); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &heldClaims{conn}
+}
+
+// waiting is how many claims wait for the lock.
+func (h *heldClaims) waiting(t *testing.T) (n int) {
+	t.Helper()
+	err := h.conn.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks
+		WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (h *heldClaims) release(t *testing.T) {
+	t.Helper()
+	if _, err := h.conn.ExecContext(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
+		t.Fatal(err)
+	}
+	_ = h.conn.Close()
+}
+
+// eventuallyClosed waits until nobody can connect any more.
+func eventuallyClosed(t *testing.T, a *App) {
+	t.Helper()
+	eventually(t, "the listener closed", func() bool {
+		conn, err := net.Dial("tcp", a.Addr())
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
+}

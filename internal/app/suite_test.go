@@ -1,0 +1,167 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+const (
+	adminToken = "admin-token-of-the-test"
+	fleetToken = "fleet-token-of-the-test"
+	patience   = 30 * time.Second
+)
+
+var shared testservers.SharedPostgres //nolint:gochecknoglobals // one server for all tests, closed by TestMain
+
+// Besides the tests' own checks: nothing that was stopped leaves a goroutine.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	shared.Close()
+	http.DefaultClient.CloseIdleConnections()
+	// This one of the library looks once a second whether its pool was closed.
+	dial := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
+	if err := goleak.Find(dial); code == 0 && err != nil {
+		slog.New(slog.NewTextHandler(os.Stderr, nil)).Error("goroutines left", "err", err)
+		code = 1
+	}
+	os.Exit(code) //nolint:forbidigo // TestMain is the main of tests
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// instance is a dispatcher at work.
+type instance struct {
+	url          string
+	admin, fleet string
+	stop         func() error // ends it and returns what Run returned; once
+}
+
+// launch runs until stop is called or the test ends.
+func launch(t *testing.T, i instance, run func(ctx context.Context, started func()) error) *instance {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	started, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- run(ctx, func() { close(started) }) }()
+	select {
+	case <-started:
+	case err := <-ended:
+		cancel()
+		t.Fatalf("ended before it served: %v", err)
+	}
+	stopped := false
+	i.stop = func() error {
+		stopped = true
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			t.Error("did not end")
+			return nil
+		}
+	}
+	t.Cleanup(func() {
+		if stopped {
+			return
+		}
+		if err := i.stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	return &i
+}
+
+// call sends a request with a token and returns the status and the body.
+func (i *instance) call(t *testing.T, method, path, token, body string) (int, []byte) {
+	t.Helper()
+	return call(t, http.DefaultClient, method, i.url+path, token, body)
+}
+
+func call(t *testing.T, client *http.Client, method, url, token, body string) (int, []byte) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader([]byte(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, content
+}
+
+// operate is a call of an operator that succeeds.
+func (i *instance) operate(t *testing.T, method, path, body string) []byte {
+	t.Helper()
+	status, content := i.call(t, method, path, i.admin, body)
+	if status/100 != 2 {
+		t.Fatalf("%s %s: %d %s", method, path, status, content)
+	}
+	return content
+}
+
+// report sends one report; while the dispatcher finds its feet, again.
+func (i *instance) report(t *testing.T, device, body string) devices.Reply {
+	t.Helper()
+	var reply devices.Reply
+	eventually(t, "an answer", func() bool {
+		status, content := i.call(t, http.MethodPost, "/v1/devices/"+device+"/report", i.fleet, body)
+		if status != http.StatusOK {
+			t.Fatalf("report of %s: %d %s", device, status, content)
+		}
+		reply = decodeReply(t, content)
+		return reply.Reason != devices.ReasonUnavailable
+	})
+	return reply
+}
+
+func decodeReply(t *testing.T, content []byte) devices.Reply {
+	t.Helper()
+	var reply devices.Reply
+	if err := json.Unmarshal(content, &reply); err != nil {
+		t.Fatalf("reply %s: %v", content, err)
+	}
+	return reply
+}
+
+// eventuallyOnline waits for the dispatcher at its broker.
+func eventuallyOnline(t *testing.T, i *instance) {
+	t.Helper()
+	eventually(t, "the dispatcher at the broker", func() bool {
+		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
+		return bytes.Contains(body, []byte(`"mqtt":"ok"`))
+	})
+}
+
+// eventually polls until ok, at most for the tests' patience.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+	}
+}

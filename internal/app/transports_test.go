@@ -1,0 +1,291 @@
+package app
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	_ "github.com/lib/pq"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// TestTransportsAgree plays every exchange over HTTP and over MQTT, and
+// compares the whole replies.
+func TestTransportsAgree(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	table := exchanges()
+	for name, body := range reportExamples(t) {
+		e, known := table[name]
+		if !known {
+			t.Errorf("the example %s is not in the table", name)
+		}
+		e.script = "report " + strings.ReplaceAll(body, "\n", " ")
+		table[name] = e
+	}
+	for n, name := range slices.Sorted(maps.Keys(table)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.compare(t, n, table[name])
+		})
+	}
+}
+
+//nolint:tparallel // what one subtest takes away, the next would miss
+func TestTransportsAgreeInOutages(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for n, name := range slices.Sorted(maps.Keys(outages())) {
+		t.Run(name, func(t *testing.T) {
+			s.compare(t, n, outages()[name])
+		})
+	}
+}
+
+// stage is a dispatcher on real servers, two of which can be taken away.
+type stage struct {
+	*instance
+	store           *store.Store
+	db              *sql.DB
+	broker          string
+	postgres, redis *testservers.Proxy
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	server, dsn := shared.Server(t), shared.NewLedger(t)
+	broker := testservers.Mosquitto(t)
+	s := &stage{broker: broker.URL, postgres: testservers.NewProxy(t, server.Addr()), redis: testservers.NewProxy(t, testservers.Redis(t).Addr)}
+	s.instance, _ = startServing(t, serveConfig(t, strings.ReplaceAll(dsn, server.Addr(), s.postgres.Addr), "redis://"+s.redis.Addr,
+		"DISPATCHER_MQTT_URL="+broker.URL, "DISPATCHER_REAP_INTERVAL=1s"))
+	eventuallyOnline(t, s.instance)
+	var err error
+	if s.store, err = store.OpenPostgres(t.Context(), dsn, store.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if s.db, err = sql.Open("postgres", dsn); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.store.Close()
+		_ = s.db.Close()
+	})
+	return s
+}
+
+func (s *stage) compare(t *testing.T, n int, e exchange) {
+	t.Helper()
+	if e.mqtt == "" {
+		e.mqtt = e.want
+	}
+	overHTTP := s.play(t, fmt.Sprintf("http-%d", n), e.script, func(device string) sender {
+		return func(t *testing.T, body string) devices.Reply {
+			t.Helper()
+			status, content := s.call(t, http.MethodPost, "/v1/devices/"+device+"/report", s.fleet, body)
+			return replyOfHTTP(t, status, content)
+		}
+	})
+	overMQTT := s.play(t, fmt.Sprintf("mqtt-%d", n), e.script, func(device string) sender {
+		return newMeter(t, &DevServer{MQTTURL: s.broker}, devices.ID(device)).report
+	})
+	if got := inShort(overHTTP.reply); got != e.want {
+		t.Errorf("HTTP: %s, want %s: %+v", got, e.want, overHTTP.reply)
+	}
+	if got := inShort(overMQTT.reply); got != e.mqtt {
+		t.Errorf("MQTT: %s, want %s: %+v", got, e.mqtt, overMQTT.reply)
+	}
+	http, mqtt := overHTTP.reply.ReportAfterMS, overMQTT.reply.ReportAfterMS
+	apart := http > 4*mqtt || mqtt > 4*http && e.want != "full" // in the queue, a device with push need not come by itself
+	if e.mqtt == e.want && (http <= 0 || mqtt <= 0 || apart) {
+		t.Errorf("report_after_ms %d over HTTP, %d over MQTT", http, mqtt)
+	}
+	if diff := cmp.Diff(overHTTP.normal(t), overMQTT.normal(t)); e.mqtt == e.want && diff != "" {
+		t.Errorf("HTTP answers - MQTT +:\n%s", diff)
+	}
+}
+
+// sender reports as one device.
+type sender func(t *testing.T, body string) devices.Reply
+
+// part is one run of a script.
+type part struct {
+	pool          string
+	tasks, tokens ordinals
+	grant         devices.Task  // the latest
+	reply         devices.Reply // the latest
+}
+
+// ordinals stand for the numbers of grants: the first is 1.
+type ordinals map[int64]int64
+
+func (o ordinals) add(n int64) {
+	if _, known := o[n]; !known {
+		o[n] = int64(len(o) + 1)
+	}
+}
+
+// replace leaves a number as it is that was never granted.
+func (o ordinals) replace(n *int64) {
+	if ordinal, known := o[*n]; known {
+		*n = ordinal
+	}
+}
+
+func (s *stage) play(t *testing.T, name, script string, connect func(device string) sender) *part {
+	t.Helper()
+	defer s.postgres.Heal()
+	defer s.redis.Heal()
+	p := &part{pool: "pool-" + name, tasks: make(ordinals), tokens: make(ordinals)}
+	device, other := "device-"+name, "other-"+name
+	report := connect(device)
+	lines := strings.Split(strings.TrimSuffix(script, "\n"), "\n")
+	for n, line := range lines {
+		do, what, _ := strings.Cut(line, " ")
+		what = strings.NewReplacer("@device", device, "@other", other, "@pool", p.pool,
+			"@task", fmt.Sprint(p.grant.ID), "@token", fmt.Sprint(p.grant.Token)).Replace(what)
+		switch do {
+		case "pool":
+			s.operate(t, http.MethodPut, "/v1/pools/"+p.pool, what)
+		case "batch":
+			s.operate(t, http.MethodPost, "/v1/batches", `{"pool":"`+p.pool+`","kind":"k","payload":{"server":"st1"},`+what[1:])
+		case "other":
+			s.report(t, other, `{"id":"other"}`)
+		case "cancel":
+			s.operate(t, http.MethodPost, fmt.Sprintf("/v1/tasks/%d/cancel", p.grant.ID), "")
+		case "block":
+			if err := s.store.SetBlocked(t.Context(), "test", device, true); err != nil {
+				t.Fatal(err)
+			}
+		case "sql":
+			s.exec(t, what)
+		case "lapsed":
+			s.exec(t, "UPDATE grants SET lease_until = now() - interval '1 s' WHERE device = '"+device+"'")
+			s.exec(t, "UPDATE batches SET max_attempts = 1 WHERE pool = '"+p.pool+"'")
+			eventually(t, "the lapsed grant is taken back", func() bool {
+				return strings.Contains(string(s.operate(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d", p.grant.ID), "")), `"timed_out"`)
+			})
+		case "without":
+			map[string]*testservers.Proxy{"postgres": s.postgres, "redis": s.redis}[what].Cut()
+		case "report":
+			p.heard(report(t, what))
+			eventually(t, "an answer", func() bool { // a pool may have to be found again
+				done := n == len(lines)-1 || p.reply.Reason != devices.ReasonUnavailable
+				if !done {
+					p.heard(report(t, what))
+				}
+				return done
+			})
+		default:
+			t.Fatalf("no such step: %s", line)
+		}
+	}
+	return p
+}
+
+func (s *stage) exec(t *testing.T, statement string) {
+	t.Helper()
+	if _, err := s.db.ExecContext(t.Context(), statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func (p *part) heard(reply devices.Reply) {
+	p.reply = reply
+	if reply.Task == nil {
+		return
+	}
+	p.grant = *reply.Task
+	p.tasks.add(p.grant.ID)
+	p.tokens.add(p.grant.Token)
+}
+
+// normal is the latest reply without what differs from run to run.
+func (p *part) normal(t *testing.T) devices.Reply {
+	t.Helper()
+	reply := p.reply
+	reply.ReportAfterMS = 0
+	rename := func(task, token *int64) {
+		p.tasks.replace(task)
+		p.tokens.replace(token)
+	}
+	lease := func(ms *int64) {
+		if *ms < 200_000 || *ms > 290_000 { // 300 s less the margin, and what passed since
+			t.Errorf("lease_ms %d", *ms)
+		}
+		*ms = 0
+	}
+	for i := range reply.Acks {
+		rename(&reply.Acks[i].Task, &reply.Acks[i].Token)
+	}
+	for i := range reply.Cancel {
+		rename(&reply.Cancel[i].Task, &reply.Cancel[i].Token)
+	}
+	for i := range reply.Renewed {
+		rename(&reply.Renewed[i].Task, &reply.Renewed[i].Token)
+		lease(&reply.Renewed[i].LeaseMS)
+	}
+	if reply.Task != nil {
+		task := *reply.Task
+		rename(&task.ID, &task.Token)
+		lease(&task.LeaseMS)
+		task.Pool = strings.Replace(task.Pool, p.pool, "pool", 1)
+		reply.Task = &task
+	}
+	if slices.Contains(errorReasons(), reply.Reason) {
+		reply.Re, reply.Detail = "", "" // a problem of HTTP names no report; the words may differ
+	}
+	return reply
+}
+
+func errorReasons() []devices.Reason {
+	return []devices.Reason{devices.ReasonInvalid, devices.ReasonForbidden, devices.ReasonTooLarge, devices.ReasonBusyServer, devices.ReasonUnavailable}
+}
+
+// replyOfHTTP maps an error to the reply that says the same over MQTT, by the
+// table of the page.
+func replyOfHTTP(t *testing.T, status int, content []byte) devices.Reply {
+	t.Helper()
+	if status == http.StatusOK {
+		return decodeReply(t, content)
+	}
+	var problem struct {
+		Code, Detail  string
+		ReportAfterMS int64 `json:"report_after_ms"`
+	}
+	if err := json.Unmarshal(content, &problem); err != nil || problem.Detail == "" {
+		t.Fatalf("%d, and no problem: %s: %v", status, content, err)
+	}
+	reasons := map[int]devices.Reason{
+		400: devices.ReasonInvalid, 413: devices.ReasonTooLarge, 422: devices.ReasonInvalid,
+		401: devices.ReasonForbidden, 403: devices.ReasonForbidden, 503: devices.ReasonUnavailable,
+	}
+	return devices.Reply{Reason: reasons[status], Code: problem.Code, Detail: problem.Detail, ReportAfterMS: problem.ReportAfterMS}
+}
+
+// inShort is the reason, with the code, then what else the reply says.
+func inShort(r devices.Reply) string {
+	with := func(word, code string) string { return strings.TrimSuffix(word+":"+code, ":") }
+	words := []string{with(string(r.Reason), r.Code)}
+	if r.Task != nil && r.Task.Redelivered > 0 {
+		words = append(words, fmt.Sprint("again:", r.Task.Redelivered))
+	}
+	for _, a := range r.Acks {
+		words = append(words, with(string(a.Outcome), a.Code))
+	}
+	for range r.Renewed {
+		words = append(words, "renewed")
+	}
+	for _, c := range r.Cancel {
+		words = append(words, with("cancel", c.Why))
+	}
+	return strings.Join(words, " ")
+}

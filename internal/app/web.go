@@ -1,0 +1,177 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/throttle"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/operators/web"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// newWeb wires the dashboard; nil: it is off.
+func (a *App) newWeb(b backends, version string) *web.Web {
+	if a.config.Web == webOff {
+		return nil
+	}
+	return web.New(web.Options{
+		API: a.api, Ledger: b.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix, Gate: a.gate,
+		ReadOnly: a.config.Web == webReadOnly, Link: b.link, Period: a.config.ReportPeriod,
+		System: a.system(b, version), Logger: throttle.Log(a.log, time.Now), Panicked: a.dispatcher.Panicked,
+	})
+}
+
+// Reading the last hour takes at most recallTime. A failed reading is
+// retried after recallAgain.
+const (
+	recallTime  = 30 * time.Second
+	recallAgain = 10 * time.Second
+)
+
+// recall loads the hour before this process began into the dashboard.
+func (a *App) recall(ctx context.Context) {
+	if a.web == nil {
+		return
+	}
+	again := time.NewTicker(recallAgain)
+	defer again.Stop()
+	for {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, recallTime)
+			defer cancel()
+			return a.web.Recall(ctx)
+		}()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		a.log.WarnContext(ctx, "the charts begin empty, to be tried again", "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// system is the content of the system page about this replica.
+func (a *App) system(b backends, version string) web.System {
+	s := web.System{Mode: "production", ID: a.presence.id, Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.shown() }, Settings: a.config.shown()}
+	if b.dev {
+		s.Mode = "dev"
+	}
+	return s
+}
+
+// shown are the passes for people.
+func (p *passes) shown() []web.Pass {
+	list := make([]web.Pass, len(p.all))
+	for i, one := range p.all {
+		list[i] = one.shown()
+	}
+	return list
+}
+
+func (o *pass) shown() web.Pass {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	shown := web.Pass{Name: o.name, Every: o.every, Failed: o.failed}
+	if good := o.good; !good.IsZero() {
+		shown.LastGood = &good
+	}
+	return shown
+}
+
+// shown is the configuration for people, without its secrets.
+func (c Config) shown() []web.Setting {
+	values, err := c.values()
+	if err != nil {
+		return nil
+	}
+	var list []web.Setting
+	for _, s := range Settings() {
+		value := fmt.Sprint(values[s.Key])
+		if s.Secret && value != "" {
+			value = redacted
+		}
+		list = append(list, web.Setting{Key: s.Key, Value: value, Help: s.Help})
+	}
+	return list
+}
+
+type presenceStore interface {
+	RecordHeartbeat(ctx context.Context, beat store.Heartbeat) error
+	RemoveReplica(ctx context.Context, id string) error
+}
+
+// presence tells the other replicas of this one.
+type presence struct {
+	ledger  presenceStore
+	id      string // of this process
+	host    string
+	version string
+	started time.Time
+}
+
+func newPresence(ledger presenceStore, version string, started time.Time) *presence {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return &presence{ledger: ledger, id: rand.Text(), host: host, version: version, started: started}
+}
+
+// sign gives a sign of life.
+func (a *App) sign(ctx context.Context) error {
+	failed, reaped := a.passes.state("reap")
+	state, err := json.Marshal(web.Heartbeat{Checks: states(a.api.Dependencies(ctx)), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
+	if err != nil {
+		return err
+	}
+	counts, err := json.Marshal(a.dispatcher.Tallies())
+	if err != nil {
+		return err
+	}
+	p, now := a.presence, a.passes.now()
+	sign := store.Heartbeat{ID: p.id, Host: p.host, Address: a.Addr(), Version: p.version, Running: now.Sub(p.started), State: state, Tallies: counts}
+	if !reaped.IsZero() {
+		ago := now.Sub(reaped)
+		sign.Reaped = &ago
+	}
+	return p.ledger.RecordHeartbeat(ctx, sign)
+}
+
+// states returns the states of dependencies by name.
+func states(list []api.Dependency) map[string]string {
+	all := make(map[string]string, len(list))
+	for _, d := range list {
+		all[d.Name] = d.State
+	}
+	return all
+}
+
+// leave says that this replica ends. If it cannot, its row grows old.
+func (a *App) leave(ctx context.Context) {
+	if err := within(ctx, func(ctx context.Context) error { return a.presence.ledger.RemoveReplica(ctx, a.presence.id) }); err != nil {
+		a.log.DebugContext(ctx, "the other replicas were not told of the end of this one", "err", err)
+	}
+}
+
+// state names the passes whose last run failed, and says when one of them last
+// ended well; zero: not yet.
+func (p *passes) state(of string) (failed []string, good time.Time) {
+	for _, one := range p.all {
+		shown := one.shown()
+		if shown.Failed {
+			failed = append(failed, shown.Name)
+		}
+		if shown.Name == of && shown.LastGood != nil {
+			good = *shown.LastGood
+		}
+	}
+	return failed, good
+}

@@ -1,0 +1,130 @@
+// Package doctor examines an installation: it reads the settings of serve, asks the
+// servers that they name, and says of each thing whether it is well, and how to mend it.
+// It changes nothing but a key of Redis that ends by itself.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/app"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// State of what was looked at.
+type State string
+
+// The states. Failed: the program does not work, or a promise may be broken. Warning: it
+// works, and not as well as it could. Unknown: nobody could tell from here.
+const (
+	OK      State = "ok"
+	Warning State = "warning"
+	Failed  State = "failed"
+	Unknown State = "unknown"
+)
+
+// Finding is what came of one check. It holds no secrets.
+type Finding struct {
+	Check  string `json:"check"`
+	State  State  `json:"state"`
+	Found  string `json:"found"`
+	Remedy string `json:"remedy,omitempty"` // unless it is ok
+}
+
+// check is a row of a table: what is examined, and how to mend it.
+type check[T any] struct {
+	name string
+	look func(T) (State, string) // and what was found
+	mend string
+}
+
+// through looks at one thing by all rows of a table.
+func through[T any](of T, table []check[T]) []Finding {
+	list := make([]Finding, len(table))
+	for i, c := range table {
+		state, found := c.look(of)
+		list[i] = Finding{Check: c.name, State: state, Found: found, Remedy: c.mend}
+		if state == OK {
+			list[i].Remedy = ""
+		}
+	}
+	return list
+}
+
+// Patient is what is examined.
+type Patient struct {
+	Config  app.Config
+	Version string // of this program
+	Now     func() time.Time
+
+	// An account of a device at the broker, to try its rights; no device: it is not tried.
+	Device, DeviceToken string
+}
+
+// Each server has so much time for all that it is asked.
+const patience = 15 * time.Second
+
+// Examine looks at everything; without the settings it needs, at nothing else. A server that does not answer is one finding, and what
+// depends on it is left out.
+func (p Patient) Examine(ctx context.Context) []Finding {
+	if err := p.Config.Complete(); err != nil {
+		return []Finding{Misconfigured(err)}
+	}
+	list := p.settings()
+	ledger, reached := p.openLedger(ctx)
+	list = append(list, reached...)
+	if ledger != nil {
+		defer func() { _ = ledger.Close() }() //nolint:contextcheck // closing goes on without it
+		list = append(list, p.postgres(ctx, ledger)...)
+	}
+	redis, reached := p.openRedis()
+	list = append(list, reached...)
+	if redis != nil {
+		defer func() { _ = redis.Close() }()
+		list = append(list, p.redis(ctx, redis)...)
+	}
+	list = append(list, p.clocks(ctx, ledger, redis)...)
+	seen, replicas := p.replicas(ctx, ledger)
+	list = append(list, replicas...)
+	return append(list, p.broker(ctx, seen)...)
+}
+
+func (p Patient) openLedger(ctx context.Context) (*store.Store, []Finding) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ledger, err := store.OpenPostgres(ctx, p.Config.PostgresDSN, store.Options{MaxOpenConns: 2})
+	if err != nil {
+		return nil, []Finding{{"postgres", Failed, err.Error(), "start it, or correct postgres_dsn: host, port, user, password, database, sslmode"}}
+	}
+	return ledger, nil
+}
+
+func (p Patient) openRedis() (*redisconn.Conn, []Finding) {
+	options, err := redisconn.ParseURL(p.Config.RedisURL)
+	if err != nil {
+		return nil, []Finding{{"redis", Failed, err.Error(), "correct redis_url"}}
+	}
+	return redisconn.Open(options), nil
+}
+
+// Count says how many findings are in a state.
+func Count(list []Finding, state State) (n int) {
+	for _, f := range list {
+		if f.State == state {
+			n++
+		}
+	}
+	return n
+}
+
+// size is a number of bytes, for people.
+func size(n int64) string {
+	const unit = 1 << 10
+	value, names := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for value >= unit && len(names) > 1 {
+		value, names = value/unit, names[1:]
+	}
+	return fmt.Sprintf("%.4g %s", value, names[0])
+}

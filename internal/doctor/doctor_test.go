@@ -1,0 +1,311 @@
+package doctor_test
+
+import (
+	"database/sql"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/lib/pq" // the driver with which the servers are misconfigured
+
+	"github.com/fleetslots/dispatcher/devices/dynsec"
+	"github.com/fleetslots/dispatcher/internal/app"
+	"github.com/fleetslots/dispatcher/internal/doctor"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+var (
+	postgres testservers.SharedPostgres //nolint:gochecknoglobals // one server per test binary: TestMain ends it
+	redis    testservers.SharedRedis    //nolint:gochecknoglobals // the same
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	postgres.Close()
+	redis.Close()
+	os.Exit(code) //nolint:forbidigo // TestMain's way to end
+}
+
+// patient is well, but for the little memory of the tests' Postgres and a Redis without a log.
+func patient(t *testing.T, settings ...string) doctor.Patient {
+	t.Helper()
+	config := settingsOf(t, append([]string{
+		"DISPATCHER_POSTGRES_DSN=" + postgres.NewLedger(t), "DISPATCHER_REDIS_URL=redis://" + redis.NewDatabase(t).Addr,
+	}, settings...)...)
+	return doctor.Patient{Config: config, Version: "v1", Now: time.Now}
+}
+
+// settingsOf loads settings of which the later ones win.
+func settingsOf(t *testing.T, settings ...string) app.Config {
+	t.Helper()
+	values := map[string]string{}
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		values[name] = value
+	}
+	var environ []string
+	for name := range maps.Keys(values) {
+		environ = append(environ, name+"="+values[name])
+	}
+	config, err := app.Load(nil, environ, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// wants fails unless a check has this state and says this.
+func wants(t *testing.T, list []doctor.Finding, check string, state doctor.State, says string) {
+	t.Helper()
+	for _, f := range list {
+		if f.Check != check {
+			continue
+		}
+		if f.State != state || !strings.Contains(f.Found, says) {
+			t.Errorf("%s: %s, %q; want %s, %q", check, f.State, f.Found, state, says)
+		}
+		if (f.Remedy == "") != (f.State == doctor.OK) {
+			t.Errorf("%s: %s, with the remedy %q", check, f.State, f.Remedy)
+		}
+		return
+	}
+	t.Errorf("no check %q in %+v", check, list)
+}
+
+func TestAnInstallationThatIsWell(t *testing.T) {
+	t.Parallel()
+	p := patient(t)
+	keepReplica(t, p, store.Heartbeat{ID: "a", Version: "v1", Running: time.Minute, Reaped: new(time.Second), State: []byte("{}"), Tallies: []byte("{}")})
+	list := p.Examine(t.Context())
+	if n := doctor.Count(list, doctor.Failed); n > 0 {
+		t.Errorf("%d failed: %+v", n, list)
+	}
+	for check, says := range map[string]string{
+		"settings": "valid", "postgres version": "1", "postgres durability": "fsync = on", "postgres isolation": "read committed",
+		"postgres connections": "open up to 26", "schema": "all", "indexes": "all", "triggers": "all", "statistics": "tables",
+		"redis": "one server", "redis eviction": "noeviction", "redis commands": "permitted",
+		"clock of postgres": "", "clock of redis": "", "clocks of redis and postgres": "", "replicas": "1,", "versions": "v1", "reaper": "ago", "broker": "none",
+	} {
+		wants(t, list, check, doctor.OK, says)
+	}
+	wants(t, list, "postgres memory", doctor.Warning, "64MB")
+	wants(t, list, "postgres WAL", doctor.Warning, "256MB")
+	wants(t, list, "postgres disk", doctor.Unknown, "does not tell")
+	wants(t, list, "redis persistence", doctor.Warning, "appendonly is no")
+}
+
+func keepReplica(t *testing.T, p doctor.Patient, beat store.Heartbeat) {
+	t.Helper()
+	ledger, err := store.OpenPostgres(t.Context(), p.Config.PostgresDSN, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	if err := ledger.RecordHeartbeat(t.Context(), beat); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each fault is made on a database of its own.
+func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		spoil, check string
+		state        doctor.State
+		says         string
+	}{
+		"a dropped index":      {"DROP INDEX tasks_of_device", "indexes", doctor.Failed, "tasks_of_device of tasks is missing"},
+		"a dropped unique key": {"ALTER TABLE grants DROP CONSTRAINT grants_pool_slot_key", "indexes", doctor.Failed, "grants_pool_slot_key of grants is missing"},
+		"an invalid index": {
+			"UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'attempts_of_task'::regclass",
+			"indexes", doctor.Failed, "attempts_of_task of attempts is not valid",
+		},
+		"a disabled trigger": {"ALTER TABLE tasks DISABLE TRIGGER tasks_counted", "triggers", doctor.Failed, "tasks_counted of tasks is disabled"},
+		"a missing trigger":  {"DROP TRIGGER events_begin ON events", "triggers", doctor.Failed, "events_begin of events is missing"},
+		"triggers off":       {"SET_FOR_DATABASE session_replication_role = replica", "postgres durability", doctor.Failed, "would run no triggers"},
+		"lazy commits":       {"SET_FOR_DATABASE synchronous_commit = off", "postgres durability", doctor.Failed, "synchronous_commit = off"},
+		"no room for replicas": {
+			"INSERT INTO replicas SELECT n::text, '', '', 'v1', now(), now(), now(), '{}', '{}' FROM generate_series(1, 8) AS n",
+			"postgres connections", doctor.Warning, "replicas of this kind (8) open up to 208",
+		},
+		"two versions": {
+			"INSERT INTO replicas SELECT n::text, '', '', 'v' || n, now(), now(), now(), '{}', '{}' FROM generate_series(1, 2) AS n",
+			"versions", doctor.Warning, "replicas: v1, v2; this program: v1",
+		},
+		"a reaper that stands still": {
+			"INSERT INTO replicas VALUES ('a', '', '', 'v1', now(), now(), now() - interval '1 hour', '{}', '{}')",
+			"reaper", doctor.Warning, "1h0m0s ago",
+		},
+		"nobody": {"SELECT 1", "replicas", doctor.Warning, "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := patient(t)
+			db, err := sql.Open("postgres", p.Config.PostgresDSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if set, ok := strings.CutPrefix(test.spoil, "SET_FOR_DATABASE "); ok {
+				err = db.QueryRowContext(t.Context(), "SELECT format('ALTER DATABASE %I SET ', current_database()) || $1", set).Scan(&test.spoil)
+			}
+			if err == nil {
+				_, err = db.ExecContext(t.Context(), test.spoil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			wants(t, p.Examine(t.Context()), test.check, test.state, test.says)
+		})
+	}
+}
+
+func TestAnOldSchema(t *testing.T) {
+	t.Parallel()
+	p := patient(t, "DISPATCHER_POSTGRES_DSN="+postgres.Server(t).NewDatabase(t))
+	list := p.Examine(t.Context())
+	wants(t, list, "schema", doctor.Failed, "00001_ledger.sql")
+	wants(t, list, "indexes", doctor.Unknown, "not complete")
+	wants(t, list, "replicas", doctor.Unknown, "")
+}
+
+func TestAServerThatLosesCommits(t *testing.T) {
+	t.Parallel()
+	server := testservers.Postgres(t)
+	db, err := sql.Open("postgres", server.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, sql := range []string{"fsync = off", "full_page_writes = off", "autovacuum = off"} {
+		if _, err := db.ExecContext(t.Context(), "ALTER SYSTEM SET "+sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.Stop()
+	server.Start()
+	list := patient(t, "DISPATCHER_POSTGRES_DSN="+server.NewDatabase(t)).Examine(t.Context())
+	wants(t, list, "postgres durability", doctor.Failed, "fsync = off")
+	wants(t, list, "postgres full_page_writes", doctor.Warning, "off")
+	wants(t, list, "postgres autovacuum", doctor.Warning, "autovacuum = off")
+}
+
+func TestServersThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	nobody := testservers.FreeAddr(t)
+	list := patient(t, "DISPATCHER_POSTGRES_DSN=postgres://me:secret-word@"+nobody+"/x", "DISPATCHER_REDIS_URL=redis://:secret-word@"+nobody,
+		"DISPATCHER_MQTT_URL=mqtt://"+nobody, "DISPATCHER_MQTT_PASSWORD=secret-word").Examine(t.Context())
+	for _, check := range []string{"postgres", "redis", "broker"} {
+		wants(t, list, check, doctor.Failed, "refused")
+	}
+	for _, f := range list {
+		if strings.Contains(f.Found+f.Remedy, "secret-word") {
+			t.Errorf("a secret: %+v", f)
+		}
+	}
+}
+
+func TestARedisThatIsNotAsItShouldBe(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args        []string
+		user, check string
+		state       doctor.State
+		says        string
+	}{
+		"eviction":          {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, "", "redis eviction", doctor.Failed, "allkeys-lru"},
+		"eviction, one day": {[]string{"--maxmemory-policy", "allkeys-lru"}, "", "redis eviction", doctor.Warning, "allkeys-lru"},
+		"nearly full":       {[]string{"--maxmemory", "1mb"}, "", "redis memory", doctor.Warning, "1.00M"},
+		"a log":             {[]string{"--appendonly", "yes", "--dir", t.TempDir()}, "", "redis persistence", doctor.OK, "over a restart"},
+		"forbidden":         {strings.Fields("--user poor on >p ~* &* +@all -zrank"), "poor:p@", "redis commands", doctor.Failed, "ZRANK"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := patient(t, "DISPATCHER_REDIS_URL=redis://"+test.user+testservers.Redis(t, test.args...).Addr)
+			wants(t, p.Examine(t.Context()), test.check, test.state, test.says)
+		})
+	}
+}
+
+// The clock of this machine is the one that differs here, by 3.5 s give or take.
+func TestClocksThatDiffer(t *testing.T) {
+	t.Parallel()
+	p := patient(t)
+	p.Now = func() time.Time { return time.Now().Add(-3500 * time.Millisecond) }
+	list := p.Examine(t.Context())
+	wants(t, list, "clock of postgres", doctor.Warning, "3.")
+	wants(t, list, "clock of redis", doctor.Warning, "3.")
+	wants(t, list, "clocks of redis and postgres", doctor.OK, "")
+}
+
+func TestBrokers(t *testing.T) {
+	t.Parallel()
+	as := func(url, provision string) []string {
+		return []string{
+			"DISPATCHER_MQTT_URL=" + url, "DISPATCHER_MQTT_USER=" + testservers.DispatcherUser,
+			"DISPATCHER_MQTT_PASSWORD=" + testservers.DispatcherPassword, "DISPATCHER_MQTT_PROVISION=" + provision,
+		}
+	}
+	t.Run("as deployed", func(t *testing.T) {
+		t.Parallel()
+		broker := testservers.MosquittoPasswords(t, map[string]string{"ar-7": "token-of-ar-7"})
+		p := patient(t, as(broker.Inside, "off")...)
+		list := p.Examine(t.Context())
+		wants(t, list, "broker subscription", doctor.OK, "subscribe")
+		wants(t, list, "broker without an account", doctor.OK, "nobody")
+		wants(t, list, "broker rules for devices", doctor.Unknown, "not tried")
+		p.Device, p.DeviceToken = "ar-7", "token-of-ar-7"
+		keepReplica(t, p, store.Heartbeat{ID: "a", Version: "v1", State: []byte("{}"), Tallies: []byte("{}")})
+		list = p.Examine(t.Context())
+		wants(t, list, "broker subscription", doctor.Unknown, "not tried")
+		wants(t, list, "broker rules for devices", doctor.OK, "none of another")
+		p.DeviceToken = "another"
+		wants(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "ar-7")
+	})
+	t.Run("without a ledger that knows the replicas", func(t *testing.T) {
+		t.Parallel()
+		broker := testservers.MosquittoPasswords(t, nil)
+		p := patient(t, append(as(broker.Inside, "off"), "DISPATCHER_POSTGRES_DSN=postgres://me@"+testservers.FreeAddr(t)+"/x")...)
+		wants(t, p.Examine(t.Context()), "broker subscription", doctor.Unknown, "not tried")
+	})
+	t.Run("a wrong password", func(t *testing.T) {
+		t.Parallel()
+		p := patient(t, as(testservers.MosquittoPasswords(t, nil).Inside, "off")...)
+		p.Config.MQTTPassword = "another"
+		wants(t, p.Examine(t.Context()), "broker", doctor.Failed, "")
+	})
+	t.Run("open to anybody", func(t *testing.T) {
+		t.Parallel()
+		list := patient(t, as("mqtt://"+testservers.Mosquitto(t).Addr, "off")...).Examine(t.Context())
+		wants(t, list, "broker without an account", doctor.Failed, "reads what is sent to devices")
+	})
+	t.Run("rules that let devices read all", func(t *testing.T) {
+		t.Parallel()
+		broker := testservers.MosquittoWithUsers(t, map[string]string{testservers.DispatcherUser: testservers.DispatcherPassword, "ar-7": "token-of-ar-7"},
+			"user "+testservers.DispatcherUser, "topic readwrite #", "user ar-7", "topic readwrite #")
+		p := patient(t, as("mqtt://"+broker.Addr, "off")...)
+		p.Device, p.DeviceToken = "ar-7", "token-of-ar-7"
+		wants(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "reads what is sent to another")
+	})
+	t.Run("dynamic security", func(t *testing.T) {
+		t.Parallel()
+		broker := testservers.MosquittoDynsec(t)
+		p := patient(t, as(broker.Inside, "dynsec")...)
+		list := p.Examine(t.Context())
+		wants(t, list, "broker accounts", doctor.Warning, "addClientRole")
+		accounts, err := dynsec.New(dynsec.Options{URL: broker.Inside, User: testservers.DispatcherUser, Password: testservers.DispatcherPassword})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer accounts.Close()
+		if err := accounts.Check(t.Context()); err != nil { // as serve does when it starts
+			t.Fatal(err)
+		}
+		list = p.Examine(t.Context())
+		wants(t, list, "broker subscription", doctor.OK, "subscribe")
+		wants(t, list, "broker accounts", doctor.OK, "as they should be")
+	})
+}

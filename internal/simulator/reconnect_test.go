@@ -1,0 +1,81 @@
+package simulator
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// serveMQTTThrough is serveMQTT behind a proxy that breaks connections.
+func serveMQTTThrough(t *testing.T, f *fake) (string, *testservers.Proxy) {
+	t.Helper()
+	url, _ := serveMQTT(t, f)
+	proxy := testservers.NewProxy(t, strings.TrimPrefix(url, "mqtt://"))
+	return "mqtt://" + proxy.Addr, proxy
+}
+
+// TestNothingOfALostConnectionGoesOverTheNext: devices report without a pause
+// while their connections are cut again and again. Each comes back, and the
+// library sends nothing again by itself: that is the device's own affair.
+func TestNothingOfALostConnectionGoesOverTheNext(t *testing.T) {
+	t.Parallel()
+	const devices = 20
+	f, _ := newFake(t)
+	f.reportAfterMS = 1
+	url, proxy := serveMQTTThrough(t, f)
+	fleet := newFleet(Config{
+		MQTTURL: url, FleetToken: testFleetToken, Devices: devices, Via: ViaMQTT,
+		Period: 2 * time.Millisecond, Resend: 20 * time.Millisecond, Retry: 2 * time.Millisecond,
+	}, "127.0.0.1:1", nil, newLeases())
+	beside(t, func() { fleet.Run(t.Context()) })
+	for range 5 {
+		proxy.Cut()
+		proxy.Heal()
+		f.mu.Lock()
+		clear(f.heard)
+		f.mu.Unlock()
+		eventually(t, func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return len(f.heard) == devices
+		})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.resumed > 0 {
+		t.Errorf("%d reports were sent again by the library", f.resumed)
+	}
+}
+
+// TestADeviceThatConnectsEndsAtOnce, though the broker says nothing.
+func TestADeviceThatConnectsEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	hangUp := newMQTTLink("mqtt://"+listener.Addr().String(), "d", "token", time.Second).open(t.Context(), make(chan arrival))
+	conn, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Read(make([]byte, 1)); err != nil { // its CONNECT
+		t.Fatal(err)
+	}
+	began := time.Now()
+	hangUp()
+	if _, err := conn.Read(make([]byte, 1<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("the connection stays open")
+	}
+	if waited := time.Since(began); waited > 2*time.Second {
+		t.Errorf("it waited %s for the broker", waited)
+	}
+}

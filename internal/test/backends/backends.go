@@ -1,0 +1,92 @@
+// Package testbackends opens, for tests, the stores that the whole dispatcher
+// runs on: the embedded ones and those on real servers. All have a patience that
+// only a broken test exhausts: the timeouts of production would be reached on a
+// machine that stands still for a while. Each is closed with its test.
+package testbackends
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Patience is what no machine reaches that only stands still for a while.
+const Patience = time.Minute
+
+// SQLite is an embedded ledger at path, migrated if it is new: as a copy of one
+// that was migrated once in this process.
+func SQLite(tb testing.TB, path string) *store.Store {
+	tb.Helper()
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		write(tb, path)
+	}
+	s, err := store.OpenSQLite(tb.Context(), path)
+	return opened(tb, s, err)
+}
+
+// empty is a file with the schema and nothing else.
+var empty = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals // made once per test binary
+	dir, err := os.MkdirTemp("", "dispatcher-ledger-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	path := filepath.Join(dir, "ledger.db")
+	s, err := store.OpenSQLite(context.Background(), path)
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.Migrate(context.Background())
+	if err = errors.Join(err, s.Close()); err != nil { // closed, the file holds what the log beside it held
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
+func write(tb testing.TB, path string) {
+	tb.Helper()
+	content, err := empty()
+	if err == nil {
+		err = os.WriteFile(path, content, 0o600)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Postgres is a ledger in the database dsn, which has the schema
+// (testservers.SharedPostgres.NewLedger).
+func Postgres(tb testing.TB, dsn string) *store.Store {
+	tb.Helper()
+	s, err := store.OpenPostgres(tb.Context(), dsn, store.Options{StatementTimeout: Patience, LockTimeout: Patience, IdleTimeout: Patience})
+	return opened(tb, s, err)
+}
+
+func opened(tb testing.TB, s *store.Store, err error) *store.Store {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// Redis is a client of a test's Redis, made as the program makes its own.
+func Redis(tb testing.TB, at testservers.RedisAt) *redisconn.Conn {
+	tb.Helper()
+	options := redisconn.Options(at.Addr)
+	options.DB = at.DB
+	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = Patience, Patience, Patience, Patience
+	client := redisconn.Open(options)
+	tb.Cleanup(func() { _ = client.Close() })
+	return client
+}

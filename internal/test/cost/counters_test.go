@@ -1,0 +1,186 @@
+package cost
+
+import (
+	"database/sql"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/migrations"
+)
+
+// The figures, in the order of the file.
+const (
+	statements    = "statements"
+	commits       = "transactions that write"
+	walBytes      = "bytes of WAL"
+	redisScripts  = "Redis scripts"
+	redisCommands = "Redis commands in all"
+	allocations   = "allocations"
+)
+
+// ledger is a database whose server counts.
+type ledger struct {
+	t    *testing.T
+	dsn  string
+	look *sql.DB // in another database of the server
+	name string
+}
+
+// newLedger starts a server that writes nothing by itself: it neither vacuums, nor tells
+// standbys what runs, nor logs whole pages after a checkpoint that comes at any time.
+func newLedger(t *testing.T) *ledger {
+	t.Helper()
+	server := testservers.Postgres(t)
+	look, err := sql.Open("postgres", server.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = look.Close() })
+	l := &ledger{t: t, look: look}
+	var there bool
+	if err := look.QueryRowContext(t.Context(), "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_stat_statements')").Scan(&there); err != nil {
+		t.Fatal(err)
+	}
+	if !there && os.Getenv("CI") == "" {
+		t.Skip("pg_stat_statements is not installed")
+	}
+	for setting, value := range map[string]string{
+		"shared_preload_libraries": "pg_stat_statements",
+		"autovacuum":               "off", "wal_level": "minimal", "max_wal_senders": "0", "full_page_writes": "off",
+	} {
+		l.do("ALTER SYSTEM SET " + setting + " = '" + value + "'")
+	}
+	server.Stop()
+	server.Start()
+	l.do("CREATE EXTENSION pg_stat_statements")
+	l.dsn = server.NewDatabase(t)
+	l.name = regexp.MustCompile(`/(\w+)\?`).FindStringSubmatch(l.dsn)[1]
+	db, err := sql.Open("postgres", l.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := migrations.Up(t.Context(), db, migrations.Postgres); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (l *ledger) do(text string) {
+	l.t.Helper()
+	if _, err := l.look.ExecContext(l.t.Context(), text); err != nil {
+		l.t.Fatalf("%s: %v", text, err)
+	}
+}
+
+// state is how far the counters are.
+type state struct {
+	statements map[string]int64
+	commands   map[string]int64
+	xid, wal   int64
+	mallocs    uint64
+}
+
+func (p *plant) state() (s state) {
+	p.t.Helper()
+	row := p.ledger.look.QueryRowContext(p.t.Context(), "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_wal_insert_lsn() - '0/0'")
+	if err := row.Scan(&s.xid, &s.wal); err != nil {
+		p.t.Fatal(err)
+	}
+	s.statements, s.commands = p.ledger.statements(), p.commands()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	s.mallocs = memory.Mallocs
+	return s
+}
+
+func (l *ledger) statements() map[string]int64 {
+	l.t.Helper()
+	rows, err := l.look.QueryContext(l.t.Context(), `SELECT query, sum(calls) FROM pg_stat_statements JOIN pg_database d ON d.oid = dbid WHERE d.datname = $1 GROUP BY query`, l.name)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer rows.Close()
+	calls := make(map[string]int64)
+	for rows.Next() {
+		var text string
+		var n int64
+		if err := rows.Scan(&text, &n); err != nil {
+			l.t.Fatal(err)
+		}
+		calls[strings.Join(strings.Fields(text), " ")] += n
+	}
+	if err := rows.Err(); err != nil {
+		l.t.Fatal(err)
+	}
+	return calls
+}
+
+// commands returns how often Redis ran each command. Commands of connections and of this test are
+// left out, and CLUSTER: the client reads the topology by time, so a slow machine would count it.
+func (p *plant) commands() map[string]int64 {
+	p.t.Helper()
+	info, err := p.redis.Info(p.t.Context(), "commandstats").Result()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	calls := make(map[string]int64)
+	for line := range strings.Lines(info) {
+		var n int64
+		name, rest, found := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":")
+		if _, err := fmt.Sscanf(rest, "calls=%d", &n); !found || err != nil {
+			continue
+		}
+		if name, _, _ := strings.Cut(name, "|"); !slices.Contains([]string{"info", "hello", "client", "select", "ping", "auth", "cluster"}, name) {
+			calls[name] += n
+		}
+	}
+	return calls
+}
+
+// count does something n times and returns what each time cost. The collector stays away:
+// what it empties is made again.
+func (p *plant) count(name string, n int, do func(i int)) []figure {
+	p.t.Helper()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	before := p.state()
+	empty := p.state() // what looking costs itself
+	for i := range n {
+		do(i)
+	}
+	after := p.state()
+	fmt.Fprintf(&p.said, "%s\n", name)
+	queried, commanded := p.since(before.statements, after.statements, n), p.since(before.commands, after.commands, n)
+	scripts := int64(0)
+	for _, command := range []string{"eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro"} {
+		scripts += after.commands[command] - before.commands[command]
+	}
+	per := func(sum int64) float64 { return float64(sum) / float64(n) }
+	return []figure{
+		{name, statements, per(queried)},
+		{name, commits, per(after.xid - before.xid)},
+		{name, walBytes, per(after.wal - empty.wal)},
+		{name, redisScripts, per(scripts)},
+		{name, redisCommands, per(commanded)},
+		{name, allocations, per(int64(after.mallocs-empty.mallocs) - int64(empty.mallocs-before.mallocs))}, //nolint:gosec // far below 2^63
+	}
+}
+
+// since is how often all together were called, and notes how often each of them.
+func (p *plant) since(before, after map[string]int64, n int) (sum int64) {
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		if calls := after[name] - before[name]; calls > 0 {
+			sum += calls
+			fmt.Fprintf(&p.said, "  %s x %.150s\n", text(float64(calls)/float64(n)), name)
+		}
+	}
+	return sum
+}

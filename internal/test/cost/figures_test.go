@@ -1,0 +1,113 @@
+package cost
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// figure is one thing that was counted, for one report, cycle or batch.
+type figure struct {
+	of, name string
+	value    float64
+}
+
+// tolerance is the share by which a figure may move unsaid; the others are exact. Pages
+// and the state of pools of memory move these two a little.
+func (f figure) tolerance() float64 {
+	switch f.name {
+	case walBytes, allocations:
+		return 0.1
+	}
+	return 0
+}
+
+func (f figure) String() string { return f.of + ": " + f.name }
+
+// format is the content of the file, which parse reads.
+func format(all []figure) []byte {
+	var out bytes.Buffer
+	out.WriteString("# What one report, one cycle (grant and result) and one batch cost. Written by: go test ./internal/test/cost -update\n")
+	for i, f := range all {
+		if i == 0 || all[i-1].of != f.of {
+			fmt.Fprintf(&out, "\n%s\n", f.of)
+		}
+		fmt.Fprintf(&out, "  %-24s %s\n", f.name, text(f.value))
+	}
+	return out.Bytes()
+}
+
+// text has two digits where there is a fraction.
+func text(value float64) string {
+	return strings.TrimSuffix(strconv.FormatFloat(value, 'f', 2, 64), ".00")
+}
+
+func parse(t *testing.T, content string) (all []figure) {
+	t.Helper()
+	of := ""
+	for line := range strings.Lines(content) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case line == "" || line[0] == '#':
+		case line[0] != ' ':
+			of = line
+		default:
+			name, value := "", strings.TrimSpace(line)
+			if at := strings.LastIndexByte(value, ' '); at > 0 {
+				name, value = strings.TrimSpace(value[:at]), value[at+1:]
+			}
+			number, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatalf("%s: %q: %v", committed, line, err)
+			}
+			all = append(all, figure{of, name, number})
+		}
+	}
+	return all
+}
+
+// compare says which figures moved, from what to what.
+func compare(before, now []figure) (moved []string) {
+	earlier := make(map[string]float64)
+	for _, f := range before {
+		earlier[f.String()] = f.value
+	}
+	for _, f := range now {
+		was, known := earlier[f.String()]
+		delete(earlier, f.String())
+		switch {
+		case !known:
+			moved = append(moved, fmt.Sprintf("%s was not counted before, now %s", f, text(f.value)))
+		case math.Abs(f.value-was) > was*f.tolerance()+0.005:
+			moved = append(moved, fmt.Sprintf("%s moved from %s to %s (tolerance %.0f %%)", f, text(was), text(f.value), 100*f.tolerance()))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(earlier)) {
+		moved = append(moved, name+" is not counted any more")
+	}
+	return moved
+}
+
+// TestMovedFiguresAreNamed: exact ones move by one, the others by more than a tenth.
+func TestMovedFiguresAreNamed(t *testing.T) {
+	t.Parallel()
+	before := []figure{{"cycle", statements, 7}, {"cycle", walBytes, 1000}, {"cycle", allocations, 500}, {"report", statements, 0.25}}
+	if moved := compare(parse(t, string(format(before))), before); len(moved) > 0 {
+		t.Errorf("nothing moved, and yet: %q", moved)
+	}
+	now := []figure{{"cycle", statements, 8}, {"cycle", walBytes, 1099}, {"cycle", allocations, 440}, {"report", redisScripts, 1}}
+	want := []string{
+		"cycle: statements moved from 7 to 8 (tolerance 0 %)",
+		"cycle: allocations moved from 500 to 440 (tolerance 10 %)",
+		"report: Redis scripts was not counted before, now 1",
+		"report: statements is not counted any more",
+	}
+	if got := compare(before, now); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("moved: %q, want %q", got, want)
+	}
+}

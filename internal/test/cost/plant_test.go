@@ -1,0 +1,159 @@
+package cost
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
+	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const fleetToken = "fleet-token-of-the-tests"
+
+// plant is a dispatcher behind the handler of reports, on servers that only it has.
+type plant struct {
+	t       *testing.T
+	handler http.Handler
+	header  http.Header
+	on      *dispatcher.Dispatcher
+	store   *store.Store
+	redis   redis.UniversalClient
+	ledger  *ledger
+	said    strings.Builder // what was counted, by statement and command
+}
+
+func newPlant(t *testing.T) *plant {
+	t.Helper()
+	p := &plant{t: t, ledger: newLedger(t), header: http.Header{"Authorization": {"Bearer " + fleetToken}}}
+	p.store = testbackends.Postgres(t, p.ledger.dsn)
+	p.redis = testbackends.Redis(t, testservers.RedisAt{Addr: testservers.Redis(t).Addr}).Client
+	began := time.Now()
+	p.on = dispatcher.New(dispatcher.Config{
+		Store: p.store, Semaphore: slots.New(p.redis), Limits: policies.LimitsOf(limits.New(p.redis)), Recent: seen.NewList(p.redis), Marks: marks.NewHashes(p.redis),
+		LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken},
+		Now: func() time.Time { return began }, Jitter: func() float64 { return 0.5 },
+	})
+	t.Cleanup(func() { _ = p.on.Waiters.Stop(context.Background()) })
+	p.store.OnNews(p.on.Marks.Wrote)
+	reports := devicehttp.New(devicehttp.Options{Handler: p.on, Refused: func(*http.Request, string, error) {}, Logger: slog.New(slog.DiscardHandler)})
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/devices/{device}/report", reports)
+	p.handler = mux
+	p.follow()
+	return p
+}
+
+// follow learns the time and the pools, as the passes of a replica that starts do.
+func (p *plant) follow() {
+	p.t.Helper()
+	if _, err := p.on.Upkeep.Reap(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := p.on.Upkeep.Reconcile(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.on.Marks.Follow(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// warm plans the statements and loads the scripts.
+func (p *plant) warm() {
+	p.t.Helper()
+	p.pool("warm")
+	some := names("warm", 30)
+	p.batch("warm", some)
+	for _, device := range some {
+		p.first(device)
+		p.cycle(device)
+		p.idle(device)
+	}
+}
+
+func (p *plant) pool(name string) {
+	p.t.Helper()
+	if _, _, err := p.store.PutPool(p.t.Context(), "test", name, store.PoolSpec{Capacity: 60, Lease: time.Minute}); err != nil {
+		p.t.Fatal(err)
+	}
+	p.follow()
+}
+
+func (p *plant) batch(pool string, names []string) {
+	p.t.Helper()
+	in := store.Batch{
+		Pool: pool, Kind: "speedtest", Payload: json.RawMessage(`{"server":"st1"}`), Weight: 1,
+		MaxAttempts: 3, RetryOn: []string{"failed", "timed_out"}, OnLost: "retry",
+	}
+	_, err := p.store.CreateBatch(p.t.Context(), "test", in, store.Queue{Tasks: func(yield func(store.NewTask, error) bool) {
+		for _, device := range names {
+			if !yield(store.NewTask{Device: device}, nil) {
+				return
+			}
+		}
+	}})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// report sends one, and returns the reply.
+func (p *plant) report(device, body string) (reply []byte) {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, "/v1/devices/"+device+"/report", strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	request.Header = p.header
+	answer := httptest.ResponseRecorder{Body: new(bytes.Buffer)}
+	p.handler.ServeHTTP(&answer, request)
+	if answer.Code != http.StatusOK {
+		p.t.Fatalf("%s reported %s: %d %s", device, body, answer.Code, answer.Body)
+	}
+	return answer.Body.Bytes()
+}
+
+// first makes a device known, and asks for nothing.
+func (p *plant) first(device string) {
+	p.t.Helper()
+	p.report(device, `{"accept":false}`)
+}
+
+// idle is a report of a device that has nothing to do.
+func (p *plant) idle(device string) {
+	p.t.Helper()
+	if reply := p.report(device, `{"id":"i"}`); !bytes.Contains(reply, []byte(`"reason":"none"`)) {
+		p.t.Fatalf("%s: %s, want none", device, reply)
+	}
+}
+
+// cycle is a grant and its result.
+func (p *plant) cycle(device string) {
+	p.t.Helper()
+	var granted struct{ Task struct{ ID, Token int64 } }
+	reply := p.report(device, `{"id":"g"}`)
+	if err := json.Unmarshal(reply, &granted); err != nil || granted.Task.ID == 0 {
+		p.t.Fatalf("%s: %s, want a task (%v)", device, reply, err)
+	}
+	reply = p.report(device, fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":"succeeded"}],"accept":false}`, granted.Task.ID, granted.Task.Token))
+	if !bytes.Contains(reply, []byte(`"outcome":"recorded"`)) {
+		p.t.Fatalf("%s: %s, want the result recorded", device, reply)
+	}
+}

@@ -1,0 +1,382 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/simulator"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// TestCallersShareTheSlots has programs that are no devices use one pool beside
+// the fleet of TestFaults: half of them run a command under `dispatcher run`, half
+// use the API. Some `dispatcher run` are killed, some callers are cut off so
+// that they cannot renew, Redis is wiped and a replica killed. Never one too many
+// inside, no slot used twice at once, which includes that the commands of lost
+// leases have ended before their slots are given on, and nothing is left at the end.
+//
+// With -short, 10 callers and 48 devices in 12 slots meet each fault once. The mixed runs are
+// 60 devices and 40 callers, which hold 5 of 12 slots at most, and 150 faults, half of them
+// with two replicas and half with three:
+//
+//	go test ./internal/test/e2e -run 'TestCallersShareTheSlots/mixed' -v -timeout 90m
+func TestCallersShareTheSlots(t *testing.T) {
+	t.Parallel()
+	for _, m := range mixtures() {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			judged(t, func(t *testing.T, v *verdict) {
+				t.Helper()
+				x := newExperiment(t, v)
+				x.fleet.ExternalAddr = testservers.FreeAddr(t)
+				m.prepare(x)
+				x.deploy()
+				c := newCallers(x, m)
+				x.run(c.faults()...)
+			})
+		})
+	}
+}
+
+// mixture is the size of an experiment: callers, devices, replicas and faults.
+type mixture struct {
+	name     string
+	callers  int
+	stay     int // the number of these callers that hold a slot until they are cut off
+	bound    int // the maximum number of slots that callers hold; 0 means no maximum
+	devices  int // 0 means the number of TestFaults
+	replicas int
+	faults   int // the number of faults, from a fixed cycle; 0 means the short list of callers.faults
+}
+
+func mixtures() []mixture {
+	if testing.Short() {
+		return []mixture{{name: "few", callers: 10, stay: 2, bound: 5, replicas: 2}}
+	}
+	return []mixture{
+		{name: "many", callers: 40, stay: 8, replicas: 2},
+		{name: "mixed, two replicas", callers: 40, stay: 2, bound: 5, devices: 60, replicas: 2, faults: 75},
+		{name: "mixed, three replicas", callers: 40, stay: 2, bound: 5, devices: 60, replicas: 3, faults: 75},
+	}
+}
+
+// prepare changes an experiment before it is deployed.
+func (m mixture) prepare(x *experiment) {
+	x.spare = m.replicas - 2
+	if m.devices > 0 {
+		x.shrink()
+		x.fleet.Devices, x.fleet.Tasks, x.fleet.Silent = m.devices, m.devices, 0.06
+		x.limit = time.Hour
+		x.fleet.Timeout = x.limit
+	}
+	if testing.Short() { // few tasks are left when the callers have gone
+		x.fleet.Tasks, x.fleet.Silent = 24, 0.06
+	}
+}
+
+// The manners of callers.
+const (
+	leaseOfCallers = 10 * time.Second // the longest, of which the replicas keep two back
+	graceOfCallers = time.Second      // of the commands, between SIGTERM and SIGKILL
+	longStay       = time.Hour        // of those that are cut off: a lost lease ends it, or the test
+)
+
+// callers are programs that hold slots beside the fleet. Some stay for long; the proxy
+// that they use is cut off for a while.
+type callers struct {
+	*experiment
+	of      mixture
+	wire    *testservers.Proxy
+	token   string
+	noise   *os.File // standard error of all processes; at its end none is left
+	silence chan struct{}
+
+	loops sync.WaitGroup
+	end   context.CancelFunc
+
+	mu    sync.Mutex
+	runs  map[string]*os.Process // by holder
+	said  bytes.Buffer
+	ended map[string]int // leases, by how they ended
+	peak  [2]int         // the highest number of grants in force: of all holders, and of callers
+	wrong []error
+}
+
+// The ways that a caller's lease ends.
+const (
+	done  = "done"   // its work was, or the test
+	lost  = "lost"   // it could not be renewed
+	taken = "killed" // with its `dispatcher run`
+	never = "never"  // it was not granted
+)
+
+func newCallers(x *experiment, m mixture) *callers {
+	return &callers{experiment: x, of: m, runs: map[string]*os.Process{}, ended: map[string]int{}, silence: make(chan struct{})}
+}
+
+func (c *callers) faults() []fault {
+	come, leave := fault{"the callers come", c.begin}, fault{"the callers go", c.finish}
+	kill, cut := fault{"some dispatcher run are killed", c.killSome}, fault{"some callers are cut off for longer than a lease", c.cutOff}
+	wipe := fault{"Redis is wiped", func(ctx context.Context) error {
+		client := redis.NewClient(&redis.Options{Addr: c.redis.Addr})
+		defer func() { _ = client.Close() }()
+		return client.FlushAll(ctx).Err()
+	}}
+	replica := fault{"a replica is killed", func(context.Context) error { c.replicas[1].restart(c.t); return nil }}
+	if c.of.faults == 0 {
+		return []fault{come, kill, wipe, cut, replica, kill, cut, wipe, kill, leave}
+	}
+	all := []fault{come}
+	for i := range c.of.faults {
+		one := c.replicas[i%len(c.replicas)]
+		cycle := []fault{
+			kill,
+			{"a replica is killed", func(context.Context) error { one.restart(c.t); return nil }},
+			wipe,
+			{"a replica is stopped", stopped(one.Process, 2*c.margin())},
+			kill,
+			{"Redis is stopped", stopped(c.redis.Process, 2*c.margin())},
+			{"the connections to Postgres are killed", c.disconnect},
+		}
+		if all = append(all, cycle[i%len(cycle)]); i%30 == 15 {
+			all[len(all)-1] = cut
+		}
+	}
+	return append(all, leave)
+}
+
+// disconnect ends all connections to Postgres once.
+func (c *callers) disconnect(ctx context.Context) error {
+	_, err := c.db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+	return err
+}
+
+// bind sets the bound of callers.
+func (c *callers) bind(ctx context.Context, operator *simulator.Operator) error {
+	if c.of.bound == 0 {
+		return nil
+	}
+	_, err := operator.Pools.Change(ctx, pool, operators.PoolPatch{Callers: operators.Set(c.of.bound)})
+	return err
+}
+
+// observe keeps the most grants that are in force at once, until ctx ends.
+func (c *callers) observe(ctx context.Context) {
+	_ = poll(ctx, look, func() bool {
+		var now [2]int
+		if err := c.db.QueryRowContext(ctx, `SELECT count(*), count(*) FILTER (WHERE device LIKE '@%') FROM grants WHERE pool = $1`, pool).Scan(&now[0], &now[1]); err == nil {
+			c.mu.Lock()
+			c.peak[0], c.peak[1] = max(c.peak[0], now[0]), max(c.peak[1], now[1])
+			c.mu.Unlock()
+		}
+		return false
+	})
+}
+
+// begin makes a token for the callers, and starts them.
+func (c *callers) begin(ctx context.Context) error {
+	operator, err := simulator.NewOperator(c.fleet.URL, adminToken)
+	if err != nil {
+		return err
+	}
+	if err := c.bind(ctx, operator); err != nil {
+		return err
+	}
+	made, err := operator.Tokens.Create(ctx, operators.NewToken{Name: "callers", Role: "caller", Pools: []string{pool}})
+	if err != nil {
+		return err
+	}
+	c.token = made.Secret
+	c.wire = testservers.NewProxy(c.t, c.fleet.URL[len("http://"):])
+	if err := c.listen(); err != nil {
+		return err
+	}
+	ctx, c.end = context.WithCancel(context.WithoutCancel(ctx))
+	c.t.Cleanup(c.stop)
+	c.loops.Go(func() { c.observe(ctx) })
+	for i := range c.of.callers {
+		one := &caller{callers: c, dice: newDice(i), url: c.fleet.URL, name: fmt.Sprint("near-", i), length: c.lengths()[i/2%3]}
+		if i < c.of.stay {
+			one.url, one.name, one.cut = "http://"+c.wire.Addr, fmt.Sprint("cut-", i), true
+		}
+		kind, use := ofProgram, one.program
+		if i%2 == 0 {
+			kind, use = ofCommand, one.command
+		}
+		c.loops.Go(func() {
+			for ctx.Err() == nil {
+				one.turn++
+				how, err := use(ctx)
+				c.note(kind+how, err)
+			}
+		})
+	}
+	return c.untilHolding(ctx, "near-", "cut-")
+}
+
+// lengths returns the lengths of the callers' leases. Programs leave out the pool's own length.
+func (c *callers) lengths() [3]time.Duration {
+	return [...]time.Duration{leaseOfCallers, c.fleet.Lease, leaseOfCallers * 6 / 10}
+}
+
+// note counts the end of a lease, by who held it, and how it came.
+func (c *callers) note(how string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended[how]++
+	if err != nil {
+		c.wrong = append(c.wrong, err)
+	}
+}
+
+// count is how many leases ended so.
+func (c *callers) count(how string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended[how]
+}
+
+// holders are those callers that hold slots, whose names begin so.
+func (c *callers) holders(ctx context.Context, name string) (holders []string, err error) {
+	rows, err := c.db.QueryContext(ctx, `SELECT substr(device, length('@callers/') + 1) FROM grants WHERE device LIKE '@callers/' || $1 || '%' AND lease_until > now()`, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var holder string
+		if err := rows.Scan(&holder); err != nil {
+			return nil, err
+		}
+		holders = append(holders, holder)
+	}
+	return holders, rows.Err()
+}
+
+// untilHolding waits until a `dispatcher run` and a program of each of these names hold slots.
+func (c *callers) untilHolding(ctx context.Context, names ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	for _, name := range names {
+		for _, kind := range []string{ofCommand, ofProgram} {
+			if err := poll(ctx, look, func() bool {
+				holders, err := c.holders(ctx, kind+name)
+				return err == nil && len(holders) > 0
+			}); err != nil {
+				return fmt.Errorf("%w: no %s%s got a slot: %w", errTame, kind, name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// killSome kills each second `dispatcher run` that is near and holds a slot, until one has ended so. In
+// the long suite, it kills as many that wait, whose positions last for another minute.
+func (c *callers) killSome(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	before := c.count(ofCommand + taken)
+	return poll(ctx, scrape, func() bool {
+		if c.count(ofCommand+taken) > before {
+			return true
+		}
+		if holders, err := c.holders(ctx, ofCommand+"near-"); err == nil {
+			c.kill(holders)
+		}
+		return false
+	})
+}
+
+func (c *callers) kill(holders []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	count := map[bool]int{}
+	for holder, p := range c.runs {
+		holds := slices.ContainsFunc(holders, func(named string) bool { return strings.HasPrefix(named, holder+"-") })
+		if !strings.HasPrefix(holder, ofCommand+"near-") || !holds && testing.Short() {
+			continue
+		}
+		if count[holds]++; count[holds]%2 == 1 {
+			_ = p.Kill()
+		}
+	}
+	c.t.Logf("killed half of %d that held slots, and of %d that waited", count[true], count[false])
+}
+
+// cutOff cuts the wire until all leases that were held beyond it are over, and taken back.
+func (c *callers) cutOff(ctx context.Context) error {
+	if err := c.untilHolding(ctx, "cut-"); err != nil {
+		return err
+	}
+	c.wire.Cut()
+	defer c.wire.Heal()
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	return errors.Join(poll(ctx, look, func() bool {
+		commands, err1 := c.holders(ctx, ofCommand+"cut-")
+		programs, err2 := c.holders(ctx, ofProgram+"cut-")
+		return err1 == nil && err2 == nil && len(commands)+len(programs) == 0
+	}), pause(ctx, leaseOfCallers/2)) // in which their slots are given on
+}
+
+// finish ends the callers, and says what they left.
+func (c *callers) finish(ctx context.Context) error {
+	c.stop()
+	for _, err := range c.wrong {
+		c.blame("a caller: %w", err)
+	}
+	c.t.Logf("leases of callers: %v; at most %d grants in force at once, %d of them of callers", c.ended, c.peak[0], c.peak[1])
+	if c.of.bound > 0 && c.peak[1] > c.of.bound {
+		c.blame("callers held %d slots at once, and may hold %d", c.peak[1], c.of.bound)
+	}
+	for _, how := range []string{ofCommand + done, ofCommand + lost, ofCommand + taken, ofProgram + done, ofProgram + lost} {
+		if c.count(how) == 0 {
+			c.doubt("%w: no %s among the leases of callers", errTame, how)
+		}
+	}
+	return c.expectNothing(ctx)
+}
+
+// stop ends the callers, and waits until no process is left.
+func (c *callers) stop() {
+	c.end()
+	c.loops.Wait()
+	_ = c.noise.Close()
+	select {
+	case <-c.silence:
+	case <-time.After(leaseOfCallers):
+		c.note(never, errors.New("a process is left"))
+	}
+}
+
+// expectNothing waits until no caller holds a slot or waits for one: those that were killed may
+// do so until their leases and positions are over.
+func (c *callers) expectNothing(ctx context.Context) error {
+	var left string
+	limit := leaseOfCallers + c.reapEvery + 2*time.Second
+	if !testing.Short() {
+		limit += 2 * time.Minute // a position lasts a minute; a request that broke off with a killed replica may add another
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := poll(ctx, look, func() bool {
+		return c.db.QueryRowContext(ctx, `
+			SELECT coalesce(string_agg(t.device || CASE WHEN g.task IS NULL THEN ' waits' ELSE ' holds a slot' END, ', '), '')
+			FROM tasks t LEFT JOIN grants g ON g.task = t.id WHERE t.device LIKE '@%' AND t.state = 'pending'`).Scan(&left) == nil && left == ""
+	})
+	if err != nil {
+		c.blame("the callers have gone, but: %s", left)
+	}
+	return nil
+}

@@ -1,0 +1,333 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/lib/pq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/simulator"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+const (
+	pool = "e2e"
+
+	recoveryLimit = 3 * time.Minute // generous: how long it took is logged
+	runLimit      = 12 * time.Minute
+)
+
+// experiment is a deployment under load: replicas on real servers, a fleet on
+// both transports, an external system that counts who is inside, and faults.
+type experiment struct {
+	*verdict
+	t        *testing.T
+	watch    *watch
+	postgres *testservers.PostgresServer
+	redis    *testservers.RedisServer
+	cluster  *testservers.RedisNodes    // in its place; nil: none
+	sentinel *testservers.RedisSentinel // likewise
+	broker   *testservers.MosquittoServer
+	dsn      string
+	db       *sql.DB
+	slots    *slots.Semaphore // what Redis says
+	replicas []*replica
+
+	// Between the first replica and Postgres, and the second one and Redis.
+	ledgerLink, redisLink *testservers.Proxy
+	commits               *commitWatch // on the first of them
+
+	// The fields below may be changed before deploy.
+	fleet      simulator.Config
+	reapEvery  time.Duration
+	settings   []string      // of the replicas
+	redisURL   string        // of both; empty: of the one server, through redisLink for the second
+	redelivers bool          // some grant must be delivered again
+	spare      int           // replicas in addition to the two
+	limit      time.Duration // of the whole run
+}
+
+// margin is what the replicas keep back of each lease.
+func (x *experiment) margin() time.Duration { return x.fleet.Lease / 5 }
+
+// busy is how many slots must be held when a fault strikes.
+func (x *experiment) busy() int { return x.fleet.Capacity * 11 / 12 }
+
+// inside is how many devices must have been inside at once: some grants are
+// still on their way.
+func (x *experiment) inside() int { return x.fleet.Capacity * 3 / 4 }
+
+// newExperiment starts the servers.
+func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
+	t.Helper()
+	x := &experiment{
+		verdict: v, t: t, watch: watchMachine(t.Context()), postgres: testservers.Postgres(t), redis: testservers.Redis(t, redisArgs...),
+		reapEvery: time.Second, limit: runLimit,
+		settings: []string{ // the margin is at most a fifth of a lease, whatever is set
+			"DISPATCHER_REAP_INTERVAL=1s", "DISPATCHER_RECONCILE_INTERVAL=2s", "DISPATCHER_REPORT_PERIOD=3s",
+		},
+	}
+	x.fleet = simulator.Config{
+		OperatorToken: adminToken, FleetToken: fleetToken,
+		Devices: 400, Tasks: 250, Pool: pool, Capacity: 60, Lease: 8 * time.Second,
+		Via: simulator.ViaMixed, Work: 700 * time.Millisecond, Long: 0.15,
+		Period: 3 * time.Second, Resend: 2 * time.Second, Retry: 200 * time.Millisecond,
+		Faults: simulator.Faults{Silent: 0.03, Duplicate: 0.03}, Seed: 1, Timeout: runLimit,
+	}
+	if testing.Short() {
+		x.shrink()
+	}
+	x.dsn = x.postgres.NewDatabase(t)
+	var err error
+	if x.db, err = sql.Open("postgres", x.dsn); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.db.Close() })
+	client := redis.NewUniversalClient(redisconn.Options(x.redis.Addr))
+	t.Cleanup(func() { _ = client.Close() })
+	x.slots = slots.New(client)
+	return x
+}
+
+// shrink makes the experiment one of every day: all that is promised, with fewer
+// devices in fewer slots, and each fault once.
+func (x *experiment) shrink() {
+	x.fleet.Devices, x.fleet.Tasks, x.fleet.Capacity, x.fleet.Lease = 48, 60, 12, 5*time.Second
+	x.fleet.Work, x.fleet.Period = time.Second, 2*time.Second
+	x.fleet.Silent = 0.12 // of the few grants, some must fall silent
+}
+
+// deploy starts the replicas and spreads the fleet over them.
+func (x *experiment) deploy() {
+	x.t.Helper()
+	x.ledgerLink, x.redisLink = testservers.NewProxy(x.t, x.postgres.Addr()), testservers.NewProxy(x.t, x.redis.Addr)
+	x.commits = &commitWatch{}
+	x.ledgerLink.OnRequest(x.commits.see)
+	x.broker = broker(x.t, x.fleet.Devices)
+	settings := append([]string{
+		"DISPATCHER_MQTT_URL=" + x.broker.URL, "DISPATCHER_MQTT_USER=dispatcher", "DISPATCHER_MQTT_PASSWORD=" + fleetToken,
+	}, x.settings...)
+	first, second := x.redis.URL(), "redis://"+x.redisLink.Addr
+	if x.redisURL != "" {
+		first, second = x.redisURL, x.redisURL
+	}
+	x.replicas = []*replica{
+		startReplica(x.t, strings.ReplaceAll(x.dsn, x.postgres.Addr(), x.ledgerLink.Addr), first, settings...),
+		startReplica(x.t, x.dsn, second, settings...),
+	}
+	for range x.spare {
+		x.replicas = append(x.replicas, startReplica(x.t, x.dsn, first, settings...))
+	}
+	x.fleet.Margin = x.margin()
+	x.fleet.URL, x.fleet.MQTTURL = balance(x.t, x.replicas...), x.broker.URL
+}
+
+// fault is one thing that goes wrong. do returns when it is over.
+type fault struct {
+	name string
+	do   func(context.Context) error
+}
+
+// run brings the faults on under load, each while the pool is nearly full and
+// after everything recovered from the one before, lets the fleet finish its
+// tasks, and judges what happened.
+func (x *experiment) run(faults ...fault) {
+	x.t.Helper()
+	ctx, cancel := context.WithTimeout(x.t.Context(), x.limit)
+	defer cancel()
+	enough := make(chan struct{})
+	x.fleet.Until = enough
+	simulation := x.simulate(ctx)
+	crowded := x.witness(simulation.ctx)
+	err := x.strike(simulation.ctx, faults)
+	close(enough)
+	if err != nil {
+		cancel()
+	}
+	<-simulation.ctx.Done()
+	if found := <-crowded; found != "" {
+		x.blame("the ledger said: %s", found)
+	}
+	conflicts, err2 := x.conflicts(x.t.Context())
+	x.t.Logf("%v conflicts in all (%v)", conflicts, err2)
+	if errors.Is(err, errTame) {
+		x.doubt("%w", err)
+	} else if err != nil {
+		x.blame("%w", err)
+	}
+	if simulation.err != nil {
+		x.blame("%w", simulation.err)
+	}
+	x.judge(simulation.summary)
+}
+
+// simulation is a fleet at work; ctx ends with it, and then the rest is set.
+type simulation struct {
+	ctx     context.Context //nolint:containedctx // it is the simulation's life
+	summary simulator.Summary
+	err     error
+}
+
+func (x *experiment) simulate(ctx context.Context) *simulation {
+	alive, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	s := &simulation{ctx: alive}
+	go func() {
+		s.summary, s.err = simulator.Run(ctx, x.fleet, testWriter{x.t})
+		end(errors.New("the simulation ended"))
+	}()
+	return s
+}
+
+// errTame is that a run tested too little.
+var errTame = errors.New("the run was too tame")
+
+func (x *experiment) strike(ctx context.Context, faults []fault) error {
+	if err := x.untilRecovered(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errTame, err)
+	}
+	struck := map[string]bool{}
+	for _, f := range faults {
+		if testing.Short() && struck[f.name] {
+			continue
+		}
+		struck[f.name] = true
+		held, err := x.held(ctx)
+		if err != nil {
+			return err
+		}
+		x.t.Logf("fault: %s, with %d slots held", f.name, held)
+		if err := f.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		over := time.Now()
+		recovery, err := x.recovers(ctx)
+		if err == nil {
+			err = x.untilRecovered(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("not recovered from: %s: %w", f.name, err)
+		}
+		x.t.Logf("recovered: %s, each replica and transport granted and the slots held after %.1f s", recovery, time.Since(over).Seconds())
+	}
+	return x.untilAgreed(ctx)
+}
+
+// judge is the promises of the README.
+func (x *experiment) judge(s simulator.Summary) {
+	x.t.Helper()
+	var report bytes.Buffer
+	_ = s.Print(&report)
+	x.t.Logf("\n%s", report.String())
+	if err := s.Err(); err != nil {
+		x.blame("%w", err)
+	}
+	if high := s.External.HighWater; high < x.inside() {
+		x.doubt("%w: high-water mark %d, want %d at least", errTame, high, x.inside())
+	}
+	if s.Fleet.Silent == 0 || x.fleet.Long > 0 && s.Fleet.Renewals == 0 {
+		x.doubt("%w: %d silent, %d renewals", errTame, s.Fleet.Silent, s.Fleet.Renewals)
+	}
+	if x.redelivers && s.Fleet.Redeliveries == 0 {
+		x.doubt("%w: no grant was delivered again", errTame)
+	}
+	x.expectNoLeak()
+	x.audit(s.Interrupted)
+	for _, r := range x.replicas {
+		r.stopCleanly(x.t)
+		if x.t.Failed() || len(x.faults) > 0 {
+			x.t.Logf("the replica at %s said:\n%s", r.addr, r.Output())
+		}
+	}
+}
+
+// expectNoLeak waits until no slot is held by the ledger, which must be so
+// within a lease, a reap interval and a second, and what the machine stood
+// still meanwhile; and then by Redis.
+func (x *experiment) expectNoLeak() {
+	x.t.Helper()
+	var left int
+	begin := time.Now()
+	_, before := x.watch.stood()
+	_ = poll(x.t.Context(), look, func() (done bool) {
+		waited := time.Since(begin)
+		_, stood := x.watch.stood()
+		done = x.db.QueryRowContext(x.t.Context(), `SELECT count(*) FROM grants`).Scan(&left) == nil && left == 0
+		return done || waited > x.fleet.Lease+x.reapEvery+time.Second+stood-before
+	})
+	if left > 0 {
+		x.blame("%d slots leaked", left)
+	}
+	ctx, cancel := context.WithTimeout(x.t.Context(), recoveryLimit)
+	defer cancel()
+	err := poll(ctx, look, func() bool {
+		s, err := x.slots.Snapshot(ctx, pool)
+		left = len(s.Leases)
+		return err == nil && left == 0
+	})
+	if err != nil {
+		x.blame("Redis still holds %d slots", left)
+	}
+}
+
+// Pauses between two looks: at the database, and at metrics, which cost more.
+const (
+	look   = 50 * time.Millisecond
+	scrape = 500 * time.Millisecond
+)
+
+// poll asks until the answer is yes, or ctx ends.
+func poll(ctx context.Context, every time.Duration, ask func() bool) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for !ask() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// pause waits; it ends early with ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// broker starts a mosquitto that knows each device of a fleet and lets it
+// speak for itself only.
+func broker(t *testing.T, devices int) *testservers.MosquittoServer {
+	t.Helper()
+	passwords := map[string]string{"dispatcher": fleetToken}
+	for i := range devices {
+		passwords[fmt.Sprintf("%s%05d", simulator.DefaultPrefix, i+1)] = fleetToken
+	}
+	return testservers.MosquittoWithUsers(t, passwords,
+		"user dispatcher", "topic read fleet/v1/+/report", "topic write fleet/v1/+/reply",
+		"pattern write fleet/v1/%u/report", "pattern read fleet/v1/%u/reply")
+}
+
+// testWriter shows the progress lines with -v.
+type testWriter struct{ t *testing.T }
+
+// Write logs one line.
+func (w testWriter) Write(line []byte) (int, error) {
+	w.t.Log(strings.TrimRight(string(line), "\n"))
+	return len(line), nil
+}

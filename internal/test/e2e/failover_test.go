@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/redisconn"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/slots"
+)
+
+// useRedis has the replicas use what is at a URL, in place of the one server.
+func (x *experiment) useRedis(url string) {
+	x.t.Helper()
+	options, err := redisconn.ParseURL(url)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	conn := redisconn.Open(options)
+	x.t.Cleanup(func() { _ = conn.Close() })
+	// It must know the other nodes before the one of the URL fails.
+	if err := conn.Client.Ping(x.t.Context()).Err(); err != nil {
+		x.t.Fatal(err)
+	}
+	x.redisURL, x.slots = url, slots.New(conn.Client)
+}
+
+// clusterFaults are those of three masters and three replicas, of which the replicas
+// of the dispatcher are told one address.
+func (x *experiment) clusterFaults() []fault {
+	c, key := x.cluster, slots.Key(pool)
+	move := fault{"the hash slot of the pool moves to another master", func(context.Context) error {
+		from := c.Master(key)
+		to := (from + 1) % len(c.Nodes)
+		for !c.IsMaster(to) {
+			to = (to + 1) % len(c.Nodes)
+		}
+		c.Move(key, from, to)
+		return nil
+	}}
+	return []fault{
+		{"the master of the pool is killed", func(context.Context) error {
+			gone := c.Master(key)
+			c.Nodes[gone].Kill()
+			began := time.Now()
+			c.UntilFailedOver(key, gone)
+			x.t.Logf("the Cluster failed over after %.1f s", time.Since(began).Seconds())
+			return nil
+		}},
+		move,
+		{"all nodes are back", func(context.Context) error {
+			for _, node := range c.Nodes {
+				select {
+				case <-node.Exited():
+					node.Start()
+				default:
+				}
+			}
+			c.UntilWhole()
+			return nil
+		}},
+		{"the master of the pool stands still", func(context.Context) error {
+			gone := c.Master(key)
+			c.Nodes[gone].Pause()
+			x.t.Cleanup(c.Nodes[gone].Resume)
+			c.UntilFailedOver(key, gone)
+			return nil
+		}},
+	}
+}
+
+// sentinelFaults are those of a master, a replica and three Sentinels.
+func (x *experiment) sentinelFaults() []fault {
+	s := x.sentinel
+	return []fault{
+		{"the master is killed", func(context.Context) error {
+			s.Servers[0].Kill()
+			s.UntilMaster(1)
+			return nil
+		}},
+		{"the old master is back", func(context.Context) error {
+			s.Servers[0].Start()
+			s.UntilReplica(0)
+			return nil
+		}},
+		{"the Sentinels switch by command", func(context.Context) error {
+			s.Switch()
+			s.UntilMaster(0)
+			return nil
+		}},
+	}
+}
+
+func onCluster(x *experiment) {
+	x.cluster = testservers.RedisCluster3(x.t, true)
+	x.useRedis(x.cluster.Nodes[0].URL())
+}
+
+func onSentinel(x *experiment) {
+	x.sentinel = testservers.Sentinel(x.t, "")
+	x.useRedis(x.sentinel.URL())
+}
+
+// recovery is how a deployment came back after a fault, from when what had failed
+// answered again.
+type recovery struct{ first, nearlyFull time.Duration }
+
+func (r recovery) String() string {
+	return fmt.Sprintf("first grant after %.1f s, 90 %% of the slots held after %.1f s", r.first.Seconds(), r.nearlyFull.Seconds())
+}
+
+// recovers waits for the first grant, and until 90 % of the slots are held, both by
+// the ledger.
+func (x *experiment) recovers(ctx context.Context) (r recovery, err error) {
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	began := time.Now()
+	var since int64
+	if err := poll(ctx, look, func() bool {
+		return x.db.QueryRowContext(ctx, `SELECT last_value FROM grant_token`).Scan(&since) == nil
+	}); err != nil {
+		return r, err
+	}
+	err = poll(ctx, look, func() bool {
+		var now int64
+		return x.db.QueryRowContext(ctx, `SELECT last_value FROM grant_token`).Scan(&now) == nil && now > since
+	})
+	r.first = time.Since(began)
+	if err != nil {
+		return r, fmt.Errorf("no grant: %w", err)
+	}
+	err = poll(ctx, look, func() bool {
+		held, err := x.held(ctx)
+		return err == nil && held >= x.fleet.Capacity*9/10
+	})
+	r.nearlyFull = time.Since(began)
+	return r, err
+}

@@ -1,0 +1,291 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/simulator"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// TestFaults is the promise of the README under load: two replicas, 400
+// devices in 60 slots over HTTP and MQTT, and one fault after the other while
+// the pool is nearly full. Never one too many inside, every task ends, every
+// acknowledged result is there byte for byte, no slot leaks, each replica grants
+// again over both transports, and Redis ends up saying what the ledger says.
+//
+// With -short, 48 devices in 12 slots meet each fault once.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	for _, g := range groups() {
+		t.Run(g.name, func(t *testing.T) {
+			t.Parallel()
+			judged(t, func(t *testing.T, v *verdict) {
+				t.Helper()
+				x := newExperiment(t, v, g.redis...)
+				if g.prepare != nil {
+					g.prepare(x)
+				}
+				x.deploy()
+				x.run(g.faults(x)...)
+			})
+		})
+	}
+}
+
+// group is faults that one deployment meets.
+type group struct {
+	name   string
+	redis  []string // its arguments
+	faults func(*experiment) []fault
+
+	prepare func(*experiment) // before it is deployed; nil: nothing
+}
+
+// groups are all faults; with -short they share deployments.
+func groups() []group {
+	var (
+		replicas = group{name: "replicas", faults: (*experiment).replicaFaults}
+		broker   = group{name: "broker", faults: (*experiment).brokerFaults}
+		redis    = group{name: "redis", redis: []string{"--appendonly", "yes"}, faults: (*experiment).redisFaults}
+		postgres = group{name: "postgres", faults: (*experiment).postgresFaults}
+		split    = group{name: "split-brain", faults: (*experiment).splitBrain}
+		rollback = group{name: "rollback", faults: (*experiment).rollback}
+	)
+	if testing.Short() {
+		return []group{replicas.and(rollback), broker.and(postgres), redis.and(split)}
+	}
+	return []group{
+		replicas, broker, redis, postgres, split, rollback,
+		{name: "cluster", faults: (*experiment).clusterFaults, prepare: onCluster},
+		{name: "sentinel", faults: (*experiment).sentinelFaults, prepare: onSentinel},
+	}
+}
+
+func (g group) and(other group) group {
+	return group{name: g.name + " and " + other.name, redis: slices.Concat(g.redis, other.redis), faults: func(x *experiment) []fault {
+		return slices.Concat(g.faults(x), other.faults(x))
+	}}
+}
+
+func (x *experiment) replicaFaults() []fault {
+	one, other := x.replicas[0], x.replicas[1]
+	stopBetweenCommitAndReply := fault{"a replica is stopped between COMMIT and reply", func(ctx context.Context) error {
+		struck := x.commits.arm(func() {
+			x.ledgerLink.HoldReplies() // the COMMIT is forwarded, its answer is not
+			one.Pause()
+		})
+		select {
+		case <-struck:
+		case <-ctx.Done():
+			return fmt.Errorf("no claim was committed: %w", context.Cause(ctx))
+		}
+		defer one.Resume()
+		x.ledgerLink.ReleaseReplies()
+		return pause(ctx, 2*x.margin())
+	}}
+	x.redelivers = true
+	return []fault{
+		stopBetweenCommitAndReply,
+		{"a replica is killed", func(context.Context) error { other.restart(x.t); return nil }},
+		{"a replica is stopped for longer than a lease", stopped(one.Process, x.fleet.Lease+x.margin())},
+		stopBetweenCommitAndReply,
+	}
+}
+
+func (x *experiment) brokerFaults() []fault {
+	return []fault{
+		{"the broker is killed", func(ctx context.Context) error {
+			x.broker.Kill()
+			err := pause(ctx, 2*x.margin())
+			x.broker.Start()
+			return err
+		}},
+		{"the broker is stopped for longer than the margin", stopped(x.broker.Process, 2*x.margin())},
+		{"the broker is restarted", func(context.Context) error {
+			x.broker.Kill()
+			x.broker.Start()
+			return nil
+		}},
+	}
+}
+
+func (x *experiment) redisFaults() []fault {
+	wipe := fault{"Redis is wiped", func(ctx context.Context) error {
+		client := redis.NewClient(&redis.Options{Addr: x.redis.Addr})
+		defer func() { _ = client.Close() }()
+		return client.FlushAll(ctx).Err()
+	}}
+	return []fault{
+		wipe,
+		{"Redis is restarted with its data", func(context.Context) error {
+			x.redis.Kill()
+			x.redis.Start()
+			return nil
+		}},
+		{"Redis is stopped", stopped(x.redis.Process, 2*x.margin())},
+		{"Redis is restarted without data", func(context.Context) error {
+			x.redis.Kill()
+			x.redis.Restore(x.t, nil)
+			x.redis.Start()
+			return nil
+		}},
+		wipe,
+	}
+}
+
+func (x *experiment) postgresFaults() []fault {
+	immediate := fault{"Postgres is stopped immediately", func(context.Context) error {
+		x.postgres.Immediate()
+		x.postgres.Start()
+		return nil
+	}}
+	return []fault{
+		immediate,
+		{"the connections to Postgres are killed", func(ctx context.Context) error {
+			kills := 0
+			return poll(ctx, 20*time.Millisecond, func() bool {
+				_, err := x.db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+					WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+				if err == nil { // the test's own connections are killed, too
+					kills++
+				}
+				return kills == 100 // often, so that reports are under way
+			})
+		}},
+		immediate,
+	}
+}
+
+// splitBrain has each replica speak to a Redis of its own for a while. The
+// second time, that of the second replica remembers the first.
+func (x *experiment) splitBrain() []fault {
+	second := testservers.Redis(x.t)
+	split := func(ctx context.Context) error {
+		defer x.redisLink.Point(x.redis.Addr)
+		err := x.conflicting(ctx, func() { x.redisLink.Point(second.Addr) })
+		return errors.Join(err, pause(ctx, x.fleet.Lease/2))
+	}
+	return []fault{
+		{"two masters, the second one empty", split},
+		{"two masters, the second one stale", split},
+	}
+}
+
+// rollback has Redis start with an older snapshot, in which slots are free
+// that have been granted since.
+func (x *experiment) rollback() []fault {
+	return []fault{{"Redis is rolled back to an older snapshot", func(ctx context.Context) error {
+		snapshot, err := x.roomySnapshot(ctx)
+		if err != nil {
+			return err
+		}
+		if err := pause(ctx, x.fleet.Lease/2); err != nil {
+			return err
+		}
+		if err := x.untilRecovered(ctx); err != nil {
+			return err
+		}
+		x.redis.Kill()
+		x.redis.Restore(x.t, snapshot)
+		x.redis.Start()
+		// Slots that Redis gives now are refused by the ledger, or Redis is mended
+		// before it gives any: that is a race of reports with reconciliation.
+		if err := x.untilAgreed(ctx); err != nil {
+			return err
+		}
+		return x.untilAllGrant(ctx)
+	}}}
+}
+
+// roomySnapshot saves what Redis knows while at least a third of the slots is
+// free, for which the pool is paused for a moment.
+func (x *experiment) roomySnapshot(ctx context.Context) ([]byte, error) {
+	if err := x.setPaused(ctx, true); err != nil {
+		return nil, err
+	}
+	err := poll(ctx, look, func() bool {
+		s, err := x.slots.Snapshot(ctx, pool)
+		return err == nil && len(s.Leases) <= x.fleet.Capacity*2/3
+	})
+	if err != nil {
+		return nil, err
+	}
+	snapshot := x.redis.Snapshot(x.t)
+	return snapshot, x.setPaused(ctx, false)
+}
+
+// setPaused asks until it is done: a busy machine may cut the first call off.
+func (x *experiment) setPaused(ctx context.Context, paused bool) error {
+	operator, err := simulator.NewOperator(x.fleet.URL, adminToken)
+	if err != nil {
+		return err
+	}
+	return poll(ctx, scrape, func() bool {
+		_, err := operator.Pools.Put(ctx, pool, operators.PoolSettings{
+			Capacity: x.fleet.Capacity, LeaseMS: new(x.fleet.Lease.Milliseconds()), Paused: &paused,
+		})
+		return err == nil
+	})
+}
+
+// conflicting brings about what makes Redis and the ledger disagree, and waits
+// until the ledger has refused slots that Redis gave, and then until each
+// replica has granted.
+func (x *experiment) conflicting(ctx context.Context, disagree func()) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	before, err := x.conflicts(ctx)
+	if err != nil {
+		return err
+	}
+	disagree()
+	var now float64
+	if err := poll(ctx, scrape, func() bool {
+		now, err = x.conflicts(ctx)
+		return err == nil && now > before
+	}); err != nil {
+		return fmt.Errorf("%w: no conflict between Redis and the ledger: %w", errTame, err)
+	}
+	x.t.Logf("%v conflicts at least", now-before)
+	return x.untilAllGrant(ctx)
+}
+
+// untilAllGrant waits until each replica has granted, over each transport.
+func (x *experiment) untilAllGrant(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	if silent, err := x.untilGranted(ctx); err != nil {
+		return fmt.Errorf("no grant by %q: %w", silent, err)
+	}
+	return nil
+}
+
+// stopped pauses a process for a while.
+func stopped(p *testservers.Process, d time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		p.Pause()
+		defer p.Resume()
+		return pause(ctx, d)
+	}
+}
+
+// restart kills a replica and starts it again; what it wrote must not tell of
+// a data race.
+func (r *replica) restart(t *testing.T) {
+	t.Helper()
+	r.Signal(syscall.SIGKILL)
+	if said := r.Output(); strings.Contains(said, "DATA RACE") {
+		t.Errorf("the replica that was killed said:\n%s", said)
+	}
+	r.Start()
+}

@@ -1,0 +1,50 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/simulator"
+)
+
+// TestLong is a run at the pace of the field, for as long as E2E_LONG says:
+// 2,000 devices on both transports, two replicas with their default settings,
+// 60 slots, leases of 300 s (of half the run, if that is less), tasks of 20 s,
+// and 3 % of the devices falling silent with a slot in their hands.
+//
+//	E2E_LONG=10m go test ./internal/test/e2e -run 'TestLong$' -v -timeout 60m
+func TestLong(t *testing.T) {
+	t.Parallel()
+	length, err := time.ParseDuration(os.Getenv("E2E_LONG"))
+	if err != nil {
+		t.Skip("runs with E2E_LONG=10m in the environment")
+	}
+	const work, silent, capacity = 20 * time.Second, 0.03, 60
+	lease := min(300*time.Second, length/2)
+	hold := time.Duration((1-silent)*float64(work) + silent*float64(lease))
+	var v verdict
+	x := newExperiment(t, &v)
+	x.settings, x.reapEvery = nil, 5*time.Second
+	x.fleet = simulator.Config{
+		OperatorToken: adminToken, FleetToken: fleetToken,
+		Devices: 2000, Tasks: int(capacity * length / hold), Pool: pool, Capacity: capacity, Lease: lease,
+		Via: simulator.ViaMixed, Work: work, Faults: simulator.Faults{Silent: silent, Duplicate: 0.01},
+		Seed: 1, Timeout: length + 5*lease,
+	}
+	x.deploy()
+	ctx, cancel := context.WithTimeout(t.Context(), x.fleet.Timeout+time.Minute)
+	defer cancel()
+	summary, err := simulator.Run(ctx, x.fleet, testWriter{t})
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted, err1 := x.granted(ctx)
+	conflicts, err2 := x.conflicts(ctx)
+	t.Logf("reports granted: %v (%v); conflicts: %v (%v)", granted, err1, conflicts, err2)
+	x.judge(summary)
+	if err := v.found(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,235 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"github.com/fleetslots/dispatcher/devices"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+const (
+	reports = 100 // sent meanwhile
+	answer  = 2 * time.Minute
+)
+
+// outage is how long Postgres is away: a minute, or with -short as long as it
+// takes for every report to be answered twice over.
+func outage() time.Duration {
+	if testing.Short() {
+		return 12 * time.Second
+	}
+	return time.Minute
+}
+
+// TestReportsAreAnsweredWithoutPostgres: Postgres swallows everything for half
+// of an outage, then it is down for the other. Every report over MQTT is answered
+// meanwhile, and acknowledges nothing; afterwards the same connection to the
+// broker serves on, and the result that the device kept is recorded once.
+func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	server := testservers.Postgres(t)
+	postgres := testservers.NewProxy(t, server.Addr())
+	broker := testservers.Mosquitto(t) // with its own limit of 20 messages under way
+	wire := testservers.NewProxy(t, broker.Addr)
+	var connections atomic.Int32
+	wire.OnRequest(func(b []byte) {
+		if bytes.HasPrefix(b, []byte{0x10}) && bytes.Contains(b, []byte("MQTT")) {
+			connections.Add(1)
+		}
+	})
+	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), postgres.Addr), testservers.Redis(t).URL(),
+		"DISPATCHER_MQTT_URL=tcp://"+wire.Addr)
+	fleet := newListeningFleet(t, broker.URL)
+	if got := fleet.ask(t, "first", "hello", ""); got.Reason != devices.ReasonNone {
+		t.Fatalf("%+v", got)
+	}
+	r.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	r.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["meter"]}`)
+	granted := fleet.ask(t, "meter", "grant", "").Task
+	if granted == nil {
+		t.Fatal("no grant")
+	}
+	result := fmt.Sprintf(`"accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]`, granted.ID, granted.Token)
+
+	machine := watchMachine(t.Context())
+	postgres.HoldReplies()
+	fleet.reportsWithout(t, result, func() {
+		server.Immediate()
+		postgres.ReleaseReplies()
+	})
+	server.Start()
+	fleet.expectRecordedOnce(t, result)
+	var task struct {
+		State    string
+		Attempts []any
+	}
+	if err := json.Unmarshal(r.operate(t, http.MethodGet, fmt.Sprint("/v1/tasks/", granted.ID), ""), &task); err != nil || task.State != "succeeded" || len(task.Attempts) != 1 {
+		t.Errorf("%+v, %v; want one attempt", task, err)
+	}
+	for n := range reports {
+		fleet.expectServed(t, fmt.Sprint("meter-", n))
+	}
+	if stood, _ := machine.stood(); connections.Load() != 1 && stood < 5*time.Second { // the broker gives up who stands still
+		t.Errorf("%d connections to the broker, want the one", connections.Load())
+	}
+	r.stopCleanly(t)
+}
+
+// reportsWithout sends reports all through an outage, every tenth with the
+// result of a meter, and expects an answer to each that acknowledges nothing.
+func (f *listeningFleet) reportsWithout(t *testing.T, result string, halfway func()) {
+	t.Helper()
+	tick := time.NewTicker(outage() / reports)
+	defer tick.Stop()
+	for n := range reports {
+		if n == reports/2 {
+			halfway()
+		}
+		device, what := fmt.Sprint("meter-", n), ""
+		if n%10 == 0 {
+			device, what = "meter", result
+		}
+		f.report(device, fmt.Sprint("away-", n), what)
+		<-tick.C
+	}
+	for n := range reports {
+		if got, _ := f.reply(t, fmt.Sprint("away-", n), answer); got.Reason != devices.ReasonUnavailable || len(got.Acks) != 0 || got.ReportAfterMS == 0 {
+			t.Errorf("report %d: %+v, want unavailable without acks", n, got)
+		}
+	}
+}
+
+// expectServed reports until the ledger is reached again.
+func (f *listeningFleet) expectServed(t *testing.T, device string) {
+	t.Helper()
+	var got devices.Reply
+	for n := range reports {
+		if got = f.ask(t, device, fmt.Sprint(device, "-back-", n), ""); got.Reason == devices.ReasonNone {
+			return
+		}
+	}
+	t.Errorf("%s afterwards: %+v", device, got)
+}
+
+// expectRecordedOnce sends the result until it is a duplicate.
+func (f *listeningFleet) expectRecordedOnce(t *testing.T, result string) {
+	t.Helper()
+	for n := 0; f.outcome(devices.OutcomeDuplicate) == 0; n++ { // a device that goes on to miss the replies
+		if got := f.ask(t, "meter", fmt.Sprint("again-", n), result); n == reports {
+			t.Fatalf("never acknowledged: %+v", got)
+		}
+	}
+	if n := f.outcome(devices.OutcomeRecorded); n != 1 {
+		t.Errorf("recorded %d times", n)
+	}
+}
+
+// operate is a call of an operator that succeeds.
+func (r *replica) operate(t *testing.T, method, path, body string) []byte {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+adminToken)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode/100 != 2 {
+		t.Fatalf("%s %s: %d %s, %v", method, path, response.StatusCode, content, err)
+	}
+	return content
+}
+
+// listeningFleet reports for any device over one connection, and hears what
+// all are answered.
+type listeningFleet struct {
+	client paho.Client
+
+	mu       sync.Mutex
+	replies  map[string]devices.Reply // the first to each report
+	outcomes map[devices.Outcome]int  // of all replies
+}
+
+func newListeningFleet(t *testing.T, broker string) *listeningFleet {
+	t.Helper()
+	f := &listeningFleet{replies: make(map[string]devices.Reply), outcomes: make(map[devices.Outcome]int)}
+	f.client = paho.NewClient(paho.NewClientOptions().AddBroker(broker).SetClientID("fleet").SetAutoReconnect(false))
+	for _, step := range []func() paho.Token{
+		f.client.Connect,
+		func() paho.Token { return f.client.Subscribe("fleet/v1/+/reply", 1, f.hear) },
+	} {
+		if token := step(); !token.WaitTimeout(answer) || token.Error() != nil {
+			t.Fatal(token.Error())
+		}
+	}
+	t.Cleanup(func() { f.client.Disconnect(0) })
+	return f
+}
+
+func (f *listeningFleet) hear(_ paho.Client, m paho.Message) {
+	var reply devices.Reply
+	_ = json.Unmarshal(m.Payload(), &reply) // without its id, it is missed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, known := f.replies[reply.Re]; !known {
+		f.replies[reply.Re] = reply
+	}
+	for _, ack := range reply.Acks {
+		f.outcomes[ack.Outcome]++
+	}
+}
+
+// outcome is how many results were answered so.
+func (f *listeningFleet) outcome(o devices.Outcome) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.outcomes[o]
+}
+
+func (f *listeningFleet) report(device, id, more string) {
+	body := fmt.Sprintf(`{"id":%q,%s}`, id, more)
+	f.client.Publish("fleet/v1/"+device+"/report", 1, false, strings.Replace(body, ",}", "}", 1))
+}
+
+// reply waits for the first one to a report.
+func (f *listeningFleet) reply(t *testing.T, id string, patience time.Duration) (reply devices.Reply, ok bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !ok && time.Now().Before(deadline); <-tick.C {
+		f.mu.Lock()
+		reply, ok = f.replies[id]
+		f.mu.Unlock()
+	}
+	return reply, ok
+}
+
+// ask reports, again when no reply comes: at the start nobody may have
+// subscribed yet.
+func (f *listeningFleet) ask(t *testing.T, device, id, more string) devices.Reply {
+	t.Helper()
+	for range int(answer / time.Second) {
+		f.report(device, id, more)
+		if reply, ok := f.reply(t, id, time.Second); ok {
+			return reply
+		}
+	}
+	t.Fatalf("report %s was never answered", id)
+	return devices.Reply{}
+}

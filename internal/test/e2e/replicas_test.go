@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+const (
+	adminToken = "admin-token-of-the-test"
+	fleetToken = "fleet-token-of-the-test"
+)
+
+var program = testservers.Program{Race: true} //nolint:gochecknoglobals // built once
+
+// atOnce is how many tests run at once: most of their time they wait for leases
+// to end and servers to start.
+const atOnce = "4"
+
+// TestMain is also the command that callers run.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == visiting {
+		os.Exit(visit(os.Args[2:])) //nolint:forbidigo // TestMain's way to end
+	}
+	_ = flag.Set("test.parallel", atOnce) // -parallel on the command line comes later
+	m.Run()
+}
+
+// replica is one `dispatcher serve`.
+type replica struct {
+	*testservers.Process
+	addr string
+}
+
+// startReplica starts a replica on these servers and waits until it is ready.
+func startReplica(t *testing.T, dsn, redisURL string, more ...string) *replica {
+	t.Helper()
+	return startReplicaOf(t, program.Path(t), dsn, redisURL, more...)
+}
+
+// startReplicaOf is startReplica of a program that was built otherwise.
+func startReplicaOf(t *testing.T, binary, dsn, redisURL string, more ...string) *replica {
+	t.Helper()
+	r := &replica{addr: testservers.FreeAddr(t)}
+	command := func() *exec.Cmd {
+		cmd := exec.Command(binary, "serve")
+		cmd.Env = append(os.Environ(),
+			"DISPATCHER_POSTGRES_DSN="+dsn, "DISPATCHER_REDIS_URL="+redisURL, "DISPATCHER_HTTP_LISTEN="+r.addr,
+			"DISPATCHER_ADMIN_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken, "DISPATCHER_LOG_LEVEL=info",
+		)
+		cmd.Env = append(cmd.Env, more...)
+		return cmd
+	}
+	r.Process = testservers.StartProcess(t, command, func() error { return ready(r.addr) })
+	return r
+}
+
+func ready(addr string) error {
+	response, err := http.Get("http://" + addr + "/readyz")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: %s", response.Status)
+	}
+	return nil
+}
+
+// stopCleanly ends the replica as an operator would and expects exit status 0;
+// the race detector makes it another.
+func (r *replica) stopCleanly(t *testing.T) {
+	t.Helper()
+	r.Stop()
+	if code := r.ExitCode(); code != 0 {
+		t.Errorf("replica ended with status %d:\n%s", code, r.Output())
+	}
+}
+
+// balance spreads connections over the replicas in turn, as a load balancer
+// without health checks does: one that hangs gets its share.
+func balance(t *testing.T, replicas ...*replica) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	var next atomic.Int64
+	go func() {
+		for {
+			client, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil { // too many files are open, for the moment
+				t.Log("accepting a connection:", err)
+				<-time.After(100 * time.Millisecond)
+				continue
+			}
+			go join(client, replicas[next.Add(1)%int64(len(replicas))].addr)
+		}
+	}()
+	return "http://" + l.Addr().String()
+}
+
+func join(client net.Conn, addr string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() {
+		_, _ = io.Copy(server, client)
+		if half, ok := server.(*net.TCPConn); ok {
+			_ = half.CloseWrite()
+		}
+	}()
+	_, _ = io.Copy(client, server)
+}

@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/simulator"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// TestRollingRestartLosesNothing ends replicas with SIGTERM, one after another, under load
+// over both transports: each ends with status 0, and nothing is lost.
+func TestRollingRestartLosesNothing(t *testing.T) {
+	t.Parallel()
+	x := newExperiment(t, &verdict{})
+	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks, x.fleet.Lease = 40, 10, 120, time.Minute
+	x.fleet.Long, x.fleet.Faults = 0, simulator.Faults{}
+	x.settings = nil
+	x.deploy()
+	ctx, cancel := context.WithTimeout(t.Context(), runLimit)
+	defer cancel()
+	simulation := x.simulate(ctx)
+	for _, n := range []int{0, 1} {
+		if err := poll(simulation.ctx, look, func() bool {
+			held, err := x.held(ctx)
+			return err == nil && held >= x.fleet.Capacity/2
+		}); err != nil {
+			t.Fatalf("the run does not count: %v", err)
+		}
+		r, begin := x.replicas[n], time.Now()
+		r.stopCleanly(t)
+		t.Logf("replica %d ended after %s", n, time.Since(begin).Round(time.Millisecond))
+		r.Start()
+	}
+	<-simulation.ctx.Done()
+	if err := errors.Join(simulation.err, simulation.summary.Err()); err != nil {
+		t.Error(err)
+	}
+	if simulation.summary.External.Arrivals == 0 {
+		t.Error("nobody was ever inside")
+	}
+	for _, r := range x.replicas {
+		r.stopCleanly(t)
+	}
+}
+
+// TestEndTakesTheGraceLimitAtMost: a report that waits for an answer of Postgres keeps a replica
+// for the grace limit at most, and not at all after a second signal.
+func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
+	t.Parallel()
+	for name, signals := range map[string]int{"the limit": 1, "a second signal": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := hanging(t)
+			begin := time.Now()
+			for range signals {
+				r.Signal(syscall.SIGTERM)
+				untilClosed(t, r.addr) // it heard the first
+			}
+			select {
+			case <-r.Exited():
+			case <-time.After(time.Minute):
+				t.Fatal("goes on")
+			}
+			t.Logf("ended after %s", time.Since(begin).Round(time.Millisecond))
+			if code := r.ExitCode(); code != 1 {
+				t.Errorf("status %d, want 1", code)
+			}
+			if said := strings.Contains(r.Output(), "1 requests unanswered"); said != (signals == 1) {
+				t.Errorf("said what was left: %t\n%s", said, r.Output())
+			}
+		})
+	}
+}
+
+// hanging is a replica with a report in flight that Postgres does not answer, only this one.
+func hanging(t *testing.T) *replica {
+	t.Helper()
+	server := testservers.Postgres(t)
+	proxy := testservers.NewProxy(t, server.Addr())
+	underway := make(chan struct{})
+	var once sync.Once
+	proxy.HoldRepliesAfter("slow-device") // of Postgres as a whole it would be found that it is silent
+	proxy.OnRequest(func(b []byte) {
+		if bytes.Contains(b, []byte("slow-device")) {
+			once.Do(func() { close(underway) })
+		}
+	})
+	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), proxy.Addr), testservers.Redis(t).URL())
+	request, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost,
+		"http://"+r.addr+"/v1/devices/slow-device/report", strings.NewReader(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+fleetToken)
+	cut := make(chan struct{})
+	go func() {
+		defer close(cut)
+		if response, err := http.DefaultClient.Do(request); err == nil { // it is cut off
+			_ = response.Body.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		r.Kill()
+		<-cut
+	})
+	select {
+	case <-underway:
+	case <-time.After(time.Minute):
+		t.Fatal("the report never came to Postgres")
+	}
+	return r
+}
+
+func untilClosed(t *testing.T, addr string) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return
+		}
+		_ = conn.Close()
+		if time.Now().After(deadline) {
+			t.Fatal("the listener stays open")
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package makespan
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/simulator"
+)
+
+// Set by `make bench-makespan`.
+var (
+	whole = flag.Bool("whole", false, "measure: the table at its full size")                                          //nolint:gochecknoglobals // a flag of the test
+	words = flag.String("rows", "", "only rows whose title has one of these words, with | between; empty: every row") //nolint:gochecknoglobals // a flag of the test
+)
+
+// scale is the size of a measurement.
+type scale struct {
+	slots        int
+	work, period time.Duration
+	rest         time.Duration // in which the dispatcher writes down who it has met
+}
+
+// result is a row that was run.
+type result struct {
+	row
+	scale
+	simulator.Summary
+	used cores
+}
+
+// TestMakespan prints the table. Only -whole measures; without it the harness
+// itself is tested, at a size that says nothing about time.
+func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the other: they are measured
+	t.Parallel()
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	size, rows := scale{capacity, work, period, rest}, chosen(table(), *words)
+	if !*whole {
+		size = scale{slots: 5, work: 50 * time.Millisecond, period: time.Second}
+		rows = []row{
+			{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic, tasks: 30},
+			{name: "all kinds", via: mixed + "," + simulator.ViaPeriodic, tasks: 30, roundTrip: 20 * time.Millisecond},
+		}
+	}
+	var page bytes.Buffer
+	out := tee{&page, *whole}
+	out.header()
+	for _, r := range rows {
+		done, ok := measure(ctx, t, r, size)
+		if !ok {
+			return // said, or skipped, by the row
+		}
+		out.row(done)
+	}
+	if got := len(parse(t, page.String())); got != len(rows) {
+		t.Errorf("the table has %d rows, want %d:\n%s", got, len(rows), page.String())
+	}
+}
+
+// measure runs a row on servers of its own. It is false when a promise was
+// broken, or the row did not come to its end.
+func measure(ctx context.Context, t *testing.T, r row, size scale) (done result, ok bool) {
+	t.Helper()
+	size.slots, size.work = cmp.Or(r.few, size.slots), cmp.Or(r.brief, size.work)
+	done.row, done.scale = r, size
+	t.Run(r.title(), func(t *testing.T) {
+		p := newPlant(t, r, size.period)
+		config := p.simulation(r, size)
+		var before load
+		config.Began = func() { before = p.load() }
+		config.Ended = func() { done.used = p.load().since(before) }
+		var err error
+		if done.Summary, err = simulator.Run(ctx, config, nil); err != nil {
+			t.Fatal(err)
+		}
+		var said bytes.Buffer
+		_ = done.Print(&said)
+		t.Logf("%s\n%s", r.title(), said.String())
+		if err := errors.Join(done.Err(), context.Cause(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		ok = true
+	})
+	return done, ok
+}
+
+// TestRowsAreChosenByWordsOfTheirTitles: rows are found by words of their titles.
+func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
+	t.Parallel()
+	all := table()
+	for words, want := range map[string]int{
+		"": len(all), "push": 7, "long poll": 5, "hope": 2, "3000": 9, "200ms away|1s away": 4, "nobody": 0,
+	} {
+		if got := len(chosen(all, words)); got != want {
+			t.Errorf("%q chooses %d rows, want %d", words, got, want)
+		}
+	}
+}
+
+// TestLoadIsOfTheseProcesses: a busy loop here is no work of the servers.
+func TestLoadIsOfTheseProcesses(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("there is no /proc")
+	}
+	p := &plant{pids: map[string]int{"this one": os.Getpid()}}
+	before := p.load()
+	deadline := time.After(time.Minute)
+	for {
+		if now := p.load(); now.fleet > before.fleet && now.servers > before.servers && now.machine > before.machine {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("a busy process uses nothing: %+v", p.load().since(before))
+		default:
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package makespan
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/simulator"
+)
+
+// columns of the table. Times are seconds unless they say.
+func columns() []string {
+	return []string{
+		"fleet, tasks", "bound", "ideal", "makespan", "/ bound", "/ (bound + work)", "/ ideal", "slot use",
+		"empty slot-seconds: start, between, end", "handoff in the server p50, p99 (ms)", "slot left to next inside p50, p99 (ms)",
+		"refused per grant", "latest after its turn", "most inside", "over limit", "cores: servers + fleet, machine",
+	}
+}
+
+func (r result) cells() []string {
+	bound, s := r.bound(), r.Summary
+	return []string{
+		r.title(), seconds(bound), seconds(s.Ideal), seconds(s.Makespan), ratio(s.Makespan, bound), ratio(s.Makespan, bound+r.work+r.roundTrip), ratio(s.Makespan, s.Ideal),
+		fmt.Sprintf("%.1f %%", 100*s.SlotUse()),
+		fmt.Sprintf("%s, %s, %s", seconds(s.Idle.Start), seconds(s.Idle.Between), seconds(s.Idle.End)),
+		milliseconds(s.Handoff.Server), milliseconds(s.Handoff.Whole),
+		fmt.Sprintf("%.2f", s.DeniedPerGrant()), seconds(s.Latest),
+		fmt.Sprintf("%d of %d", s.External.HighWater, s.Capacity), fmt.Sprint(s.Breaches.Over),
+		fmt.Sprintf("%.2f + %.2f, %.2f of %d", r.used.servers, r.used.fleet, r.used.machine, processors()),
+	}
+}
+
+// bound is what no dispatcher can beat that tells the next device only when a
+// slot was left: each visit and a round trip.
+func (r result) bound() time.Duration {
+	return r.Bound + r.roundTrip*time.Duration(r.tasks)/time.Duration(r.slots)
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.2f", d.Seconds()) }
+
+func ratio(a, b time.Duration) string { return fmt.Sprintf("%.3f", float64(a)/float64(max(b, 1))) }
+
+func milliseconds(q simulator.Quantiles) string {
+	if q == (simulator.Quantiles{}) {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f, %.1f", 1000*q.P50.Seconds(), 1000*q.P99.Seconds())
+}
+
+// tee writes the table, and shows it while it grows.
+type tee struct {
+	page *bytes.Buffer
+	show bool
+}
+
+func (o tee) header() {
+	o.line(columns())
+	o.line(strings.Fields("--- " + strings.Repeat("---: ", len(columns())-1)))
+}
+
+func (o tee) row(r result) { o.line(r.cells()) }
+
+func (o tee) line(cells []string) {
+	line := "| " + strings.Join(cells, " | ") + " |\n"
+	o.page.WriteString(line)
+	if o.show {
+		_, _ = os.Stdout.WriteString(line)
+	}
+}
+
+// parse reads the table back: every row has every column, and nobody was ever
+// one too many.
+func parse(t *testing.T, page string) (rows [][]string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(page), "\n")
+	for i, line := range lines {
+		cells := strings.Split(strings.TrimSuffix(strings.TrimPrefix(line, "| "), " |"), " | ")
+		if len(cells) != len(columns()) {
+			t.Errorf("line %d has %d columns, want %d: %s", i+1, len(cells), len(columns()), line)
+			continue
+		}
+		if i >= 2 {
+			rows = append(rows, cells)
+			if over := cells[14]; over != "0" {
+				t.Errorf("%s: over the limit %s times", cells[0], over)
+			}
+		}
+	}
+	return rows
+}

@@ -1,0 +1,90 @@
+package makespan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/simulator"
+)
+
+// The figures of the table: many slots, quick work, rare reports.
+const (
+	capacity = 60
+	work     = time.Second
+	brief    = 400 * time.Millisecond
+	period   = 15 * time.Second // 15 times the work, as 5 min are of 20 s
+	rest     = 11 * time.Second // who was seen is written every 10 s
+	deep     = 3000
+	flat     = 200
+)
+
+// row is one run: a fleet with a task for each device.
+type row struct {
+	name      string
+	baseline  bool // report-and-hope instead of the dispatcher
+	via       simulator.Via
+	tasks     int
+	roundTrip time.Duration // between devices and dispatcher
+	notBefore time.Duration // known so long ahead; 0: begins when it is queued
+	gone      float64       // share of devices that fall silent for good once granted
+	few       int           // slots; 0: as many as all rows
+	brief     time.Duration // the work; 0: as long as in all rows
+}
+
+// table is all rows, in their order.
+func table() []row {
+	kinds := []row{
+		{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic},
+		{name: "push (MQTT)", via: simulator.ViaMQTT},
+		{name: "long poll", via: simulator.ViaLongPoll},
+		{name: "steered pollers", via: simulator.ViaHTTP},
+		{name: "steered pollers, scheduled start", via: simulator.ViaHTTP, notBefore: period},
+		{name: "strictly periodic pollers", via: simulator.ViaPeriodic},
+		{name: "mixed, 2 % fall silent", via: mixed, gone: 0.02},
+	}
+	var rows []row
+	for _, k := range kinds {
+		for _, tasks := range []int{deep, flat} {
+			k.tasks = tasks
+			rows = append(rows, k)
+		}
+	}
+	for _, roundTrip := range []time.Duration{200 * time.Millisecond, time.Second} {
+		rows = append(rows,
+			row{name: "push (MQTT)", via: simulator.ViaMQTT, tasks: 1200, roundTrip: roundTrip},
+			row{name: "long poll", via: simulator.ViaLongPoll, tasks: 1200, roundTrip: roundTrip})
+	}
+	return append(rows,
+		row{name: "push (MQTT), 100 devices a slot", via: simulator.ViaMQTT, tasks: 100 * capacity},
+		row{name: "steered pollers, 100 devices a slot", via: simulator.ViaHTTP, tasks: 100 * capacity},
+		row{name: "push (MQTT), 10 slots", via: simulator.ViaMQTT, tasks: 500, few: 10},
+		row{name: "push (MQTT), 150 handoffs a second", via: simulator.ViaMQTT, tasks: deep, brief: brief},
+		row{name: "long poll, 150 handoffs a second", via: simulator.ViaLongPoll, tasks: deep, brief: brief})
+}
+
+const mixed = simulator.ViaMQTT + "," + simulator.ViaLongPoll + "," + simulator.ViaHTTP
+
+// title names a row, for the table and for -rows.
+func (r row) title() string {
+	title := fmt.Sprintf("%s, %d", r.name, r.tasks)
+	if r.roundTrip > 0 {
+		title += fmt.Sprintf(", %s away", r.roundTrip)
+	}
+	return title
+}
+
+// chosen are the rows whose title has one of the words, with commas between;
+// all without words.
+func chosen(rows []row, words string) []row {
+	var some []row
+	for _, r := range rows {
+		for word := range strings.SplitSeq(words, "|") {
+			if strings.Contains(r.title(), strings.TrimSpace(word)) {
+				some = append(some, r)
+				break
+			}
+		}
+	}
+	return some
+}

@@ -1,0 +1,116 @@
+package testservers_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+func client(t *testing.T, addr string) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{
+		Addr: addr, MaxRetries: -1, DialerRetries: 1, PoolSize: 1, ContextTimeoutEnabled: true,
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestRedisComesBackEmptyOnTheSamePort(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	c := client(t, server.Addr)
+	if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	if err := c.Get(t.Context(), "k").Err(); err == nil {
+		t.Fatal("a killed server answered")
+	}
+	server.Start()
+	if err := client(t, server.Addr).Get(t.Context(), "k").Err(); !errors.Is(err, redis.Nil) {
+		t.Fatalf("after a restart: %v, want redis.Nil", err)
+	}
+}
+
+func TestRedisArgsTurnPersistenceOn(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t, "--appendonly", "yes")
+	c := client(t, server.Addr)
+	if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	server.Stop()
+	server.Start()
+	if got, err := client(t, server.Addr).Get(t.Context(), "k").Result(); got != "v" || err != nil {
+		t.Fatalf("after a restart: %q, %v", got, err)
+	}
+}
+
+func TestRedisStartsWithAnOlderSnapshot(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	c := client(t, server.Addr)
+	set := func(value string) {
+		t.Helper()
+		if err := c.Set(t.Context(), "k", value, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("old")
+	snapshot := server.Snapshot(t)
+	set("new")
+	for _, start := range []struct {
+		with []byte
+		want string
+	}{{snapshot, "old"}, {nil, ""}} {
+		server.Kill()
+		server.Restore(t, start.with)
+		server.Start()
+		if got := client(t, server.Addr).Get(t.Context(), "k").Val(); got != start.want {
+			t.Fatalf("%q after a restart, want %q", got, start.want)
+		}
+	}
+}
+
+func TestRedisPauseAnswersNothingUntilResume(t *testing.T) {
+	t.Parallel()
+	server := testservers.Redis(t)
+	c := client(t, server.Addr)
+	if err := c.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	server.Pause()
+	if err := c.Ping(within(t, 100*time.Millisecond)).Err(); err == nil {
+		t.Fatal("a paused server answered")
+	}
+	server.Resume()
+	if err := c.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRedisClusterOwnsAllSlotsAlsoAfterARestart(t *testing.T) {
+	t.Parallel()
+	server := testservers.RedisCluster(t)
+	server.Stop()
+	server.Start()
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}})
+	defer func() { _ = c.Close() }()
+	for _, key := range []string{"a", "b", "c", "{d}:e"} {
+		if err := c.Set(t.Context(), key, "v", 0).Err(); err != nil {
+			t.Fatalf("set %s: %v", key, err)
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package topology
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// root is the top of the repository.
+const root = "../../.."
+
+// composition is docker-compose.yml, as far as it matters here. A key that is
+// not known here is an error: nothing goes by unread.
+type composition struct {
+	Name     string             `yaml:"name"`
+	Services map[string]service `yaml:"services"`
+	Networks map[string]struct {
+		Internal bool `yaml:"internal"`
+	} `yaml:"networks"`
+	Volumes map[string]struct{} `yaml:"volumes"`
+	Parts   map[string]any      `yaml:",inline"` // x-...
+}
+
+type service struct {
+	Image string `yaml:"image"`
+	Build struct {
+		Context string            `yaml:"context"`
+		Args    map[string]string `yaml:"args"`
+	} `yaml:"build"`
+	User        string            `yaml:"user"`
+	Entrypoint  []string          `yaml:"entrypoint"`
+	Command     []string          `yaml:"command"`
+	Environment map[string]string `yaml:"environment"`
+	Ports       []string          `yaml:"ports"`
+	Volumes     []string          `yaml:"volumes"`
+	Networks    []string          `yaml:"networks"`
+	DependsOn   map[string]struct {
+		Condition string `yaml:"condition"`
+	} `yaml:"depends_on"`
+	Healthcheck struct {
+		Test          []string `yaml:"test"`
+		Disable       bool     `yaml:"disable"`
+		Interval      string   `yaml:"interval"`
+		Timeout       string   `yaml:"timeout"`
+		Retries       int      `yaml:"retries"`
+		StartPeriod   string   `yaml:"start_period"`
+		StartInterval string   `yaml:"start_interval"`
+	} `yaml:"healthcheck"`
+	Profiles        []string `yaml:"profiles"`
+	Restart         string   `yaml:"restart"`
+	ReadOnly        bool     `yaml:"read_only"`
+	CapDrop         []string `yaml:"cap_drop"`
+	SecurityOpt     []string `yaml:"security_opt"`
+	Tmpfs           []string `yaml:"tmpfs"`
+	ShmSize         string   `yaml:"shm_size"`
+	StopGracePeriod string   `yaml:"stop_grace_period"`
+	Logging         struct {
+		Driver  string            `yaml:"driver"`
+		Options map[string]string `yaml:"options"`
+	} `yaml:"logging"`
+}
+
+// mounts are the files of the repository that the service sees, by the path
+// that it sees them at.
+func (s service) mounts() map[string]string {
+	files := make(map[string]string)
+	for _, volume := range s.Volumes {
+		source, target, _ := strings.Cut(volume, ":")
+		if strings.HasPrefix(source, "./") {
+			files[strings.TrimSuffix(target, ":ro")] = filepath.Join(root, source)
+		}
+	}
+	return files
+}
+
+// load reads the file as compose does: variables first from lookup, then their
+// defaults.
+func load(t *testing.T, lookup func(string) string) composition {
+	t.Helper()
+	var tree any
+	if err := yaml.Unmarshal(read(t, "docker-compose.yml"), &tree); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := yaml.Marshal(interpolateAll(t, tree, lookup))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c composition
+	decoder := yaml.NewDecoder(strings.NewReader(string(resolved)))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&c); err != nil {
+		t.Fatalf("docker-compose.yml: %v", err)
+	}
+	return c
+}
+
+func interpolateAll(t *testing.T, node any, lookup func(string) string) any {
+	t.Helper()
+	switch n := node.(type) {
+	case map[string]any:
+		for key, value := range n {
+			n[key] = interpolateAll(t, value, lookup)
+		}
+	case []any:
+		for i, value := range n {
+			n[i] = interpolateAll(t, value, lookup)
+		}
+	case string:
+		text, err := interpolate(n, lookup)
+		if err != nil {
+			t.Fatalf("docker-compose.yml: %v", err)
+		}
+		return text
+	}
+	return node
+}
+
+// interpolate resolves ${NAME}, ${NAME:-default} and ${NAME:?message}.
+func interpolate(text string, lookup func(string) string) (string, error) {
+	var missing error
+	resolved := variables().ReplaceAllStringFunc(text, func(reference string) string {
+		part := variables().FindStringSubmatch(reference)
+		value := lookup(part[1])
+		switch {
+		case value != "":
+		case part[2] == ":-":
+			value = part[3]
+		case part[2] == ":?":
+			missing = fmt.Errorf("%s is needed: %s", part[1], part[3])
+		}
+		return value
+	})
+	return resolved, missing
+}
+
+func variables() *regexp.Regexp { return regexp.MustCompile(`\$\{([A-Z0-9_]+)(?:(:[-?])([^}]*))?\}`) }
+
+// dotenv is a file of NAME=value lines. One that is commented out is there, and
+// empty.
+func dotenv(content []byte) map[string]string {
+	values := make(map[string]string)
+	for line := range strings.Lines(string(content)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			if optional, off := strings.CutPrefix(name, "#"); off {
+				name, value = optional, ""
+			}
+			if regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`).MatchString(name) {
+				values[name] = value
+			}
+		}
+	}
+	return values
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}

@@ -1,0 +1,259 @@
+package topology
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/lib/pq"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// plant is the deployment with the programs of this machine in the place of
+// images, loopback addresses in the place of names, and one folder for all.
+type plant struct {
+	t       *testing.T
+	compose composition
+	dir     string // everything that is written is in here
+	binary  string // the dispatcher
+	user    *syscall.Credential
+
+	addresses map[string]string // redis:6379 -> 127.0.0.1:12345
+	processes map[string]*testservers.Process
+}
+
+func newPlant(t *testing.T, compose composition, binary string) *plant {
+	t.Helper()
+	for _, program := range []string{"postgres", "redis-server", "redis-cli", "mosquitto", "mosquitto_ctrl", "mosquitto_sub", "pg_isready"} {
+		testservers.Need(t, program)
+	}
+	p := &plant{
+		t: t, compose: compose, binary: binary, dir: testservers.ClusterDir(t), user: testservers.ServerUser(t),
+		addresses: map[string]string{}, processes: map[string]*testservers.Process{},
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(p.dir) })
+	if err := os.Chmod(p.dir, 0o755); err != nil { //nolint:gosec // the servers run as other users
+		t.Fatal(err)
+	}
+	for name, s := range compose.Services {
+		for _, port := range p.portsOf(name, s) {
+			p.addresses[name+":"+port] = testservers.FreeAddr(t)
+		}
+		p.copyMounts(name, s)
+	}
+	return p
+}
+
+// portsOf are those that others name, and those that its own files listen on.
+func (p *plant) portsOf(name string, s service) []string {
+	found := map[string]bool{}
+	for _, other := range p.compose.Services {
+		for _, value := range other.Environment {
+			for _, match := range regexp.MustCompile(`\b`+regexp.QuoteMeta(name)+`:(\d+)`).FindAllStringSubmatch(value, -1) {
+				found[match[1]] = true
+			}
+		}
+	}
+	for _, file := range s.mounts() {
+		for _, match := range listening().FindAllStringSubmatch(string(read(p.t, strings.TrimPrefix(file, root))), -1) {
+			found[match[1]] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// listening finds the ports in the servers' configuration files.
+func listening() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^(?:port|listener|port =) (\d+)(?: [\d.]+)?$`)
+}
+
+// copyMounts copies what the service mounts, with loopback ports and a folder
+// of the run in the place of its own. Nothing else is changed.
+func (p *plant) copyMounts(name string, s service) {
+	p.t.Helper()
+	for target, file := range s.mounts() {
+		content := string(read(p.t, strings.TrimPrefix(file, root)))
+		content = listening().ReplaceAllStringFunc(content, func(line string) string {
+			port := listening().FindStringSubmatch(line)[1]
+			_, local, _ := net.SplitHostPort(p.addresses[name+":"+port])
+			if strings.HasPrefix(line, "listener") {
+				return "listener " + local + " 127.0.0.1"
+			}
+			return strings.TrimSuffix(line, port) + local
+		})
+		for from, to := range map[string]string{
+			`(?m)^bind .*$`:               "bind 127.0.0.1",
+			`(?m)^dir .*$`:                "dir " + p.data(name),
+			`(?m)^listen_addresses = .*$`: "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''",
+			// Root gives up its rights, and could then not read the folder.
+			`(?m)^per_listener_settings false$`: "per_listener_settings false" + map[bool]string{true: "\nuser root"}[os.Getuid() == 0],
+		} {
+			content = regexp.MustCompile(from).ReplaceAllString(content, to)
+		}
+		p.write(p.file(name, target), content)
+	}
+	p.must(os.MkdirAll(p.data(name), 0o700))
+}
+
+func (p *plant) data(name string) string         { return filepath.Join(p.dir, name, "data") }
+func (p *plant) file(name, target string) string { return filepath.Join(p.dir, name, target) }
+
+func (p *plant) write(path, content string) {
+	p.t.Helper()
+	p.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	p.must(os.WriteFile(path, []byte(content), 0o644))
+}
+
+func (p *plant) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// local is text of a service with the addresses and files of this machine.
+func (p *plant) local(name, text string) string {
+	for target := range p.compose.Services[name].mounts() {
+		text = strings.ReplaceAll(text, target, p.file(name, target))
+	}
+	for address, local := range p.addresses {
+		text = strings.ReplaceAll(text, address, local)
+		if of, port, _ := net.SplitHostPort(address); of == name {
+			_, localPort, _ := net.SplitHostPort(local)
+			text = strings.ReplaceAll(text, "127.0.0.1:"+port, local)
+			if text == port {
+				text = localPort
+			}
+		}
+	}
+	return text
+}
+
+// command runs words as the service would: its environment and nothing else.
+func (p *plant) command(ctx context.Context, name string, words ...string) *exec.Cmd {
+	environ := []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/usr/local/sbin", "HOME=" + p.data(name)}
+	for key, value := range p.compose.Services[name].Environment {
+		environ = append(environ, key+"="+p.local(name, value))
+	}
+	switch {
+	case name == "mosquitto":
+		environ = append(environ, "MOSQUITTO_DATA="+p.data(name))
+	case p.isDispatcher(name):
+		environ = append(environ, "DISPATCHER_HTTP_LISTEN="+p.address(name))
+	}
+	for i, word := range words {
+		words[i] = p.local(name, word)
+	}
+	program := words[0]
+	if program == "/dispatcher" {
+		program = p.binary
+	} else if filepath.Base(program) == program {
+		program = testservers.Need(p.t, program)
+	}
+	cmd := exec.CommandContext(ctx, program, words[1:]...)
+	cmd.Env, cmd.Dir = environ, p.data(name)
+	return cmd
+}
+
+func (p *plant) isDispatcher(name string) bool { return strings.HasPrefix(name, "dispatcher-") }
+
+// address is where the only port of a service is.
+func (p *plant) address(name string) string {
+	for address, local := range p.addresses {
+		if strings.HasPrefix(address, name+":") {
+			return local
+		}
+	}
+	p.t.Fatalf("%s has no port", name)
+	return ""
+}
+
+// start starts a service after those that it depends on, as healthy as its
+// health check says.
+func (p *plant) start(name string) {
+	p.t.Helper()
+	if p.processes[name] != nil {
+		return
+	}
+	s := p.compose.Services[name]
+	for _, other := range slices.Sorted(maps.Keys(s.DependsOn)) {
+		p.start(other)
+	}
+	words := slices.Concat(s.Entrypoint, s.Command)
+	switch {
+	case name == "postgres":
+		p.initPostgres(s)
+		words = append(words, "-D", p.data(name))
+	case p.isDispatcher(name):
+		image := dockerfile(p.t)
+		words = slices.Concat(image.exec("ENTRYPOINT"), image.exec("CMD"))
+	}
+	p.processes[name] = testservers.StartProcess(p.t, func() *exec.Cmd {
+		return p.asUser(name, p.command(context.Background(), name, slices.Clone(words)...))
+	}, func() error { return p.healthy(name) })
+	if name == "postgres" {
+		p.createDatabase(s)
+	}
+	p.t.Logf("%s is healthy", name)
+}
+
+// healthy runs the service's own health check once.
+func (p *plant) healthy(name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	out, err := p.command(ctx, name, slices.Clone(p.compose.Services[name].Healthcheck.Test[1:])...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// asUser lets Postgres run as somebody else than root, which it insists on.
+func (p *plant) asUser(name string, cmd *exec.Cmd) *exec.Cmd {
+	if name == "postgres" && p.user != nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.user}
+	}
+	return cmd
+}
+
+// initPostgres and createDatabase are what the image's own entrypoint does.
+func (p *plant) initPostgres(s service) {
+	p.t.Helper()
+	password := filepath.Join(p.dir, "postgres", "password")
+	p.write(password, s.Environment["POSTGRES_PASSWORD"])
+	if p.user != nil {
+		p.must(os.Chown(p.data("postgres"), int(p.user.Uid), int(p.user.Gid)))
+	}
+	words := append([]string{"initdb", "-D", p.data("postgres"), "-U", s.Environment["POSTGRES_USER"], "--auth=scram-sha-256", "--pwfile=" + password},
+		strings.Fields(s.Environment["POSTGRES_INITDB_ARGS"])...)
+	if out, err := p.asUser("postgres", p.command(p.t.Context(), "postgres", words...)).CombinedOutput(); err != nil {
+		p.t.Fatalf("initdb: %v\n%s", err, out)
+	}
+}
+
+func (p *plant) createDatabase(s service) {
+	p.t.Helper()
+	dsn := url.URL{
+		Scheme: "postgres", Host: p.address("postgres"), Path: "postgres", RawQuery: "sslmode=disable",
+		User: url.UserPassword(s.Environment["POSTGRES_USER"], s.Environment["POSTGRES_PASSWORD"]),
+	}
+	db, err := sql.Open("postgres", dsn.String())
+	p.must(err)
+	defer db.Close()
+	_, err = db.ExecContext(p.t.Context(), "CREATE DATABASE "+cmp.Or(s.Environment["POSTGRES_DB"], "none"))
+	p.must(err)
+}

@@ -1,0 +1,146 @@
+package topology
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+func decode[T any](t *testing.T, file string) (content T) {
+	t.Helper()
+	if err := yaml.Unmarshal(read(t, file), &content); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return content
+}
+
+// Prometheus scrapes the replicas of the file where they listen, under the job
+// that the alerts ask for.
+func TestPrometheusScrapesTheReplicas(t *testing.T) {
+	t.Parallel()
+	type config struct {
+		RuleFiles []string `yaml:"rule_files"`
+		Scrapes   []struct {
+			Job     string `yaml:"job_name"`
+			Targets []struct {
+				Targets []string `yaml:"targets"`
+			} `yaml:"static_configs"`
+		} `yaml:"scrape_configs"`
+	}
+	c, compose := decode[config](t, "deploy/prometheus/prometheus.yml"), defaults(t)
+	var want []string
+	for name, s := range compose.Services {
+		if strings.HasPrefix(name, "dispatcher-") {
+			want = append(want, name+":8080")
+			if !slices.ContainsFunc(s.Networks, func(n string) bool { return slices.Contains(compose.Services["prometheus"].Networks, n) }) {
+				t.Errorf("prometheus does not reach %s", name)
+			}
+		}
+	}
+	slices.Sort(want)
+	if len(c.Scrapes) != 1 || c.Scrapes[0].Job != "dispatcher" || len(c.Scrapes[0].Targets) != 1 || !slices.Equal(c.Scrapes[0].Targets[0].Targets, want) {
+		t.Errorf("%+v, want %q scraped as job dispatcher", c.Scrapes, want)
+	}
+	mounts := compose.Services["prometheus"].mounts()
+	for _, file := range c.RuleFiles {
+		if mounts[file] == "" {
+			t.Errorf("%s is not mounted", file)
+		}
+	}
+}
+
+// Grafana finds the board, and the board its source.
+func TestBoardIsProvisioned(t *testing.T) {
+	t.Parallel()
+	sources := decode[struct {
+		Datasources []struct {
+			UID string `yaml:"uid"`
+			URL string `yaml:"url"`
+		} `yaml:"datasources"`
+	}](t, "deploy/grafana/datasource.yaml").Datasources
+	providers := decode[struct {
+		Providers []struct {
+			Options struct {
+				Path string `yaml:"path"`
+			} `yaml:"options"`
+		} `yaml:"providers"`
+	}](t, "deploy/grafana/provider.yaml").Providers
+	if len(sources) != 1 || len(providers) != 1 || sources[0].URL != "http://prometheus:9090" {
+		t.Fatalf("%+v, %+v", sources, providers)
+	}
+	grafana := defaults(t).Services["grafana"]
+	boards := 0
+	for target, file := range grafana.mounts() {
+		if path.Ext(target) == ".json" {
+			boards++
+			if path.Dir(target) != providers[0].Options.Path {
+				t.Errorf("%s is not in %s", target, providers[0].Options.Path)
+			}
+			for _, uid := range sourcesOf(t, file) {
+				if uid != sources[0].UID {
+					t.Errorf("%s names a source %q", file, uid)
+				}
+			}
+		}
+	}
+	if home := grafana.Environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]; boards != 1 || grafana.mounts()[home] == "" {
+		t.Errorf("%d boards; the first page is %q", boards, home)
+	}
+}
+
+// sourcesOf are the uids of all sources that a board names.
+func sourcesOf(t *testing.T, file string) (uids []string) {
+	t.Helper()
+	var board any
+	if err := json.Unmarshal(read(t, strings.TrimPrefix(file, root)), &board); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	var walk func(node any)
+	walk = func(node any) {
+		switch n := node.(type) {
+		case map[string]any:
+			if source, ok := n["datasource"].(map[string]any); ok {
+				uid, _ := source["uid"].(string)
+				uids = append(uids, uid)
+			}
+			for _, child := range n {
+				walk(child)
+			}
+		case []any:
+			for _, child := range n {
+				walk(child)
+			}
+		}
+	}
+	walk(board)
+	if len(uids) == 0 {
+		t.Fatalf("%s names no source", file)
+	}
+	return uids
+}
+
+// promtool judges the files, and what the alerts say about
+// made-up fleets. (internal/app parses their expressions anywhere.)
+func TestPrometheusTakesItsFiles(t *testing.T) {
+	t.Parallel()
+	promtool := testservers.Need(t, "promtool")
+	folder, err := filepath.Abs(filepath.Join(root, "deploy/prometheus"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}, {"check", "config", "--syntax-only", "prometheus.yml"}} {
+		cmd := exec.CommandContext(t.Context(), promtool, words...)
+		cmd.Dir = folder
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %q: %v\n%s", words, err, out)
+		}
+	}
+}

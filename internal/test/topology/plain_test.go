@@ -1,0 +1,120 @@
+package topology
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// TestPlainMachines runs the commands of the walk in docs/operations.md that installs
+// everything on plain machines: below one folder, at ports of its own, without apt and systemd.
+func TestPlainMachines(t *testing.T) {
+	t.Parallel()
+	w := newWalk(t)
+	_, section, _ := strings.Cut(string(read(t, "docs/operations.md")), "\n### On plain machines\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	out := w.run(w.here(commands(section)))
+	t.Logf("%s", out)
+	for _, want := range []string{`"reason":"granted"`, `"outcome":"recorded"`, "alice", " ok, 3 unknown"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the walk does not print %q", want)
+		}
+	}
+	if bad := regexp.MustCompile(`(?m)^(failed|warning) .*\n.*`).FindAllString(out, -1); len(bad) > 0 {
+		t.Errorf("doctor complains: %q", bad)
+	}
+}
+
+// commands are those of all blocks. Each of a console shows itself before what it prints.
+func commands(section string) string {
+	var script strings.Builder
+	for _, block := range regexp.MustCompile("(?s)```(sh|console)\n(.*?)```").FindAllStringSubmatch(section, -1) {
+		if block[1] == "sh" {
+			script.WriteString(block[2])
+			continue
+		}
+		for _, command := range regexp.MustCompile(`(?m)^\$ (.*)$`).FindAllStringSubmatch(block[2], -1) {
+			fmt.Fprintf(&script, "cat <<'SHOWN'\n$ %s\nSHOWN\n%s\n", command[1], command[1])
+		}
+	}
+	return script.String()
+}
+
+type walk struct {
+	t     *testing.T
+	dir   string
+	ports map[string]string // as written -> here
+}
+
+func newWalk(t *testing.T) walk {
+	t.Helper()
+	for _, program := range []string{"postgres", "psql", "redis-server", "mosquitto", "mosquitto_ctrl", "curl", "openssl", "setpriv"} {
+		testservers.Need(t, program)
+	}
+	w := walk{t: t, dir: testservers.ClusterDir(t), ports: map[string]string{}}
+	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
+	p := plant{t: t}
+	p.must(os.Chmod(w.dir, 0o755)) //nolint:gosec // the servers run as other users
+	for _, port := range []string{"5432", "6379", "1883", "1884", "8080"} {
+		_, w.ports[port], _ = net.SplitHostPort(testservers.FreeAddr(t))
+	}
+	for _, file := range []string{
+		"systemd/dispatcher.env", "systemd/dispatcher.service", "postgres/postgresql.conf", "redis/redis.conf", "redis/users.acl",
+		"mosquitto/dynsec/start.sh", "mosquitto/dynsec/mosquitto.conf",
+	} {
+		p.write(filepath.Join(w.dir, "src/deploy", file), w.here(string(read(t, "deploy/"+file))))
+	}
+	p.must(os.Mkdir(filepath.Join(w.dir, "src/bin"), 0o755)) //nolint:gosec // as of make build
+	p.must(os.Symlink(dispatcher(t), filepath.Join(w.dir, "src/bin/dispatcher")))
+	return w
+}
+
+// here puts the walk's own folder and ports into a text.
+func (w walk) here(text string) string {
+	text = regexp.MustCompile(`(^|[^\w.-])(/etc/|/var/lib/|/usr/local/)(dispatcher|mosquitto|redis|postgresql|systemd|bin|lib)\b`).
+		ReplaceAllString(text, "${1}"+w.dir+"${2}${3}")
+	return regexp.MustCompile(`\b(5432|6379|1883|1884|8080)\b`).ReplaceAllStringFunc(text, func(port string) string { return w.ports[port] })
+}
+
+// run runs the script in one shell, and ends whatever it started.
+func (w walk) run(script string) string {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash")
+	shell.Dir = filepath.Join(w.dir, "src")
+	shell.Stdin = strings.NewReader(string(read(w.t, "internal/test/topology/testdata/debian.sh")) + script)
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	user := ""
+	if u := testservers.ServerUser(w.t); u != nil {
+		user = fmt.Sprint(u.Uid)
+	}
+	shell.Env = []string{
+		"R=" + w.dir, "POSTGRES=" + w.ports["5432"], "REDIS=" + w.ports["6379"], "PGUSER_ID=" + user,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir,
+	}
+	p := plant{t: w.t}
+	file, err := os.Create(filepath.Join(w.dir, "out")) // a pipe would wait for the servers
+	p.must(err)
+	defer file.Close()
+	shell.Stdout, shell.Stderr = file, file
+	p.must(shell.Start())
+	defer func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) }()
+	err = shell.Wait()
+	out, _ := os.ReadFile(file.Name())
+	if err != nil {
+		logs, _ := exec.CommandContext(w.t.Context(), "tail", "-n", "20", filepath.Join(w.dir, "log/dispatcher"), filepath.Join(w.dir, "log/mosquitto")).CombinedOutput()
+		w.t.Fatalf("%v\n%s\n%s", err, out, logs)
+	}
+	return string(out)
+}

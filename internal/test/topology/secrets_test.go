@@ -1,0 +1,46 @@
+package topology
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Everybody on a machine can read the arguments of its processes.
+func TestHealthCheckShowsNoPassword(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	stub := "#!/bin/sh\necho \"$@\" >\"" + folder + "/arguments\"\ncat \"$XDG_CONFIG_HOME/mosquitto_sub\" >\"" + folder + "/options\"\n"
+	if err := os.WriteFile(filepath.Join(folder, "mosquitto_sub"), []byte(stub), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := exec.CommandContext(t.Context(), "sh", filepath.Join(root, "deploy", "mosquitto", "healthcheck.sh"))
+	script.Env = []string{"PATH=" + folder + ":" + os.Getenv("PATH"), "DISPATCHER_MQTT_PASSWORD=a secret", "TMPDIR=" + folder}
+	if out, err := script.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	arguments, err := os.ReadFile(filepath.Join(folder, "arguments"))
+	if err != nil || strings.Contains(string(arguments), "secret") {
+		t.Errorf("arguments %s, %v", arguments, err)
+	}
+	options, err := os.ReadFile(filepath.Join(folder, "options"))
+	if err != nil || string(options) != "-P a secret\n" {
+		t.Errorf("options %q, %v", options, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(folder, "tmp.*")); len(left) > 0 {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// The port of the dispatchers is not open to other hosts unless somebody says so.
+func TestInnerListenersHaveAnAddress(t *testing.T) {
+	t.Parallel()
+	for _, variant := range []string{"dynsec", "passwords"} {
+		config, err := os.ReadFile(filepath.Join(root, "deploy", "mosquitto", variant, "mosquitto.conf"))
+		if err != nil || !strings.Contains(string(config), "\nlistener 1884 127.0.0.1\n") {
+			t.Errorf("%s: the inner listener has no address: %v", variant, err)
+		}
+	}
+}

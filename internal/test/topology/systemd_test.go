@@ -1,0 +1,98 @@
+package topology
+
+import (
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/app"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+const unitFile = "deploy/systemd/dispatcher.service"
+
+// unit is the values of each directive, in order.
+func unit(t *testing.T) map[string][]string {
+	t.Helper()
+	values := map[string][]string{}
+	for line := range strings.Lines(string(read(t, unitFile))) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
+			values[name] = append(values[name], value)
+		}
+	}
+	return values
+}
+
+func TestUnitFitsTheProgram(t *testing.T) {
+	t.Parallel()
+	u := unit(t)
+	words := strings.Fields(strings.Join(u["ExecStart"], " "))
+	if len(words) != 2 || words[0] != "/usr/local/bin/dispatcher" || !slices.Contains(subcommands(t), words[1]) {
+		t.Errorf("ExecStart=%q", words)
+	}
+	var credentials []string
+	for _, credential := range u["LoadCredential"] {
+		name, file, _ := strings.Cut(credential, ":")
+		credentials = append(credentials, name)
+		if filepath.Base(file) != name {
+			t.Errorf("LoadCredential=%s", credential)
+		}
+	}
+	for _, assignment := range u["Environment"] {
+		variable, value, _ := strings.Cut(assignment, "=")
+		name, inCredentials := strings.CutPrefix(value, "%d/")
+		if !known(variable) || !inCredentials || !slices.Contains(credentials, name) {
+			t.Errorf("Environment=%s: an unknown setting, or no credential", assignment)
+		}
+	}
+	if len(u["Environment"]) != len(credentials) || len(credentials) == 0 {
+		t.Errorf("%d variables for %d credentials", len(u["Environment"]), len(credentials))
+	}
+	if stop, err := time.ParseDuration(u["TimeoutStopSec"][0]); err != nil || stop <= 10*time.Second {
+		t.Errorf("TimeoutStopSec=%s, want more than the 10 s that ending may take", u["TimeoutStopSec"])
+	}
+	if !slices.Equal(u["RestartPreventExitStatus"], []string{"2"}) || !slices.Equal(u["Restart"], []string{"always"}) {
+		t.Errorf("Restart=%s, but for %s", u["Restart"], u["RestartPreventExitStatus"])
+	}
+}
+
+// The settings beside the unit, with its secrets, are what `serve` takes.
+func TestUnitEnvironmentStarts(t *testing.T) {
+	t.Parallel()
+	environ := []string{
+		"DISPATCHER_POSTGRES_DSN=postgres://u:p@127.0.0.1/d", "DISPATCHER_REDIS_URL=redis://127.0.0.1",
+		"DISPATCHER_MQTT_PASSWORD=secret", "DISPATCHER_ADMIN_TOKEN=sixteen-characters",
+	}
+	for name, value := range dotenv(read(t, "deploy/systemd/dispatcher.env")) {
+		if !known(name) {
+			t.Errorf("%s is no setting", name)
+		}
+		environ = append(environ, name+"="+value)
+	}
+	config, err := app.Load(nil, environ, nil)
+	if err != nil || config.Complete() != nil {
+		t.Errorf("%v, %v", err, config.Complete())
+	}
+}
+
+// systemd's own check of the unit; it needs no running systemd.
+func TestUnitIsVerified(t *testing.T) {
+	t.Parallel()
+	analyze := testservers.Need(t, "systemd-analyze")
+	// The program need not be installed: another that exists stands for it.
+	text := strings.ReplaceAll(string(read(t, unitFile)), "/usr/local/bin/dispatcher", analyze)
+	file := filepath.Join(t.TempDir(), "dispatcher.service")
+	p := plant{t: t}
+	p.write(file, text)
+	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	// 0 is confined as far as can be, 10 not at all; the threshold counts tenths.
+	if out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=20", "--no-pager", file).CombinedOutput(); err != nil {
+		t.Errorf("systemd-analyze security: %v\n%s", err, out)
+	}
+}

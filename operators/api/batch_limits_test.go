@@ -1,0 +1,89 @@
+package api_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators/api"
+)
+
+// TestLimitsAreThoseOfThePage: the tests below have smaller ones.
+func TestLimitsAreThoseOfThePage(t *testing.T) {
+	t.Parallel()
+	l := api.DefaultLimits()
+	bytes, tasks, pause := fmt.Sprintf("a streamed body %d GiB,", l.Stream>>30), fmt.Sprintf("a batch %d,000,000 tasks,", l.Tasks/1_000_000), fmt.Sprintf("%v s without a byte", l.Pause.Seconds())
+	for _, says := range []string{bytes, tasks, pause} {
+		if !strings.Contains(page(t), says) {
+			t.Errorf("the page does not say %q", says)
+		}
+	}
+	if l.Stream%(1<<30) != 0 || l.Tasks%1_000_000 != 0 {
+		t.Errorf("%+v: not round", l)
+	}
+}
+
+// limited has a batch of at most 3 tasks, of 1 KiB if it is streamed.
+func limited(t *testing.T, pause time.Duration) *bench {
+	t.Helper()
+	b := embedded(t, func(s *setup) { s.api.Limits = api.Limits{Stream: 1 << 10, Tasks: 3, Pause: pause} })
+	b.pool("p", `{"capacity":60}`)
+	return b
+}
+
+func TestBatchesHaveAMostOfTasksAndBytes(t *testing.T) {
+	t.Parallel()
+	b := limited(t, patience)
+	post := func(query, form, body string) answer { return b.postAs("POST", "/v1/batches"+query, form, body) }
+	blank := strings.Repeat(" ", 70<<10) // makes it a long body
+	for _, test := range []struct{ query, form, three, four, at string }{
+		{"?pool=p", csvType, "device\na\nb\nc\n", "device\na\nb\nc\nd\n", "line 5"},
+		{"?pool=p", ndjsonType, strings.Repeat("{\"device\":\"a\"}\n", 3), strings.Repeat("{\"device\":\"a\"}\n", 4), "line 4"},
+		{"", "application/json", `{"pool":"p","devices":["a","b","c"]}`, `{"pool":"p","devices":["a","b","c","d"]}`, "devices[3]"},
+		{"", "application/json", `{"pool":"p","devices":["a","b","c"]` + blank + `}`, `{"pool":"p","devices":["a","b","c","d"]` + blank + `}`, "devices[3]"},
+	} {
+		post(test.query, test.form, test.three).must(http.StatusCreated)
+		a := post(test.query, test.form, test.four)
+		if a.status != http.StatusUnprocessableEntity || !strings.Contains(string(a.body), test.at+": at most 3 tasks in a batch") {
+			t.Errorf("%s: %d %s", test.form, a.status, a.body)
+		}
+	}
+	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-14)).must(http.StatusCreated)
+	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-13)).problem(http.StatusRequestEntityTooLarge, "body_too_large").names(t, "1024")
+	post("", "application/json", strings.Repeat(" ", 64<<20+1)).problem(http.StatusRequestEntityTooLarge, "body_too_large")
+	b.postAs("POST", "/v1/devices", ndjsonType, strings.Repeat("\n", 16<<20+1)).problem(http.StatusRequestEntityTooLarge, "body_too_large")
+}
+
+// A sender of a long body that pauses for too long is told so, and its connection ends.
+func TestASilentSenderOfALongBodyIsLeft(t *testing.T) {
+	t.Parallel()
+	b := limited(t, 50*time.Millisecond)
+	for _, test := range []struct{ path, form string }{
+		{"/v1/batches?pool=p", csvType}, {"/v1/batches", "application/json"}, {"/v1/devices", csvType},
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\nContent-Length: 900\r\n\r\ndevice\n", test.path, adminToken, test.form)
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		from := bufio.NewReader(conn)
+		response, err := http.ReadResponse(from, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", test.form, err)
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusRequestTimeout {
+			t.Errorf("%s, %s: %s", test.path, test.form, response.Status)
+		}
+		if _, err := io.Copy(io.Discard, from); err != nil {
+			t.Errorf("%s, %s: the connection goes on: %v", test.path, test.form, err)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package api_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
+	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// seen reports in this order, and tells the list of it.
+func (b *bench) seen(devices ...string) {
+	b.Helper()
+	for _, d := range devices {
+		b.report(d, `{"accept":false}`).must(200)
+	}
+	if err := b.dispatcher.Seen.FlushRecent(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) recent(n int) (ids []string) {
+	b.Helper()
+	for _, d := range list(b.get(fmt.Sprintf("/v1/devices?recent=%d", n)).must(200).fields(), "devices") {
+		ids = append(ids, fmt.Sprint(object(d)["id"]))
+	}
+	return ids
+}
+
+func (b *bench) expectRecent(n int, want ...string) {
+	b.Helper()
+	if diff := cmp.Diff(want, b.recent(n)); diff != "" {
+		b.Errorf("recent=%d: %s", n, diff)
+	}
+}
+
+func TestRecentDevicesAreNewestFirst(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.expectRecent(100)
+		b.call("POST", "/v1/devices", adminToken, `{"id":"a","tags":{"area":"330100"}}`).must(201)
+		b.device("silent")
+		b.seen("a", "b", "c", "a")
+		b.expectRecent(100, "a", "c", "b")
+		b.expectRecent(2, "a", "c")
+		b.seen("b")
+		b.expectRecent(1, "b")
+		first := object(list(b.get("/v1/devices?recent=2").fields(), "devices")[1])
+		if object(first["tags"])["area"] != "330100" || first["last_seen"] == nil {
+			b.Errorf("entry %v", first)
+		}
+		rows := b.accept("/v1/devices?recent=2", csvType).must(200).table()
+		if len(rows) != 3 || rows[1][0] != "b" || rows[2][0] != "a" {
+			b.Errorf("exported %v", rows)
+		}
+		// A deleted device is not there, and makes room; one that is made anew was
+		// not seen yet.
+		b.call("DELETE", "/v1/devices/a", adminToken, nil).must(200)
+		b.expectRecent(2, "b", "c")
+		b.device("a")
+		b.expectRecent(100, "b", "c")
+		b.seen("a")
+		b.expectRecent(100, "a", "b", "c")
+	})
+}
+
+// TestRecentDevicesAreThoseOfAllReplicas: each tells the list of its own reports.
+func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		other := *b
+		other.url = b.serve(other.newAPI(func(s *setup) { s.dispatcher.Registerer = nil }).Handler())
+		b.report("a", `{}`).must(200)
+		other.report("b", `{}`).must(200)
+		b.report("c", `{}`).must(200)
+		other.report("a", `{}`).must(200)
+		for _, d := range []*dispatcher.Dispatcher{other.dispatcher, b.dispatcher} {
+			if err := d.Seen.FlushRecent(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.expectRecent(10, "a", "c", "b")
+		other.expectRecent(10, "a", "c", "b")
+	})
+}
+
+// The list has one page, and that ends with large devices as every other does.
+func TestRecentListOfLargeDevicesEndsSooner(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	const devices = 250
+	for n := range devices {
+		b.report(fmt.Sprintf("d-%03d", n), `{"accept":false,"attributes":{"x":"`+strings.Repeat("x", 8000)+`"}}`).must(200)
+	}
+	b.call("DELETE", "/v1/devices/d-248", adminToken, nil).must(200)
+	b.seen()
+	a := b.get("/v1/devices?recent=1000").must(200)
+	ids := b.recent(1000)
+	newestFirst := slices.IsSortedFunc(ids, func(one, next string) int { return strings.Compare(next, one) })
+	if len(a.body) > 3<<20/2 || len(ids) < 100 || len(ids) > 200 || ids[0] != "d-249" || ids[1] != "d-247" || !newestFirst {
+		t.Errorf("%d bytes, %d devices: %v", len(a.body), len(ids), ids)
+	}
+	if few := b.recent(60); len(few) != 60 {
+		t.Errorf("%d of 60 devices", len(few))
+	}
+}
+
+func TestRecentRefusesBadInput(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for _, query := range []string{"recent=0", "recent=1001", "recent=-1", "recent=many", "recent=5&tag=a:b", "recent=5&blocked=true", "recent=5&prefix=a", "recent=5&page_token=YQ"} {
+		b.get("/v1/devices?"+query).problem(422, "invalid_field").names(t, "recent")
+	}
+}
+
+// TestOnlyTheListOfRecentDevicesNeedsRedis: only the list needs it, and what it was not told it
+// is told afterwards.
+func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	b := embedded(t, func(s *setup) {
+		list := seen.NewList(testbackends.Redis(t, testservers.RedisAt{Addr: server.Addr()}).Client)
+		s.api.Recent, s.dispatcher.Recent = list, list
+	})
+	b.seen("a")
+	server.Close()
+	b.get("/v1/devices?recent=10").problem(503, "unavailable").names(t, "Redis")
+	b.get("/v1/devices").must(200)
+	b.report("b", `{}`).must(200)
+	if err := b.dispatcher.Seen.FlushRecent(t.Context()); err == nil {
+		t.Error("told a list that is down")
+	}
+	b.report("c", `{}`).must(200)
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	server.FlushAll()
+	b.seen("d")
+	b.expectRecent(10, "d", "c", "b")
+}

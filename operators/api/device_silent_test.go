@@ -1,0 +1,67 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// nearSighted is a ledger that looks at two devices at a time.
+type nearSighted struct{ api.Store }
+
+func (n nearSighted) Silent(ctx context.Context, f store.DeviceFilter, since time.Duration, _ int) (store.Silence, error) {
+	return n.Store.Silent(ctx, f, since, 2) //nolint:wrapcheck // a test's
+}
+
+func (n nearSighted) DevicesWith(ctx context.Context, f store.DeviceFilter, part string, _ int) (store.Silence, error) {
+	return n.Store.DevicesWith(ctx, f, part, 2) //nolint:wrapcheck // a test's
+}
+
+// TestSilentDevicesAreListed: also behind a page on which no device is silent.
+func TestSilentDevicesAreListed(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(s *setup) { s.api.Store = nearSighted{s.api.Store} })
+	for i := range 7 {
+		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"d-%d","tags":{"n":"%d"}}`, i, i%2)).must(201)
+	}
+	for i := range 4 {
+		b.report(fmt.Sprint("d-", i+1), `{"accept":false}`).must(200)
+	}
+	if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	pages := func(query string) (found []string) {
+		for token, more := "", true; more && len(found) < 20; {
+			page := b.get("/v1/devices?silent_for_ms=60000" + query + token).must(200).fields()
+			found = append(found, "|")
+			for _, d := range list(page, "devices") {
+				found = append(found, fmt.Sprint(object(d)["id"]))
+			}
+			if token, more = page["next_page_token"].(string); more {
+				token = "&page_token=" + token
+			}
+		}
+		return found
+	}
+	for query, want := range map[string]string{
+		"":             "[| d-0 | | d-5 | d-6]",
+		"&page_size=1": "[| d-0 | | | d-5 | d-6 |]",
+		"&tag=n:0":     "[| d-0 | d-6 |]",
+		"&prefix=d-3":  "[|]",
+	} {
+		if got := fmt.Sprint(pages(query)); got != want {
+			t.Errorf("%q: %s, want %s", query, got, want)
+		}
+	}
+	if rows := b.accept("/v1/devices?silent_for_ms=60000", csvType).must(200).table(); len(rows) != 4 {
+		t.Errorf("%d lines of CSV, want a head and 3 devices: %v", len(rows), rows)
+	}
+	for _, bad := range []string{"0", "-1", "315360000001", "1d"} {
+		b.get("/v1/devices?silent_for_ms="+bad).problem(422, "invalid_field").names(t, "silent_for_ms")
+	}
+	b.get("/v1/devices?recent=5&silent_for_ms=1").problem(422, "invalid_field").names(t, "recent", "silent_for_ms")
+}

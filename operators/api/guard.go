@@ -1,0 +1,105 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/operators/gate"
+)
+
+// guard answers what no handler should see, and what the router would answer
+// in its own words: unknown paths, wrong methods, paths with dots that it would
+// redirect, and panics.
+func (a *API) guard(mux *http.ServeMux) http.Handler {
+	return Rescued(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p := unacceptable(r); p != nil {
+			note(r.Context(), a.options.Gate, p, gate.Refusal{At: gate.API, From: a.options.Gate.From(r), Detail: "two tokens"})
+			p.write(w)
+			return
+		}
+		mux := mux
+		if mux == a.mux && wantsStream(r) {
+			if _, streamed := a.streams.Handler(r); streamed != "" {
+				mux = a.streams
+			}
+		}
+		handler, pattern := mux.Handler(r)
+		switch {
+		case pattern != "" && mux == a.mux:
+			a.inTime(pattern, mux).ServeHTTP(w, r)
+			return
+		case pattern != "":
+			mux.ServeHTTP(w, r)
+			return
+		}
+		seen := &statusOnly{header: make(http.Header)}
+		handler.ServeHTTP(seen, r)
+		if seen.status == http.StatusMethodNotAllowed {
+			w.Header().Set("Allow", seen.header.Get("Allow"))
+			problem(http.StatusMethodNotAllowed, codeMethodNotAllowed, "allowed: "+seen.header.Get("Allow")).write(w)
+			return
+		}
+		problem(http.StatusNotFound, codeNotFound, "no such path").write(w)
+	}))
+}
+
+// Rescued answers with a problem where next panics.
+func Rescued(panicked rescue.Told, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := rescue.Call(func() error { next.ServeHTTP(w, r); return nil })
+		p, ok := errors.AsType[*rescue.Panic](err)
+		if !ok {
+			return
+		}
+		if cause, ok := p.Cause.(error); ok && errors.Is(cause, http.ErrAbortHandler) { // the server's own way to drop a connection
+			panic(cause)
+		}
+		_ = panicked.Tell("answering "+r.Method+" "+r.URL.Path, err) // the client is told here
+		problem(http.StatusInternalServerError, codeInternal, "something went wrong here; it was logged").write(w)
+	})
+}
+
+// unacceptable is the problem with the envelope of a request; nil: none.
+func unacceptable(r *http.Request) *Problem {
+	switch {
+	case !Canonical(r.URL.Path):
+		return problem(http.StatusBadRequest, codeInvalidPath, "path: empty segments, . and .. are not names")
+	case !storable(r.URL.Path):
+		return problem(http.StatusBadRequest, codeInvalidPath, "path: "+errText.Error())
+	case !storableQuery(r.URL.RawQuery):
+		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+errText.Error())
+	case len(r.Header.Values("Authorization")) > 1: // a proxy in between may have believed the other one
+		return problem(http.StatusUnauthorized, codeUnauthenticated, "Authorization: more than one")
+	}
+	return nil
+}
+
+// Canonical says that a path has no empty segments, . and ..: routers redirect others.
+func Canonical(path string) bool {
+	if strings.Contains(path, "//") {
+		return false
+	}
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "." || segment == ".." {
+			return false
+		}
+	}
+	return true
+}
+
+// statusOnly learns what the router would answer.
+type statusOnly struct {
+	header http.Header
+	status int
+}
+
+// Header of the answer.
+func (s *statusOnly) Header() http.Header { return s.header }
+
+// Write drops the body.
+func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader notes the status.
+func (s *statusOnly) WriteHeader(status int) { s.status = status }

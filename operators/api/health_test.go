@@ -1,0 +1,182 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+func TestReadinessIsThatOfTheRequiredChecks(t *testing.T) {
+	t.Parallel()
+	const ready = `{"checks":{"postgres":"ok","redis":"ok"},"status":"ready"}`
+	forServers(t, func(b *bench) {
+		expect := func(status int, body string) {
+			b.Helper()
+			a := b.call("GET", "/readyz", "", nil).must(status)
+			if got := strings.TrimSpace(string(a.body)); got != body || a.header.Get("Content-Type") != "application/json" {
+				b.Errorf("readyz says %s, want %s", got, body)
+			}
+			b.call("GET", "/healthz", "", nil).must(200)
+		}
+		expect(200, ready)
+		if err := b.redis.Close(); err != nil {
+			b.Fatal(err)
+		}
+		expect(200, `{"checks":{"postgres":"ok","redis":"degraded"},"status":"ready"}`)
+		if err := b.store.Close(); err != nil {
+			b.Fatal(err)
+		}
+		expect(503, `{"checks":{"postgres":"failed","redis":"degraded"},"status":"not ready"}`)
+	})
+}
+
+func TestWhatStopsIsNotReady(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.call("GET", "/readyz", "", nil).must(200)
+	b.api.StopReady()
+	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `"status":"stopping"`) {
+		t.Errorf("%s", a.body)
+	}
+	if text := string(b.call("GET", "/metrics", "", nil).must(200).body); !strings.Contains(text, "dispatcher_ready 0\n") {
+		t.Errorf("%s", text)
+	}
+	b.call("GET", "/healthz", "", nil).must(200)
+	b.report("d", `{}`).must(200) // what still comes is answered
+}
+
+// TestHangingCheckFails: a check is asked with a deadline, and all at once.
+func TestHangingCheckFails(t *testing.T) {
+	t.Parallel()
+	hang := func(ctx context.Context) error {
+		<-ctx.Done()
+		return errors.Join(errors.New("timed out"), ctx.Err())
+	}
+	b := embedded(t, func(s *setup) {
+		s.api.Checks = []api.Check{{Name: "a", Required: true, Probe: hang}, {Name: "b", Probe: hang}}
+	})
+	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `{"a":"failed","b":"degraded"}`) {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// A full disk is named, at /readyz and to an operator whose request it refused.
+func TestAFullDiskIsNamed(t *testing.T) {
+	t.Parallel()
+	full := fmt.Errorf("writing: %w", store.ErrDiskFull)
+	b := embedded(t, func(s *setup) {
+		s.api.Checks = []api.Check{{Name: "postgres", Required: true, Probe: func(context.Context) error { return full }}}
+		s.api.Store = noRoom{s.api.Store, full}
+	})
+	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `"reasons":{"postgres":"the disk of the ledger is full"}`) {
+		t.Errorf("%s", a.body)
+	}
+	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"]}`).problem(503, "unavailable").names(t, "the disk of the ledger is full", "make room")
+}
+
+// noRoom is a ledger whose disk is full.
+type noRoom struct {
+	api.Store
+	err error
+}
+
+func (n noRoom) CreateBatch(context.Context, string, store.Batch, store.Queue) (store.Batch, error) {
+	return store.Batch{}, n.err
+}
+
+// TestMetricsSayWhatReadyzSays: the metrics say what /readyz says, also of a check that
+// heeds no deadline.
+func TestMetricsSayWhatReadyzSays(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	t.Cleanup(func() { close(hold) })
+	var failing, hanging atomic.Bool
+	b := embedded(t, func(s *setup) {
+		s.api.Checks = []api.Check{{Name: "a", Required: true, Probe: func(context.Context) error {
+			if hanging.Load() {
+				<-hold
+			}
+			return nil
+		}}, {Name: "b", Probe: func(context.Context) error {
+			if failing.Load() {
+				return errors.New("no")
+			}
+			return nil
+		}}}
+	})
+	expect := func(what string, want ...string) {
+		t.Helper()
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+			text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+			if !slices.ContainsFunc(want, func(line string) bool { return !strings.Contains(text, line+"\n") }) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: want %q in %s", what, want, text)
+			}
+		}
+	}
+	expect("all well", `dispatcher_ready 1`, `dispatcher_dependency_up{dependency="a"} 1`, `dispatcher_dependency_up{dependency="b"} 1`)
+	failing.Store(true)
+	expect("b fails", `dispatcher_ready 1`, `dispatcher_dependency_up{dependency="a"} 1`, `dispatcher_dependency_up{dependency="b"} 0`)
+	hanging.Store(true)
+	expect("a hangs", `dispatcher_ready 0`)
+}
+
+func TestMetricsAreNamedAsPromised(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{"capacity":1}`)
+	b.batch(`{"pool":"p","devices":["dev-secret-1","dev-secret-2"]}`)
+	g := b.granted("dev-secret-1")
+	b.report("dev-secret-2", `{"id":"x"}`).must(200) // full
+	b.report("dev-secret-1", g.result("succeeded", "")).must(200)
+	b.report("dev-secret-2", `{`).must(400)
+	b.call("POST", "/v1/devices/dev-secret-1/report", "garbage", nil).must(401)
+	if _, err := b.dispatcher.Upkeep.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+	for _, want := range []string{
+		`dispatcher_slot_grants_total{pool="p"} 1`,
+		`dispatcher_slot_denials_total{pool="p",reason="full"} 1`,
+		`dispatcher_slot_hold_duration_seconds_count{outcome="succeeded",pool="p"} 1`,
+		`dispatcher_task_wait_duration_seconds_count{pool="p"} 1`,
+		`dispatcher_results_total{outcome="recorded"} 1`,
+		`dispatcher_reports_total{reason="granted",transport="http"} 1`,
+		`dispatcher_reports_total{reason="full",transport="http"} 1`,
+		`dispatcher_reports_total{reason="declined",transport="http"} 1`,
+		`dispatcher_reports_total{reason="invalid_json",transport="http"} 1`,
+		`dispatcher_reports_total{reason="unauthenticated",transport="http"} 1`,
+		`dispatcher_report_duration_seconds_count{transport="http"} 5`,
+		`dispatcher_slot_drift{pool="p"} 0`,
+		`dispatcher_slot_conflicts_total{pool="p"} 0`,
+		`dispatcher_reaper_last_success_timestamp_seconds 0`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("missing: %s", want)
+		}
+	}
+	if strings.Contains(text, "dev-secret") {
+		t.Error("a label carries a device id")
+	}
+	faults, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fault := range faults {
+		t.Errorf("%s: %s", fault.Metric, fault.Text)
+	}
+}

@@ -1,0 +1,76 @@
+package api_test
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/operators/gate"
+)
+
+// guarded is the API with a gate that locks out, as the program's does.
+func guarded(t *testing.T) *bench {
+	t.Helper()
+	return embedded(t, func(s *setup) {
+		events, _ := s.api.Store.(gate.Ledger)
+		g := gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: events})
+		s.dispatcher.Registerer.MustRegister(g)
+		s.api.Gate = g
+	})
+}
+
+// TestWrongOperatorTokensAreSlowed, together with those at the sign-in; operators whose
+// token was accepted from the same address go on, and devices do.
+func TestWrongOperatorTokensAreSlowed(t *testing.T) {
+	t.Parallel()
+	b := guarded(t)
+	b.pool("p", `{"capacity":1}`)
+	late := b.token("operator")
+	for range 10 {
+		b.call("GET", "/v1/pools", "wrong", nil).problem(401, "unauthenticated")
+	}
+	for _, token := range []string{"wrong", late} {
+		answer := b.call("GET", "/v1/pools", token, nil)
+		answer.problem(http.StatusTooManyRequests, "locked_out")
+		if got := answer.header.Get("Retry-After"); got != "600" {
+			t.Errorf("Retry-After %q", got)
+		}
+	}
+	b.get("/v1/pools").must(200)
+	b.report("d-1", `{"id":"r"}`)
+}
+
+func TestWhoWasRefusedStandsInTheLog(t *testing.T) {
+	t.Parallel()
+	b := guarded(t)
+	device := b.device("d-1")
+	viewer := b.token("viewer")
+	b.call("PUT", "/v1/pools/p", viewer, `{}`).problem(403, "forbidden")
+	b.call("GET", "/v1/pools", device, nil).problem(403, "forbidden")
+	b.call("GET", "/v1/pools", "wrong", nil).problem(401, "unauthenticated")
+	var events struct {
+		Events []struct{ Actor, Detail string }
+	}
+	b.get("/v1/events?kind=access.refused&order=oldest").must(200).into(&events)
+	want := [][2]string{
+		{"viewer ", "at=api reason=forbidden from=127.0.0.1 left_out=0 what=putPool"},
+		{"d-1", "at=api reason=forbidden from=127.0.0.1 left_out=0 what=listPools"},
+		{"nobody", "at=api reason=unauthenticated from=127.0.0.1 left_out=0 what=listPools"},
+	}
+	if len(events.Events) != len(want) {
+		t.Fatalf("events %q, want %q", events, want)
+	}
+	for i, e := range events.Events {
+		if !strings.HasPrefix(e.Actor, want[i][0]) || e.Detail != want[i][1] {
+			t.Errorf("event %q, want %q", e, want[i])
+		}
+	}
+	b.call("POST", "/v1/devices/d-1/report", "wrong", `{}`).problem(401, "unauthenticated")
+	metrics := string(b.get("/metrics").body)
+	for _, want := range []string{`{at="api",reason="forbidden"} 2`, `{at="api",reason="unauthenticated"} 1`, `{at="report",reason="unauthenticated"} 1`} {
+		if !strings.Contains(metrics, "dispatcher_refusals_total"+want+"\n") {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+}

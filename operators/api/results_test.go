@@ -1,0 +1,316 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/operators/api"
+)
+
+// ended has a device take its next task and end it.
+func (b *bench) ended(device, status, more string) {
+	b.Helper()
+	b.report(device, b.granted(device).result(status, more)).must(200)
+}
+
+// fold brings the counts of batches up to date.
+func (b *bench) fold() {
+	b.Helper()
+	if _, err := b.dispatcher.Upkeep.Fold(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) results(path string) (r operators.Results) {
+	b.Helper()
+	b.get("/v1/batches/1/results" + path).must(200).into(&r)
+	return r
+}
+
+// plain is a percentile in other words than those of the program.
+func plain(numbers []float64, share float64) float64 {
+	slices.Sort(numbers)
+	whole, part := math.Modf(share * float64(len(numbers)-1))
+	value := numbers[int(whole)]
+	if part > 0 {
+		value += part * (numbers[int(whole)+1] - value)
+	}
+	return value
+}
+
+// drawn has 120 devices end a task each, three of them in vain, and returns what their outputs
+// have: a number each, and words.
+func (b *bench) drawn() (numbers []float64, words map[string]int64) {
+	b.Helper()
+	b.pool("p", `{"capacity":200}`)
+	names := make([]string, 120)
+	for i := range names {
+		names[i] = fmt.Sprintf("d-%d", i)
+	}
+	b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"site":"a"}}`).must(201)
+	b.call("POST", "/v1/devices", adminToken, `{"id":"d-2","tags":{"site":"b"}}`).must(201)
+	list, _ := json.Marshal(slices.Concat(names, []string{"waits"}))
+	b.batch(`{"pool":"p","kind":"k","max_attempts":1,"devices":` + string(list) + `}`)
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test draws the same each time
+	words = map[string]int64{}
+	for i, name := range names {
+		n, word := r.NormFloat64()*50+float64(i%3), fmt.Sprintf("w%d", i%7)
+		if i%40 == 1 {
+			b.ended(name, "failed", fmt.Sprintf(`,"error":"E%d"`, i%2))
+			continue
+		}
+		numbers = append(numbers, n)
+		words[word]++
+		b.ended(name, "succeeded", fmt.Sprintf(`,"output":{"speed":{"down":%g},"word":%q,"list":[1],"odd":%s}`, n, word, []string{"null", "true", `"true"`, "7"}[i%4]))
+	}
+	b.fold()
+	return numbers, words
+}
+
+// wantNumbers compares what is said of numbers with a plain computation.
+func (b *bench) wantNumbers(got *operators.Aggregate, numbers []float64) {
+	b.Helper()
+	number := got.Number
+	for share, value := range map[float64]float64{0: number.Min, 0.05: number.P5, 0.5: number.P50, 0.95: number.P95, 0.99: number.P99, 1: number.Max} {
+		if want := plain(numbers, share); math.Abs(value-want) > 1e-9 {
+			b.Errorf("percentile %v is %v, want %v", share, value, want)
+		}
+	}
+	total, mean := int64(0), 0.0
+	for _, n := range numbers {
+		mean += n
+	}
+	for i, bin := range number.Histogram {
+		total += bin.Tasks
+		if i > 0 && bin.From != number.Histogram[i-1].To {
+			b.Errorf("a gap before %+v", bin)
+		}
+		in := int64(0)
+		for _, n := range numbers {
+			if n >= bin.From && n < bin.To {
+				in++
+			}
+		}
+		if in != bin.Tasks {
+			b.Errorf("%+v, want %d", bin, in)
+		}
+	}
+	if mean /= float64(len(numbers)); number.Count != 117 || total != 117 || len(number.Histogram) > 20 || len(number.Histogram) < 5 || math.Abs(number.Mean-mean) > 1e-9 || got.Tasks != 117 {
+		b.Errorf("%+v, want the mean %v", got, mean)
+	}
+}
+
+// wantSummary is that of the results that are drawn, beside their numbers.
+func (b *bench) wantSummary(got operators.Results) {
+	b.Helper()
+	sum := got.Summary
+	var first struct {
+		Word  string
+		Speed *float64 `json:"speed.down"`
+		None  *int
+	}
+	if err := json.Unmarshal(got.Results[0].Output, &first); err != nil || first.Word != "w0" || first.Speed == nil || first.None != nil || got.Results[0].Duration == nil {
+		b.Errorf("%s, %v", got.Results[0].Output, err)
+	}
+	wantTags := []operators.TagCount{{Ended: 118, Failed: 2}, {Value: new("a"), Ended: 1, Failed: 1}, {Value: new("b"), Ended: 1}}
+	if diff := cmp.Diff(wantTags, sum.ByTag); diff != "" || sum.ByTagRest != nil {
+		b.Error(diff)
+	}
+	if diff := cmp.Diff([]operators.ErrorCount{{Error: "E1", Tasks: 3}}, sum.Errors); diff != "" {
+		b.Error(diff)
+	}
+	wantFields := []operators.OutputField{{Name: "speed.down", Type: "number", Tasks: 117}, {Name: "word", Type: "text", Tasks: 117}, {Name: "list", Type: "list", Tasks: 117}, {Name: "odd", Type: "mixed", Tasks: 117}}
+	if diff := cmp.Diff(wantFields, sum.Fields); diff != "" {
+		b.Error(diff)
+	}
+	last := sum.Progress[len(sum.Progress)-1]
+	if begin := sum.Progress[0]; begin.Ended != 0 || last.Ended != 120 || last.Failed != 3 || len(sum.Progress) > 102 {
+		b.Errorf("%+v", sum.Progress)
+	}
+}
+
+// The aggregates are those of a plain computation over outputs that were drawn.
+func TestResultsAreSummedUp(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		numbers, words := b.drawn()
+		got := b.results("?aggregate=speed.down&by_tag=site&fields=word,speed.down,none&page_size=50")
+		sum := got.Summary
+		if len(got.Results) != 50 || got.NextPageToken == "" || sum.Sampled != 120 || sum.Of != 120 || sum.ErrorsOf != 3 || sum.ErrorsSampled != 3 {
+			t.Fatalf("%+v", got)
+		}
+		b.wantNumbers(sum.Aggregate, numbers)
+		b.wantSummary(got)
+		for _, v := range b.results("?aggregate=word").Summary.Aggregate.Values {
+			if words[v.Value] != v.Tasks {
+				t.Errorf("%+v, want %d", v, words[v.Value])
+			}
+		}
+		odd := b.results("?aggregate=odd").Summary.Aggregate
+		if odd.Number.Count+odd.Values[0].Tasks != odd.Tasks || len(odd.Values) != 1 || odd.Values[0].Value != "true" || odd.Number.Min != 7 || odd.Number.Histogram[0].Tasks != odd.Number.Count {
+			t.Errorf("%+v", odd)
+		}
+		if lists := b.results("?aggregate=list").Summary.Aggregate; lists.Other != 117 || lists.Number != nil {
+			t.Errorf("%+v", lists)
+		}
+		if part := b.results("?aggregate=speed.down&sample=20&page_size=1").Summary; part.Sampled != 20 || part.Of != 120 || part.Aggregate.Tasks > 20 {
+			t.Errorf("%+v", part)
+		}
+		if failed := b.results("?state=failed"); len(failed.Results) != 3 || failed.Summary.Of != 3 || failed.Results[0].Error != "E1" {
+			t.Errorf("%+v", failed)
+		}
+		middle := got.Results[9].Ended.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+		before, since := b.results("?by_tag=site&until="+middle), b.results("?by_tag=site&since="+middle)
+		if n := int64(len(before.Results)); n == 0 || n > 9 || n+int64(len(b.pages("/v1/batches/1/results?since="+middle, "results", "task"))) != 120 ||
+			before.Summary.Sampled != n || since.Summary.Sampled != 120-n || since.Summary.Looked != 120 || since.Summary.Of != 120 {
+			t.Errorf("before %s %d: %+v, then %+v", middle, n, before.Summary, since.Summary)
+		}
+		if failed := before.Summary.Errors[0].Tasks + since.Summary.Errors[0].Tasks; failed != 3 || before.Summary.Errors[0].Tasks != 1 {
+			t.Errorf("failed before %s %+v, then %+v", middle, before.Summary.Errors, since.Summary.Errors)
+		}
+		if all := b.pages("/v1/batches/1/results", "results", "task"); len(all) != 120 {
+			t.Errorf("%d results in all pages", len(all))
+		}
+		if next := b.results("?page_token=" + got.NextPageToken); next.Summary != nil || next.Results[0].Task != got.Results[49].Task+1 {
+			t.Errorf("%+v", next)
+		}
+	})
+}
+
+// A query beyond a limit is refused, with the field and its limit.
+func TestResultsAreRefused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{"capacity":2}`)
+	b.batch(newFields)
+	b.get("/v1/batches/9/results").problem(404, "not_found")
+	b.accept("/v1/batches/9/results", csvType).problem(404, "not_found")
+	b.get("/v1/batches/1/results?field=a").problem(400, "unknown_field")
+	for query, parts := range map[string][]string{
+		"state=pending":  {"state"},
+		"sample=50001":   {"sample", "50000"},
+		"sample=0":       {"sample", "1"},
+		"page_size=1001": {"page_size"},
+		"page_token=!":   {"page_token"},
+		"fields=" + strings.Repeat("a,", 50) + "a":              {"query.fields", "51", "50"},
+		"fields=a,," + strings.Repeat("b", 3):                   {"query.fields", "1 to 200"},
+		"fields=" + strings.Repeat("a", 201):                    {"query.fields", "200"},
+		"aggregate=" + strings.Repeat("a", 201):                 {"aggregate", "200"},
+		"by_tag=" + strings.Repeat("a", 65):                     {"by_tag", "64"},
+		"since=yesterday":                                       {"since"},
+		"since=2026-03-01T04:05:06Z&until=2026-03-01T04:05:06Z": {"until", "later than since"},
+		"aggregate=a&aggregate=b":                               {"query.aggregate", "2 times"},
+	} {
+		b.get("/v1/batches/1/results?"+query).problem(422, "invalid_field").names(t, parts...)
+	}
+	b.accept("/v1/batches/1/results?aggregate=a", csvType).problem(422, "invalid_field").names(t, "aggregate", "JSON")
+	b.accept("/v1/batches/1/results?by_tag=a", ndjsonType).problem(422, "invalid_field")
+	b.call("GET", "/v1/batches/1/results", "", nil).problem(401, "unauthenticated")
+	if empty := b.results("?aggregate=a&by_tag=b"); len(empty.Results) != 0 || empty.Summary.Of != 0 || empty.Summary.Aggregate.Tasks != 0 || len(empty.Summary.Progress) != 2 {
+		t.Errorf("%+v", empty)
+	}
+}
+
+// A flat table has a column for each field, and loses nothing that it has none for.
+func TestResultsAreAFlatTable(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.pool("p", `{"capacity":60}`)
+		b.batch(`{"pool":"p","max_attempts":1,"devices":["d-1","d-2","d-3","d-4","d-5"]}`)
+		b.ended("d-1", "succeeded", `,"output":{"speed":{"down":94.10,"up":-3},"note":"=1+1","tags":["a","b"]}`)
+		b.ended("d-2", "failed", `,"error":"@no, \"route\"\nhere","output":{"note":"plain","late":true}`)
+		b.ended("d-3", "succeeded", `,"output":"-text"`)
+		b.ended("d-4", "succeeded", "")
+		rows := b.accept("/v1/batches/1/results", csvType).must(200).table()
+		head := []string{"task", "device", "state", "ended_at", "duration_ms", "error", "output_dropped", "output.speed.down", "output.speed.up", "output.note", "output.tags", "output.late", "output"}
+		if diff := cmp.Diff(head, rows[0]); diff != "" || len(rows) != 5 {
+			t.Fatalf("%d rows: %s", len(rows), diff)
+		}
+		for i, want := range [][]string{
+			{"1", "d-1", "succeeded", "", "false", "94.10", "-3", "'=1+1", `["a","b"]`, "", ""},
+			{"2", "d-2", "failed", "'@no, \"route\"\nhere", "false", "", "", "plain", "", "true", ""},
+			{"3", "d-3", "succeeded", "", "false", "", "", "", "", "", "'-text"},
+			{"4", "d-4", "succeeded", "", "false", "", "", "", "", "", ""},
+		} {
+			row := rows[i+1]
+			if row[3] == "" || row[4] == "" {
+				t.Errorf("no times: %q", row)
+			}
+			if diff := cmp.Diff(want, slices.Concat(row[:3], row[5:])); diff != "" {
+				t.Error(diff)
+			}
+		}
+		rows = b.accept("/v1/batches/1/results?fields=note,speed,.&state=succeeded", csvType).must(200).table()
+		got := [][]string{rows[0][7:], rows[1][7:], rows[2][7:]}
+		if diff := cmp.Diff([][]string{{"output.note", "output.speed", "output"}, {"'=1+1", `{"down":94.10,"up":-3}`, ""}, {"", "", "'-text"}}, got); diff != "" {
+			t.Error(diff)
+		}
+		lines := strings.Split(strings.TrimSpace(string(b.accept("/v1/batches/1/results", ndjsonType).must(200).body)), "\n")
+		if len(lines) != 4 || !strings.Contains(lines[0], `"output":{"speed":{"down":94.10,"up":-3},`) {
+			t.Errorf("%q", lines)
+		}
+	})
+}
+
+// A field that the look beforehand did not find stands in the last column.
+func TestAFieldThatWasNotFoundIsNotLost(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{"capacity":60}`)
+	b.batch(`{"pool":"p","devices":["d-1"]}`)
+	var output []string
+	for i := range 203 {
+		output = append(output, fmt.Sprintf(`"f%d":%d`, i, i))
+	}
+	b.ended("d-1", "succeeded", `,"output":{`+strings.Join(output, ",")+`}`)
+	rows := b.accept("/v1/batches/1/results", csvType).must(200).table()
+	if n := len(rows[0]); n != 7+200+1 || rows[1][7+199] != "199" || rows[1][n-1] != `{"f200":200,"f201":201,"f202":202}` {
+		t.Errorf("%d columns: %q", n, rows[1])
+	}
+}
+
+// Of all kinds of numbers, each is in the bin that says so, and JSON can say all of it.
+func TestEveryNumberIsInItsBin(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test draws the same each time
+	sets := [][]float64{
+		{0.57, 0.5, 0.58, 0.29, 0.7}, {1e308, -1e308, 5}, {5e-324, 0}, {7}, {1e15, 1e15 + 1}, {-3, -2, -1}, {0, 0, 0, 1e6}, {math.Copysign(0, -1), 1}, {1e300, 2e300},
+	}
+	for range 300 {
+		set := make([]float64, 1+r.IntN(50))
+		scale := math.Pow10(r.IntN(12) - 6)
+		for i := range set {
+			set[i] = math.Round(r.NormFloat64()*100) * scale
+		}
+		sets = append(sets, set)
+	}
+	for _, set := range sets {
+		n := api.NumbersOf(slices.Clone(set))
+		if _, err := json.Marshal(n); err != nil || len(n.Histogram) == 0 || len(n.Histogram) > 20 {
+			t.Errorf("%v: %+v, %v", set, n, err)
+		}
+		total := int64(0)
+		for i, bin := range n.Histogram {
+			in, last := int64(0), len(n.Histogram) == 1
+			for _, x := range set {
+				if x >= bin.From && (x < bin.To || last && x == bin.To) {
+					in++
+				}
+			}
+			if total += bin.Tasks; in != bin.Tasks || i > 0 && bin.From != n.Histogram[i-1].To {
+				t.Errorf("%v: %+v has %d", set, bin, in)
+			}
+		}
+		if total != int64(len(set)) || n.Min > n.P5 || n.P5 > n.P50 || n.P50 > n.P95 || n.P95 > n.P99 || n.P99 > n.Max || n.Mean < n.Min-math.Abs(n.Min)*1e-12 || n.Mean > n.Max+math.Abs(n.Max)*1e-12 {
+			t.Errorf("%v: %+v", set, n)
+		}
+	}
+}

@@ -1,0 +1,417 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	devicehttp "github.com/fleetslots/dispatcher/devices/http"
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/dispatcher/policies"
+	"github.com/fleetslots/dispatcher/dispatcher/seen"
+	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/operators/gate"
+	"github.com/fleetslots/dispatcher/slots"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	patience   = testbackends.Patience
+	adminToken = "admin-token-of-the-tests"
+	fleetToken = "fleet-token-of-the-tests"
+	newFields  = `{"name":"b","pool":"p","devices":["d-1","d-2"]}`
+)
+
+// The servers of all tests of this package: one per test binary, which TestMain ends.
+var (
+	postgres testservers.SharedPostgres //nolint:gochecknoglobals // see above
+	cache    testservers.SharedRedis    //nolint:gochecknoglobals // see above
+)
+
+// The flag of the golden file.
+var _ = flag.Bool("update", false, "write the golden files anew")
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	postgres.Close()
+	cache.Close()
+	os.Exit(code) //nolint:forbidigo // TestMain's way to end
+}
+
+// ledger is a store of which a test can spoil single calls.
+type ledger struct {
+	*store.Store
+	pool  atomic.Pointer[func()] // called before a pool is read
+	views atomic.Pointer[func()] // before devices are read for their reports
+	merge atomic.Pointer[func()] // before the attributes of a report are merged
+}
+
+func (l *ledger) Views(ctx context.Context, names []string) ([]store.View, error) {
+	if spoil := l.views.Load(); spoil != nil {
+		(*spoil)()
+	}
+	return l.Store.Views(ctx, names)
+}
+
+func (l *ledger) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
+	if spoil := l.merge.Load(); spoil != nil {
+		(*spoil)()
+	}
+	return l.Store.MergeAttributes(ctx, id, patch)
+}
+
+func (l *ledger) Pool(ctx context.Context, name string) (store.Pool, error) {
+	if spoil := l.pool.Load(); spoil != nil {
+		(*spoil)()
+	}
+	return l.Store.Pool(ctx, name)
+}
+
+// bench is the API on real stores behind a real listener.
+type bench struct {
+	*testing.T
+	dispatcher *dispatcher.Dispatcher
+	store      *ledger
+	semaphore  *slots.Semaphore
+	redis      redis.UniversalClient
+	api        *api.API
+	url        string
+	metrics    *prometheus.Registry
+	dsn        string // of the real Postgres
+}
+
+type setup struct {
+	api        api.Options
+	dispatcher dispatcher.Config
+	reports    devicehttp.Options
+}
+
+// forBackends runs a test on the embedded stores and on real servers: one that a
+// promise rests on, or that asks what the two databases do in ways of their own.
+func forBackends(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		test(embedded(t))
+	})
+	t.Run("servers", func(t *testing.T) {
+		t.Parallel()
+		test(servers(t))
+	})
+}
+
+// forServers runs a test on real servers; in the long suite on the embedded stores, too.
+func forServers(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	if !testing.Short() {
+		forBackends(t, test)
+		return
+	}
+	t.Run("servers", func(t *testing.T) {
+		t.Parallel()
+		test(servers(t))
+	})
+}
+
+func embedded(t *testing.T, changes ...func(*setup)) *bench {
+	t.Helper()
+	return newBench(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), testservers.InProcessRedis(t), changes...)
+}
+
+func servers(t *testing.T) *bench {
+	t.Helper()
+	dsn := postgres.NewLedger(t)
+	b := newBench(t, testbackends.Postgres(t, dsn), cache.NewDatabase(t))
+	b.dsn = dsn
+	return b
+}
+
+func newBench(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...func(*setup)) *bench {
+	t.Helper()
+	client := testbackends.Redis(t, at).Client
+	b := &bench{T: t, store: &ledger{Store: s}, semaphore: slots.New(client), redis: client, metrics: prometheus.NewRegistry()}
+	b.api = b.newAPI(changes...)
+	b.url = b.serve(b.api.Handler())
+	return b
+}
+
+func (b *bench) newAPI(changes ...func(*setup)) *api.API {
+	b.Helper()
+	with := setup{
+		api: api.Options{
+			Store: b.store, Recent: seen.NewList(b.redis), AdminToken: adminToken, LeaseMin: time.Second, LongPollMax: time.Minute, AnswerTime: patience, Metrics: b.metrics, Version: "test",
+			Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: b.store, Guesses: math.MaxInt}),
+			Logger: slog.New(slog.DiscardHandler),
+			Checks: []api.Check{
+				{Name: "postgres", Required: true, Probe: b.store.Ping},
+				{Name: "redis", Probe: func(ctx context.Context) error { return b.redis.Ping(ctx).Err() }},
+			},
+		},
+		dispatcher: dispatcher.Config{
+			Store: b.store, Semaphore: b.semaphore, Limits: policies.LimitsOf(limits.New(b.redis)), Recent: seen.NewList(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
+			FleetTokens: []string{fleetToken}, Jitter: func() float64 { return 0.5 },
+		},
+	}
+	for _, change := range changes {
+		change(&with)
+	}
+	b.dispatcher = dispatcher.New(with.dispatcher)
+	with.api.Dispatcher = b.dispatcher
+	with.reports.Handler, with.reports.Logger, with.reports.Refused = b.dispatcher, with.api.Logger, with.api.Gate.RefuseReport
+	with.api.Reports = devicehttp.New(with.reports)
+	return api.New(with.api)
+}
+
+func (b *bench) serve(handler http.Handler) string {
+	b.Helper()
+	server := httptest.NewServer(handler)
+	b.Cleanup(server.Close)
+	return server.URL
+}
+
+// answer is what came back.
+type answer struct {
+	t      *testing.T
+	what   string
+	status int
+	header http.Header
+	body   []byte
+}
+
+// call asks the API as the bearer of token; body may be a string or a reader.
+func (b *bench) call(method, path, token string, body any) answer {
+	b.Helper()
+	return b.callAt(b.url, method, path, token, body)
+}
+
+func (b *bench) callAt(url, method, path, token string, body any) answer {
+	b.Helper()
+	var reader io.Reader
+	switch content := body.(type) {
+	case nil:
+	case string:
+		reader = strings.NewReader(content)
+	case io.Reader:
+		reader = content
+	}
+	request, err := http.NewRequestWithContext(b.Context(), method, url+path, reader)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	if reader != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	return b.do(request)
+}
+
+// do sends a request and never follows redirects.
+func (b *bench) do(request *http.Request) answer {
+	b.Helper()
+	response, err := http.DefaultTransport.RoundTrip(request)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	what := request.Method + " " + request.URL.RequestURI()
+	return answer{t: b.T, what: what, status: response.StatusCode, header: response.Header, body: body}
+}
+
+func (b *bench) get(path string) answer {
+	b.Helper()
+	return b.call("GET", path, adminToken, nil)
+}
+
+func (b *bench) report(device, body string) answer {
+	b.Helper()
+	return b.call("POST", "/v1/devices/"+device+"/report", fleetToken, body)
+}
+
+// must expects a status.
+func (a answer) must(status int) answer {
+	a.t.Helper()
+	if a.status != status {
+		a.t.Fatalf("%s: status %d, want %d: %.300s", a.what, a.status, status, a.body)
+	}
+	return a
+}
+
+// into decodes the body.
+func (a answer) into(v any) {
+	a.t.Helper()
+	if err := json.Unmarshal(a.body, v); err != nil {
+		a.t.Fatalf("%s: %v: %.300s", a.what, err, a.body)
+	}
+}
+
+// fields decodes an object.
+func (a answer) fields() map[string]any {
+	a.t.Helper()
+	var fields map[string]any
+	a.into(&fields)
+	return fields
+}
+
+type problem struct {
+	Type, Title, Code, Detail string
+	Status                    int
+	ReportAfterMS             int64 `json:"report_after_ms"`
+}
+
+// problem expects a problem of RFC 9457 with this status and code.
+func (a answer) problem(status int, code string) problem {
+	a.t.Helper()
+	var p problem
+	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
+		a.t.Fatalf("%s: %d, content type %q, want a problem: %.300s", a.what, a.status, got, a.body)
+	}
+	a.into(&p)
+	if a.status != status || p.Status != status || p.Code != code {
+		a.t.Errorf("%s: status %d, want %d with code %q: %.300s", a.what, a.status, status, code, a.body)
+	}
+	if p.Type != "about:blank" || p.Title != http.StatusText(status) || p.Detail == "" {
+		a.t.Errorf("%s: not a whole problem: %.300s", a.what, a.body)
+	}
+	return p
+}
+
+// list is a field that holds one.
+func list(fields map[string]any, name string) []any {
+	l, _ := fields[name].([]any)
+	return l
+}
+
+// object is a value that is one.
+func object(value any) map[string]any {
+	o, _ := value.(map[string]any)
+	return o
+}
+
+// names expects the problem's text to name something.
+func (p problem) names(t *testing.T, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(p.Detail, part) {
+			t.Errorf("the problem does not name %q: %q", part, p.Detail)
+		}
+	}
+}
+
+// pool puts a pool.
+func (b *bench) pool(name, settings string) {
+	b.Helper()
+	if a := b.call("PUT", "/v1/pools/"+name, adminToken, settings); a.status > 299 {
+		b.Fatalf("%s: %d: %s", a.what, a.status, a.body)
+	}
+}
+
+// batch creates a batch and returns its number.
+func (b *bench) batch(body string) int64 {
+	b.Helper()
+	var made struct{ ID, Tasks int64 }
+	b.call("POST", "/v1/batches", adminToken, body).must(201).into(&made)
+	return made.ID
+}
+
+// grant is a task that was granted.
+type grant struct {
+	ID, Token int64
+	Slot      int
+	Attempt   int
+}
+
+// granted reports idle and expects a task.
+func (b *bench) granted(device string) grant {
+	b.Helper()
+	var reply struct {
+		Reason string
+		Task   grant
+	}
+	for try := 0; try == 0 || reply.Reason == "unavailable" && try < 5; try++ { // a device sends again
+		b.report(device, `{"id":"g"}`).must(200).into(&reply)
+	}
+	if reply.Reason != "granted" {
+		b.Fatalf("%s: reason %s, want granted", device, reply.Reason)
+	}
+	return reply.Task
+}
+
+func (g grant) result(status, more string) string {
+	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}],"accept":false}`, g.ID, g.Token, status, more)
+}
+
+// token makes an operator token of a role.
+func (b *bench) token(role string) string {
+	b.Helper()
+	secret := credentials.NewToken()
+	hash := credentials.HashToken(secret)
+	if _, err := b.store.CreateToken(b.Context(), "test", store.Token{Name: role + " " + rand.Text(), Role: role}, hash[:]); err != nil {
+		b.Fatal(err)
+	}
+	return secret
+}
+
+// caller makes an operator token of the role caller with these patterns.
+func (b *bench) caller(patterns string) string {
+	b.Helper()
+	token, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"caller",`+patterns+`}`).must(201).fields()["token"].(string)
+	return token
+}
+
+// device creates a device and returns its token.
+func (b *bench) device(id string) string {
+	b.Helper()
+	token, _ := b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`"}`).must(201).fields()["token"].(string)
+	return token
+}
+
+// indent makes JSON comparable line by line.
+func indent(t *testing.T, text []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := json.Indent(&out, text, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	return append(bytes.TrimSpace(out.Bytes()), '\n')
+}
+
+// postAs sends a body with a content type; empty: none.
+func (b *bench) postAs(method, path, contentType, body string) answer {
+	b.Helper()
+	request, err := http.NewRequestWithContext(b.Context(), method, b.url+path, strings.NewReader(body))
+	if err != nil {
+		b.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+adminToken)
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
+	}
+	return b.do(request)
+}

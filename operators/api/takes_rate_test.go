@@ -1,0 +1,130 @@
+package api_test
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// taker is a program with a connection that it keeps.
+type taker struct {
+	conn net.Conn
+	in   *bufio.Reader
+	head string
+}
+
+func (b *bench) taker(token string) *taker {
+	b.Helper()
+	address := strings.TrimPrefix(b.url, "http://")
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = conn.Close() })
+	head := "POST /v1/limits/sms/take HTTP/1.1\r\nHost: " + address + "\r\nAuthorization: Bearer " + token + "\r\nContent-Type: application/json\r\n"
+	return &taker{conn, bufio.NewReader(conn), head}
+}
+
+func (t *taker) take(body string) error {
+	if _, err := io.WriteString(t.conn, fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", t.head, len(body), body)); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(t.in, nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%d: %s", answer.StatusCode, text)
+	}
+	return err
+}
+
+// cpu is what this process, and its Redis, used.
+func (b *bench) cpu() time.Duration {
+	b.Helper()
+	var own syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
+		b.Fatal(err)
+	}
+	used := time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	info, err := b.redis.InfoMap(b.Context(), "cpu").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, kind := range []string{"used_cpu_user", "used_cpu_sys"} {
+		var seconds float64
+		if _, err := fmt.Sscan(info["CPU"][kind], &seconds); err != nil {
+			b.Fatal(err)
+		}
+		used += time.Duration(seconds * float64(time.Second))
+	}
+	return used
+}
+
+// How fast a set answers over HTTP, with the client, the server and Redis on this machine:
+//
+//	TAKES=1 go test ./operators/api -run 'TestTakesASecond$' -v
+//
+// The time of the processors for a take says on a busy machine what an idle one could do.
+func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
+	if os.Getenv("TAKES") == "" {
+		t.Skip("a measurement: set TAKES=1")
+	}
+	const connections, takes = 32, 60_000
+	b := servers(t)
+	b.limitSet("sms", `{"limits":[{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":20,"per_ms":60000}]}]}`)
+	if err := b.dispatcher.Devices.FollowTokens(t.Context()); err != nil { // as a pass does
+		t.Fatal(err)
+	}
+	caller := b.caller(`"limit_sets":["*"]`)
+	body := func(n int64) string { return fmt.Sprintf(`{"facts":{"phone":"+49 %d","user":"ann"}}`, n%10_000) }
+	alone := make([]time.Duration, 2000)
+	one := b.taker(caller)
+	for i := range alone {
+		started := time.Now()
+		if err := one.take(body(int64(i))); err != nil {
+			t.Fatal(err)
+		}
+		alone[i] = time.Since(started)
+	}
+	slices.SortFunc(alone, cmp.Compare[time.Duration])
+	var all sync.WaitGroup
+	var next atomic.Int64
+	all.Go(func() { // tokens are believed for seconds after a reading
+		pass := time.NewTicker(time.Second)
+		defer pass.Stop()
+		for next.Load() < takes {
+			_ = b.dispatcher.Devices.FollowTokens(t.Context())
+			<-pass.C
+		}
+	})
+	before, started := b.cpu(), time.Now()
+	for range connections {
+		one := b.taker(caller)
+		all.Go(func() {
+			for n := next.Add(1); n <= takes; n = next.Add(1) {
+				if err := one.take(body(n)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	took, used := time.Since(started), b.cpu()-before
+	t.Logf("%.0f takes/s on %d connections; %s of processors for each, so at most %.0f/s on two; alone p50 %s, p99 %s",
+		takes/took.Seconds(), connections, used/takes, 2/(used/takes).Seconds(), alone[len(alone)/2], alone[len(alone)*99/100])
+}

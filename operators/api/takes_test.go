@@ -1,0 +1,531 @@
+package api_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// aSet allows three a minute to each phone, and five a day to each user and country.
+func aSet() string {
+	return `{"limits":[
+	{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":60000},{"max":50,"per_ms":86400000}]},
+	{"name":"daily","per":"facts.user,facts.country","algorithm":"calendar","period":"day","timezone":"` + testservers.NoonZone() + `","max":5}]}`
+}
+
+func (b *bench) limitSet(name, settings string) {
+	b.Helper()
+	b.call("PUT", "/v1/limits/"+name, adminToken, settings).must(201)
+}
+
+// taken is an answer to a take.
+type taken struct {
+	Allowed   bool
+	Cost      int64
+	Limits    []standing
+	RefusedBy string     `json:"refused_by"`
+	RetryMS   int64      `json:"retry_after_ms"`
+	Since     *time.Time `json:"counted_since"`
+	Repeated  bool
+	Unchecked bool
+}
+
+type standing struct {
+	Policy         string
+	Window         int
+	Max, Remaining int64
+	ResetMS        int64 `json:"reset_ms"`
+}
+
+func (b *bench) take(set, body string) (t taken) {
+	b.Helper()
+	b.call("POST", "/v1/limits/"+set+"/take", adminToken, body).must(200).into(&t)
+	return t
+}
+
+func (b *bench) remaining(facts string) (left []int64) {
+	b.Helper()
+	var t taken
+	b.call("POST", "/v1/limits/sms/peek", adminToken, `{"facts":`+facts+`}`).must(200).into(&t)
+	for _, l := range t.Limits {
+		left = append(left, l.Remaining)
+	}
+	return left
+}
+
+func TestTakesAreCountedByEachPolicy(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitSet("sms", aSet())
+		ann := `"facts":{"phone":"+49 1","user":"ann"}`
+		first := b.take("sms", `{`+ann+`}`)
+		if !first.Allowed || first.Cost != 1 || first.RefusedBy != "" || first.RetryMS != 0 || first.Unchecked || len(first.Limits) != 2 {
+			b.Fatalf("the first: %+v", first)
+		}
+		if got := first.Limits[0]; got != (standing{"per-phone", 0, 3, 2, got.ResetMS}) || got.ResetMS < 59_000 || got.ResetMS > 60_000 {
+			b.Errorf("of the phone: %+v", got)
+		}
+		if first.Since == nil || time.Since(*first.Since).Abs() > time.Minute {
+			b.Errorf("a set that is new counts since %v", first.Since)
+		}
+		if two := b.take("sms", `{"cost":2,`+ann+`}`); !two.Allowed || two.Limits[0].Remaining != 0 || two.Limits[1].Remaining != 2 {
+			b.Errorf("two more: %+v", two)
+		}
+		full := b.take("sms", `{`+ann+`}`)
+		if full.Allowed || full.RefusedBy != "per-phone" || full.RetryMS < 50_000 || full.RetryMS > 60_000 || full.Limits[1].Remaining != 2 {
+			b.Errorf("a fourth: %+v", full)
+		}
+		if other := b.take("sms", `{"facts":{"phone":"+49 2","user":"ann"},"cost":2}`); !other.Allowed || other.Limits[0].Remaining != 1 || other.Limits[1].Remaining != 0 {
+			b.Errorf("of another phone: %+v", other)
+		}
+		if daily := b.take("sms", `{"facts":{"phone":"+49 3","user":"ann"}}`); daily.Allowed || daily.RefusedBy != "daily" || daily.RetryMS > 86_400_000 {
+			b.Errorf("of a third phone: %+v", daily)
+		}
+		if got := fmt.Sprint(b.remaining(`{"phone":"+49 3","user":"bob"}`)); got != "[3 5]" {
+			b.Errorf("peeked at what nobody used: %s", got)
+		}
+		for _, e := range list(b.get("/v1/events").must(200).fields(), "events") {
+			if kind := object(e)["kind"]; kind != "limit_set.created" {
+				b.Errorf("a take left an event: %v", e)
+			}
+		}
+	})
+}
+
+// An id counts once, also of requests that meet; other facts are another take.
+func TestATakeSentAgainIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitSet("sms", aSet())
+		const body = `{"id":"m-1","facts":{"phone":"a","user":7}}`
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		repeated := 0
+		for range 6 {
+			all.Go(func() {
+				got := b.take("sms", body)
+				mu.Lock()
+				defer mu.Unlock()
+				if !got.Allowed {
+					b.Errorf("sent again: %+v", got)
+				}
+				if got.Repeated {
+					repeated++
+				}
+			})
+		}
+		all.Wait()
+		if left := fmt.Sprint(b.remaining(`{"phone":"a","user":"7"}`)); repeated != 5 || left != "[2 4]" {
+			b.Errorf("%d repeated, %s left", repeated, left)
+		}
+		if got := b.take("sms", `{"id":"m-1","facts":{"phone":"b","user":7}}`); got.Repeated {
+			b.Errorf("of other facts: %+v", got)
+		}
+	})
+}
+
+// Two costs of one id would be counted each time that they are sent in turns.
+func TestAnIDHasOneCost(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitSet("sms", aSet())
+		const one, two = `{"id":"m-1","facts":{"phone":"a"}}`, `{"id":"m-1","facts":{"phone":"a"},"cost":2}`
+		b.take("sms", one)
+		for _, verb := range []string{"take", "peek", "take?status=429"} {
+			b.call("POST", "/v1/limits/sms/"+verb, adminToken, two).problem(422, "invalid_field").names(b.T, "cost:")
+		}
+		b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+one+`,`+two+`]}`).problem(422, "invalid_field").names(b.T, "takes[1].cost:")
+		if got := b.take("sms", one); !got.Repeated || got.Limits[0].Remaining != 2 {
+			b.Errorf("sent again: %+v", got)
+		}
+		b.call("POST", "/v1/limits/sms/return", adminToken, one).must(200)
+		if got := b.take("sms", two); !got.Allowed || got.Repeated || got.Limits[0].Remaining != 1 {
+			b.Errorf("another cost of what was given back whole: %+v", got)
+		}
+	})
+}
+
+// Programs that number alike take each for itself, and give back what is their own.
+func TestIDsAreEachCallersOwn(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms", aSet())
+	const body = `{"id":"1","facts":{"phone":"a"}}`
+	gateways := []string{b.caller(`"limit_sets":["sms"]`), b.caller(`"limit_sets":["sms"]`)}
+	for i, token := range gateways {
+		var got taken
+		b.call("POST", "/v1/limits/sms/take", token, body).must(200).into(&got)
+		if got.Repeated || got.Limits[0].Remaining != int64(2-i) {
+			t.Errorf("caller %d: %+v", i, got)
+		}
+	}
+	var got struct{ Returned int64 }
+	if b.call("POST", "/v1/limits/sms/return", adminToken, body).must(200).into(&got); got.Returned != 0 {
+		t.Errorf("%d given back of a take of another caller", got.Returned)
+	}
+	b.call("POST", "/v1/limits/sms/return", gateways[0], body).must(200)
+	if left := fmt.Sprint(b.remaining(`{"phone":"a"}`)); left != "[2 4]" {
+		t.Errorf("%s left", left)
+	}
+}
+
+func TestManyTakesStandAlone(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms", aSet())
+	one := `{"facts":{"phone":"a"}}`
+	var answer struct{ Takes []taken }
+	b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+strings.Repeat(one+",", 4)+`{"facts":{"phone":"b"},"cost":1}]}`).must(200).into(&answer)
+	var allowed []bool
+	for _, t := range answer.Takes {
+		allowed = append(allowed, t.Allowed)
+	}
+	if !slices.Equal(allowed, []bool{true, true, true, false, true}) {
+		t.Errorf("%v", allowed)
+	}
+}
+
+func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms", aSet())
+	b.take("sms", `{"id":"m-1","facts":{"phone":"a"},"cost":3}`)
+	for _, test := range []struct {
+		body string
+		want int64
+	}{
+		{`{"id":"m-1","facts":{"phone":"a"},"cost":2}`, 2},
+		{`{"id":"m-1","facts":{"phone":"a"},"cost":2}`, 2}, // sent again
+		{`{"id":"m-1","facts":{"phone":"b"},"cost":1}`, 0},
+		{`{"id":"m-2","facts":{"phone":"a"},"cost":1}`, 0},
+	} {
+		var got struct{ Returned int64 }
+		if b.call("POST", "/v1/limits/sms/return", adminToken, test.body).must(200).into(&got); got.Returned != test.want {
+			t.Errorf("%s: %d, want %d", test.body, got.Returned, test.want)
+		}
+	}
+	if left := fmt.Sprint(b.remaining(`{"phone":"a"}`)); left != "[2 4]" {
+		t.Errorf("%s left", left)
+	}
+	b.call("POST", "/v1/limits/sms/return", adminToken, `{"facts":{"phone":"a"}}`).problem(422, "invalid_field").names(t, "id:")
+}
+
+// The style of HTTP: 429, Retry-After and the RateLimit fields.
+func TestTheStatusSaysWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms", aSet())
+	const path, body = "/v1/limits/sms/take?status=429", `{"facts":{"phone":"a"}}`
+	a := b.call("POST", path, adminToken, strings.Replace(body, "}}", `},"cost":3}`, 1)).must(200)
+	if got, want := a.header.Get("RateLimit-Policy"), `"per-phone";q=3;w=60, "daily";q=5`; got != want {
+		t.Errorf("RateLimit-Policy: %s, want %s", got, want)
+	}
+	if got := a.header.Get("RateLimit"); !strings.HasPrefix(got, `"per-phone";r=0;t=60, "daily";r=2;t=`) {
+		t.Errorf("RateLimit: %s", got)
+	}
+	a = b.call("POST", path, adminToken, body)
+	a.problem(429, "limited").names(t, "per-phone")
+	var got taken
+	if a.into(&got); got.Allowed || got.RefusedBy != "per-phone" || a.header.Get("Retry-After") != "60" || !strings.Contains(a.header.Get("RateLimit"), `"per-phone";r=0;t=60`) {
+		t.Errorf("refused: %+v, %v", got, a.header)
+	}
+	b.call("POST", path, adminToken, `{"takes":[{}]}`).problem(422, "invalid_field").names(t, "query.status")
+	b.call("POST", "/v1/limits/sms/take?status=500", adminToken, body).problem(422, "invalid_field").names(t, "query.status")
+}
+
+func TestBadTakesNameTheirField(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms", aSet())
+	many := strings.TrimSuffix(strings.Repeat(`{},`, 101), ",")
+	var facts []string
+	for i := range 33 {
+		facts = append(facts, fmt.Sprintf(`"f%d":1`, i))
+	}
+	for body, want := range map[string]struct {
+		status int
+		code   string
+		names  string
+	}{
+		`{`:                        {400, "invalid_request", "body"},
+		``:                         {400, "invalid_request", "body"},
+		`[]`:                       {400, "invalid_request", "body"},
+		`{} {}`:                    {400, "invalid_request", "more than one"},
+		`{"facts":{"a":1,"a":2}}`:  {400, "invalid_request", "facts.a"},
+		`{"facts":{"a":"\u0000"}}`: {400, "invalid_request", "U+0000"},
+		`{"fact":{}}`:              {400, "unknown_field", "fact"},
+		`{"Facts":{}}`:             {400, "unknown_field", "Facts"},
+		`{"cost":"1"}`:             {422, "invalid_field", "cost"},
+		`{"id":5}`:                 {422, "invalid_field", "id"},
+		`{"cost":0}`:               {422, "invalid_field", "cost: 1 to 1000"},
+		`{"cost":1001}`:            {422, "invalid_field", "cost: 1 to 1000"},
+		`{"cost":4}`:               {422, "invalid_field", "cost: policy per-phone allows a cost of 3 at most"},
+		`{"facts":{"a":{}}}`:       {422, "invalid_field", "facts.a"},
+		`{"facts":{"a":null}}`:     {422, "invalid_field", "facts.a"},
+		`{"facts":{"":1}}`:         {422, "invalid_field", "facts: names"},
+		`{"facts":{` + strings.Join(facts, ",") + `}}`:        {422, "invalid_field", "facts: at most 32"},
+		`{"facts":{"a":"` + strings.Repeat("x", 1025) + `"}}`: {422, "invalid_field", "facts.a: at most 1024"},
+		`{"id":"` + strings.Repeat("x", 129) + `"}`:           {422, "invalid_field", "id: at most 128"},
+		`{"takes":[]}`:                   {422, "invalid_field", "takes: 1 to 100"},
+		`{"takes":[` + many + `]}`:       {422, "invalid_field", "takes: 1 to 100"},
+		`{"takes":[{}],"cost":1}`:        {422, "invalid_field", "takes: not beside"},
+		`{"takes":[{},{"cost":4}]}`:      {422, "invalid_field", "takes[1].cost"},
+		`{"takes":[{"facts":{"a":[]}}]}`: {422, "invalid_field", "takes[0].facts.a"},
+	} {
+		b.call("POST", "/v1/limits/sms/take", adminToken, body).problem(want.status, want.code).names(t, want.names)
+	}
+	b.postAs("POST", "/v1/limits/sms/take", "text/plain", `{}`).problem(415, "unsupported_media_type")
+	b.call("POST", "/v1/limits/none/take", adminToken, `{}`).problem(404, "not_found")
+	b.call("POST", "/v1/limits/sms/take", adminToken, `{"id":"`+strings.Repeat("x", 1<<20)+`"}`).problem(413, "body_too_large")
+	for query, names := range map[string]string{"limit=0": "query.limit", "limit=x": "query.limit", "limit=101": "query.limit", "facts.a=1&facts.a=2": "query.facts.a", "facts.=1": "facts: names"} {
+		b.get("/v1/limits/sms/usage?"+query).problem(422, "invalid_field").names(t, names)
+	}
+	if left := fmt.Sprint(b.remaining(`{}`)); left != "[3 5]" {
+		t.Errorf("something was counted: %s", left)
+	}
+}
+
+// A caller sees nothing but the sets of its token, and is not told which others there are.
+func TestCallersTakeFromTheirSets(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms-eu", aSet())
+	b.limitSet("calls", aSet())
+	caller := b.caller(`"limit_sets":["sms-*"],"pools":["calls"]`)
+	b.call("POST", "/v1/limits/sms-eu/take", caller, `{}`).must(200)
+	b.call("GET", "/v1/limits/sms-eu/usage", caller, nil).must(200)
+	b.call("POST", "/v1/limits/sms-none/take", caller, `{}`).problem(404, "not_found")
+	for _, set := range []string{"calls", "none"} {
+		for _, call := range []string{"POST take", "POST peek", "POST return", "GET usage"} {
+			method, verb, _ := strings.Cut(call, " ")
+			b.call(method, "/v1/limits/"+set+"/"+verb, caller, nil).problem(403, "forbidden").names(t, "other pools and limit sets")
+		}
+	}
+	for _, path := range []string{"/v1/limits", "/v1/limits/sms-eu", "/v1/pools", "/v1/events"} {
+		b.call("GET", path, caller, nil).problem(403, "forbidden")
+	}
+	viewer := b.token("viewer")
+	b.call("GET", "/v1/limits/calls/usage", viewer, nil).must(200)
+	b.call("POST", "/v1/limits/calls/take", viewer, `{}`).problem(403, "forbidden")
+}
+
+func TestUsageIsThatOfTheSubject(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms", aSet())
+	for phone, cost := range map[string]int{"a": 3, "b": 1} {
+		b.take("sms", fmt.Sprintf(`{"facts":{"phone":%q,"user":"ann"},"cost":%d}`, phone, cost))
+	}
+	type use struct {
+		Policy, Subject      string
+		Used, Max, Remaining int64
+	}
+	var shown struct{ Usage, Highest []use }
+	b.get("/v1/limits/sms/usage?facts.phone=a&facts.user=ann").must(200).into(&shown)
+	if len(shown.Usage) != 2 || shown.Usage[0] != (use{"per-phone", shown.Usage[0].Subject, 3, 3, 0}) || shown.Usage[1].Used != 4 || shown.Highest != nil {
+		t.Errorf("%+v", shown)
+	}
+	shown.Usage = nil
+	b.get("/v1/limits/sms/usage?limit=2").must(200).into(&shown)
+	if len(shown.Highest) != 2 || shown.Highest[0].Used != 3 || shown.Highest[1].Used != 4 || shown.Usage != nil {
+		t.Errorf("highest: %+v", shown)
+	}
+}
+
+// TestASetRevealsFactsWhereItSaysSo: and drops nothing, as nothing waits in it.
+func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	const policies = `{"limits":[{"name":"open","per":"facts.phone","algorithm":"fixed","per_ms":60000,"max":3,"reveal":true},
+		{"name":"closed","per":"facts.phone","algorithm":"fixed","per_ms":60000,"max":4}]}`
+	b.limitSet("sms", policies)
+	b.take("sms", `{"facts":{"phone":"+49 <1>"}}`)
+	for _, query := range []string{"", "?facts.phone=%2B49%20%3C1%3E"} {
+		var shown operators.Usage
+		b.get("/v1/limits/sms/usage" + query).must(200).into(&shown)
+		uses := append(shown.Highest, shown.Usage...)
+		if len(uses) != 2 || uses[0].Subject != "facts.phone=+49 <1>" || !strings.HasPrefix(uses[1].Subject, "facts.phone#") {
+			t.Errorf("%q: %+v", query, uses)
+		}
+		for _, use := range uses {
+			if use.Owner != "limit set sms" || use.Allows != fmt.Sprintf("%d per 1m0s", use.Max) {
+				t.Errorf("%+v", use)
+			}
+		}
+	}
+	for _, said := range []string{"wait", "drop"} {
+		body := strings.Replace(policies, `"reveal":true`, `"on_limited":"`+said+`"`, 1)
+		b.call("PUT", "/v1/limits/sms", adminToken, body).problem(422, "invalid_field").names(t, "limits[0].on_limited: not in a set")
+	}
+}
+
+// A policy reveals facts of all callers: one of them sees no more than digests of those.
+func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.limitSet("sms", strings.ReplaceAll(aSet(), `"name":`, `"reveal":true,"name":`))
+	b.take("sms", `{"facts":{"phone":"+49 1","user":"ann"}}`)
+	caller := b.caller(`"limit_sets":["sms"]`)
+	const highest, own = "/v1/limits/sms/usage", "/v1/limits/sms/usage?facts.phone=%2B49%201&facts.user=ann"
+	for _, test := range []struct{ token, path, want, not string }{
+		{b.token("viewer"), highest, "facts.phone=+49 1", "#"},
+		{caller, highest, `"facts.phone#`, "+49"},
+		{caller, highest, `"facts.user facts.country#`, "ann"},
+		{caller, own, "facts.phone=+49 1", "#"}, // it knows them
+	} {
+		text := string(b.call("GET", test.path, test.token, nil).must(200).body)
+		if !strings.Contains(text, test.want) || strings.Contains(text, test.not) {
+			t.Errorf("%s, want %s in it and no %s: %s", test.path, test.want, test.not, text)
+		}
+	}
+}
+
+// A set needs nothing to begin with, and begins empty when Redis lost its data; it says so until
+// its windows are whole.
+func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitSet("sms", aSet())
+		b.limitSet("short", `{"limits":[{"name":"n","per":"facts.a","algorithm":"sliding","windows":[{"max":9,"per_ms":50}]}]}`)
+		for begun := time.Now(); b.take("short", `{}`).Since != nil; {
+			if time.Since(begun) > patience {
+				b.Fatal("the window is never whole")
+			}
+		}
+		const body = `{"id":"1","facts":{"phone":"a"},"cost":3}`
+		before := b.take("sms", body)
+		if err := b.redis.FlushDB(b.Context()).Err(); err != nil {
+			b.Fatal(err)
+		}
+		after := b.take("sms", body)
+		if !after.Allowed || after.Repeated || after.Limits[0].Remaining != 0 || before.Since == nil || after.Since == nil || after.Since.Before(*before.Since) {
+			b.Errorf("before %+v, after %+v", before, after)
+		}
+		if since := b.take("short", `{}`).Since; since == nil {
+			b.Error("a set whose counts were lost says that its window is whole")
+		}
+	})
+}
+
+// With Redis away the policies say what becomes of a take, and it is counted.
+func TestTakesWithoutRedis(t *testing.T) {
+	t.Parallel()
+	b := servers(t)
+	policy := func(name, onError string) string {
+		return fmt.Sprintf(`{"name":%q,"per":"facts.a","algorithm":"fixed","max":5,"per_ms":1000,"on_error":%q}`, name, onError)
+	}
+	b.limitSet("open", `{"limits":[`+policy("one", "open")+`,`+policy("two", "open")+`]}`)
+	b.limitSet("closed", `{"limits":[`+policy("one", "open")+`,`+policy("two", "closed")+`]}`)
+	if err := b.redis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.take("open", `{"facts":{"a":1}}`); !got.Allowed || !got.Unchecked || got.RetryMS != 0 || len(got.Limits) != 0 {
+		t.Errorf("open: %+v", got)
+	}
+	if got := b.take("closed", `{"facts":{"a":1}}`); got.Allowed || !got.Unchecked || got.RetryMS <= 0 || got.RefusedBy != "" {
+		t.Errorf("closed: %+v", got)
+	}
+	a := b.call("POST", "/v1/limits/closed/take?status=429", adminToken, `{}`)
+	a.problem(503, "unavailable")
+	if a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	b.call("POST", "/v1/limits/open/return", adminToken, `{"id":"x"}`).problem(503, "unavailable").names(t, "Redis")
+	b.get("/v1/limits/open/usage").problem(503, "unavailable").names(t, "Redis")
+	text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+	for _, want := range []string{
+		`{kind="",outcome="unchecked_allowed",policy="",set="open"} 1`, `{kind="",outcome="unchecked_refused",policy="",set="closed"} 2`,
+		`{kind="",outcome="allowed",policy="",set="open"} 0`,
+	} {
+		if !strings.Contains(text, "dispatcher_limit_takes_total"+want+"\n") {
+			t.Errorf("not counted: %s", want)
+		}
+	}
+}
+
+// The metric counts a refused take by the policy in refused_by, and by the kind of that policy.
+func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
+	t.Parallel()
+	forBackends(t, func(b *bench) {
+		b.limitSet("sms", `{"limits":[
+			{"name":"same","algorithm":"duplicate","max":1,"per_ms":3600000},
+			{"name":"hourly","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":86400000}]},
+			{"name":"burst","per":"facts.phone,facts.app","algorithm":"fixed","max":1,"per_ms":7200000},
+			{"name":"monthly","per":"facts.country","algorithm":"calendar","period":"month","max":4,"timezone":"Asia/Shanghai"}]}`)
+		for i, c := range []struct{ facts, by string }{
+			{`{"phone":"1","app":"a"}`, ""},
+			{`{"phone":"1","app":"a","n":"2"}`, "burst"},
+			{`{"phone":"1","app":"b"}`, ""},
+			{`{"phone":"1","app":"c"}`, ""},
+			{`{"phone":"1","app":"d"}`, "hourly"},
+			{`{"phone":"2"}`, ""},
+			{`{"phone":"3"}`, "monthly"},
+			{`{"phone":"3","n":"2"}`, "monthly"},
+		} {
+			if got := b.take("sms", `{"facts":`+c.facts+`}`); got.RefusedBy != c.by || got.Allowed != (c.by == "") {
+				b.Fatalf("take %d: %+v, want refused by %q", i, got, c.by)
+			}
+		}
+		b.limitSet("mail", `{"limits":[{"name":"same","algorithm":"duplicate","max":1,"per_ms":3600000}]}`)
+		for range 3 {
+			b.take("mail", `{"facts":{"to":"ann"}}`)
+		}
+		text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+		for _, want := range []string{
+			`{kind="",outcome="allowed",policy="",set="sms"} 4`, `{kind="duplicate",outcome="refused",policy="same",set="sms"} 0`,
+			`{kind="window",outcome="refused",policy="burst",set="sms"} 1`, `{kind="window",outcome="refused",policy="hourly",set="sms"} 1`,
+			`{kind="quota",outcome="refused",policy="monthly",set="sms"} 2`, `{kind="duplicate",outcome="refused",policy="same",set="mail"} 2`,
+		} {
+			if !strings.Contains(text, "dispatcher_limit_takes_total"+want+"\n") {
+				b.Errorf("not counted: %s", want)
+			}
+		}
+		b.call("DELETE", "/v1/limits/sms", adminToken, nil).must(204)
+		if text = string(b.call("GET", "/metrics", "", nil).must(200).body); strings.Contains(text, `set="sms"`) {
+			b.Error("the metric has a set that was deleted")
+		}
+	})
+}
+
+// A replica that knew a set takes by its new policies once it has followed, and knows when it is gone.
+func TestReplicasFollowLimitSets(t *testing.T) {
+	t.Parallel()
+	forServers(t, func(b *bench) {
+		b.limitSet("sms", aSet())
+		url := b.serve(b.newAPI(func(s *setup) { s.dispatcher.Registerer = nil }).Handler())
+		follow := b.dispatcher.Policies.Sets.Follow // that of the other one, whose dispatcher is the last
+		at := func(status int) (got taken) {
+			b.Helper()
+			a := b.callAt(url, "POST", "/v1/limits/sms/peek", adminToken, `{}`).must(status)
+			if status == http.StatusOK {
+				a.into(&got)
+			}
+			return got
+		}
+		if got := at(200); got.Limits[0].Max != 3 {
+			b.Fatalf("%+v", got)
+		}
+		b.call("PUT", "/v1/limits/sms", adminToken, strings.Replace(aSet(), `"max":3`, `"max":4`, 1)).must(200)
+		if got := b.remaining(`{}`); got[0] != 4 {
+			b.Errorf("the replica that changed it: %v", got)
+		}
+		if err := follow(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		if got := at(200); got.Limits[0].Max != 4 {
+			b.Errorf("the other one: %+v", got)
+		}
+		b.call("DELETE", "/v1/limits/sms", adminToken, nil).must(204)
+		if err := follow(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		at(404)
+	})
+}

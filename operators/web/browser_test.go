@@ -1,0 +1,250 @@
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// tab is a page of a browser that complains about nothing: whatever is on its
+// console in the end fails the test, and so does a dialog.
+type tab struct {
+	*testing.T
+	ctx context.Context //nolint:containedctx // chromedp's handle of the tab
+
+	mu         sync.Mutex
+	complaints []string
+	forgiven   []string // parts of those that are expected
+}
+
+// chromium is the browser of all tests of this package: each has tabs in a context of
+// its own there, with its own cookies. The zero value is ready.
+type chromium struct {
+	once sync.Once
+	ctx  context.Context //nolint:containedctx // chromedp's handle of the browser
+	err  error
+	end  func()
+}
+
+func (c *chromium) start(t *testing.T) context.Context {
+	t.Helper()
+	path := testservers.Need(t, "chromium")
+	c.once.Do(func() {
+		options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU)
+		allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
+		ctx, done := chromedp.NewContext(allocated)
+		c.ctx, c.end = ctx, func() { done(); end() }
+		c.err = chromedp.Do(ctx, chromedp.Navigate("about:blank")) // it lives as long as its first tab
+	})
+	if c.err != nil {
+		t.Fatal(c.err)
+	}
+	return c.ctx
+}
+
+func (c *chromium) Close() {
+	if c.end != nil {
+		c.end()
+	}
+}
+
+// browse opens a tab that shares nothing with those of other tests.
+func browse(t *testing.T) *tab {
+	t.Helper()
+	ctx, done := chromedp.NewContext(browser.start(t), chromedp.WithNewBrowserContext())
+	t.Cleanup(done)
+	return newTab(t, ctx)
+}
+
+// another tab, with the same cookies.
+func (b *tab) another() *tab {
+	ctx, done := chromedp.NewContext(b.ctx)
+	b.Cleanup(done)
+	return newTab(b.T, ctx)
+}
+
+func newTab(t *testing.T, ctx context.Context) *tab {
+	t.Helper()
+	b := &tab{T: t, ctx: ctx}
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil { // the tab lives as long as this ctx
+		t.Fatal(err)
+	}
+	console := chromedp.Console(ctx)
+	go func() {
+		for m, err := range console {
+			if err != nil {
+				return
+			}
+			if strings.HasPrefix(m.Text, "Autofocus processing was blocked") {
+				continue // the test was quicker than the page
+			}
+			b.complain(string(m.Type) + ": " + m.Text + " " + m.URL)
+		}
+	}()
+	dialogs := chromedp.Events(ctx, page.JavascriptDialogOpening)
+	go func() {
+		for d, err := range dialogs {
+			if err != nil {
+				return
+			}
+			b.complain("dialog: " + d.Message)
+			_, _ = chromedp.Call(ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{})
+		}
+	}()
+	t.Cleanup(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, about := range b.complaints {
+			if !slices.ContainsFunc(b.forgiven, func(part string) bool { return strings.Contains(about, part) }) {
+				t.Errorf("on the console: %s", about)
+			}
+		}
+	})
+	return b
+}
+
+func (b *tab) complain(about string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.complaints = append(b.complaints, about)
+}
+
+// forgive says what is expected to be on the console: the browser may tell of it
+// before the test says so, or after.
+func (b *tab) forgive(part string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forgiven = append(b.forgiven, part)
+}
+
+func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 2*patience)
+	defer cancel()
+	for _, action := range actions {
+		err := chromedp.Do(ctx, action)
+		// A page may replace what was just found: nothing is done to it yet then.
+		for err != nil && strings.Contains(err.Error(), "Could not find node") {
+			err = chromedp.Do(ctx, action)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func (b *tab) open(url string) {
+	b.Helper()
+	b.do(chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("main")))
+}
+
+// ask evaluates an expression of the page.
+func ask[T any](b *tab, expression string) T {
+	b.Helper()
+	value, err := evaluate[T](b, expression)
+	if err != nil {
+		b.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+func evaluate[T any](b *tab, expression string) (value T, err error) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+}
+
+func (b *tab) text(selector string) string {
+	b.Helper()
+	return ask[string](b, fmt.Sprintf("(document.querySelector(%q) || {textContent: ''}).textContent", selector))
+}
+
+// until waits until an expression is true in the page. While the browser goes
+// from one page to the next there is none to ask.
+func (b *tab) until(expression string) {
+	b.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	guarded := "(() => { try { return !!(" + expression + "); } catch { return false; } })()"
+	holds := func() bool {
+		yes, err := evaluate[bool](b, guarded)
+		return err == nil && yes
+	}
+	for !holds() {
+		select {
+		case <-deadline.C:
+			b.Fatalf("waited in vain for %s; the page: %.3000s", expression, ask[string](b, "document.body.innerText"))
+		case <-tick.C:
+		}
+	}
+}
+
+// click clicks what the selector finds, as a person would.
+func (b *tab) click(selector string) {
+	b.Helper()
+	b.do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// look is how a page is shown.
+type look struct {
+	name, scheme  string
+	width, height int64
+	forced        string // "active": with the colours of the system
+}
+
+// shoot shows the page wide and narrow, and it fits. It keeps pictures of that, light and
+// dark, in the folder WEB_SHOTS: a picture takes the time of ten pages.
+func (b *tab) shoot(name string) {
+	b.Helper()
+	for _, look := range []look{{"light", "light", 1440, 1000, ""}, {"dark", "dark", 1440, 1000, ""}, {"narrow", "light", 390, 860, ""}, {"narrow-dark", "dark", 390, 860, ""}} {
+		dir := os.Getenv("WEB_SHOTS")
+		if dir == "" && look.scheme == "dark" {
+			continue // as wide as the light one
+		}
+		b.look(look)
+		if wide := ask[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
+			b.Errorf("%s is %d wide on a screen of %d", name, wide, look.width)
+		}
+		if dir != "" {
+			b.keep(filepath.Join(dir, name+"-"+look.name+".png"))
+		}
+	}
+}
+
+// look shows the page so.
+func (b *tab) look(l look) {
+	b.Helper()
+	b.do(chromedp.EmulateViewport(l.width, l.height))
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: l.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}, {Name: "forced-colors", Value: l.forced}},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// keep writes a picture of the page to a file.
+func (b *tab) keep(file string) {
+	b.Helper()
+	image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(file, image, 0o600); err != nil {
+		b.Fatal(err)
+	}
+}

@@ -1,0 +1,78 @@
+package web_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/operators/web"
+)
+
+// foreign is a request that a page of another site can make the browser of its reader send.
+type foreign struct {
+	method, path string
+	header       map[string]string
+	body         string
+}
+
+func foreigners() map[string]foreign {
+	form := url.Values{"token": {"wrong"}}.Encode()
+	crossSite := map[string]string{"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "cross-site"}
+	return map[string]foreign{
+		"an image of a link":                 {"GET", "/sign-in?link=x", nil, ""},
+		"an image with a token":              {"GET", "/sign-in?token=wrong", nil, ""},
+		"a form":                             {"POST", "/sign-in", crossSite, form},
+		"a form over plain HTTP":             {"POST", "/sign-in", map[string]string{"Content-Type": crossSite["Content-Type"], "Origin": "http://evil.example"}, form},
+		"a form of a page in a sandbox":      {"POST", "/sign-in", map[string]string{"Content-Type": crossSite["Content-Type"], "Origin": "null"}, form},
+		"a form of a neighbour":              {"POST", "/sign-in", map[string]string{"Content-Type": crossSite["Content-Type"], "Sec-Fetch-Site": "same-site"}, form},
+		"a form to the API":                  {"POST", "/v1/tokens", crossSite, form},
+		"a form to the reports":              {"POST", "/v1/devices/d-1/report", crossSite, form},
+		"an image of a page, a wrong cookie": {"GET", "/pools/p", map[string]string{"Cookie": "__Host-dispatcher=wrong"}, ""},
+		"an image of the API":                {"GET", "/v1/pools", map[string]string{"Cookie": "__Host-dispatcher=wrong"}, ""},
+		"an address with a password":         {"GET", "/v1/pools", map[string]string{"Authorization": "Basic d3Jvbmc6d3Jvbmc="}, ""},
+		"the preflight of a script":          {"OPTIONS", "/v1/pools", map[string]string{"Origin": "http://evil.example", "Access-Control-Request-Headers": "authorization"}, ""},
+		"a stream":                           {"GET", "/live?page=/", map[string]string{"Accept": "text/event-stream", "Cookie": "__Host-dispatcher=wrong"}, ""},
+	}
+}
+
+func (f foreign) send(b *bench) int {
+	b.Helper()
+	r, err := http.NewRequest(f.method, b.url+f.path, strings.NewReader(f.body))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, value := range f.header {
+		r.Header.Set(name, value)
+	}
+	status, _, _ := b.ask(r)
+	return status
+}
+
+// A page of another site cannot lock its reader out, whatever it makes the browser send.
+func TestForeignPagesLockNobodyOut(t *testing.T) {
+	t.Parallel()
+	for mode, change := range map[string]func(*web.Options){"serve": func(*web.Options) {}, "dev": linked} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			b := unvisited(t, change)
+			b.pool("p", 3)
+			for name, f := range foreigners() {
+				for range 11 {
+					if status := f.send(b); status == http.StatusTooManyRequests {
+						t.Fatalf("%s locks its reader out", name)
+					}
+				}
+				if status, _, _ := b.post("/sign-in", url.Values{"token": {adminToken}}, nil); status != http.StatusSeeOther {
+					t.Fatalf("the right token after %s: %d", name, status)
+				}
+			}
+			for range 10 {
+				b.post("/sign-in", url.Values{"token": {"wrong"}}, map[string]string{"Sec-Fetch-Site": "same-origin"})
+			}
+			if status, _, _ := b.post("/sign-in", url.Values{"token": {adminToken}}, nil); status != http.StatusTooManyRequests {
+				t.Errorf("after ten guesses on the page itself: %d", status)
+			}
+		})
+	}
+}

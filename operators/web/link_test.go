@@ -1,0 +1,113 @@
+package web_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/operators/web"
+)
+
+const linkSecret = "secret-of-the-link"
+
+func linked(o *web.Options) { o.Link = linkSecret }
+
+// TestALinkSignsInOnce, as dev prints it: a browser that has it open already goes
+// on, and another one learns what to do.
+func TestALinkSignsInOnce(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t, linked)
+	const path = "/sign-in?link=" + linkSecret
+	preview, err := http.NewRequest(http.MethodHead, b.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.ask(preview)
+	status, _, header := b.get(path)
+	cookies := (&http.Response{Header: header}).Cookies()
+	if status != http.StatusSeeOther || header.Get("Location") != "/" || len(cookies) != 1 {
+		t.Fatalf("the link: %d %v", status, header)
+	}
+	if status, text, _ := b.get("/", cookies[0]); status != http.StatusOK || !strings.Contains(text, "bootstrap") {
+		t.Errorf("with its session: %d", status)
+	}
+	if status, _, header := b.get(path, cookies[0]); status != http.StatusSeeOther || header.Get("Location") != "/" {
+		t.Errorf("again, from the same browser: %d %v", status, header)
+	}
+	status, text, header := b.get(path)
+	if status != http.StatusUnauthorized || header.Get("Set-Cookie") != "" || !strings.Contains(text, "This link was used") {
+		t.Errorf("again, from another one: %d %v", status, header)
+	}
+}
+
+// Any page can make a browser follow links: a wrong one locks nobody out.
+func TestAWrongLinkSignsNobodyInAndIsNoGuess(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t, linked)
+	for range 20 {
+		if status, text, header := b.get("/sign-in?link=" + adminToken); status != http.StatusUnauthorized || header.Get("Set-Cookie") != "" ||
+			!strings.Contains(text, "This link was used") {
+			t.Fatalf("the admin's token as a link: %d %v", status, header)
+		}
+	}
+	if status, _, header := b.get("/sign-in?link=" + linkSecret); status != http.StatusSeeOther || header.Get("Set-Cookie") == "" {
+		t.Errorf("the right link after wrong ones: %d", status)
+	}
+	b.session(adminToken)
+}
+
+// Only dev has links: serve shows the page as without one, and notes nothing.
+func TestWithoutALinkTheParameterIsIgnored(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	for _, link := range []string{linkSecret, adminToken, "x"} {
+		status, text, header := b.get("/sign-in?link=" + link)
+		if status != http.StatusOK || header.Get("Set-Cookie") != "" || strings.Contains(text, "This link was used") {
+			t.Errorf("link %q: %d %v", link, status, header)
+		}
+	}
+	var refused struct{ Events []struct{ Detail string } }
+	b.call("GET", "/v1/events?kind=access.refused", nil, &refused)
+	if len(refused.Events) != 0 {
+		t.Errorf("refusals: %v", refused.Events)
+	}
+}
+
+// TestNobodyOfThisMachineIsTrusted, by whichever name it asks: any site can have
+// one that leads here.
+func TestNobodyOfThisMachineIsTrusted(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t, linked)
+	for _, host := range []string{"", "localhost", "127.0.0.1", "a127.0.0.1b", "a127.0.0.1b:80", "[::1]", "evil.example"} {
+		r, err := http.NewRequest(http.MethodGet, b.url+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		if status, _, _ := b.ask(r); status != http.StatusSeeOther {
+			t.Errorf("asked as %q: %d", host, status)
+		}
+	}
+}
+
+// TestPlainHTTPIsSaid where no browser keeps the cookie: by any name but one that
+// is the machine's own, compared whole.
+func TestPlainHTTPIsSaid(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	for host, plain := range map[string]bool{
+		"localhost": false, "localhost:80": false, "127.0.0.1:80": false, "127.9.9.9": false, "[::1]": false, "[::1]:80": false,
+		"a127.0.0.1b": true, "a127.0.0.1b:80": true, "[::1]x": true, "[::1].evil.example": true, "localhost.evil.example": true,
+		"10.0.0.1:80": true, "dispatcher.example": true,
+	} {
+		r, err := http.NewRequest(http.MethodGet, b.url+"/sign-in", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		_, text, _ := b.ask(r)
+		if strings.Contains(text, "plain HTTP") != plain {
+			t.Errorf("asked as %q: plain is not %v", host, plain)
+		}
+	}
+}

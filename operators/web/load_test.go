@@ -1,0 +1,75 @@
+package web_test
+
+import (
+	"encoding/binary"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// statements counts, on each connection to Postgres, what is sent to be run.
+type statements struct{ atomic.Int64 }
+
+// connection looks at the messages of one: their type, four bytes of length,
+// and the rest. The first has no type. B binds a prepared statement, Q is a
+// plain one.
+func (s *statements) connection() func([]byte) {
+	var pending []byte
+	first := true
+	return func(chunk []byte) {
+		pending = append(pending, chunk...)
+		for {
+			head := 1
+			if first {
+				head = 0
+			}
+			if len(pending) < head+4 {
+				return
+			}
+			length := head + int(binary.BigEndian.Uint32(pending[head:]))
+			if len(pending) < length {
+				return
+			}
+			if !first && (pending[0] == 'B' || pending[0] == 'Q') {
+				s.Add(1)
+			}
+			first, pending = false, pending[length:]
+		}
+	}
+}
+
+// Fifty open pages ask Postgres as much as five: with a look at the log each page is read once at
+// most, however many have it open, and nothing is asked for a visitor. A busy machine reads pages
+// more seldom than it looks at the log, so statements are counted against both.
+func TestManyPagesAskPostgresOnce(t *testing.T) {
+	t.Parallel()
+	dsn := postgres.NewLedger(t)
+	var sent statements
+	_, rest, _ := strings.Cut(dsn, "@")
+	address, _, _ := strings.Cut(rest, "/")
+	proxy := testservers.NewProxy(t, address)
+	proxy.OnConnection(sent.connection)
+	b := replica(t, testbackends.Postgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), cache.NewDatabase(t))
+	b.pool("p", 60, devices(3)...)
+	b.grant("d-1")
+	pages := []string{"/", "/pools/p", "/batches", "/batches/1", "/tasks"}
+	for _, page := range pages {
+		for range 10 {
+			stream := b.stream(page)
+			b.await(stream, page, func(u update) bool { return u.Main != "" })
+		}
+	}
+	looks, readings, asked := b.store.logs.Load(), b.store.readings.Load(), sent.Load()
+	b.until("ten looks at the log", func() bool { return b.store.logs.Load() >= looks+10 })
+	asked, readings, looks = sent.Load()-asked, b.store.readings.Load()-readings, b.store.logs.Load()-looks
+	t.Logf("%d statements, %d readings and %d looks at the log for 50 open pages", asked, readings, looks)
+	if most := int64(len(pages)) * (looks + 1); readings == 0 || readings > most {
+		t.Errorf("%d readings in %d looks at the log, want 1 to %d", readings, looks, most)
+	}
+	if most := 12 * (readings + looks + 1); asked > most {
+		t.Errorf("%d statements for %d readings and %d looks at the log, want at most %d", asked, readings, looks, most)
+	}
+}

@@ -1,0 +1,33 @@
+package web_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/dispatcher/marks"
+	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+)
+
+// TestADeviceShowsTroubleWithItsMark, and nothing of a mark that is as it is to be.
+func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
+	t.Parallel()
+	at := testservers.InProcessRedis(t)
+	b := replicaWith(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), at, func(c *dispatcher.Config) {
+		c.Marks = marks.NewHashes(testbackends.Redis(t, at).Client)
+	})
+	b.report("d-1", map[string]any{"accept": false})
+	expect := func(shown bool) {
+		t.Helper()
+		if _, text, _ := b.get("/devices/d-1"); strings.Contains(text, "marks of work are not believed now") != shown {
+			t.Errorf("shown: %t, want %t", !shown, shown)
+		}
+	}
+	expect(true)
+	if err := b.dispatcher.Marks.Follow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect(false)
+}

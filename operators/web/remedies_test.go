@@ -1,0 +1,294 @@
+package web_test
+
+import (
+	"fmt"
+	"html"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/operators/web"
+)
+
+// Each action of the table of reasons has a form or a page, which is there; but for those that
+// answer with a secret.
+func TestEveryActionHasAPage(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for _, a := range decision.Actions() {
+		way, is := web.WayTo(a.Act, a.Subject)
+		if a.Act == decision.ActNewToken || a.Act == decision.ActRegister {
+			if is {
+				t.Errorf("%s of a %s: a page shows a secret", a.Act, a.Subject)
+			}
+			continue
+		}
+		if !is {
+			t.Errorf("%s of a %s: no page does it", a.Act, a.Subject)
+			continue
+		}
+		if !b.web.Routes(way.Method, way.Path) {
+			t.Errorf("%s of a %s: there is no %s %s", a.Act, a.Subject, way.Method, way.Path)
+		}
+	}
+}
+
+// remedied has tasks that wait for each reason that a page can change, by its code.
+func remedied(b *bench) (tasks map[string]int64) {
+	b.Helper()
+	shut, always := closedNow(), []map[string]any{{"cron": "0 * * * *", "duration": "2h"}}
+	slow := []map[string]any{{"name": "sparing", "per": "pool", "algorithm": "fixed", "max": 1, "per_ms": 3_600_000}}
+	for name, more := range map[string]map[string]any{
+		"full": {}, "paused": {}, "shut": {"windows": shut}, "slow": {"capacity": 3, "lease_ms": 60_000, "windows": always, "limits": slow},
+	} {
+		b.call("PUT", "/v1/pools/"+name, merged(map[string]any{"capacity": 1}, more), nil)
+	}
+	tasks = map[string]int64{}
+	for i, c := range []struct {
+		device, pool, code string
+		more               map[string]any
+	}{
+		{"h-1", "full", "", nil},
+		{"d-full", "full", "pool_full", nil},
+		{"h-2", "slow", "", nil},
+		{"d-slow", "slow", "limited", nil},
+		{"d-shut", "shut", "pool_window", nil},
+		{"d-later", "full", "batch_window", map[string]any{"windows": shut}},
+		{"d-blocked", "full", "device_blocked", nil},
+		{"d-held", "full", "batch_paused", nil},
+		{"d-paused", "paused", "pool_paused", nil},
+	} {
+		b.report(c.device, map[string]any{"accept": false})
+		b.call("POST", "/v1/batches", merged(map[string]any{"pool": c.pool, "devices": []string{c.device}}, c.more), nil)
+		if tasks[c.code] = int64(i + 1); c.code == "" {
+			b.grant(c.device)
+		}
+	}
+	b.call("POST", "/v1/devices/d-blocked/block", nil, nil)
+	b.call("POST", "/v1/batches/8/pause", map[string]any{}, nil)
+	b.call("POST", "/v1/pools/paused/pause", map[string]any{"reason": "it smokes"}, nil)
+	return tasks
+}
+
+func merged(into, more map[string]any) map[string]any {
+	maps.Copy(into, more)
+	return into
+}
+
+// press posts the form of a button on a page, and returns where that leads.
+func (b *bench) press(page, label string, who ...*http.Cookie) (location string) {
+	b.Helper()
+	_, text, _ := b.get(page, who...)
+	m := regexp.MustCompile(`<form method="post" action="([^"]+)"><input type="hidden" name="back" value="([^"]+)"><button>` + regexp.QuoteMeta(label) + `</button>`).FindStringSubmatch(text)
+	if m == nil {
+		b.Fatalf("%s has no button %q: %s", page, label, text)
+	}
+	status, answer, _ := b.post(html.UnescapeString(m[1]), url.Values{"back": {html.UnescapeString(m[2])}}, nil, who...)
+	if status != http.StatusSeeOther {
+		b.Fatalf("%s on %s: %d %s", label, page, status, refusal(answer))
+	}
+	return locationOf(answer)
+}
+
+func locationOf(answer string) string {
+	m := regexp.MustCompile(`(?m)^Location: (\S+)`).FindStringSubmatch(answer)
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+// causes are the codes of why a task waits.
+func (b *bench) causes(task int64) (codes []string) {
+	b.Helper()
+	var why struct{ Reasons []struct{ Code string } }
+	b.call("GET", fmt.Sprintf("/v1/tasks/%d/why", task), nil, &why)
+	for _, r := range why.Reasons {
+		codes = append(codes, r.Code)
+	}
+	return codes
+}
+
+// remedyCases are the button, the command and the least role of each reason.
+func remedyCases() map[string]struct{ label, command, role string } {
+	return map[string]struct{ label, command, role string }{
+		"device_blocked": {"Unblock d-blocked", "dispatcher devices unblock d-blocked", "operator"},
+		"pool_paused":    {"Resume paused", "dispatcher pools resume paused", "admin"},
+		"batch_paused":   {"Resume batch 8", "dispatcher batches resume 8", "operator"},
+		"pool_full":      {"Raise the capacity of full…", "dispatcher pools set full --capacity N", "admin"},
+		"pool_window":    {"Edit the windows of shut…", "dispatcher pools set shut --window W", "admin"},
+		"batch_window":   {"Edit the windows of batch 6…", "dispatcher batches set 6 --window W", "operator"},
+		"limited":        {"Edit the limits of slow…", "dispatcher pools set slow --limits @FILE", "admin"},
+	}
+}
+
+// The page of a task has, for each reason, the command to all and the button to those who may.
+func TestATaskOffersItsRemedy(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	tasks := remedied(b)
+	who := map[string]*http.Cookie{"admin": b.session(adminToken)}
+	for _, role := range []string{"viewer", "operator"} {
+		secret, _ := b.token(role)
+		who[role] = b.session(secret)
+	}
+	for code, c := range remedyCases() {
+		if got := b.causes(tasks[code]); !slices.Contains(got, code) {
+			t.Errorf("task %d waits for %q, want %s", tasks[code], got, code)
+		}
+		for role, cookie := range who {
+			_, text, _ := b.get(fmt.Sprintf("/tasks/%d", tasks[code]), cookie)
+			may := role == "admin" || role == c.role
+			if !strings.Contains(text, "<code>"+c.command+"</code> <button type=\"button\" class=\"copy script\"") {
+				t.Errorf("%s: a %s does not see the command %s: %s", code, role, c.command, text)
+			}
+			if offered := strings.Contains(text, ">"+c.label+"<"); offered != may {
+				t.Errorf("%s: a %s is offered %q: %t", code, role, c.label, offered)
+			}
+			if role == "viewer" && strings.Contains(text, `name="back"`) {
+				t.Errorf("%s: a viewer is offered a form", code)
+			}
+		}
+	}
+}
+
+// A press does it, and leads back to the page of the task.
+func TestAButtonRemedies(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	tasks := remedied(b)
+	for _, code := range []string{"device_blocked", "pool_paused", "batch_paused"} {
+		page := fmt.Sprintf("/tasks/%d", tasks[code])
+		to := b.press(page, remedyCases()[code].label)
+		if !strings.HasPrefix(to, page+"?done=") {
+			t.Errorf("%s leads to %q", code, to)
+		}
+		if got := b.causes(tasks[code]); slices.Contains(got, code) {
+			t.Errorf("after that task %d waits for %q", tasks[code], got)
+		}
+	}
+}
+
+// A link leads to the form that has the setting, which changes nothing else and leads back.
+func TestALinkRemedies(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	tasks := remedied(b)
+	var before, after map[string]any
+	b.call("GET", "/v1/pools/slow", nil, &before)
+	for code, c := range map[string]struct {
+		at   string
+		form url.Values
+	}{
+		"pool_full":    {"/pools/full/edit", entered("capacity", "2", "lease", "5m")},
+		"pool_window":  {"/pools/shut/edit", entered("capacity", "1", "lease", "5m", "windows", "")},
+		"batch_window": {"/batches/6/edit", entered("windows", "")},
+		"limited":      {"/pools/slow/edit", entered("capacity", "3", "lease", "1m", "limit.name", "")},
+	} {
+		page := fmt.Sprintf("/tasks/%d", tasks[code])
+		_, text, _ := b.get(page)
+		m := regexp.MustCompile(`<a class="button" href="(` + c.at + `[^"#]*)#\w+">` + remedyCases()[code].label + `</a>`).FindStringSubmatch(text)
+		if m == nil {
+			t.Errorf("%s: no link to %s in %s", code, c.at, text)
+			continue
+		}
+		form := html.UnescapeString(m[1])
+		_, text, _ = b.get(form)
+		contains(t, text, `href="`+page+`"`)
+		status, answer, _ := b.post(form, c.form, nil)
+		if to := locationOf(answer); status != http.StatusSeeOther || !strings.HasPrefix(to, page+"?done=") {
+			t.Errorf("%s: %d leads to %q: %s", code, status, to, refusal(answer))
+		}
+		if got := b.causes(tasks[code]); slices.Contains(got, code) {
+			t.Errorf("after that task %d waits for %q", tasks[code], got)
+		}
+	}
+	b.call("GET", "/v1/pools/slow", nil, &after)
+	for _, field := range []string{"capacity", "lease_ms", "windows"} {
+		if was, is := fmt.Sprint(before[field]), fmt.Sprint(after[field]); was != is {
+			t.Errorf("%s was %s, and is %s", field, was, is)
+		}
+	}
+}
+
+// The bar has below it what helps all of a part; the list has what helps one task.
+func TestTheBarOffersWhatHelpsAll(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	remedied(b)
+	admin := b.session(adminToken)
+	secret, _ := b.token("viewer")
+	viewer := b.session(secret)
+	for page, label := range map[string]string{
+		"/pools/paused": "Resume paused", "/pools/shut": "Edit the windows of shut…", "/pools/full": "Raise the capacity of full…", "/batches/8": "Resume batch 8",
+		"/pools/slow": "Edit the limits of slow…", "/pools/full/waiting?code=device_blocked": "Unblock d-blocked",
+	} {
+		if _, text, _ := b.get(page, admin); !strings.Contains(text, ">"+label+"<") {
+			t.Errorf("%s does not offer %q: %s", page, label, text)
+		}
+		if _, text, _ := b.get(page, viewer); strings.Contains(text, ">"+label+"<") || strings.Contains(text, `name="back"`) || !strings.Contains(text, "<code>dispatcher ") {
+			t.Errorf("%s for a viewer: %s", page, text)
+		}
+	}
+	list := "/pools/full/waiting?code=batch_paused"
+	if to := b.press(list, "Resume batch 8", admin); !strings.HasPrefix(to, list+"&done=") {
+		t.Errorf("from the list it leads to %q", to)
+	}
+	b.report("d-9", map[string]any{"accept": false})
+	b.call("POST", "/v1/devices/d-9/block", nil, nil) // two devices: what helps one of them does not help all
+	b.call("POST", "/v1/batches", map[string]any{"pool": "full", "devices": []string{"d-9"}}, nil)
+	if _, text, _ := b.get("/pools/full", admin); strings.Contains(text, "Unblock d-") {
+		t.Errorf("the bar offers to unblock one of two devices: %s", text)
+	}
+	_, text, _ := b.get("/pools/full/waiting?code=device_blocked", admin)
+	contains(t, text, ">Unblock d-blocked<", ">Unblock d-9<")
+}
+
+// A form leads back to pages of this dashboard alone; with anything else it does nothing.
+func TestAFormLeadsToNoOtherSite(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.report("d-1", map[string]any{"accept": false})
+	b.call("POST", "/v1/devices/d-1/block", nil, nil)
+	for _, back := range []string{
+		"https://example.org/", "//example.org", `/\example.org`, "/\t/example.org", "tasks/1", "javascript:alert(1)", "/nowhere", "/v1/pools", "/tasks/../nowhere", "/%2f/example.org",
+	} {
+		status, text, _ := b.post("/devices/d-1/unblock", url.Values{"back": {back}}, nil)
+		if status != http.StatusUnprocessableEntity || !strings.Contains(text, "no page of this dashboard") {
+			t.Errorf("%q: %d %s", back, status, refusal(text))
+		}
+	}
+	var device struct{ Blocked bool }
+	if b.call("GET", "/v1/devices/d-1", nil, &device); !device.Blocked {
+		t.Error("it was unblocked all the same")
+	}
+	if _, text, _ := b.post("/devices/d-1/unblock", url.Values{"back": {"/tasks?device=d-1"}}, nil); locationOf(text) != "/tasks?device=d-1&done=unblocked" {
+		t.Errorf("it leads to %q", locationOf(text))
+	}
+}
+
+// In a browser: from a full pool to its capacity, which has the focus, and back.
+func TestRaisingTheCapacityInABrowser(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	page := fmt.Sprintf("/tasks/%d", remedied(b)["pool_full"])
+	tab := browse(t)
+	tab.open(b.url + page)
+	tab.click(`.why a.button`)
+	tab.until(`location.pathname === "/pools/full/edit" && document.activeElement.name === "capacity"`)
+	tab.enter(`[name="capacity"]`, "9")
+	tab.click(`form.fields button.primary`)
+	tab.until(`location.pathname === "` + page + `" && document.body.textContent.includes("The pool was changed")`)
+	var pool struct{ Capacity int }
+	if b.call("GET", "/v1/pools/full", nil, &pool); pool.Capacity != 9 {
+		t.Errorf("the capacity is %d", pool.Capacity)
+	}
+	tab.open(b.url + "/pools/paused")
+	tab.click(`#waiting .remedy form button`)
+	tab.until(`location.pathname === "/pools/paused" && document.body.textContent.includes("Resumed")`)
+}

@@ -1,0 +1,327 @@
+package web_test
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/operators/web"
+)
+
+// finish has devices end tasks of the pool p, each fourth of them in vain.
+func (b *bench) finish(names ...string) {
+	b.Helper()
+	for i, name := range names {
+		g := b.grant(name)
+		result := map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded", "output": map[string]any{
+			"down": 80 + i, "net": map[string]any{"rtt": i % 5}, "firmware": fmt.Sprintf("7.%d", i%3), "note": "=1+1 <b>",
+		}}
+		if i%4 == 3 {
+			result["status"], result["error"] = "rejected", fmt.Sprintf("no route %d", i%8)
+		}
+		b.report(name, map[string]any{"accept": false, "results": []map[string]any{result}})
+	}
+}
+
+// The page of a batch is its results: what ended, numbers, values, tags and a table.
+func TestABatchIsItsResults(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	names := devices(40)
+	b.pool("p", 60, names...)
+	_, text, _ := b.get("/batches/1")
+	contains(t, text, "No task has ended yet", "0 of 40")
+	b.call("POST", "/v1/devices", map[string]any{"id": "d-3", "tags": map[string]string{"site": "berlin"}}, nil)
+	b.finish(names[:30]...)
+	b.until("the rate", func() bool {
+		_, text, _ = b.get("/batches/1")
+		return strings.Contains(text, `class="expected"`)
+	})
+	contains(t, text, `id="course"`, "expected to end", "<h2>down", "<dt>p50</dt><dd><b>94.5</b>", "<th scope=\"col\" class=\"n\" title=\"A field of the output\">net.rtt</th>", "=1&#43;1 &lt;b&gt;",
+		`<a class="button" href="/retry-tasks?state=failed&amp;batch=1">Retry failed…</a>`, `href="/new-batch?from=1"`, `href="/batches/1/edit"`, `href="/batches/1/results.csv"`, "Failures by error", "no route 3")
+	if n := strings.Count(text, `<tr id="result-`); n != 25 {
+		t.Errorf("%d rows", n)
+	}
+	_, text, _ = b.get("/batches/1?field=firmware&tag=site&column=net.rtt&column=none&state=failed")
+	contains(t, text, "<h2>firmware", `<td class="text">7.0</td>`, "By tag site", `<a href="/devices?tag=site:berlin">berlin</a></td><td class="n">1</td><td class="n">1</td>`, "without the tag",
+		`?state=failed" download`, `<option selected>firmware</option>`)
+	if strings.Contains(text, `>down</th>`) || strings.Count(text, `<tr id="result-`) != 7 {
+		t.Error("the columns and the state are not those of the form")
+	}
+	const ever = `title="All its tasks with this error, whenever they ended"`
+	if strings.Contains(text, ever) {
+		t.Error("an error of all times is told from those of a time")
+	}
+	_, text, _ = b.get("/batches/1?since=2026-01-01T00:00")
+	contains(t, text, "no route 3", ever)
+	_, text, _ = b.get("/batches/1?column=down")
+	next := regexp.MustCompile(`<a rel="next" href="([^"]+)">Next results`).FindStringSubmatch(text)
+	if next == nil {
+		t.Fatal("no next results")
+	}
+	_, text, _ = b.get(strings.ReplaceAll(next[1], "&amp;", "&"))
+	contains(t, text, `<tr id="result-26">`, `<th scope="col" class="n" title="A field of the output">down</th>`, "First results")
+	if n := strings.Count(text, `<tr id="result-`); n != 5 {
+		t.Errorf("%d rows", n)
+	}
+	status, text, _ := b.get("/batches/1/results.csv?state=succeeded")
+	rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	if err != nil || status != 200 || len(rows) != 24 || strings.Join(rows[0][7:], " ") != "output.down output.firmware output.net.rtt output.note output" || rows[1][10] != "'=1+1 <b>" {
+		t.Errorf("%d: %q, %v", status, rows, err)
+	}
+	for path, want := range map[string]int{"/batches/9/results.csv": 404, "/batches/1?state=pending": 422, "/batches/1?field=" + strings.Repeat("x", 201): 422} {
+		if status, _, _ := b.get(path); status != want {
+			t.Errorf("%s: %d, want %d", path, status, want)
+		}
+	}
+}
+
+// Results are summed up when others have ended; those of a large batch that goes on, once in a
+// while. The counts beside them are those of now.
+func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	b := embedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
+	names := devices(2100)
+	b.pool("p", 60, names...)
+	looked := func() int64 { // by one rendering
+		before := b.store.results.Load()
+		b.get("/batches/1")
+		return b.store.results.Load() - before
+	}
+	for range 3 {
+		b.finish(names[:10]...)
+		if names = names[10:]; looked() < 10 {
+			t.Error("others have ended, and were not summed up")
+		}
+		if n := looked(); n > 1 {
+			t.Errorf("none has ended since, and %d results were looked at again", n)
+		}
+	}
+	running := []task{b.grant(names[0]), b.grant(names[1])}
+	b.call("POST", "/v1/tasks/cancel?batch=1", nil, nil)
+	if n := looked(); n < 2000 {
+		t.Errorf("%d of 2098 results were summed up", n)
+	}
+	b.report(names[0], map[string]any{"accept": false, "results": []map[string]any{{"task": running[0].ID, "token": running[0].Token, "status": "succeeded"}}})
+	if n := looked(); n > 1 {
+		t.Errorf("%d results were looked at again at once", n)
+	}
+	_, text, _ := b.get("/batches/1")
+	contains(t, text, "2099 of 2100</span> ended", "of 2099 results")
+}
+
+// In a browser: the form asks, and what was chosen stays while results come in.
+func TestResultsInABrowser(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	names := devices(40)
+	b.pool("p", 60, names...)
+	tab := browse(t)
+	tab.open(b.url + "/batches/1") // before there are results
+	tab.until(`document.getElementById("pulse").textContent === "live" && !document.getElementById("results-title")`)
+	b.finish(names[:20]...)
+	tab.until(`document.querySelectorAll("#results tbody tr").length === 20 && document.getElementById("results-title")`)
+	ask[bool](tab, `(document.querySelector("select[name=field]").value = "firmware", document.querySelector("input[name=tag]").value = "site", true)`)
+	tab.click(".columns summary")
+	tab.click(".columns input[value=note]")
+	tab.click("form.filters button")
+	tab.until(`location.search.includes("field=firmware") && !document.querySelector("#results thead").textContent.includes("note")`)
+	tab.until(`document.getElementById("pulse").textContent === "live"`)
+	b.finish(names[20:30]...)
+	tab.until(`document.querySelector("#batch .pills").textContent.includes("succeeded 23") && document.querySelector("#results [id^=value-]").textContent.startsWith("11")`)
+	tab.shoot("batch-results")
+}
+
+// A form changes the settings of a batch that may change, and the rest stays as it is.
+func TestABatchIsEdited(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3)
+	b.call("POST", "/v1/batches", map[string]any{
+		"pool": "p", "devices": []string{"d-1"}, "not_after": "2099-01-01T00:00:01.500Z", "windows": []map[string]any{{"cron": "0 1 * * *", "duration": "4h", "timezone": "Asia/Shanghai"}},
+		"limits": []map[string]any{{"name": "a", "per": "device", "algorithm": "fixed", "per_ms": 60000, "max": 1}},
+	}, nil)
+	_, text, _ := b.get("/batches/1/edit")
+	contains(t, text, "0 1 * * * 4h Asia/Shanghai", `value="2099-01-01T00:00:01"`, `name="limit.name" maxlength="64" value="a"`, `value="1/1m"`)
+	rows := url.Values{"limit.name": {"a", ""}, "limit.per": {"device", ""}, "limit.algorithm": {"fixed", "sliding"}, "limit.rate": {"1/1m", ""}, "limit.period": {"", ""}, "limit.timezone": {"", ""}, "limit.on_error": {"", ""}, "limit.trust_device": {"", ""}}
+	form := func(changes url.Values) url.Values {
+		f := url.Values{"weight": {"1"}, "priority": {"0"}, "attempts": {"3"}, "not_after": {"2099-01-01T00:00:01"}, "windows": {"0 1 * * * 4h Asia/Shanghai"}}
+		maps.Copy(f, rows)
+		maps.Copy(f, changes)
+		return f
+	}
+	var got map[string]any
+	edit := func(changes url.Values) {
+		t.Helper()
+		if status, text, _ := b.post("/batches/1/edit", form(changes), nil); status != http.StatusSeeOther {
+			t.Fatalf("%d %s", status, refusal(text))
+		}
+		got = nil
+		b.call("GET", "/v1/batches/1", nil, &got)
+	}
+	edit(url.Values{"weight": {"7"}, "windows": {"0 1 * * * 4h Asia/Shanghai\r\n0 5 * * * 1h"}})
+	if got["weight"] != 7.0 || got["not_after"] != "2099-01-01T00:00:01.500Z" || fmt.Sprint(got["windows"]) != "[map[cron:0 1 * * * duration:4h timezone:Asia/Shanghai] map[cron:0 5 * * * duration:1h timezone:UTC]]" {
+		t.Errorf("%v", got)
+	}
+	if said := fmt.Sprint(got["limits"]); said != "[map[algorithm:fixed max:1 name:a per:device per_ms:60000]]" {
+		t.Errorf("limits: %s", said)
+	}
+	edit(url.Values{"weight": {""}, "not_after": {""}, "max_wait": {"90s"}, "windows": {""}, "limit.name": {""}, "limit.per": {""}, "limit.rate": {""}, "attempts": {"5"}, "priority": {"-2"}})
+	if got["weight"] != 1.0 || got["not_after"] != nil || fmt.Sprint(got["windows"], got["limits"]) != "[] []" || got["max_attempts"] != 5.0 || got["priority"] != -2.0 || got["max_wait_ms"] != 90000.0 {
+		t.Errorf("%v", got)
+	}
+	for input, want := range map[string]string{"weight": "Weight: a whole number", "windows": "five fields of cron", "limit.rate": "is no number and time", "not_after": "Not after: a time", "max_wait": "Longest wait: a duration"} {
+		if status, text, _ := b.post("/batches/1/edit", form(url.Values{input: {"{x"}}), nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
+			t.Errorf("%s: %d, %s", input, status, refusal(text))
+		}
+	}
+	if status, text, _ := b.post("/batches/1/edit", form(url.Values{"weight": {"1001"}}), nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, "weight") || !strings.Contains(text, "1000") {
+		t.Errorf("%d %s", status, refusal(text))
+	}
+}
+
+// A clone has the same work and settings, for the same devices, those that failed, or others.
+func TestABatchIsCloned(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 60)
+	b.call("POST", "/v1/batches", map[string]any{
+		"name": "nightly", "pool": "p", "kind": "k", "payload": map[string]any{"server": "st1", "opts": map[string]any{"udp": true, "streams": 4}}, "max_attempts": 1, "retry_on": []string{"timed_out"},
+		"retry_backoff_ms": 90_000, "on_lost": "fail", "lease_ms": 120_000, "max_run_ms": 1_800_000, "weight": 5, "priority": 3, "finish_inside": false, "not_after": "2099-01-01T00:00:00Z", "max_wait_ms": 7_200_000,
+		"abort": map[string]any{"failure": 0.07, "min": 10}, "windows": []map[string]any{{"cron": "* * * * *", "duration": "1h"}},
+		"tasks": []map[string]any{
+			{"device": "d-1"},
+			{"device": "d-2", "payload": map[string]any{"opts": map[string]any{"udp": nil}, "n": 1}, "priority": 9},
+			{"device": "d-3", "not_before": "2026-01-01T00:00:00Z", "not_after": "2098-01-01T00:00:00Z"},
+		},
+	}, nil)
+	for i, name := range []string{"d-2", "d-3"} {
+		g := b.grant(name)
+		b.report(name, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": []string{"failed", "succeeded"}[i], "error": "x"}}})
+	}
+	_, text, _ := b.get("/new-batch?from=1")
+	contains(t, text, "the same devices: 3 tasks", "the devices that failed: 1 task", "nightly")
+	clone := func(changes map[string]string) string {
+		t.Helper()
+		form := map[string]string{}
+		for _, input := range regexp.MustCompile(`<input[^>]* name="([^"]+)"[^>]*>`).FindAllStringSubmatch(text, -1) {
+			value := regexp.MustCompile(` value="([^"]*)"`).FindStringSubmatch(input[0])
+			if value == nil || strings.Contains(input[0], "checkbox") && !strings.Contains(input[0], " checked") {
+				continue
+			}
+			form[input[1]] = value[1]
+		}
+		for _, area := range regexp.MustCompile(`(?s)<textarea[^>]* name="([^"]+)"[^>]*>(.*?)</textarea>`).FindAllStringSubmatch(text, -1) {
+			form[area[1]] = strings.ReplaceAll(area[2], "&#34;", `"`)
+		}
+		for _, choice := range regexp.MustCompile(`(?s)<select[^>]* name="([^"]+)"[^>]*>(.*?)</select>`).FindAllStringSubmatch(text, -1) {
+			if value := regexp.MustCompile(`<option value="([^"]*)" selected`).FindStringSubmatch(choice[2]); value != nil {
+				form[choice[1]] = value[1]
+			}
+		}
+		form["do"] = "create"
+		maps.Copy(form, changes)
+		status, said, next := b.submit(form, "")
+		id, found := strings.CutPrefix(next, "/batches/")
+		if status != http.StatusSeeOther || !found {
+			t.Fatalf("%d %s", status, refusal(said))
+		}
+		id, _, _ = strings.Cut(id, "?")
+		return id
+	}
+	whole := func(id string) (batch map[string]any, tasks map[string]string) {
+		t.Helper()
+		b.call("GET", "/v1/batches/"+id, nil, &batch)
+		for _, name := range []string{"id", "created_at", "counts", "rate_per_minute", "eta", "opens_at", "closes_at", "total", "state"} {
+			delete(batch, name)
+		}
+		var list struct {
+			Tasks []struct {
+				Device   string
+				Priority int
+				Payload  json.RawMessage
+				NotAfter string `json:"not_after"`
+			}
+		}
+		b.call("GET", "/v1/tasks?batch="+id, nil, &list)
+		tasks = map[string]string{}
+		for _, one := range list.Tasks {
+			tasks[one.Device] = fmt.Sprintf("%d %s%s", one.Priority, compacted(t, one.Payload), one.NotAfter)
+		}
+		return batch, tasks
+	}
+	first, tasks := whole("1")
+	again, sameTasks := whole(clone(nil))
+	if diff := cmp.Diff(first, again) + cmp.Diff(tasks, sameTasks); diff != "" {
+		t.Errorf("a clone differs: %s", diff)
+	}
+	if _, failed := whole(clone(map[string]string{"same": "failed", "key": "failed"})); len(failed) != 1 || failed["d-2"] != tasks["d-2"] {
+		t.Errorf("those that failed: %v", failed)
+	}
+	_, other := whole(clone(map[string]string{"key": "other", "payload": `{"server":"st2","opts":{"udp":true,"streams":4}}`}))
+	want := map[string]string{"d-1": `3 {"opts":{"streams":4,"udp":true},"server":"st2"}`, "d-2": `9 {"n":1,"opts":{"streams":4},"server":"st2"}`, "d-3": `3 {"opts":{"streams":4,"udp":true},"server":"st2"}2098-01-01T00:00:00.000Z`}
+	if diff := cmp.Diff(want, other); diff != "" {
+		t.Error(diff)
+	}
+	if _, chosen := whole(clone(map[string]string{"same": "", "devices": "d-9", "key": "chosen"})); len(chosen) != 1 || chosen["d-9"] == "" {
+		t.Errorf("chosen devices: %v", chosen)
+	}
+	if status, said, _ := b.submit(map[string]string{"from": "1", "same": "all", "devices": "d-9", "pool": "p", "do": "create", "key": "both"}, ""); status != http.StatusUnprocessableEntity || !strings.Contains(refusal(said), "one of them") {
+		t.Errorf("%d %s", status, refusal(said))
+	}
+	if status, _, _ := b.get("/new-batch?from=99"); status != http.StatusNotFound {
+		t.Errorf("a clone of no batch: %d", status)
+	}
+}
+
+func compacted(t *testing.T, text json.RawMessage) string {
+	t.Helper()
+	var value any
+	if err := json.Unmarshal(text, &value); err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// To cancel more than 1,000 tasks their number is typed: the one that the page said, which
+// is no less than what waits now.
+func TestManyTasksAreCancelledByTheirNumber(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, devices(1001)...)
+	b.call("POST", "/v1/batches", map[string]any{"pool": "p", "devices": devices(1000)}, nil)
+	_, text, _ := b.get("/batches/1/cancel")
+	contains(t, text, `name="count"`, `name="waits" value="1001"`)
+	_, text, _ = b.get("/batches/2/cancel")
+	if strings.Contains(text, `name="count"`) {
+		t.Error("the number of 1,000 tasks is asked for")
+	}
+	for _, form := range []url.Values{nil, {"count": {"1001"}}, {"waits": {"1001"}}, {"waits": {"1001"}, "count": {"1000"}}, {"waits": {"1000"}, "count": {"1000"}}} {
+		if status, text, _ := b.post("/batches/1/cancel", form, nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, "Count: ") || !strings.Contains(text, "1001") {
+			t.Errorf("%v: %d %s", form, status, refusal(text))
+		}
+	}
+	var batch struct{ State string }
+	if b.call("GET", "/v1/batches/1", nil, &batch); batch.State != "running" {
+		t.Errorf("the batch is %s", batch.State)
+	}
+	for path, form := range map[string]url.Values{"/batches/1/cancel": {"waits": {"1001"}, "count": {"1,001"}}, "/batches/2/cancel": nil} {
+		if status, text, _ := b.post(path, form, nil); status != http.StatusSeeOther {
+			t.Errorf("%s: %d %s", path, status, refusal(text))
+		}
+	}
+}

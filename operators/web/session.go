@@ -1,0 +1,299 @@
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/operators/gate"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+const (
+	// The prefix has browsers take the cookie only over TLS (or on the loopback),
+	// and keep it from other hosts of the same domain.
+	cookieName  = "__Host-dispatcher"
+	sessionLife = 12 * time.Hour
+	// The session of a page that stays open is checked so often.
+	sessionRecheck = 5 * time.Second
+)
+
+// errSignedOut: there is no session, or its token has ended.
+var errSignedOut = errors.New("nobody is signed in")
+
+type sessionStore interface {
+	OpenSession(ctx context.Context, session, token []byte, lasts time.Duration) error
+	Session(ctx context.Context, session []byte) (token []byte, err error)
+	CloseSession(ctx context.Context, session []byte) error
+	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
+}
+
+// sessions are the sessions of signed-in visitors. They are kept in the ledger: any replica knows
+// them, and a token that is revoked ends its sessions.
+type sessions struct {
+	ledger sessionStore
+	admin  []byte // hash of the bootstrap token; nil: none
+	linked sync.Mutex
+	link   string // secret of a link that was not used; empty: none
+	now    func() time.Time
+
+	checked sync.Map // hash of a session -> checkedSession
+}
+
+type checkedSession struct {
+	who   api.Operator
+	until time.Time
+}
+
+func hashOf(token string) []byte {
+	if token == "" {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(token))
+	return sum[:]
+}
+
+// open signs in with an operator token and returns the secret of the session.
+func (s *sessions) open(ctx context.Context, token string) (secret string, err error) {
+	hash := hashOf(token)
+	who, err := s.operator(ctx, hash)
+	if err != nil {
+		return "", err
+	}
+	if !who.May("viewer") {
+		return "", errSignedOut
+	}
+	return s.begin(ctx, hash)
+}
+
+// follow signs in by the link, which is of no use afterwards.
+func (s *sessions) follow(ctx context.Context, link string) (secret string, err error) {
+	s.linked.Lock()
+	defer s.linked.Unlock()
+	if s.link == "" || subtle.ConstantTimeCompare([]byte(link), []byte(s.link)) == 0 {
+		return "", errSignedOut
+	}
+	if secret, err = s.begin(ctx, s.admin); err == nil {
+		s.link = ""
+	}
+	return secret, err
+}
+
+func (s *sessions) begin(ctx context.Context, token []byte) (secret string, err error) {
+	secret = rand.Text() + rand.Text()
+	return secret, s.ledger.OpenSession(ctx, hashOf(secret), token, sessionLife)
+}
+
+// operator is the owner of the token with that hash.
+func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, error) {
+	if hash == nil {
+		return api.Operator{}, errSignedOut
+	}
+	if s.admin != nil && subtle.ConstantTimeCompare(hash, s.admin) == 1 {
+		return api.Operator{Name: "bootstrap", Role: "admin"}, nil
+	}
+	t, err := s.ledger.TokenByHash(ctx, hash)
+	switch {
+	case errors.Is(err, store.ErrNotFound) || err == nil && t.Device != "":
+		return api.Operator{}, errSignedOut
+	case err != nil:
+		return api.Operator{}, err
+	}
+	return api.Operator{Name: t.Name, Role: t.Role, Token: t.ID}, nil
+}
+
+// who returns the operator signed in with that secret; errSignedOut: none.
+func (s *sessions) who(ctx context.Context, secret string) (api.Operator, error) {
+	token, err := s.ledger.Session(ctx, hashOf(secret))
+	if errors.Is(err, store.ErrNotFound) {
+		return api.Operator{}, errSignedOut
+	}
+	if err != nil {
+		return api.Operator{}, err
+	}
+	return s.operator(ctx, token)
+}
+
+// still returns the operator, at most sessionRecheck old: for pages that stay open.
+func (s *sessions) still(ctx context.Context, secret string) (api.Operator, error) {
+	key := sha256.Sum256([]byte(secret))
+	if known, ok := s.checked.Load(key); ok {
+		if c, ok := known.(checkedSession); ok && s.now().Before(c.until) {
+			return c.who, nil
+		}
+	}
+	who, err := s.who(ctx, secret)
+	if errors.Is(err, errSignedOut) {
+		s.checked.Delete(key)
+	}
+	if err == nil {
+		s.checked.Store(key, checkedSession{who, s.now().Add(sessionRecheck)})
+	}
+	return who, err
+}
+
+// close ends a session.
+func (s *sessions) close(ctx context.Context, secret string) error {
+	s.checked.Delete(sha256.Sum256([]byte(secret)))
+	return s.ledger.CloseSession(ctx, hashOf(secret))
+}
+
+// door lets visitors in and out.
+type door struct {
+	*frame
+
+	sessions *sessions
+	dev      bool // a link signs in, once
+}
+
+// visitor is the operator that sends a request.
+func (d *door) visitor(r *http.Request) (api.Operator, error) {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil || cookie.Value == "" {
+		return api.Operator{}, errSignedOut
+	}
+	who, err := d.sessions.who(r.Context(), cookie.Value)
+	who.From = d.gate.From(r)
+	return who, err
+}
+
+// guarding serves the pages to visitors that are signed in, and has others sign
+// in first.
+func (d *door) guarding(pages http.Handler) http.HandlerFunc {
+	return func(rw http.ResponseWriter, r *http.Request) {
+		who, err := d.visitor(r)
+		switch {
+		case errors.Is(err, errSignedOut) && r.Method == http.MethodGet:
+			http.Redirect(rw, r, d.url("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
+		case errors.Is(err, errSignedOut):
+			d.fail(rw, r, &operators.Problem{Status: http.StatusUnauthorized, Detail: "Nobody is signed in any more. Nothing was changed."})
+		case err != nil:
+			d.fail(rw, r, err)
+		default:
+			pages.ServeHTTP(rw, r.WithContext(withVisitor(r.Context(), who)))
+		}
+	}
+}
+
+// signInForm is the content of the sign-in page.
+type signInForm struct {
+	Next   string
+	Wrong  bool
+	Link   bool          // what was wrong is a link
+	Dev    bool          // dev printed a link
+	Wait   time.Duration // locked out
+	Proxy  bool          // with all others behind a proxy that is not trusted
+	Plain  bool          // over plain HTTP, from afar: no browser would keep the cookie
+	Failed string        // the server that does not answer, since when, and what to do; empty: none
+	Theme  string
+}
+
+func (d *door) signInPage(rw http.ResponseWriter, r *http.Request) {
+	form := signInForm{Next: ownPath(r.URL.Query().Get("next"))}
+	link := r.URL.Query().Get("link")
+	if !d.dev || link == "" || r.Method != http.MethodGet { // HEAD is of a preview
+		d.showSignIn(rw, r, http.StatusOK, form)
+		return
+	}
+	if _, err := d.visitor(r); err == nil { // used by this browser
+		http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
+		return
+	}
+	form.Link = true
+	d.enter(rw, r, form, d.sessions.follow, link)
+}
+
+func (d *door) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
+	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !onLoopback(r)
+	form.Dev = d.dev
+	form.Theme = themeOf(r)
+	d.write(rw, r, status, "sign-in", form)
+}
+
+// ownPath is a path of this site, or its first page.
+func ownPath(path string) string {
+	unsafe := strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) // browsers leave some of them out
+	u, err := url.Parse(path)
+	if err != nil || unsafe || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
+		return "/"
+	}
+	return path
+}
+
+func (d *door) signIn(rw http.ResponseWriter, r *http.Request) {
+	d.enter(rw, r, signInForm{Next: ownPath(r.PostFormValue("next"))}, d.sessions.open, strings.TrimSpace(r.PostFormValue("token")))
+}
+
+// enter gives the browser the session that open opens for a token or a link. A wrong token
+// counts as a guess of its address. A wrong link does not: any web page can make a browser
+// follow one, and nobody guesses its 256 bits.
+func (d *door) enter(
+	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
+) {
+	from := d.gate.From(r)
+	refusal := gate.Refusal{At: gate.SignIn, From: from, Detail: "sign-in"}
+	if d.gate.Proxied(r) {
+		refusal.Detail = "sign-in, through a proxy that is not trusted"
+	}
+	if form.Wait = d.gate.Wait(from, ""); form.Wait > 0 {
+		refusal.Reason = gate.LockedOut
+		d.gate.Refuse(r.Context(), refusal)
+		form.Proxy = d.gate.Proxied(r)
+		d.showSignIn(rw, r, http.StatusTooManyRequests, form)
+		return
+	}
+	secret, err := open(r.Context(), with)
+	switch {
+	case errors.Is(err, errSignedOut):
+		refusal.Reason, refusal.Guess = gate.Unauthenticated, !form.Link
+		d.gate.Refuse(r.Context(), refusal)
+		form.Wrong = true
+		d.showSignIn(rw, r, http.StatusUnauthorized, form)
+		return
+	case err != nil:
+		d.logger.ErrorContext(r.Context(), "sign-in failed", "err", err)
+		form.Failed = d.outage(r.Context(), err)
+		d.showSignIn(rw, r, http.StatusServiceUnavailable, form)
+		return
+	}
+	http.SetCookie(rw, sessionCookie(secret, int(sessionLife.Seconds())))
+	http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
+}
+
+func (d *door) signOut(rw http.ResponseWriter, r *http.Request) {
+	if cookie, err := r.Cookie(cookieName); err == nil {
+		if err := d.sessions.close(r.Context(), cookie.Value); err != nil {
+			d.fail(rw, r, err)
+			return
+		}
+	}
+	http.SetCookie(rw, sessionCookie("", -1))
+	http.Redirect(rw, r, d.url("/sign-in"), http.StatusSeeOther)
+}
+
+func sessionCookie(value string, age int) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName, Value: value, Path: "/", MaxAge: age, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	}
+}
+
+// onLoopback says that a browser asked for this machine, by a name that no site can have.
+func onLoopback(r *http.Request) bool {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = strings.TrimSuffix(strings.TrimPrefix(r.Host, "["), "]")
+	}
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
+}

@@ -1,0 +1,169 @@
+package web_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// TestPicturesOfARunningOne takes pictures of the screens of a dispatcher:
+//
+//	dispatcher dev --simulate 500
+//	mkdir /tmp/shots
+//	WEB_URL=http://127.0.0.1:8080 WEB_DATA=.dispatcher WEB_SHOTS=/tmp/shots go test ./operators/web -run 'TestPicturesOfARunningOne$'
+//
+// Beside the simulated fleet it has meters of its own, some of which fail, with
+// leases that last until the last picture is taken. WEB_DATA is the folder of
+// that dispatcher: it has the tokens.
+func TestPicturesOfARunningOne(t *testing.T) {
+	t.Parallel()
+	url := os.Getenv("WEB_URL")
+	if url == "" || os.Getenv("WEB_SHOTS") == "" {
+		t.Skip("runs with WEB_URL and WEB_SHOTS in the environment")
+	}
+	m := standIns{T: t, url: url}
+	m.work()
+	tab := browse(t)
+	m.signIn(tab)
+	follow := func(from, selector string) string {
+		tab.open(url + from)
+		path := ask[string](tab, `(document.querySelector(`+"`"+selector+"`"+`) || {getAttribute: () => ""}).getAttribute("href")`)
+		if path == "" {
+			t.Errorf("%s: nothing to show for %s", from, selector)
+		}
+		return path
+	}
+	batch := fmt.Sprintf("/batches/%d", m.batch)
+	tasks := func(state string) string { return fmt.Sprintf("/tasks?batch=%d&state=%s", m.batch, state) }
+	list := "#task-list tbody a"
+	for name, path := range map[string]string{
+		"pools": "/", "pool-rows": "/?sort=trouble", "find": "/find?q=meter", "batches": "/batches", "batch-new": "/new-batch", "tasks": "/tasks", "tasks-failed": tasks("failed"), "devices": "/devices",
+		"devices-recent": "/devices?show=recent", "devices-silent": "/devices?show=silent", "activity": "/activity", "system": "/system", "limit-sets": "/limits", "limit-set": "/limits/sms", "pool-new": "/new-pool",
+		"pool": "/pools/demo", "pool-day": "/pools/demo?range=24h", "slot": "/pools/meters/slots/3", "pool-edit": "/pools/demo/edit", "pool-pause": "/pools/demo/pause", "paused": "/pools/meters", "waiting": "/pools/meters/waiting", "empty-pool": "/pools/spare",
+		"batch": follow("/batches?", `#batch-list tbody a[href^="/batches/1"]`), "batch-failures": batch, "batch-cancel": batch + "/cancel",
+		"batch-values": batch + "?field=firmware&tag=site", "batch-edit": batch + "/edit", "batch-clone": fmt.Sprintf("/new-batch?from=%d", m.batch),
+		"task-running": follow(tasks("dispatched"), list), "task-waiting": follow(tasks("pending"), list), "task-failed": follow(tasks("failed"), list),
+		"task-done": follow(tasks("succeeded"), list), "device": "/devices/meter-01", "device-block": "/devices/meter-01/block", "device-busy": "/devices/meter-20",
+		"bulk": fmt.Sprintf("/cancel-tasks?batch=%d", m.batch), "release": follow("/pools/meters", "#holders a.danger"), "missing": "/tasks/999999999",
+		"tasks-none": "/tasks?state=expired", "activity-none": "/activity?kind=token.revoked",
+	} {
+		if path == "" {
+			continue
+		}
+		tab.open(url + path)
+		tab.until(`document.querySelector("h1").textContent !== ""`)
+		if live := ask[bool](tab, `document.body.dataset.live !== undefined`); live {
+			tab.until(`document.getElementById("pulse").textContent === "live"`)
+		}
+		tab.shoot(name)
+	}
+	tab.forgive("ERR_")
+	tab.forgive("404")
+}
+
+// standIns are devices that tests stand in for, with a pool and a batch.
+type standIns struct {
+	*testing.T
+	url   string
+	batch int64
+}
+
+// work has thirty of forty meters start, and most of them end in one way or
+// another; eight go on, and then the pool is paused.
+func (m *standIns) work() {
+	m.Helper()
+	m.ask("admin-token", http.MethodPut, "/v1/pools/meters", map[string]any{"capacity": 12, "lease_ms": 3_600_000}, nil)
+	m.ask("admin-token", http.MethodPut, "/v1/pools/spare", map[string]any{"capacity": 24}, nil)
+	m.ask("admin-token", http.MethodPost, "/v1/pools/meters/resume", nil, nil)
+	m.ask("admin-token", http.MethodPut, "/v1/limits/sms", map[string]any{"limits": []map[string]any{{"name": "per-phone", "per": "facts.phone", "algorithm": "fixed", "per_ms": 3_600_000, "max": 5}}}, nil)
+	for i := range 8 {
+		m.ask("admin-token", http.MethodPost, "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": i}, "cost": 1 + i%5}, nil)
+	}
+	names := make([]string, 40)
+	for i := range names {
+		names[i] = fmt.Sprintf("meter-%02d", i+1)
+	}
+	var made struct{ ID int64 }
+	m.ask("admin-token", http.MethodPost, "/v1/batches", map[string]any{
+		"name": "meter firmware 7.3", "pool": "meters", "kind": "update", "payload": map[string]any{"image": "meter-7.3.bin", "sha256": strings.Repeat("9f86d081", 8)},
+		"max_attempts": 1, "devices": names, "abort": map[string]any{"failure": 0.9, "min": 20},
+	}, &made)
+	m.batch = made.ID
+	for i, name := range names[:30] {
+		m.start(name, i)
+	}
+	m.ask("admin-token", http.MethodPost, "/v1/pools/meters/pause", map[string]any{"reason": "the image is looked at"}, nil)
+}
+
+// signIn opens a session of the admin.
+func (m *standIns) signIn(tab *tab) {
+	m.Helper()
+	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), "admin-token"))
+	if err != nil {
+		m.Fatal("WEB_DATA: ", err)
+	}
+	tab.open(m.url + "/")
+	tab.do(chromedp.SendKeys(chromedp.CSS("#token"), strings.TrimSpace(string(secret))+kb.Enter))
+	tab.until(`document.querySelector("nav")`)
+}
+
+// start has a meter take its task, and end it unless it is one of those that go on.
+func (m *standIns) start(name string, i int) {
+	m.Helper()
+	var reply struct{ Task *task }
+	report := map[string]any{"id": "a", "attributes": map[string]any{"firmware": "7.2", "model": "M-200", "signal_dbm": -71 - i}}
+	until(m.T, "a grant for "+name, func() bool {
+		m.ask("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", report, &reply)
+		return reply.Task != nil
+	})
+	m.ask("admin-token", http.MethodPatch, "/v1/devices/"+name, map[string]any{"tags": map[string]any{"site": "berlin", "model": "m200"}}, nil)
+	if i%4 == 3 {
+		return
+	}
+	errors := []string{"checksum mismatch: the image is 4,194,304 bytes, want 4,198,400", "no route to host 203.0.113.7 after three tries", "checksum mismatch: the image is 4,194,304 bytes, want 4,198,400"}
+	result := map[string]any{"task": reply.Task.ID, "token": reply.Task.Token, "status": "succeeded", "output": map[string]any{"took_ms": 41_200 + 137*i, "firmware": "7.3"}}
+	if i%4 == 0 {
+		result["status"], result["error"] = "failed", errors[i/4%3]
+	}
+	m.ask("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", map[string]any{"id": "b", "accept": false, "results": []any{result}}, nil)
+}
+
+// ask sends a request with the token of that name.
+func (m *standIns) ask(token, method, path string, body, answer any) {
+	m.Helper()
+	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), token))
+	if err != nil {
+		m.Fatal("WEB_DATA: ", err)
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		m.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(m.Context(), method, m.url+path, bytes.NewReader(text))
+	if err != nil {
+		m.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(secret)))
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode >= 300 {
+		m.Fatalf("%s %s: %s", method, path, response.Status)
+	}
+	if answer != nil {
+		if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
+			m.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,374 @@
+package web_test
+
+import (
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/fleetslots/dispatcher/operators/gate"
+	"github.com/fleetslots/dispatcher/operators/web"
+)
+
+// post sends a form as a browser does that is on the page already.
+func (b *bench) post(path string, form url.Values, header map[string]string, cookies ...*http.Cookie) (status int, text string, got []*http.Cookie) {
+	b.Helper()
+	r, err := http.NewRequest(http.MethodPost, b.url+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for name, value := range header {
+		r.Header.Set(name, value)
+	}
+	for _, c := range cookies {
+		r.AddCookie(c)
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(r)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer response.Body.Close()
+	var body strings.Builder
+	if err := response.Write(&body); err != nil {
+		b.Fatal(err)
+	}
+	return response.StatusCode, body.String(), response.Cookies()
+}
+
+// session signs in and returns the cookie.
+func (b *bench) session(token string) *http.Cookie {
+	b.Helper()
+	status, text, cookies := b.post("/sign-in", url.Values{"token": {token}}, nil)
+	if status != http.StatusSeeOther || len(cookies) != 1 {
+		b.Fatalf("sign-in: %d %s", status, text)
+	}
+	return cookies[0]
+}
+
+// token makes an operator token of a role.
+func (b *bench) token(role string) (secret string, id int64) {
+	b.Helper()
+	var made struct {
+		Token string `json:"token"`
+		ID    int64  `json:"id"`
+	}
+	b.call("POST", "/v1/tokens", map[string]any{"name": role + " of the test", "role": role}, &made)
+	return made.Token, made.ID
+}
+
+func TestSignInIsNeeded(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	b.pool("p", 3)
+	for _, path := range []string{"/", "/pools/p", "/batches", "/tasks", "/tasks/1", "/new-pool"} {
+		status, text, header := b.get(path)
+		if status != http.StatusSeeOther || !strings.HasPrefix(header.Get("Location"), "/sign-in?next=") || strings.Contains(text, "capacity") {
+			t.Errorf("%s without a session: %d %s", path, status, text)
+		}
+	}
+	if status, _, _ := b.get("/live?page=/"); status != http.StatusUnauthorized {
+		t.Errorf("a stream without a session: %d", status)
+	}
+	if status, _, _ := b.post("/pools/p/resume", nil, nil); status != http.StatusUnauthorized {
+		t.Errorf("an action without a session: %d", status)
+	}
+	if status, _, _ := b.get("/v1/pools"); status != http.StatusUnauthorized {
+		t.Errorf("the API without a token: %d", status)
+	}
+	verifier, _ := b.token("verifier")
+	var caller struct{ Token string }
+	b.call("POST", "/v1/tokens", map[string]any{"name": "a caller", "role": "caller", "pools": []string{"*"}}, &caller)
+	for _, wrong := range []string{"", "nobody's", fleetToken, verifier, caller.Token} {
+		if status, _, cookies := b.post("/sign-in", url.Values{"token": {wrong}}, nil); status != http.StatusUnauthorized || len(cookies) > 0 {
+			t.Errorf("sign-in with %q: %d", wrong, status)
+		}
+	}
+}
+
+func TestSessionEnds(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	secret, id := b.token("viewer")
+	cookie := b.session(secret)
+	if !cookie.HttpOnly || !cookie.Secure || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.Domain != "" || !strings.HasPrefix(cookie.Name, "__Host-") {
+		t.Errorf("cookie: %v", cookie)
+	}
+	if strings.Contains(cookie.Value, secret) {
+		t.Error("the token is in the cookie")
+	}
+	if status, text, _ := b.get("/", cookie); status != http.StatusOK || !strings.Contains(text, "viewer of the test") {
+		t.Fatalf("with a session: %d %s", status, text)
+	}
+	b.post("/sign-out", nil, nil, cookie)
+	if status, _, _ := b.get("/", cookie); status != http.StatusSeeOther {
+		t.Errorf("after signing out: %d", status)
+	}
+	cookie = b.session(secret)
+	b.call("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
+	if status, _, _ := b.get("/", cookie); status != http.StatusSeeOther {
+		t.Errorf("after the token was revoked: %d", status)
+	}
+}
+
+func TestRolesHold(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	b.pool("p", 3, "d-1")
+	granted := b.grant("d-1")
+	viewer, _ := b.token("viewer")
+	operator, _ := b.token("operator")
+	asViewer, asOperator, asAdmin := b.session(viewer), b.session(operator), b.session(adminToken)
+	release := "/pools/p/slots/" + itoa(int64(granted.Slot)) + "/release"
+	for _, c := range []struct {
+		path string
+		form url.Values
+		who  *http.Cookie
+	}{
+		{"/pools/p/pause", url.Values{"reason": {"x"}}, asViewer},
+		{"/pools/p/pause", url.Values{"reason": {"x"}}, asOperator},
+		{"/pools/p/edit", url.Values{"capacity": {"1"}, "lease": {"5m"}}, asOperator},
+		{release, url.Values{"reason": {"x"}, "token": {itoa(granted.Token)}}, asOperator},
+		{"/batches/1/cancel", nil, asViewer},
+		{"/tasks/1/cancel", nil, asViewer},
+		{"/cancel-tasks", url.Values{"pool": {"p"}}, asViewer},
+		{"/new-batch", url.Values{"pool": {"p"}, "devices": {"d-2"}, "do": {"create"}}, asViewer},
+	} {
+		if status, text, _ := b.post(c.path, c.form, nil, c.who); status != http.StatusForbidden {
+			t.Errorf("%s: %d %s", c.path, status, text)
+		}
+	}
+	if _, text, _ := b.get("/pools/p", asViewer); strings.Contains(text, "Resize") || strings.Contains(text, release) {
+		t.Error("a viewer is offered what only an admin may")
+	}
+	if _, text, _ := b.get("/pools/p", asAdmin); !strings.Contains(text, "Resize") || !strings.Contains(text, release) {
+		t.Error("an admin is not offered what they may")
+	}
+	var events struct {
+		Events []struct{ Kind, Actor, Detail string }
+	}
+	b.call("GET", "/v1/events?kind=pool.changed", nil, &events)
+	if len(events.Events) != 0 {
+		t.Errorf("changes: %v", events)
+	}
+	b.call("GET", "/v1/events?kind=access.refused&actor=viewer+of+the+test", nil, &events)
+	if len(events.Events) != 1 || !strings.Contains(events.Events[0].Detail, "at=api reason=forbidden from=127.0.0.1") {
+		t.Errorf("the log of what the viewer was refused: %v", events)
+	}
+	if status, text, _ := b.post("/pools/p/pause", url.Values{"reason": {"because"}}, nil, asAdmin); status != http.StatusSeeOther {
+		t.Fatalf("an admin pauses: %d %s", status, text)
+	}
+	b.call("GET", "/v1/events?kind=pool.changed", nil, &events)
+	if len(events.Events) != 1 || events.Events[0].Actor != "bootstrap" {
+		t.Errorf("the log of a pause: %v", events)
+	}
+}
+
+func TestReadOnlyPagesChangeNothing(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(o *web.Options) { o.ReadOnly = true })
+	b.pool("p", 3)
+	if status, _, _ := b.post("/pools/p/pause", url.Values{"reason": {"x"}}, nil); status != http.StatusForbidden {
+		t.Errorf("paused in a read-only dashboard: %d", status)
+	}
+	if _, text, _ := b.get("/pools/p"); strings.Contains(text, "Resize") {
+		t.Error("a read-only dashboard offers changes")
+	}
+	if _, text, _ := b.get("/new-batch"); !strings.Contains(text, "nobody can create batches here") {
+		t.Error("a form that is not there does not say why")
+	}
+}
+
+func TestGuessingIsLockedOut(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	for range 10 {
+		if status, _, _ := b.post("/sign-in", url.Values{"token": {"wrong"}}, nil); status != http.StatusUnauthorized {
+			t.Fatalf("a wrong token: %d", status)
+		}
+	}
+	for _, token := range []string{"wrong", adminToken} {
+		if status, text, _ := b.post("/sign-in", url.Values{"token": {token}}, nil); status != http.StatusTooManyRequests || !strings.Contains(text, "Too many wrong tokens") {
+			t.Errorf("after ten wrong ones, %q: %d", token, status)
+		}
+	}
+}
+
+// TestGuessingIsSeen by operators: from where, and that it was stopped.
+func TestGuessingIsSeen(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	b.pool("p", 1) // its token goes on
+	for range 12 {
+		b.post("/sign-in", url.Values{"token": {"wrong"}}, nil)
+	}
+	var events struct {
+		Events []struct{ Actor, Detail string }
+	}
+	b.call("GET", "/v1/events?kind=access.refused&order=oldest", nil, &events)
+	var details []string
+	for _, e := range events.Events {
+		details = append(details, e.Actor+" "+e.Detail)
+	}
+	want := []string{
+		"nobody at=sign_in reason=unauthenticated from=127.0.0.1 left_out=0 what=sign-in",
+		"nobody at=sign_in reason=locked_out from=127.0.0.1 left_out=0 what=too many wrong tokens",
+	}
+	if !slices.Equal(details, want) {
+		t.Errorf("events %q, want %q", details, want)
+	}
+}
+
+// One who guesses behind a proxy locks out nobody else there, and cannot get
+// away by writing other addresses before its own.
+func TestGuessingBehindAProxy(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t, func(o *web.Options) {
+		events, _ := o.Ledger.(gate.Ledger)
+		o.Gate = gate.New(gate.Options{Log: o.Logger, Ledger: events, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	})
+	tries := func(token, forwarded string) (status int, text string) {
+		status, text, _ = b.post("/sign-in", url.Values{"token": {token}}, map[string]string{"X-Forwarded-For": forwarded})
+		return status, text
+	}
+	for i := range 10 {
+		if status, _ := tries("wrong", "203.0.113."+itoa(int64(i))+", 198.51.100.1"); status != http.StatusUnauthorized {
+			t.Fatalf("a wrong token: %d", status)
+		}
+	}
+	if status, text := tries(adminToken, "203.0.113.99, 198.51.100.1"); status != http.StatusTooManyRequests || !strings.Contains(text, "came from your address") {
+		t.Errorf("the guesser: %d", status)
+	}
+	if status, _ := tries(adminToken, "198.51.100.2"); status != http.StatusSeeOther {
+		t.Errorf("somebody else behind the proxy: %d", status)
+	}
+}
+
+// A proxy that is not trusted is one address, and the page says why.
+func TestGuessingBehindAnUntrustedProxy(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	for i := range 11 {
+		status, text, _ := b.post("/sign-in", url.Values{"token": {"wrong"}}, map[string]string{"X-Forwarded-For": "198.51.100." + itoa(int64(i))})
+		if locked := i >= 10; locked != (status == http.StatusTooManyRequests) || locked != strings.Contains(text, "DISPATCHER_TRUSTED_PROXIES") {
+			t.Errorf("try %d: %d", i, status)
+		}
+	}
+}
+
+// Another site can make a browser send a form.
+func TestOtherSitesAreRefused(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3)
+	for _, header := range []map[string]string{
+		{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"},
+	} {
+		if status, _, _ := b.post("/pools/p/pause", url.Values{"reason": {"x"}}, header); status != http.StatusForbidden {
+			t.Errorf("%v: %d", header, status)
+		}
+	}
+	_, _, header := b.get("/pools/p")
+	contains(t, header.Get("Content-Security-Policy"), "default-src 'none'", "frame-ancestors 'none'", "script-src 'self';", "style-src 'self';")
+	if header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Cache-Control") != "no-store" {
+		t.Errorf("headers: %v", header)
+	}
+}
+
+func TestLinksHaveThePrefix(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, func(o *web.Options) { o.Prefix = "/fleet" })
+	b.pool("p", 3)
+	for _, path := range []string{"/fleet/pools/p", "/pools/p"} {
+		status, text, _ := b.get(path)
+		if status != http.StatusOK {
+			t.Fatalf("%s: %d", path, status)
+		}
+		contains(t, text, `href="/fleet/batches"`, `src="/fleet/assets/live.js"`, `data-live="/fleet/live"`, `data-page="/pools/p"`)
+		if strings.Contains(text, `href="/b`) || strings.Contains(text, `href="/t`) {
+			t.Errorf("a link without the prefix: %s", text)
+		}
+	}
+	if status, _, header := b.get("/fleet"); status != http.StatusMovedPermanently || header.Get("Location") != "/fleet/" {
+		t.Errorf("/fleet: %d %v", status, header)
+	}
+	if status, _, _ := b.get("/fleet/assets/style.css"); status != http.StatusOK {
+		t.Errorf("the style: %d", status)
+	}
+}
+
+// In a browser: a wrong token, the right one, a page that stays open, and the
+// end of the session.
+func TestSignInInABrowser(t *testing.T) {
+	t.Parallel()
+	b := unvisited(t)
+	b.pool("p", 3, "d-1")
+	secret, id := b.token("viewer")
+	tab := browse(t)
+	tab.open(b.url + "/pools/p")
+	tab.shoot("sign-in")
+	tab.do(chromedp.SendKeys(chromedp.CSS("#token"), "wrong"))
+	tab.click("button.primary")
+	tab.until(`document.querySelector(".problem").textContent.includes("No operator has that token")`)
+	tab.forgive("401")
+	tab.do(chromedp.SendKeys(chromedp.CSS("#token"), secret))
+	tab.click("button.primary")
+	tab.until(`location.pathname === "/pools/p" && document.querySelectorAll(".grid .cell").length === 3`)
+	b.grant("d-1")
+	tab.until(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
+	if strings.Contains(tab.text("main"), "Release") {
+		t.Error("a viewer is offered a release")
+	}
+	b.call("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
+	tab.until(`location.pathname === "/sign-in"`)
+}
+
+// After the sign-in a browser goes to a page of this site, however it reads the address.
+func TestSignInLeadsToNoOtherSite(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for next, want := range map[string]string{
+		"/pools/p?x=1": "/pools/p?x=1", "/\t/host": "/", "/\n/host": "/", "/\r/host": "/", "//host": "/", `/\host`: "/", "https://host/": "/",
+		"/ /host": "/", "host": "/", "": "/", "/\x00/host": "/", "\t//host": "/",
+	} {
+		client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		response, err := client.PostForm(b.url+"/sign-in", url.Values{"token": {adminToken}, "next": {next}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if got := response.Header.Get("Location"); response.StatusCode != http.StatusSeeOther || got != want {
+			t.Errorf("next %q: %d to %q, want %q", next, response.StatusCode, got, want)
+		}
+		// The page, which a link that signs in leads on from without a form.
+		if _, text, _ := b.get("/sign-in?next=" + url.QueryEscape(next)); !strings.Contains(text, `name="next" value="`+want+`"`) {
+			t.Errorf("next %q: the page does not lead to %q", next, want)
+		}
+	}
+}
+
+// The promise of the API about paths holds with the dashboard in front of it.
+func TestPathsAreNotRedirected(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	for _, path := range []string{"//", "//pools", "/pools//p", "/v1//pools", "/v1/../v1/pools", "/pools/../tasks", "/./tasks", "/assets/../tasks"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.URL.Path = path
+		response, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s", path, response.Status)
+		}
+	}
+}

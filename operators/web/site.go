@@ -1,0 +1,150 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/fleetslots/dispatcher/internal/deadline"
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// site has the pages behind the sign-in.
+type site struct {
+	*frame
+
+	ledger    pageData
+	pages     *http.ServeMux
+	livePages *http.ServeMux  // those of pages that the hub may read
+	timed     map[string]bool // the patterns of pages, which InTime serves
+}
+
+// loader reads the content of a page.
+type loader func(r *http.Request) (page, error)
+
+// page serves a loader to a browser.
+func (s *site) page(pattern string, load loader) {
+	s.timed["GET "+pattern] = true
+	s.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
+		p, err := load(r)
+		s.answer(rw, r, http.StatusOK, p, err)
+	})
+}
+
+// live is a page that follows what happens while it is open. The hub reads no
+// other. Its loader reads one snapshot of the ledger.
+func (s *site) live(pattern string, load loader) { s.follow(pattern, s.snapshot(load)) }
+
+// askedShare is the share of a page's time for the readings that need Redis, before its snapshot.
+const askedShare = 0.7
+
+// liveAsked is a live page of which a part is asked of Redis. That is done before the snapshot,
+// which keeps a connection: a server that does not answer is waited for.
+func liveAsked[T any](s *site, pattern string, ask func(r *http.Request) (T, error), load func(r *http.Request, asked T) (page, error)) {
+	s.follow(pattern, func(r *http.Request) (page, error) {
+		within, cancel := deadline.Share(r.Context(), askedShare)
+		defer cancel()
+		asked, err := ask(r.WithContext(within))
+		if err != nil {
+			return page{}, err
+		}
+		return s.snapshot(func(r *http.Request) (page, error) { return load(r, asked) })(r)
+	})
+}
+
+// liveChecked is a live page that shows the dependencies.
+func (s *site) liveChecked(pattern string, system System, load func(r *http.Request, checks []dependency) (page, error)) {
+	liveAsked(s, pattern, func(r *http.Request) ([]dependency, error) { return system.dependencies(r.Context()), nil }, load)
+}
+
+// snapshot has a loader read one snapshot of the ledger, so that the numbers of
+// a page agree with each other, and has the page say which one that is.
+func (s *site) snapshot(load loader) loader {
+	return func(r *http.Request) (p page, err error) {
+		err = s.ledger.InOneSnapshot(r.Context(), func(ctx context.Context, at store.Snapshot) error {
+			p, err = load(r.WithContext(ctx))
+			p.moment = at.String()
+			return err
+		})
+		return p, err
+	}
+}
+
+func (s *site) follow(pattern string, load loader) {
+	s.page(pattern, load)
+	s.livePages.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {
+		taken, _ := rw.(*capture)
+		p, err := load(r)
+		if err == nil {
+			taken.sheet, err = s.render(p)
+		}
+		taken.err = err
+	})
+}
+
+// capture takes what a page renders for the hub.
+type capture struct {
+	recorded
+
+	sheet *sheet
+	err   error
+}
+
+// isLive says whether the address is that of a page which follows what happens.
+func (s *site) isLive(address *url.URL) bool {
+	if address.Scheme != "" || address.Host != "" || path.Clean(address.Path) != address.Path {
+		return false
+	}
+	_, pattern := s.livePages.Handler(&http.Request{Method: http.MethodGet, URL: address})
+	return pattern != ""
+}
+
+// read renders a live page for all who have it open with that role.
+func (s *site) read(ctx context.Context, key viewKey) (*sheet, error) {
+	r, err := http.NewRequestWithContext(withVisitor(ctx, api.Operator{Name: "dashboard", Role: key.role}), http.MethodGet, key.address, nil)
+	if err != nil {
+		return nil, err
+	}
+	taken := &capture{recorded: recorded{header: http.Header{}}}
+	s.livePages.ServeHTTP(taken, r)
+	return taken.sheet, taken.err
+}
+
+// change does the work of a form, and returns the next page and the message to
+// show there.
+type change func(r *http.Request) (next, said string, err error)
+
+// act serves a form. A refusal is shown on the page it came from.
+func (s *site) act(pattern, role string, do change) {
+	s.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
+		if !s.may(r, role) {
+			s.fail(rw, r, s.forbidden(r, role))
+			return
+		}
+		if err := r.ParseForm(); err != nil {
+			s.fail(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: "The form could not be read: " + err.Error()})
+			return
+		}
+		back, err := s.backOf(r)
+		if err != nil {
+			s.fail(rw, r, err)
+			return
+		}
+		next, said, err := do(r)
+		if err != nil {
+			s.fail(rw, r, err)
+			return
+		}
+		next = cmp.Or(back, next)
+		mark := "?"
+		if strings.Contains(next, "?") {
+			mark = "&"
+		}
+		http.Redirect(rw, r, s.url(next)+mark+"done="+url.QueryEscape(said), http.StatusSeeOther)
+	})
+}

@@ -1,0 +1,127 @@
+package web_test
+
+import (
+	"database/sql"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"testing"
+	"time"
+)
+
+// size is how much a ledger holds.
+type size struct {
+	name         string
+	pools        int
+	batches, per int // of the first pool, and their tasks
+	others       int // tasks of each other pool
+}
+
+// The second fills each page: what the next two cost beside it is what so much
+// more costs.
+func sizes() []size {
+	return []size{
+		{"ten pools of ten tasks", 10, 1, 10, 10},
+		{"20 pools, one of them of 10,000 tasks", 20, 40, 250, 100},
+		{"20 pools, one of them of 1,000,000 tasks", 20, 200, 5000, 100},
+		{"3,000 pools, one of them of 10,000 tasks", 3000, 40, 250, 100},
+	}
+}
+
+// TestPagesOfManyTasksAndPools measures the shortest and the median time that
+// each page costs the server with a
+// million tasks, and with 3,000 pools, against what fills the pages, and ten of each:
+//
+//	SIZES=1 go test ./operators/web -run 'TestPagesOfManyTasksAndPools$' -v
+//
+//nolint:paralleltest // it measures
+func TestPagesOfManyTasksAndPools(t *testing.T) {
+	if os.Getenv("SIZES") == "" {
+		t.Skip("runs with SIZES=1 in the environment")
+	}
+	var benches []*bench
+	for _, s := range sizes() {
+		b, dsn := servers(t)
+		b.fill(dsn, s)
+		benches = append(benches, b)
+	}
+	for _, path := range []string{
+		"/", "/?sort=name", "/?sort=waiting", "/find?q=p-00", "/pools/p-0001", "/pools/p-0001/waiting", "/pools/p-0001?range=7d", "/pools/p-0001/slots/7", "/batches", "/batches/1", "/batches/1/waiting", "/batches/1?field=down&tag=site", "/tasks", "/tasks?state=pending", "/tasks?state=failed", "/tasks?pool=p-0001", "/tasks?batch=1",
+		"/tasks?device=d-0001-0000007", "/tasks/7", "/devices", "/devices?show=silent", "/devices/d-0001-0000007", "/activity", "/activity?pool=p-0001", "/system", "/limits",
+	} {
+		took := make([][]time.Duration, len(benches))
+		bytes := make([]int, len(benches))
+		for range 21 {
+			for i, b := range benches {
+				var spent time.Duration
+				spent, bytes[i] = b.cost(path)
+				took[i] = append(took[i], spent)
+			}
+		}
+		line := fmt.Sprintf("| `%s`", path)
+		for i := range benches {
+			slices.Sort(took[i])
+			line += fmt.Sprintf(" | %.1f, %.1f (%d kB)", took[i][0].Seconds()*1000, took[i][10].Seconds()*1000, bytes[i]/1024)
+		}
+		t.Log(line + " |")
+	}
+}
+
+// cost is the time that the server takes for a page, and its length.
+func (b *bench) cost(path string) (time.Duration, int) {
+	b.Helper()
+	r := httptest.NewRequest(http.MethodGet, b.url+path, nil)
+	r.RemoteAddr = "127.0.0.1:1"
+	r.AddCookie(&b.visitor)
+	out := httptest.NewRecorder()
+	begin := time.Now()
+	b.web.Handler(http.NotFoundHandler()).ServeHTTP(out, r)
+	took := time.Since(begin)
+	if out.Code != http.StatusOK {
+		b.Fatalf("%s: %d %s", path, out.Code, out.Body)
+	}
+	return took, out.Body.Len()
+}
+
+// fill has forty slots of each pool held, half of the other tasks of the first
+// ten batches done, and the rest wait, each for a device of its own.
+func (b *bench) fill(dsn string, s size) {
+	b.Helper()
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	const first, device = `'p-0001'`, `'d-' || right(pool, 4) || '-' || lpad(n::text, 7, '0')`
+	for _, statement := range []string{
+		fmt.Sprintf(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p-' || lpad(n::text, 4, '0'), 60, 3600000, now(), now() FROM generate_series(1, %d) n`, s.pools),
+		fmt.Sprintf(`INSERT INTO batches (pool, kind, created_at, total) SELECT `+first+`, 'k', now(), %d FROM generate_series(1, %d)`, s.per, s.batches),
+		fmt.Sprintf(`INSERT INTO batches (pool, kind, created_at, total) SELECT name, 'k', now(), %d FROM pools WHERE name <> `+first+` ORDER BY name`, s.others),
+		`INSERT INTO tasks (batch, pool, device) SELECT id, pool, ` + device + `
+			FROM (SELECT b.id, b.pool, row_number() OVER (PARTITION BY b.pool ORDER BY b.id, i) AS n FROM batches b, generate_series(1, b.total) i) AS numbered ORDER BY id, n`,
+		`UPDATE tasks SET state = CASE WHEN id % 83 = 0 THEN 'failed' ELSE 'succeeded' END, error = CASE WHEN id % 83 = 0 THEN 'no route to host' ELSE '' END, finished_at = now()
+			WHERE pool = ` + first + ` AND batch <= (SELECT max(id) / 2 FROM batches WHERE pool = ` + first + `)`,
+		`INSERT INTO devices (id, created_at, last_seen) SELECT DISTINCT device, now(), now() FROM tasks`,
+		`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
+			SELECT id, batch, pool, n, device, id, id || '.1.x', 1, now(), now() + interval '1 hour', now() + interval '2 hours', 3600000
+			FROM (SELECT *, row_number() OVER (PARTITION BY pool ORDER BY id) - 1 AS n FROM tasks WHERE state = 'pending') AS numbered WHERE n < 40`,
+		`INSERT INTO events (at, kind, pool, task, batch, device) SELECT now(), 'task.' || state, pool, id, batch, device FROM tasks WHERE state <> 'pending'`,
+		`INSERT INTO events (at, kind, pool, task, batch, device) SELECT now(), 'task.granted', pool, task, batch, device FROM grants`,
+	} {
+		if _, err := db.ExecContext(b.Context(), statement); err != nil {
+			b.Fatalf("%s: %v", statement, err)
+		}
+	}
+	b.until("counts that are folded", func() bool {
+		left := 0
+		if err := db.QueryRowContext(b.Context(), `SELECT count(*) FROM batch_deltas`).Scan(&left); err != nil {
+			b.Fatal(err)
+		}
+		return left == 0
+	})
+	if _, err := db.ExecContext(b.Context(), `VACUUM ANALYZE`); err != nil {
+		b.Fatal(err)
+	}
+}

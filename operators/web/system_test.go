@@ -1,0 +1,119 @@
+package web_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/operators/web"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// sign has a replica say that it lives.
+func (b *bench) sign(id, version string, running time.Duration, reaped *time.Duration, v web.Heartbeat, counts map[string]meters.Tally) {
+	b.Helper()
+	state, _ := json.Marshal(v)
+	tallies, _ := json.Marshal(counts)
+	err := b.store.RecordHeartbeat(b.Context(), store.Heartbeat{ID: id, Host: id + ".example", Address: ":8080", Version: version, Running: running, Reaped: reaped, State: state, Tallies: tallies})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// row of the table of replicas.
+func row(text, id string) string {
+	_, after, _ := strings.Cut(text, `id="replica-`+id+`"`)
+	found, _, _ := strings.Cut(after, "</tr>")
+	return found
+}
+
+// TestSystemNamesTheLedger: dev has no Postgres.
+func TestSystemNamesTheLedger(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]string{"dev": "<dt>SQLite</dt>", "production": "<dt>Postgres</dt>"} {
+		b := embedded(t, func(o *web.Options) {
+			o.System.Mode = mode
+			o.System.Checks = func(context.Context) []api.Dependency { return []api.Dependency{{Name: "postgres", State: "ok"}} }
+		})
+		_, text, _ := b.get("/system")
+		contains(t, text, want)
+	}
+}
+
+// Every replica shows all of them, what each depends on, and which are gone.
+func TestReplicasAreShown(t *testing.T) {
+	t.Parallel()
+	b, dsn := servers(t, func(o *web.Options) { o.System.ID = "here" })
+	other := replica(t, testbackends.Postgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
+	second, longAgo := time.Second, 2*time.Minute
+	ok := map[string]string{"postgres": "ok", "redis": "ok"}
+	b.sign("here", "1.0", 3*time.Minute, &second, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)
+	b.sign("there", "1.1", 3*time.Minute, &longAgo, web.Heartbeat{Checks: map[string]string{"postgres": "ok", "redis": "degraded"}, Failed: []string{"reconcile"}, ReapMS: 5000}, nil)
+	b.sign("young", "1.1", time.Second, nil, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)
+	for name, at := range map[string]*bench{"here": b, "there": other} {
+		_, text, _ := at.get("/system")
+		contains(t, text, "Replicas of different versions serve: 1.0, 1.1")
+		contains(t, row(text, "here"), "here.example", ":8080", "✓ ok")
+		contains(t, row(text, "there"), "Redis degraded", "reconcile failed", "late")
+		contains(t, row(text, "young"), "none yet", "✓ ok")
+		for _, one := range []string{"here", "there"} {
+			if own := strings.Contains(row(text, one), "this one"); own != (one == name) {
+				t.Errorf("at %s, %s says that it is this one: %v", name, one, own)
+			}
+		}
+		if strings.Contains(row(text, "here"), "late") || strings.Contains(row(text, "young"), "late") || strings.Contains(text, "gone</span>") {
+			t.Errorf("at %s: %s", name, text)
+		}
+	}
+	// One ends, and one is killed.
+	if err := b.store.RemoveReplica(t.Context(), "young"); err != nil {
+		t.Fatal(err)
+	}
+	b.alter(dsn, `UPDATE replicas SET seen_at = now() - interval '21 seconds' WHERE id = 'there'`)
+	_, text, _ := b.get("/system")
+	if row(text, "young") != "" || !strings.Contains(row(text, "there"), "gone</span>") || strings.Contains(row(text, "there"), "late") {
+		t.Errorf("after one ended and one was killed: %s", text)
+	}
+	if strings.Contains(text, "different versions") {
+		t.Error("the version of a replica that is gone counts")
+	}
+}
+
+// A replica counts the reports that it refuses.
+func TestRefusalsAreTallied(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 1, "d-1", "d-2")
+	b.grant("d-1")
+	for i := range 2 {
+		if g := b.report("d-2", map[string]any{"id": itoa(int64(i))}); g != nil {
+			t.Fatalf("granted %+v", g)
+		}
+	}
+	if got := b.dispatcher.Tallies()["p"]; got.Denied < 2 || got.Conflicts+got.Drift > 0 {
+		t.Errorf("tallied %+v", got)
+	}
+}
+
+// The pages of this replica show the refusals and faults of the other replicas.
+func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3)
+	b.pool("q", 3)
+	b.sign("there", "1.0", time.Second, nil, web.Heartbeat{}, map[string]meters.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
+	tab := browse(t)
+	tab.open(b.url + "/")
+	tab.until(`[...document.querySelectorAll("#pool-p .tag.bad")].map(e => e.textContent).join() === "2 conflicts,3 disagreements"`)
+	tab.until(`document.querySelector("#pool-q .tag.bad") === null`)
+	tab.open(b.url + "/pools/p")
+	tab.until(`[...document.querySelectorAll("#pool-head .bad dd")].map(e => e.textContent).join() === "2,3"`)
+	tab.until(`document.querySelector("#chart .denied title").textContent === "41 refused in 5 s"`)
+	tab.until(`[...document.querySelectorAll("#pool-head dt")].some(e => e.textContent === "refused/min" && e.nextElementSibling.textContent === "41")`)
+	tab.shoot("pool-trouble")
+}

@@ -1,0 +1,94 @@
+package web_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/operators/web"
+)
+
+// outageBegan is when the servers of these tests were first found to be in trouble.
+var outageBegan = time.Date(2026, 3, 1, 3, 4, 5, 0, time.UTC) //nolint:gochecknoglobals // a constant
+
+// inTrouble makes the checks of a replica find a server like that.
+func inTrouble(d api.Dependency) func(o *web.Options) {
+	d.Since = outageBegan
+	return func(o *web.Options) {
+		o.System.Mode = "production"
+		o.System.Checks = func(context.Context) []api.Dependency { return []api.Dependency{d} }
+	}
+}
+
+// The page of a pool says when Redis is gone or slow, since when, and what to do.
+func TestAPoolSaysThatRedisIsGone(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct {
+		found api.Dependency
+		want  []string
+	}{
+		{api.Dependency{Name: "redis", State: "degraded"}, []string{"Redis does not answer since", "nothing new is granted", "dispatcher doctor"}},
+		{api.Dependency{Name: "redis", State: "ok", Slow: true}, []string{"Redis answers slowly since", "parts of this page may be missing", "dispatcher doctor"}},
+	} {
+		b := embedded(t, inTrouble(one.found))
+		b.pool("p", 3, "d-1", "d-2")
+		b.grant("d-1")
+		for _, path := range []string{"/", "/pools/p"} {
+			status, text, _ := b.get(path)
+			if status != http.StatusOK {
+				t.Errorf("%s: %d", path, status)
+			}
+			contains(t, text, append(one.want, "2026-03-01 03:04:05 UTC")...)
+		}
+		tab := browse(t)
+		tab.open(b.url + "/pools/p")
+		tab.until(`document.getElementById("pulse").textContent === "live"`)
+		tab.shoot("pool-" + strings.Fields(one.want[0])[1] + "-redis")
+	}
+}
+
+// The red bar of an open page names the server, since when, and what to do. The time since when
+// the page is not up to date does not move on while messages come that say so.
+func TestTheRedBarSaysSinceWhen(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, inTrouble(api.Dependency{Name: "postgres", State: "failed"}))
+	b.pool("p", 3)
+	tab := browse(t)
+	tab.open(b.url + "/pools/p")
+	tab.until(`document.getElementById("pulse").textContent === "live"`)
+	ask[bool](tab, `(() => { window.said = new Set(); const stale = document.getElementById("stale");
+		new MutationObserver(() => { if (stale.textContent) { window.began = window.began || Date.now(); window.said.add(stale.textContent); } }).observe(stale, { childList: true }); return true; })()`)
+	b.store.down.Store(true)
+	tab.until(`window.began && Date.now() - window.began > 3500`) // a message comes every 2 s at least
+	said := ask[[]string](tab, `[...window.said]`)
+	if len(said) != 1 || !strings.HasPrefix(said[0], "Not up to date since ") {
+		t.Fatalf("the bar said %q", said)
+	}
+	contains(t, said[0], "Postgres does not answer since 03:04:05 UTC", "Nothing is granted", "dispatcher doctor")
+	tab.shoot("red-bar")
+	b.store.down.Store(false)
+	tab.until(`document.getElementById("stale").hidden`)
+}
+
+// A page that cannot be read in time says so, and comes by itself as soon as it can be read.
+func TestALatePageComesByItself(t *testing.T) {
+	t.Parallel()
+	b := embedded(t, inTrouble(api.Dependency{Name: "postgres", State: "ok", Slow: true}), func(o *web.Options) { o.PageTime = time.Second })
+	b.pool("p", 3)
+	b.store.hangs.Store(true)
+	status, text, _ := b.get("/tasks")
+	if status != http.StatusServiceUnavailable {
+		t.Errorf("%d", status)
+	}
+	contains(t, text, "Postgres answers slowly since 03:04:05 UTC", "dispatcher doctor", `data-page="/tasks"`, "reload it")
+	tab := browse(t)
+	tab.open(b.url + "/tasks")
+	tab.until(`document.querySelector("h1").textContent === "Service Unavailable"`)
+	tab.shoot("late")
+	b.store.hangs.Store(false)
+	tab.until(`document.querySelector("h1").textContent === "Tasks"`)
+	tab.forgive("503")
+}

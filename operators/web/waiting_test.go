@@ -1,0 +1,108 @@
+package web_test
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/operators/web"
+)
+
+// A pool and a batch say what their tasks wait for, and each part leads to its tasks.
+func TestPagesSayWhatTasksWaitFor(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, devices(4)...)
+	b.call("POST", "/v1/batches", map[string]any{"pool": "p", "devices": devices(2)}, nil)
+	b.call("POST", "/v1/batches/2/pause", map[string]any{}, nil)
+	for path, parts := range map[string]map[string]int{
+		"/pools/p": {"device_unknown": 4, "batch_paused": 2}, "/batches/1": {"device_unknown": 4}, "/batches/2": {"batch_paused": 2},
+	} {
+		_, text, _ := b.get(path)
+		if strings.Contains(text, "next report") {
+			t.Errorf("%s: devices that never come are said to be granted a slot: %s", path, text)
+		}
+		sum := 0
+		for _, m := range regexp.MustCompile(`href="(`+path+`/waiting\?code=(\w+))"[^>]*><b>(\d+)</b>`).FindAllStringSubmatch(withoutHolders(text), -1) {
+			n, err := strconv.Atoi(m[3])
+			if err != nil || n != parts[m[2]] {
+				t.Errorf("%s: %s %s, want %d", path, m[3], m[2], parts[m[2]])
+			}
+			sum += n
+			_, list, _ := b.get(m[1])
+			if rows := strings.Count(list, `<tr id="task-`); rows != n {
+				t.Errorf("%s lists %d tasks, want %d", m[1], rows, n)
+			}
+			for _, task := range regexp.MustCompile(`<tr id="task-(\d+)"`).FindAllStringSubmatch(list, -1) {
+				var why operators.Why
+				if b.call("GET", "/v1/tasks/"+task[1]+"/why", nil, &why); why.Reasons[0].Code != m[2] {
+					t.Errorf("%s has task %s, which waits for %+v", m[1], task[1], why.Reasons[0])
+				}
+			}
+		}
+		contains(t, text, fmt.Sprintf(`<b>%d</b> waiting task`, sum), `<rect class="w-`)
+	}
+	if status, _, _ := b.get("/pools/p/waiting?code=hunger"); status != 422 {
+		t.Errorf("a reason that is none: %d", status)
+	}
+	if status, _, _ := b.get("/pools/none/waiting"); status != 404 {
+		t.Errorf("a pool that is not there: %d", status)
+	}
+}
+
+// TestNothingWaitsInABatchThatHasEnded: what waited was judged from a sample, which is older.
+func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	b := embedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
+	b.pool("p", 3, devices(250)...)
+	_, text, _ := b.get("/batches/1")
+	contains(t, text, "<b>250</b> waiting tasks", "of a sample of")
+	b.call("POST", "/v1/batches/1/cancel", nil, nil)
+	b.until("the end", func() bool {
+		_, text, _ = b.get("/batches/1")
+		return strings.Contains(text, "<title>250 cancelled</title>")
+	})
+	if strings.Contains(text, "waiting task") {
+		t.Error("tasks of a batch that has ended wait")
+	}
+}
+
+// Redis is asked about what waits while no snapshot of the ledger keeps a connection.
+func TestWhatWaitsIsJudgedBeforeThePageIsRead(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, devices(4)...)
+	for i, path := range []string{"/pools/p", "/batches/1"} {
+		if status, _, _ := b.get(path); status != 200 || b.store.judged.Load() != int64(i+1) || b.store.keeping.Load() > 0 {
+			t.Errorf("%s: %d, %d samples, %d of them in the snapshot of the page", path, status, b.store.judged.Load(), b.store.keeping.Load())
+		}
+	}
+}
+
+// withoutHolders leaves out the table, where the same stands when nobody holds a slot.
+func withoutHolders(page string) string {
+	before, _, _ := strings.Cut(page, `<section id="holders">`)
+	return before
+}
+
+// A pool that is blocked by what it waits for does not promise slots.
+func TestAPoolThatNobodyHoldsSaysWhy(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", 3, "d-1", "d-2")
+	b.report("d-1", map[string]any{"accept": false})
+	b.call("POST", "/v1/pools/p/pause", map[string]any{"reason": "it smokes"}, nil)
+	_, text, _ := b.get("/pools/p")
+	_, holders, _ := strings.Cut(text, `<section id="holders">`)
+	contains(t, holders, "Nobody holds a slot.", "<b>2</b> pool paused", "/pools/p/waiting?code=pool_paused")
+	for _, path := range []string{"/batches", "/batches/1"} {
+		if _, text, _ = b.get(path); !strings.Contains(text, `<span class="state held_up">held up</span>`) || strings.Contains(text, `"state running"`) {
+			t.Errorf("%s does not say that its pool is paused: %s", path, text)
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/operators"
+	"github.com/fleetslots/dispatcher/operators/api"
+	"github.com/fleetslots/dispatcher/operators/gate"
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Options set up the dashboard.
+type Options struct {
+	API        API
+	Ledger     Ledger
+	AdminToken string        // the bootstrap operator token; empty: none
+	Prefix     string        // path a proxy puts in front, without a slash at its end; empty: none
+	ReadOnly   bool          // nothing can be changed, whatever the role
+	Link       string        // secret of the link that signs in as the bootstrap operator, once; only for dev; empty: none
+	Gate       *gate.Gate    // the API's
+	Period     time.Duration // in which devices report
+	System     System
+	Logger     *slog.Logger
+	Panicked   rescue.Told   // default: nobody
+	PageTime   time.Duration // in which a page is answered; default api.AnswerTime
+	Now        func() time.Time
+}
+
+// API answers requests as an operator; *api.API.
+type API interface {
+	Inside(who api.Operator, w http.ResponseWriter, r *http.Request)
+}
+
+// Ledger is the data that is read beside the API; *store.Store.
+type Ledger interface {
+	sessionStore
+	eventLog
+	hourLog
+	pageData
+}
+
+// hourLog tells how full the pools were in the last hour.
+type hourLog interface {
+	PoolUses(ctx context.Context) ([]store.PoolUse, error)
+	Moves(ctx context.Context, back, step time.Duration, most int64) (store.Moves, error)
+	MovesBetween(ctx context.Context, after, upTo int64) ([]store.Move, error)
+	ReplicaTallies(ctx context.Context) ([]store.Tallies, error)
+}
+
+// pageData is the data of pages that the API does not have.
+type pageData interface {
+	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error
+	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
+	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
+}
+
+// Web is the dashboard of one replica.
+type Web struct {
+	log      hourLog
+	now      func() time.Time
+	news     *news
+	history  *history
+	tallied  tallied
+	site     *site
+	door     *door
+	streams  *streams
+	panicked rescue.Told
+	pageTime time.Duration
+}
+
+// New builds the dashboard. It does nothing until Tick is called.
+func New(o Options) *Web {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	frame := newFrame(o)
+	s := &site{frame: frame, ledger: o.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timed: map[string]bool{}}
+	frame.isLive = s.isLive
+	known := &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
+	d := &door{frame: frame, sessions: known, dev: o.Link != ""}
+	w := &Web{
+		log: o.Ledger, now: o.Now, news: &news{log: o.Ledger}, history: newHistory(),
+		site: s, door: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked, pageTime: cmp.Or(o.PageTime, api.AnswerTime),
+	}
+	to := newClient(o.API)
+	kept := waitsLately()
+	(&poolPages{frame, to, o.System, w.history, newLately[operators.Series](pointEvery), newLately[pastSlots](lanesEvery), kept, newLately[[]use](usageEvery)}).route(s)
+	(&profilePages{frame, to}).route(s)
+	(&limitSetPages{frame, to}).route(s)
+	(&batchPages{frame, to, o.API, kept, newLately[operators.ResultSummary](summedEvery)}).route(s)
+	(&batchForms{frame, to}).route(s)
+	(&waitingPages{frame, to}).route(s)
+	(&taskPages{frame, to, o.Ledger, w.history}).route(s)
+	(&devicePages{frame, to, o.Period}).route(s)
+	(&findPages{to}).route(s)
+	(&activityPages{frame, to, o.API}).route(s)
+	(&systemPages{o.System, o.Ledger, w.streams.open.Taken}).route(s)
+	return w
+}
+
+// Handler serves the dashboard, and passes other paths on.
+func (w *Web) Handler(others http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /assets/", hardened(serveAssets()))
+	mux.Handle("GET /sign-in", hardened(w.door.signInPage))
+	mux.Handle("POST /sign-in", hardened(w.door.signIn))
+	mux.Handle("POST /sign-out", hardened(w.door.signOut))
+	mux.Handle("GET /live", hardened(w.streams.serve))
+	mux.Handle("/", others)
+	guarded := w.door.guarding(w.site.pages)
+	inside, inTime := hardened(guarded), hardened(api.InTime(w.pageTime, api.Rescued(w.panicked, guarded), w.site.late).ServeHTTP)
+	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		// Reports come often, and what is not canonical the mux would redirect: the API says what is wrong.
+		if strings.HasPrefix(r.URL.Path, "/v1/") || !api.Canonical(r.URL.Path) {
+			others.ServeHTTP(rw, r)
+			return
+		}
+		_, pattern := w.site.pages.Handler(r)
+		switch {
+		case w.site.timed[pattern]:
+			inTime.ServeHTTP(rw, r)
+		case pattern != "":
+			inside.ServeHTTP(rw, r)
+		default:
+			mux.ServeHTTP(rw, r)
+		}
+	})
+	return unprefixed(w.site.prefix, api.Rescued(w.panicked, serve))
+}
+
+// unprefixed removes the prefix of a proxy from a path: some proxies pass it on,
+// some do not.
+func unprefixed(prefix string, next http.Handler) http.Handler {
+	if prefix == "" {
+		return next
+	}
+	stripped := http.StripPrefix(prefix, next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == prefix:
+			http.Redirect(w, r, prefix+"/", http.StatusMovedPermanently)
+		case strings.HasPrefix(r.URL.Path, prefix+"/"):
+			stripped.ServeHTTP(w, r)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// hardened sets what browsers are told about every page, and refuses what other
+// sites let them send.
+func hardened(next http.HandlerFunc) http.Handler {
+	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	own := http.NewCrossOriginProtection().Handler(next)
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		h := rw.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		r.Body = http.MaxBytesReader(rw, r.Body, maxForm)
+		own.ServeHTTP(rw, r)
+	})
+}
+
+// maxForm bounds a form: 20,000 device ids.
+const maxForm = 4 << 20
+
+// Tick reads what happened since the last one, on all replicas, and has the
+// open pages follow. It is to be called about once a second. While no page is open it only
+// counts, for the charts, at each of their points.
+func (w *Web) Tick(ctx context.Context) error {
+	now, watched := w.now(), w.streams.hub.watched()
+	due := w.history.due(now)
+	if !watched && !due {
+		return nil
+	}
+	events, all, err := w.look(ctx, watched)
+	if err != nil {
+		w.streams.hub.fail(err)
+		return fmt.Errorf("reading what happened: %w", err)
+	}
+	w.streams.hub.tick(events, all) //nolint:contextcheck // it waits for no reading
+	if due {
+		if err := w.addPoint(ctx, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Web) look(ctx context.Context, watched bool) (events []store.Event, all bool, err error) {
+	if watched {
+		return w.news.read(ctx)
+	}
+	return nil, false, w.news.skip(ctx)
+}
+
+// addPoint adds how full the pools are now to the history, and what has settled in the
+// log since the point before.
+func (w *Web) addPoint(ctx context.Context, now time.Time) error {
+	moves, err := w.log.MovesBetween(ctx, w.news.counted, w.news.settled)
+	if err != nil {
+		return fmt.Errorf("reading what became of slots: %w", err)
+	}
+	uses, err := w.log.PoolUses(ctx)
+	if err != nil {
+		return fmt.Errorf("reading how full the pools are: %w", err)
+	}
+	tallies, err := w.log.ReplicaTallies(ctx)
+	if err != nil {
+		return fmt.Errorf("reading what the replicas counted: %w", err)
+	}
+	if err := w.tallied.read(tallies, w.history); err != nil {
+		return err
+	}
+	w.history.count(moves)
+	w.news.counted = w.news.settled
+	w.history.add(now, uses)
+	return nil
+}
+
+// Stop ends the streams, so that a server that finishes what is in flight does
+// not wait for them.
+func (w *Web) Stop() { w.streams.stop() }
