@@ -147,7 +147,7 @@ func (p *parkedReport) attemptAgain(ctx context.Context, call waiters.Call) (fin
 	steps.Done("woken", p.d.config.Now())
 	switch admitted, err := p.h.from.isStillAdmitted(work); {
 	case err != nil:
-		p.d.log.Warn("nothing granted: not confirmed", "err", err)
+		p.d.log.WarnContext(ctx, "nothing granted: not confirmed", "err", err)
 		p.h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 		return true
 	case !admitted:

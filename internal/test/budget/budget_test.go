@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -43,13 +44,14 @@ func TestNoRoomGrowsUnnoticed(t *testing.T) {
 func table(rooms map[string]budget.Figures) string {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "room\t%s\t\n", strings.Join(budget.Columns(), "\t"))
+	row := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")+"\t") }
+	row(append([]string{"room"}, budget.Columns()...)...)
 	for _, room := range slices.Sorted(maps.Keys(rooms)) {
-		fmt.Fprint(w, room)
+		cells := []string{room}
 		for _, v := range rooms[room].Values() {
-			fmt.Fprintf(w, "\t%d", v)
+			cells = append(cells, strconv.Itoa(v))
 		}
-		fmt.Fprintln(w, "\t")
+		row(cells...)
 	}
 	_ = w.Flush()
 	return out.String()

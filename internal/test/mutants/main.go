@@ -36,6 +36,6 @@ func run(ctx context.Context, w io.Writer, seed uint64, number, workers int) err
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(w, report)
-	return nil
+	_, err = fmt.Fprint(w, report)
+	return err
 }

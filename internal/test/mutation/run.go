@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 )
@@ -32,14 +33,14 @@ func (r Report) Share() float64 {
 
 // String returns the totals and the survivors.
 func (r Report) String() string {
-	text := fmt.Sprintf("caught %d of %d (%.1f %%)", r.Caught, r.Caught+r.Survived, 100*r.Share())
+	lines := []string{fmt.Sprintf("caught %d of %d (%.1f %%)", r.Caught, r.Caught+r.Survived, 100*r.Share())}
 	if r.Unbuildable > 0 {
-		text += fmt.Sprintf("; %d did not compile and do not count", r.Unbuildable)
+		lines = append(lines, fmt.Sprintf("%d did not compile and do not count", r.Unbuildable))
 	}
 	for _, s := range r.Survivors {
-		text += "\nsurvived: " + s
+		lines = append(lines, "survived: "+s)
 	}
-	return text + "\n"
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // Run tries all mistakes, workers at a time, each worker in a copy of root below bin. It writes a line for each outcome to w.
@@ -85,12 +86,14 @@ func (r *run) work(ctx context.Context, c *Copy) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Name, err)
 		}
-		r.record(m, o)
+		if err := r.record(m, o); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func (r *run) record(m Mistake, o Outcome) {
+func (r *run) record(m Mistake, o Outcome) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.done++
@@ -103,9 +106,10 @@ func (r *run) record(m Mistake, o Outcome) {
 	case Unbuildable:
 		r.report.Unbuildable++
 	}
-	fmt.Fprintf(r.out, "%d/%d %s: %s", r.done, r.total, o.Verdict, m.Name)
+	line := fmt.Sprintf("%d/%d %s: %s", r.done, r.total, o.Verdict, m.Name)
 	if o.By != "" {
-		fmt.Fprintf(r.out, "\n\tby %s", o.By)
+		line += "\n\tby " + o.By
 	}
-	fmt.Fprintf(r.out, " (%s)\n", o.Took.Round(time.Second))
+	_, err := fmt.Fprintf(r.out, "%s (%s)\n", line, o.Took.Round(time.Second))
+	return err
 }

@@ -44,7 +44,9 @@ func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(w, report)
+	if _, err := fmt.Fprint(w, report); err != nil {
+		return err
+	}
 	if report.Unbuildable > 0 {
 		return errors.New("a planted mistake must compile")
 	}

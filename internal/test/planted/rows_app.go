@@ -1,7 +1,7 @@
 package main
 
 // appMistakes returns the mistakes in the process around the dispatcher, in doctor and in the small packages below internal.
-func appMistakes() []Mistake { //nolint:funlen // a table
+func appMistakes() []Mistake {
 	return []Mistake{
 		{
 			Package: "internal/app", Func: "front.drain",

@@ -1,7 +1,7 @@
 package main
 
 // devicesMistakes returns the mistakes in the transports of devices and in the simulator that judges the dispatcher.
-func devicesMistakes() []Mistake { //nolint:funlen // a table
+func devicesMistakes() []Mistake {
 	return []Mistake{
 		{
 			Package: "devices", Func: "decodeList",

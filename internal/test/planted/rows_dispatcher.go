@@ -2,7 +2,7 @@ package main
 
 // dispatcherMistakes returns the mistakes in the handling of reports: the decision, and the rooms waiters, policies, marks, seen,
 // credentials and upkeep.
-func dispatcherMistakes() []Mistake { //nolint:funlen // a table
+func dispatcherMistakes() []Mistake {
 	in := func(room string) []string { return []string{"dispatcher/" + room, "dispatcher"} }
 	return []Mistake{
 		{

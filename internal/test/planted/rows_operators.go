@@ -1,7 +1,7 @@
 package main
 
 // operatorsMistakes returns the mistakes in the operators' API, its Go client, the dashboard, the gate and the command line.
-func operatorsMistakes() []Mistake { //nolint:funlen // a table
+func operatorsMistakes() []Mistake {
 	return []Mistake{
 		{
 			Package: "operators/api", Func: "pools.register",

@@ -1,7 +1,7 @@
 package main
 
 // redisMistakes returns the mistakes in the semaphore and in the limits: their Lua scripts and the Go code around them.
-func redisMistakes() []Mistake { //nolint:funlen // a table
+func redisMistakes() []Mistake {
 	scripts := []string{"slots", "dispatcher"}
 	counts := []string{"limits", "dispatcher"}
 	return []Mistake{

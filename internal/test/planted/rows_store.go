@@ -1,7 +1,7 @@
 package main
 
 // storeMistakes returns the mistakes in the ledger: its SQL, its transactions and its unique keys.
-func storeMistakes() []Mistake { //nolint:funlen // a table
+func storeMistakes() []Mistake {
 	ledger := []string{"store", "dispatcher"}
 	return []Mistake{
 		{
