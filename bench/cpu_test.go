@@ -3,7 +3,7 @@ package bench
 import (
 	"os"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // measured counts the processor time that each process takes for what do does.
@@ -25,7 +25,7 @@ func (s *site) measured(do func() figures) figures {
 
 // cpu is the seconds of processor time that each process used so far.
 func (s *site) cpu() map[string]float64 {
-	times := testservers.ReadProcessorTimes()
+	times := servers.ReadProcessorTimes()
 	used := map[string]float64{
 		"postgres": times.Tree(s.postgres.Pid()).Seconds(),
 		"redis":    times.Tree(s.redis.Pid()).Seconds(),

@@ -14,7 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // idleOverMQTT: devices with nothing to do, each with a connection to the broker.
@@ -47,7 +47,7 @@ func (s *site) brokered(size scale) {
 	}
 	files.Cur = files.Max
 	s.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files)) // said by the program, it holds for those that it starts
-	s.broker = testservers.MosquittoAsDeployed(s.t)
+	s.broker = servers.MosquittoAsDeployed(s.t)
 }
 
 // reporting is devices that report in turn, some of them at a time.

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const (
@@ -28,17 +28,17 @@ type site struct {
 	ctx      context.Context //nolint:containedctx // of the whole run: Ctrl-C ends it
 	t        *testing.T
 	dsn      string
-	postgres *testservers.PostgresServer
-	redis    *testservers.RedisServer
-	broker   *testservers.MosquittoServer // of rows over MQTT
-	servers  []*testservers.Process       // replicas, or the program that is measured instead
-	addrs    []string                     // of them
-	cookie   string                       // of an operator that is signed in
+	postgres *servers.PostgresServer
+	redis    *servers.RedisServer
+	broker   *servers.MosquittoServer // of rows over MQTT
+	servers  []*servers.Process       // replicas, or the program that is measured instead
+	addrs    []string                 // of them
+	cookie   string                   // of an operator that is signed in
 }
 
 func newSite(ctx context.Context, t *testing.T) *site {
 	t.Helper()
-	s := &site{ctx: ctx, t: t, postgres: testservers.DeployedPostgres(t), redis: testservers.Redis(t)}
+	s := &site{ctx: ctx, t: t, postgres: servers.DeployedPostgres(t), redis: servers.Redis(t)}
 	s.dsn = s.postgres.NewDatabase(t)
 	if *statements {
 		s.watch()
@@ -100,13 +100,13 @@ func (s *site) brokerAt(setting string) []string {
 }
 
 func (s *site) start(path string, args []string, probe string, settings func(addr string) []string) {
-	addr := testservers.FreeAddr(s.t)
+	addr := servers.FreeAddr(s.t)
 	command := func() *exec.Cmd {
 		cmd := exec.Command(path, args...)
 		cmd.Env = append(os.Environ(), settings(addr)...)
 		return cmd
 	}
-	process := testservers.StartProcess(s.t, command, func() error { return ready("http://" + addr + probe) })
+	process := servers.StartProcess(s.t, command, func() error { return ready("http://" + addr + probe) })
 	s.t.Cleanup(func() {
 		process.Kill()
 		if said := process.Output(); s.t.Failed() {

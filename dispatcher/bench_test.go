@@ -20,8 +20,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
@@ -29,8 +29,8 @@ import (
 
 // The servers of all tests of this package: one per test binary, which TestMain ends.
 var (
-	postgres testservers.SharedPostgres //nolint:gochecknoglobals // see above
-	cache    testservers.SharedRedis    //nolint:gochecknoglobals // see above
+	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
+	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
 )
 
 func TestMain(m *testing.M) {
@@ -69,7 +69,7 @@ func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.
 	})
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(servers(t, changes...))
+		test(onServers(t, changes...))
 	})
 }
 
@@ -82,7 +82,7 @@ func forServers(t *testing.T, test func(b *bench), changes ...func(*dispatcher.C
 	}
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(servers(t, changes...))
+		test(onServers(t, changes...))
 	})
 }
 
@@ -90,16 +90,16 @@ func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "ledger.db")
 	mini := miniredis.RunT(tb)
-	b := newBench(tb, testbackends.SQLite(tb, path), testservers.RedisAt{Addr: mini.Addr()}, changes...)
+	b := newBench(tb, backends.SQLite(tb, path), servers.RedisAt{Addr: mini.Addr()}, changes...)
 	b.mini = mini
 	b.ageing = ageing("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)", "%d")
 	return b
 }
 
-func servers(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
+func onServers(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	dsn := postgres.NewLedger(tb)
-	b := newBench(tb, testbackends.Postgres(tb, dsn), cache.NewDatabase(tb), changes...)
+	b := newBench(tb, backends.Postgres(tb, dsn), cache.NewDatabase(tb), changes...)
 	b.ageing = ageing("postgres", dsn, "interval '%d ms'")
 	return b
 }
@@ -121,9 +121,9 @@ func ageing(driver, dsn, interval string) func(tb testing.TB, by time.Duration) 
 	}
 }
 
-func newBench(tb testing.TB, ledger *store.Store, at testservers.RedisAt, changes ...func(*dispatcher.Config)) *bench {
+func newBench(tb testing.TB, ledger *store.Store, at servers.RedisAt, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
-	client := testbackends.Redis(tb, at).Client
+	client := backends.Redis(tb, at).Client
 	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: policies.LimitsOf(limits.New(client)), redis: client, database: at.DB}
 	config := dispatcher.Config{
 		Store: ledger, Semaphore: b.semaphore, Limits: b.limits, LeaseMargin: 10 * time.Second,

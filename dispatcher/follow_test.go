@@ -63,7 +63,7 @@ func (f *forgetfulStore) ChangedPools(ctx context.Context, within time.Duration)
 func following(t *testing.T) (*bench, *forgetfulStore, *silentSemaphore) {
 	t.Helper()
 	ledger, semaphore := &forgetfulStore{}, &silentSemaphore{}
-	b := servers(t, func(c *dispatcher.Config) {
+	b := onServers(t, func(c *dispatcher.Config) {
 		ledger.Store, semaphore.Semaphore = c.Store, c.Semaphore
 		c.Store, c.Semaphore = ledger, semaphore
 	})

@@ -18,7 +18,7 @@ import (
 func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
-	b := servers(t, pushing(w))
+	b := onServers(t, pushing(w))
 	b.pool("a", 1, minute)
 	b.pool("b", 9, minute)
 	b.registered("holder", "blocked", "busy", "paused", "gone", "able")
@@ -56,7 +56,7 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 func TestADeviceStartsWhereItsSlotIsKept(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
-	b := servers(t, pushing(w))
+	b := onServers(t, pushing(w))
 	for _, pool := range []string{"a", "b"} {
 		b.pool(pool, 1, minute)
 	}
@@ -83,7 +83,7 @@ func TestADeviceStartsWhereItsSlotIsKept(t *testing.T) {
 func TestAKeptSlotGoesBeforeAnOlderBatch(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
-	b := servers(t, pushing(w))
+	b := onServers(t, pushing(w))
 	b.pool("a", 1, minute)
 	b.pool("b", 1, minute)
 	b.registered("two", "waits")
@@ -122,7 +122,7 @@ func (s *lossySemaphore) Serve(ctx context.Context, calls []slots.Call) []slots.
 func TestTheLineComesBackInItsOrder(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
-	b := servers(t, pushing(w))
+	b := onServers(t, pushing(w))
 	b.pool("a", 1, minute)
 	b.registered("first", "old", "young")
 	b.batch("a", nil, "first", "old", "young")
@@ -141,7 +141,7 @@ func TestTheLineComesBackInItsOrder(t *testing.T) {
 func TestAnOfferLapses(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
-	b := servers(t, pushing(w), func(c *dispatcher.Config) { c.Offer = 100 * time.Millisecond })
+	b := onServers(t, pushing(w), func(c *dispatcher.Config) { c.Offer = 100 * time.Millisecond })
 	b.pool("a", 1, minute)
 	b.reconcile()
 	b.registered("first", "silent", "next")
@@ -159,7 +159,7 @@ func TestAnOfferLapses(t *testing.T) {
 func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 	t.Parallel()
 	w, least := &wakes{}, 600*time.Millisecond
-	b := servers(t, pushing(w), func(c *dispatcher.Config) { c.Offer = least })
+	b := onServers(t, pushing(w), func(c *dispatcher.Config) { c.Offer = least })
 	b.pool("a", 4, minute)
 	var held, gone []string
 	for i := range 24 {
@@ -188,7 +188,7 @@ func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 // A batch that is paused leaves the line at once.
 func TestABatchLeavesTheLine(t *testing.T) {
 	t.Parallel()
-	b := servers(t, pushing(&wakes{}))
+	b := onServers(t, pushing(&wakes{}))
 	b.pool("a", 1, minute)
 	b.registered("first", "stays", "leaves")
 	b.batch("a", nil, "first", "stays")

@@ -146,7 +146,7 @@ func (b *bench) passing() {
 // asks meanwhile does not get it.
 func TestAFreedSlotIsHandedOn(t *testing.T) {
 	t.Parallel()
-	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
+	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := &wakes{}
@@ -198,7 +198,7 @@ func TestSleepersAreFound(t *testing.T) {
 				b.expectPushed("d3", devices.ReasonGranted)
 				b.expectPushed("d1", devices.ReasonGranted)
 			}
-			test(servers(t, pushing(w)))
+			test(onServers(t, pushing(w)))
 		})
 	}
 }

@@ -18,7 +18,7 @@ func BenchmarkHandOnAll(b *testing.B) {
 	const pools = 3000
 	for name, reach := range map[string]slots.Reach{"pollers": slots.ReachNone, "told": slots.ReachPush} {
 		b.Run(name, func(b *testing.B) {
-			bench := servers(b, pushing(&wakes{}))
+			bench := onServers(b, pushing(&wakes{}))
 			for i := range pools {
 				bench.pool(fmt.Sprint("p", i), 1, minute)
 			}

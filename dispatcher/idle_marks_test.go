@@ -24,7 +24,7 @@ func (c *stoppedClock) pass(d time.Duration) { c.past.Add(int64(d)) }
 // admitted before.
 func marking(t *testing.T, test func(b *bench, s *spies, clock *stoppedClock)) {
 	t.Helper()
-	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
+	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			clock, s := &stoppedClock{}, &spies{}

@@ -49,7 +49,7 @@ func idleSeconds(t *testing.T, r *prometheus.Registry) float64 {
 // ledger's goes on.
 func idleBench(t *testing.T, test func(b *bench, clock *elapsing, r func() float64)) {
 	t.Helper()
-	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
+	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			clock, registry := &elapsing{at: time.Now()}, prometheus.NewRegistry()
@@ -152,7 +152,7 @@ func TestAFullPoolIsNotIdle(t *testing.T) {
 func TestReplicasShareIdleTime(t *testing.T) {
 	t.Parallel()
 	clock, first, second := &elapsing{at: time.Now()}, prometheus.NewRegistry(), prometheus.NewRegistry()
-	b := servers(t, func(c *dispatcher.Config) { c.Now, c.Registerer = clock.now, first })
+	b := onServers(t, func(c *dispatcher.Config) { c.Now, c.Registerer = clock.now, first })
 	other := dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: b.semaphore, Now: clock.now, Registerer: second, ReportPeriod: time.Hour,
 	})

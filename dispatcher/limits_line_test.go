@@ -41,7 +41,7 @@ func (b *bench) contested(lineUp func(device string)) (held devices.Task) {
 func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"asked": false, "known": true} {
-		for kind, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
+		for kind, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				t.Parallel()
 				w := &wakes{}
@@ -97,7 +97,7 @@ func TestALimitedParkedReportLetsTheNextHaveTheSlot(t *testing.T) {
 func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
-	b := servers(t, keptLong(w), unhurried)
+	b := onServers(t, keptLong(w), unhurried)
 	b.limitedPool(1)
 	b.reconcile()
 	var names []string

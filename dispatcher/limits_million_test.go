@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -25,7 +25,7 @@ func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures 
 		t.Skip("runs with MILLION=1 in the environment")
 	}
 	dsn := postgres.NewLedger(t)
-	b := newBench(t, testbackends.Postgres(t, dsn), cache.NewDatabase(t), unhurried)
+	b := newBench(t, backends.Postgres(t, dsn), cache.NewDatabase(t), unhurried)
 	b.pool("a", 9, minute)
 	db, err := sql.Open("postgres", dsn)
 	b.must(err)

@@ -122,7 +122,7 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	t.Parallel()
 	var passed atomic.Int64
-	b := servers(t, unhurried, mayLose, func(c *dispatcher.Config) {
+	b := onServers(t, unhurried, mayLose, func(c *dispatcher.Config) {
 		c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 	})
 	loses := b.lossy()

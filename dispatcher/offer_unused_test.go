@@ -50,7 +50,7 @@ func TestAnUnusedOfferGoesOn(t *testing.T) {
 		t.Run(string(reason), func(t *testing.T) {
 			t.Parallel()
 			w := &wakes{}
-			b := servers(t, keptLong(w), unhurried, func(c *dispatcher.Config) {
+			b := onServers(t, keptLong(w), unhurried, func(c *dispatcher.Config) {
 				if reason == devices.ReasonUnavailable {
 					c.Limits = nil
 				}

@@ -12,7 +12,7 @@ import (
 // device costs that has nothing to do, that meets a full pool, and that runs a
 // task from grant to result (two reports).
 func BenchmarkReport(b *testing.B) {
-	bench := servers(b)
+	bench := onServers(b)
 	bench.pool("full", 0, minute)
 	bench.pool("open", 60, minute)
 	bench.batch("full", nil, "refused")
@@ -51,7 +51,7 @@ func BenchmarkReportsAtOnce(b *testing.B) {
 	const together = 60
 	for _, alone := range []bool{true, false} {
 		b.Run(map[bool]string{true: "each alone", false: "together"}[alone], func(b *testing.B) {
-			bench := servers(b)
+			bench := onServers(b)
 			if alone {
 				bench.Alone()
 			}

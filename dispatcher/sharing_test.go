@@ -117,7 +117,7 @@ func TestSharing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: shares are measured over 40 s of work, and those of the line daily by a model in slots; make test-long runs it")
 	}
-	b := servers(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Second })
+	b := onServers(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Second })
 	c := &crowd{bench: b, work: 3 * time.Second, asks: map[string]int{}, before: map[string]int{}}
 	b.pool("a", sharedSlots, 5*minute)
 	large := func(prefix string) (names, tasks []string) {

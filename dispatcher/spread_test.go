@@ -39,7 +39,7 @@ func TestAStormHasNoEcho(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			draw := rand.New(rand.NewPCG(7, 7)) // reports come one after the other here
-			b := servers(t, func(c *dispatcher.Config) { c.Jitter = draw.Float64 })
+			b := onServers(t, func(c *dispatcher.Config) { c.Jitter = draw.Float64 })
 			var names []string
 			for i := range fleet {
 				names = append(names, fmt.Sprint("d", i))

@@ -77,7 +77,7 @@ func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
 // TestReapManyAtOnce: more than one transaction's worth, by two reapers.
 func TestReapManyAtOnce(t *testing.T) {
 	t.Parallel()
-	b := servers(t)
+	b := onServers(t)
 	const fleet = 205
 	b.pool("a", fleet, minute)
 	var names []string

@@ -43,7 +43,7 @@ const urgentShare = 6 // of 60 slots, by default
 // fleets run a test on both kinds of servers. The devices of "sleeps" have been seen, and have no task.
 func fleets(t *testing.T, test func(f *fleet), sleeps ...string) {
 	t.Helper()
-	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": servers} {
+	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := &wakes{}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -19,7 +19,7 @@ import (
 func TestUsageIsWhatStarted(t *testing.T) {
 	t.Parallel()
 	policies := `[
-		{"name":"daily","per":"tags.account","algorithm":"calendar","period":"month","timezone":"` + testservers.NoonZone() + `","max":50},
+		{"name":"daily","per":"tags.account","algorithm":"calendar","period":"month","timezone":"` + servers.NoonZone() + `","max":50},
 		{"name":"hourly","per":"tags.account,device","algorithm":"sliding","windows":[{"max":60,"per_ms":3600000},{"max":90,"per_ms":86400000}]},
 		{"name":"long","per":"tags.account","algorithm":"sliding","windows":[{"max":500,"per_ms":86400000}]},
 		{"name":"same","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":100,"reveal":true},

@@ -8,7 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -47,7 +47,7 @@ func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		zone := testservers.NoonZone()
+		zone := servers.NoonZone()
 		local, err := time.LoadLocation(zone)
 		b.must(err)
 		_, _, err = b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{

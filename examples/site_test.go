@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -24,7 +24,7 @@ const (
 	patience = time.Minute
 )
 
-var program testservers.Program //nolint:gochecknoglobals // built once
+var program servers.Program //nolint:gochecknoglobals // built once
 
 // site is a `dispatcher dev` with a pool of one slot, and a token for callers.
 type site struct {
@@ -35,9 +35,9 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	addr, data := testservers.FreeAddr(t), t.TempDir()
-	testservers.StartProcess(t, func() *exec.Cmd {
-		return exec.Command(program.Path(t), "dev", "--listen", addr, "--mqtt-listen", testservers.FreeAddr(t), "--data", data)
+	addr, data := servers.FreeAddr(t), t.TempDir()
+	servers.StartProcess(t, func() *exec.Cmd {
+		return exec.Command(program.Path(t), "dev", "--listen", addr, "--mqtt-listen", servers.FreeAddr(t), "--data", data)
 	}, func() error {
 		response, err := http.Get("http://" + addr + "/readyz")
 		if err != nil {

@@ -17,12 +17,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
 // shared are the servers of all tests of this package that do not break them.
-var shared testservers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
+var shared servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 // on runs a test on each kind of Redis.
 func on(t *testing.T, test func(t *testing.T, s *server)) {
 	t.Helper()
-	shared.Each(t, func(t *testing.T, at testservers.RedisAt) {
+	shared.Each(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
 		test(t, serve(t, at))
 	})
@@ -50,7 +50,7 @@ func onClock(tb testing.TB, now time.Time) (*server, *miniredis.Miniredis) {
 	tb.Helper()
 	mini := miniredis.RunT(tb)
 	mini.SetTime(now)
-	return serve(tb, testservers.RedisAt{Addr: mini.Addr()}), mini
+	return serve(tb, servers.RedisAt{Addr: mini.Addr()}), mini
 }
 
 // march is a time that nothing depends on.
@@ -65,7 +65,7 @@ type server struct {
 	scope  string
 }
 
-func serve(tb testing.TB, at testservers.RedisAt) *server {
+func serve(tb testing.TB, at servers.RedisAt) *server {
 	tb.Helper()
 	client := at.Client(tb)
 	return &server{Limiter: limits.New(client), client: client, leases: new(atomic.Int64), scope: tb.Name()}

@@ -6,22 +6,22 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
 // restarted runs a test on a Redis, and on a Cluster, that can be started with older
 // data.
-func restarted(t *testing.T, test func(t *testing.T, r *testservers.RedisServer, replica func() *server)) {
+func restarted(t *testing.T, test func(t *testing.T, r *servers.RedisServer, replica func() *server)) {
 	t.Helper()
-	for name, start := range map[string]func(tb testing.TB) *testservers.RedisServer{
-		"redis":   func(tb testing.TB) *testservers.RedisServer { tb.Helper(); return testservers.Redis(tb) },
-		"cluster": testservers.RedisCluster,
+	for name, start := range map[string]func(tb testing.TB) *servers.RedisServer{
+		"redis":   func(tb testing.TB) *servers.RedisServer { tb.Helper(); return servers.Redis(tb) },
+		"cluster": servers.RedisCluster,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t)
-			test(t, r, func() *server { return serve(t, testservers.RedisAt{Addr: r.Addr, Cluster: name == "cluster"}) })
+			test(t, r, func() *server { return serve(t, servers.RedisAt{Addr: r.Addr, Cluster: name == "cluster"}) })
 		})
 	}
 }
@@ -31,12 +31,12 @@ func restarted(t *testing.T, test func(t *testing.T, r *testservers.RedisServer,
 // itself, until it was filled again, which is once for all of them.
 func TestRolledBackRedisIsNotKnown(t *testing.T) {
 	t.Parallel()
-	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
+	restarted(t, func(t *testing.T, r *servers.RedisServer, replica func() *server) {
 		t.Helper()
 		rules := compiled(t,
 			hourly(2),
 			limits.Policy{Name: "several", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 2, PerMS: 3_600_000}, {Max: 3, PerMS: 7_200_000}}},
-			limits.Policy{Name: "month", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: testservers.NoonZone(), Max: 2},
+			limits.Policy{Name: "month", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 2},
 		)
 		replicas := []*server{replica(), replica()}
 		replicas[0].know(t, rules)
@@ -74,7 +74,7 @@ func TestRolledBackRedisIsNotKnown(t *testing.T) {
 // TestNewReplicaDoubtsRolledBackRedis has nothing to compare with but what Redis says.
 func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 	t.Parallel()
-	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
+	restarted(t, func(t *testing.T, r *servers.RedisServer, replica func() *server) {
 		t.Helper()
 		rules := compiled(t, hourly(2))
 		replica().know(t, rules)
@@ -90,7 +90,7 @@ func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 // TestRolledBackProfileIsNotBelieved: a rule that is in several scopes, in any of them.
 func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	restarted(t, func(t *testing.T, r *testservers.RedisServer, replica func() *server) {
+	restarted(t, func(t *testing.T, r *servers.RedisServer, replica func() *server) {
 		t.Helper()
 		s, rules, scopes := replica(), compiled(t, hourly(2)), []string{"a", "b"}
 		for _, s.scope = range scopes {
@@ -126,8 +126,8 @@ func (s *server) reserveEach(t *testing.T, rules []*limits.Rule, want limits.Sta
 // after a failover and back.
 func TestRedisThatFollowedAnotherIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	r, other := testservers.Redis(t), testservers.Redis(t, "--repl-diskless-sync-delay", "0")
-	at := testservers.RedisAt{Addr: r.Addr}
+	r, other := servers.Redis(t), servers.Redis(t, "--repl-diskless-sync-delay", "0")
+	at := servers.RedisAt{Addr: r.Addr}
 	s, rules := serve(t, at), compiled(t, hourly(1))
 	s.know(t, rules)
 	snapshot := r.Snapshot(t)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -17,7 +17,7 @@ func oneOfEach(per int64) []limits.Policy {
 		perAccount(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: per}),
 		{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 200, PerMS: per}}},
 		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: per, Max: 1},
-		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: testservers.NoonZone(), Max: 1},
+		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 1},
 	}
 }
 

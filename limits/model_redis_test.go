@@ -13,7 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // modelRedis is a Redis whose clock is the test's.
@@ -32,7 +32,7 @@ type inProcess struct {
 	ttl bool // keys end in time, as in a real Redis
 }
 
-func (r inProcess) connect() *server  { return serve(r.tb, testservers.RedisAt{Addr: r.Addr()}) }
+func (r inProcess) connect() *server  { return serve(r.tb, servers.RedisAt{Addr: r.Addr()}) }
 func (r inProcess) set(now time.Time) { r.SetTime(now) }
 func (r inProcess) endsKeys() bool    { return r.ttl }
 func (r inProcess) flush()            { r.FlushAll() }
@@ -44,7 +44,7 @@ func (r inProcess) age(by time.Duration) {
 
 // realRedis is one with a clock of the test. Its keys never end.
 type realRedis struct {
-	*testservers.RedisServer
+	*servers.RedisServer
 
 	tb     testing.TB
 	direct *redis.Client
@@ -55,7 +55,7 @@ type realRedis struct {
 const clockKey = "test:clock"
 
 // dial empties a Redis.
-func dial(tb testing.TB, server *testservers.RedisServer) *realRedis {
+func dial(tb testing.TB, server *servers.RedisServer) *realRedis {
 	tb.Helper()
 	r := &realRedis{RedisServer: server, tb: tb, direct: redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 20 * time.Second})}
 	r.flush()
@@ -63,7 +63,7 @@ func dial(tb testing.TB, server *testservers.RedisServer) *realRedis {
 }
 
 func (r *realRedis) connect() *server {
-	s := serve(r.tb, testservers.RedisAt{Addr: r.Addr})
+	s := serve(r.tb, servers.RedisAt{Addr: r.Addr})
 	s.client.AddHook(&ownClock{sums: make(map[string]string)})
 	return s
 }

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -21,7 +21,7 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 	for name, args := range map[string][]string{"snapshots": nil, "log": {"--appendonly", "yes"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, left := testservers.Redis(t, args...), 60 // each starts Redis some times
+			server, left := servers.Redis(t, args...), 60 // each starts Redis some times
 			if testing.Short() {
 				left = 6
 			}

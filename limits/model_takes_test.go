@@ -13,7 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"pgregory.net/rapid"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -38,7 +38,7 @@ func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 // with what it had at any time before.
 func TestHistoriesOfTakesOnARedisThatRestarts(t *testing.T) {
 	t.Parallel()
-	server, left := testservers.Redis(t), 40
+	server, left := servers.Redis(t), 40
 	if testing.Short() {
 		left = 5
 	}

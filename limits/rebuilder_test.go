@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -23,7 +23,7 @@ func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 			hourly(3),
 			{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 3, PerMS: 3_600_000}, {Max: 200, PerMS: 4_000_000}}},
 			{Name: "fixed", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 3},
-			{Name: "calendar", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: testservers.NoonZone(), Max: 3},
+			{Name: "calendar", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 3},
 		} {
 			rules := compiled(t, p)
 			s.isUnknown(t, rules, "a new rule")
@@ -150,7 +150,7 @@ func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
 	for _, p := range []limits.Policy{
 		perAccount(limits.Window{Max: 1, PerMS: 60_000}),
 		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 60_000, Max: 1},
-		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: testservers.NoonZone(), Max: 1},
+		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 1},
 	} {
 		s, mini := onClock(t, march())
 		rules := s.rules(t, p)

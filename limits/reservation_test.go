@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -18,7 +18,7 @@ func TestReservationCountsUntilItIsSettled(t *testing.T) {
 		for _, p := range []limits.Policy{
 			hourly(1),
 			{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1},
-			{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: testservers.NoonZone(), Max: 1},
+			{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 1},
 			{Name: "d", Per: "tags.account", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 1},
 		} {
 			rules := s.rules(t, p)

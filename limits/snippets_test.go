@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -96,7 +96,7 @@ func TestSnippetDailyQuota(t *testing.T) {
 		t.Errorf("the snippet works on a Cluster: %v", err)
 	}
 	for _, s := range []*server{s, cluster} {
-		policy := limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: testservers.NoonZone(), Max: 2}
+		policy := limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 2}
 		rules := s.rules(t, policy)
 		for i := range 10 {
 			if got := s.start(t, rules, "a"); got != (i < 2) {
@@ -119,7 +119,7 @@ func TestSnippetDailyQuota(t *testing.T) {
 // change, and needs no TTL.
 func TestSnippetDayOfTheServer(t *testing.T) {
 	t.Parallel()
-	r := dial(t, testservers.Redis(t))
+	r := dial(t, servers.Redis(t))
 	s := r.connect()
 	evening := time.Date(2026, 10, 25, 22, 30, 0, 0, time.UTC) // half past eleven in Berlin, after 25 hours
 	r.set(evening)
@@ -268,8 +268,8 @@ func TestSnippetSimpleCounter(t *testing.T) {
 // that it does not know.
 func TestSnippetDuplicates(t *testing.T) {
 	t.Parallel()
-	r := testservers.Redis(t)
-	s := serve(t, testservers.RedisAt{Addr: r.Addr})
+	r := servers.Redis(t)
+	s := serve(t, servers.RedisAt{Addr: r.Addr})
 	rules := s.rules(t, limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 2})
 	for i := range 3 {
 		if got := duplicates(t.Context(), s.client, "dup", 2); got != (i < 2) {

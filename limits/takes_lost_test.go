@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -16,9 +16,9 @@ import (
 // once, also by a client that repeats what it sends.
 func TestALostAnswerCountsOnce(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
-	way := testservers.NewProxy(t, server.Addr)
-	sure := serve(t, testservers.RedisAt{Addr: server.Addr})
+	server := servers.Redis(t)
+	way := servers.NewProxy(t, server.Addr)
+	sure := serve(t, servers.RedisAt{Addr: server.Addr})
 	for name, retries := range map[string]int{"client": -1, "client that repeats": 3} {
 		rules := setOf(t, hourly(10))
 		for _, id := range []string{"", "id"} {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
 
@@ -20,7 +20,7 @@ func TestTakesSayWhatRemains(t *testing.T) {
 		t.Helper()
 		rules := setOf(t,
 			perAccount(limits.Window{Max: 3, PerMS: 60_000}, limits.Window{Max: 40, PerMS: 3_600_000}),
-			limits.Policy{Name: "daily", Per: "facts.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: testservers.NoonZone(), Max: 4},
+			limits.Policy{Name: "daily", Per: "facts.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 4},
 			limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 100},
 		)
 		say := func(a limits.Taken) string {

@@ -10,12 +10,12 @@ import (
 
 	_ "modernc.org/sqlite" // the driver of the embedded ledger
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
 // server is the Postgres of this package's tests.
-var server testservers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+var server servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
 	code := m.Run()

@@ -11,12 +11,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
 // shared are the servers of all tests of this package that do not break them.
-var shared testservers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
+var shared servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // server is a running Redis and a semaphore in it.
 type server struct {
-	testservers.RedisAt
+	servers.RedisAt
 	*slots.Semaphore
 
 	client redis.UniversalClient
@@ -35,7 +35,7 @@ type server struct {
 // onEach runs a case on every kind of Redis.
 func onEach(t *testing.T, test func(t *testing.T, s *server)) {
 	t.Helper()
-	shared.Each(t, func(t *testing.T, at testservers.RedisAt) {
+	shared.Each(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
 		test(t, serve(t, at))
 	})
@@ -55,7 +55,7 @@ func (s *server) slowInLua(t *testing.T) {
 	}
 }
 
-func serve(t *testing.T, at testservers.RedisAt) *server {
+func serve(t *testing.T, at servers.RedisAt) *server {
 	t.Helper()
 	s := &server{RedisAt: at}
 	s.client = s.dial(t, at.Addr)
@@ -64,10 +64,10 @@ func serve(t *testing.T, at testservers.RedisAt) *server {
 }
 
 // own is a semaphore in a Redis that the test may stop.
-func own(t *testing.T) (*server, *testservers.RedisServer) {
+func own(t *testing.T) (*server, *servers.RedisServer) {
 	t.Helper()
-	r := testservers.Redis(t)
-	return serve(t, testservers.RedisAt{Addr: r.Addr}), r
+	r := servers.Redis(t)
+	return serve(t, servers.RedisAt{Addr: r.Addr}), r
 }
 
 // dial returns a client as the program's, but with long timeouts, whose connections go to the

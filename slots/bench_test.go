@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -19,7 +19,7 @@ import (
 // client. It reports the medians in pairs per second and their ratio.
 func BenchmarkPair(b *testing.B) {
 	const round = 200
-	client := redis.NewUniversalClient(redisconn.Options(testservers.Redis(b).Addr))
+	client := redis.NewUniversalClient(redisconn.Options(servers.Redis(b).Addr))
 	b.Cleanup(func() { _ = client.Close() })
 	sem, plain := slots.New(client), newCounter(client, "semaphore")
 	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, holdings("l", limit/2)); err != nil {
@@ -62,7 +62,7 @@ func BenchmarkPair(b *testing.B) {
 
 // BenchmarkBatch measures batches of 60 acquires and 60 releases.
 func BenchmarkBatch(b *testing.B) {
-	client := redis.NewUniversalClient(redisconn.Options(testservers.Redis(b).Addr))
+	client := redis.NewUniversalClient(redisconn.Options(servers.Redis(b).Addr))
 	b.Cleanup(func() { _ = client.Close() })
 	sem := slots.New(client)
 	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, nil); err != nil {
@@ -91,7 +91,7 @@ func median(values []float64) float64 {
 func BenchmarkBesideWaiters(b *testing.B) {
 	for _, line := range []struct{ waiters, batches int }{{0, 1}, {1000, 1}, {50_000, 1}, {50_000, 200}, {50_000, 2000}} {
 		b.Run(fmt.Sprintf("%d of %d batches", line.waiters, line.batches), func(b *testing.B) {
-			client := redis.NewUniversalClient(redisconn.Options(testservers.Redis(b).Addr))
+			client := redis.NewUniversalClient(redisconn.Options(servers.Redis(b).Addr))
 			b.Cleanup(func() { _ = client.Close() })
 			s, pace := slots.New(client), slots.Pace{Hold: time.Minute, Soonest: time.Second, Period: time.Hour, Offer: time.Hour}
 			if _, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, holdings("l", limit)); err != nil {

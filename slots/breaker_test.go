@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -18,7 +18,7 @@ import (
 // one wait, not one each; and it is found again when it answers.
 func TestBlackHoleCostsOneWait(t *testing.T) {
 	t.Parallel()
-	proxy := testservers.NewProxy(t, testservers.Redis(t).Addr)
+	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
 	var sent atomic.Int64
 	proxy.OnRequest(func(b []byte) { sent.Add(int64(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) })
 	client := redis.NewUniversalClient(redisconn.Options(proxy.Addr))

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -91,7 +91,7 @@ func TestUnavailableIsOneError(t *testing.T) {
 	}
 	t.Run("network", func(t *testing.T) {
 		t.Parallel()
-		client := redis.NewUniversalClient(redisconn.Options(testservers.FreeAddr(t)))
+		client := redis.NewUniversalClient(redisconn.Options(servers.FreeAddr(t)))
 		t.Cleanup(func() { _ = client.Close() })
 		allUnavailable(t, slots.New(client))
 	})
@@ -151,7 +151,7 @@ func TestDemotedRedisIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var sent atomic.Int32
-	proxy := testservers.NewProxy(t, s.Addr)
+	proxy := servers.NewProxy(t, s.Addr)
 	proxy.OnRequest(func(b []byte) { sent.Add(int32(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) })
 	_, _, err := slots.New(s.dial(t, proxy.Addr)).Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b"))
 	if !errors.Is(err, slots.ErrUnavailable) || !strings.Contains(err.Error(), "READONLY") {

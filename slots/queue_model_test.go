@@ -14,7 +14,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -24,7 +24,7 @@ import (
 func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 	t.Parallel()
 	mini, began, pools := miniredis.RunT(t), time.UnixMilli(1_800_000_000_000), atomic.Int64{}
-	s := serve(t, testservers.RedisAt{Addr: mini.Addr(), InProcess: true})
+	s := serve(t, servers.RedisAt{Addr: mini.Addr(), InProcess: true})
 	ctx := t.Context()
 	rapid.Check(t, func(t *rapid.T) {
 		m := &queueMachine{history: history{s, ctx, strconv.FormatInt(pools.Add(1), 10)}, mini: mini, began: began}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -181,7 +181,7 @@ func (s *server) losing(t *testing.T, n int32) (*slots.Semaphore, func() int) {
 	t.Helper()
 	var left atomic.Int32
 	left.Store(n)
-	proxy := testservers.NewProxy(t, s.Addr)
+	proxy := servers.NewProxy(t, s.Addr)
 	proxy.OnRequest(func(b []byte) {
 		b = bytes.ToLower(b)
 		if (bytes.Contains(b, []byte("evalsha")) || bytes.Contains(b, []byte("\r\ndel\r\n"))) && left.Add(-1) >= 0 {

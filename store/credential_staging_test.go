@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -312,7 +312,7 @@ func TestAccountsFollowAnUnknownCommit(t *testing.T) {
 		t.Run(fmt.Sprint(committed), func(t *testing.T) {
 			t.Parallel()
 			var armed atomic.Bool
-			proxy := testservers.NewProxy(t, server.Server(t).Addr())
+			proxy := servers.NewProxy(t, server.Server(t).Addr())
 			proxy.OnRequest(func(b []byte) {
 				if bytes.Contains(b, []byte("COMMIT")) && armed.CompareAndSwap(true, false) {
 					if committed {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -20,12 +20,12 @@ func TestAnHourOfLastSeenTimes(t *testing.T) {
 		t.Skip("runs with MILLION=1 in the environment")
 	}
 	const all, minutes, flushes = 100_000, 60, 6
-	server := testservers.Postgres(t)
+	server := servers.Postgres(t)
 	l := opened(t)(store.OpenPostgres(t.Context(), server.NewDatabase(t), longTimeouts()))
 	l.exec(`ALTER SYSTEM SET autovacuum_naptime = 1`)
 	l.exec(`SELECT pg_reload_conf()`)
 	l.described(all)
-	now, used := time.Now(), testservers.ReadProcessorTimes().Tree(server.Pid())
+	now, used := time.Now(), servers.ReadProcessorTimes().Tree(server.Pid())
 	for minute := range minutes {
 		for flush := range flushes {
 			at := now.Add(time.Duration(minute*flushes+flush) * 10 * time.Second)
@@ -37,7 +37,7 @@ func TestAnHourOfLastSeenTimes(t *testing.T) {
 			l.exec(`CHECKPOINT`)
 		}
 		if minute%10 == 9 || minute == 0 {
-			l.Logf("minute %d, processors %s: %s", minute+1, testservers.ReadProcessorTimes().Tree(server.Pid())-used, l.written())
+			l.Logf("minute %d, processors %s: %s", minute+1, servers.ReadProcessorTimes().Tree(server.Pid())-used, l.written())
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestASilentServerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	const conns = 4
-	proxy := testservers.NewProxy(t, server.Server(t).Addr())
+	proxy := servers.NewProxy(t, server.Server(t).Addr())
 	dsn := server.NewLedger(t)
 	// An answer is waited for 5 s longer than a statement may take.
 	s, err := store.OpenPostgres(t.Context(), strings.Replace(dsn, server.Server(t).Addr(), proxy.Addr, 1), store.Options{MaxOpenConns: conns, StatementTimeout: time.Second})
@@ -69,7 +69,7 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 // connections have prepared.
 func TestClosingWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
-	proxy := testservers.NewProxy(t, server.Server(t).Addr())
+	proxy := servers.NewProxy(t, server.Server(t).Addr())
 	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{}) // answers have no limit
 	if err != nil {
@@ -88,7 +88,7 @@ func TestClosingWaitsForNoAnswer(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(testbackends.Patience):
+	case <-time.After(backends.Patience):
 		t.Error("it waits for an answer")
 	}
 	proxy.ReleaseReplies()

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -16,7 +16,7 @@ import (
 // answers again the ledger serves on.
 func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	proxy := testservers.NewProxy(t, server.Server(t).Addr())
+	proxy := servers.NewProxy(t, server.Server(t).Addr())
 	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{MaxOpenConns: 4}) // answers have no limit
 	if err != nil {
@@ -41,7 +41,7 @@ func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 			if err == nil {
 				t.Error("a reading without an answer succeeded")
 			}
-		case <-time.After(testbackends.Patience):
+		case <-time.After(backends.Patience):
 			t.Fatal("a reading waits for ever")
 		}
 	}

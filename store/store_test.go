@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -88,7 +88,7 @@ func TestPostgresTimeoutsAreSet(t *testing.T) {
 
 func TestOpeningWhatIsNotThereFails(t *testing.T) {
 	t.Parallel()
-	if _, err := store.OpenPostgres(t.Context(), "postgres://"+testservers.FreeAddr(t)+"/none?sslmode=disable", store.Options{}); err == nil {
+	if _, err := store.OpenPostgres(t.Context(), "postgres://"+servers.FreeAddr(t)+"/none?sslmode=disable", store.Options{}); err == nil {
 		t.Error("no server, and no error")
 	}
 	if _, err := store.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "no", "such", "folder")); err == nil {
@@ -122,7 +122,7 @@ func TestSQLiteKeepsWhatItCommitted(t *testing.T) {
 func brokenLedger(t *testing.T) (l *ledger, arm func()) {
 	t.Helper()
 	var armed atomic.Bool
-	proxy := testservers.NewProxy(t, server.Server(t).Addr())
+	proxy := servers.NewProxy(t, server.Server(t).Addr())
 	proxy.OnRequest(func(b []byte) {
 		if bytes.Contains(b, []byte("COMMIT")) && armed.CompareAndSwap(true, false) {
 			proxy.DropReplies(1)
@@ -180,7 +180,7 @@ func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 // connections that follow prepare their statements anew.
 func TestTheLedgerOutlivesItsServer(t *testing.T) {
 	t.Parallel()
-	pg := testservers.Postgres(t)
+	pg := servers.Postgres(t)
 	options := longTimeouts()
 	options.MaxOpenConns = 2
 	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), options))

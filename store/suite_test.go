@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 // server is the Postgres of all tests of this package that do not break it.
-var server testservers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+var server servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -48,17 +48,17 @@ type ledger struct {
 
 func openPostgres(tb testing.TB) *ledger {
 	tb.Helper()
-	return &ledger{tb, testbackends.Postgres(tb, server.NewLedger(tb)), &atomic.Int64{}}
+	return &ledger{tb, backends.Postgres(tb, server.NewLedger(tb)), &atomic.Int64{}}
 }
 
 // longTimeouts are limits that no machine reaches that only stands still for a while.
 func longTimeouts() store.Options {
-	return store.Options{StatementTimeout: testbackends.Patience, LockTimeout: testbackends.Patience, IdleTimeout: testbackends.Patience}
+	return store.Options{StatementTimeout: backends.Patience, LockTimeout: backends.Patience, IdleTimeout: backends.Patience}
 }
 
 func openSQLite(tb testing.TB) *ledger {
 	tb.Helper()
-	return &ledger{tb, testbackends.SQLite(tb, filepath.Join(tb.TempDir(), "ledger 100%?.db")), &atomic.Int64{}}
+	return &ledger{tb, backends.SQLite(tb, filepath.Join(tb.TempDir(), "ledger 100%?.db")), &atomic.Int64{}}
 }
 
 // opened is a ledger that a test opened in its own way, migrated if need be.

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // expectExits runs commands, and expects of each its exit code, and words on
@@ -232,7 +232,7 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("migrate %s: exit %d, %q, %s; want %q and no %q", step.command, code, stdout, stderr, step.want, step.not)
 		}
 	}
-	code, _, stderr := execute(t, []string{"DISPATCHER_POSTGRES_DSN=postgres://" + testservers.FreeAddr(t) + "/x?sslmode=disable"}, "migrate", "up")
+	code, _, stderr := execute(t, []string{"DISPATCHER_POSTGRES_DSN=postgres://" + servers.FreeAddr(t) + "/x?sslmode=disable"}, "migrate", "up")
 	if code != 1 || stderr == "" {
 		t.Errorf("without Postgres: exit %d, %q; want 1", code, stderr)
 	}
@@ -241,7 +241,7 @@ func TestMigrate(t *testing.T) {
 // The first token is made beside a server that has none in its configuration.
 func TestTheFirstTokenIsMadeInTheDatabase(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + testservers.Redis(t).URL(), "DISPATCHER_LOG_FORMAT=json"}
+	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + servers.Redis(t).URL(), "DISPATCHER_LOG_FORMAT=json"}
 	d := start(t, environ, "serve", "--http-listen", "127.0.0.1:0")
 	url := "http://" + d.says(t, `"msg":"ready","http":"([^"]+)"`)
 	put := func(secret string) int {
@@ -274,7 +274,7 @@ func TestServeEndsWithSIGTERM(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := start(t, []string{
-		"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + testservers.Redis(t).URL(),
+		"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + servers.Redis(t).URL(),
 		"DISPATCHER_ADMIN_TOKEN=" + secret, "DISPATCHER_FLEET_TOKEN=" + secret + "2",
 	}, "serve", "--config", config)
 	url := "http://" + d.says(t, `"msg":"ready","http":"([^"]+)"`)

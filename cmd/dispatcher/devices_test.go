@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -144,7 +144,7 @@ func TestDevIsFound(t *testing.T) {
 	list(here, "HOME="+t.TempDir()).exit(0)
 	list(t.TempDir(), at...).exit(0)
 	list(t.TempDir(), "HOME="+t.TempDir()).exit(1)
-	list(here, append(at, "DISPATCHER_URL=http://"+testservers.FreeAddr(t))...).exit(1).says("DISPATCHER_URL") // what is said goes before what is found
+	list(here, append(at, "DISPATCHER_URL=http://"+servers.FreeAddr(t))...).exit(1).says("DISPATCHER_URL") // what is said goes before what is found
 	if code := d.end(t, syscall.SIGTERM); code != 0 {
 		t.Errorf("dev: exit %d", code)
 	}

@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/doctor"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func TestDoctorTellsHowToMend(t *testing.T) {
 	t.Parallel()
-	redis := testservers.Redis(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	redis := servers.Redis(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + redis.URL()}
 	code, stdout, stderr := execute(t, environ, "doctor")
 	if code != 1 || !strings.Contains(stderr, "1 check failed") {
@@ -23,7 +23,7 @@ func TestDoctorTellsHowToMend(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	environ[1] = "DISPATCHER_REDIS_URL=" + testservers.Redis(t).URL()
+	environ[1] = "DISPATCHER_REDIS_URL=" + servers.Redis(t).URL()
 	code, stdout, stderr = execute(t, environ, "doctor", "--output", "json", "--report-period", "20s")
 	var list []doctor.Finding
 	if err := json.Unmarshal([]byte(stdout), &list); err != nil || code != 0 || len(list) < 20 {

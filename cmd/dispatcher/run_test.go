@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -225,7 +225,7 @@ func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("pools create p --capacity 1")
-	proxy := testservers.NewProxy(t, strings.TrimPrefix(d.url, "http://"))
+	proxy := servers.NewProxy(t, strings.TrimPrefix(d.url, "http://"))
 	direct := d.environ
 	d.environ = append([]string{"DISPATCHER_URL=http://" + proxy.Addr}, d.environ[1:]...)
 	r := d.start("--pool p --lease 4s --grace 500ms --holder cut", `trap 'say asked' TERM; say ready; while :; do sleep 0.05; done`)

@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 var (
 	update = flag.Bool("update", false, "write the golden files") //nolint:gochecknoglobals // a flag of the test
-	shared testservers.SharedPostgres                             //nolint:gochecknoglobals // one server for all tests, closed by TestMain
+	shared servers.SharedPostgres                                 //nolint:gochecknoglobals // one server for all tests, closed by TestMain
 	binary string                                                 //nolint:gochecknoglobals // built once, by TestMain
 )
 

@@ -13,16 +13,16 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/dynsec"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 30 * time.Second
 
-func newClient(t *testing.T, b *testservers.DeployedMosquitto) *dynsec.Client {
+func newClient(t *testing.T, b *servers.DeployedMosquitto) *dynsec.Client {
 	t.Helper()
-	c, err := dynsec.New(dynsec.Options{URL: b.Inside, User: testservers.DispatcherUser, Password: testservers.DispatcherPassword})
+	c, err := dynsec.New(dynsec.Options{URL: b.Inside, User: servers.DispatcherUser, Password: servers.DispatcherPassword})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func must(t *testing.T, err error) {
 
 func TestAccountFollowsItsDevice(t *testing.T) {
 	t.Parallel()
-	b := testservers.MosquittoDynsec(t)
+	b := servers.MosquittoDynsec(t)
 	c := newClient(t, b)
 	if may(t, b.Addr, "a", "1") {
 		t.Fatal("a device without an account got in")
@@ -160,7 +160,7 @@ func TestAccountFollowsItsDevice(t *testing.T) {
 
 func TestAccountsOutliveTheBroker(t *testing.T) {
 	t.Parallel()
-	b := testservers.MosquittoDynsec(t)
+	b := servers.MosquittoDynsec(t)
 	c := newClient(t, b)
 	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	b.Kill()
@@ -172,7 +172,7 @@ func TestAccountsOutliveTheBroker(t *testing.T) {
 	if !may(t, b.Addr, "a", "1") || !may(t, b.Addr, "b", "1") {
 		t.Error("an account is gone")
 	}
-	must(t, b.Healthy(t, testservers.DispatcherPassword))
+	must(t, b.Healthy(t, servers.DispatcherPassword))
 	if b.Healthy(t, "another") == nil {
 		t.Error("healthy with a wrong password")
 	}
@@ -180,7 +180,7 @@ func TestAccountsOutliveTheBroker(t *testing.T) {
 
 func TestReplicasSetAccountsAtOnce(t *testing.T) {
 	t.Parallel()
-	b := testservers.MosquittoDynsec(t)
+	b := servers.MosquittoDynsec(t)
 	one, two := newClient(t, b), newClient(t, b)
 	// The ledger lets one at a time in; each is as if it came from anywhere.
 	var turn sync.Mutex
@@ -206,7 +206,7 @@ func TestReplicasSetAccountsAtOnce(t *testing.T) {
 // The dispatchers' rights are given once: a change would end their sessions.
 func TestRightsAreChangedOnce(t *testing.T) {
 	t.Parallel()
-	b := testservers.MosquittoDynsec(t)
+	b := servers.MosquittoDynsec(t)
 	must(t, newClient(t, b).Check(t.Context()))
 	inside := dispatcher(t, b)
 	for range 2 {
@@ -230,14 +230,14 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	b := testservers.MosquittoDynsec(t)
+	b := servers.MosquittoDynsec(t)
 	must(t, newClient(t, b).Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
-	wrong, err := dynsec.New(dynsec.Options{URL: b.Inside, User: testservers.DispatcherUser, Password: "wrong"})
+	wrong, err := dynsec.New(dynsec.Options{URL: b.Inside, User: servers.DispatcherUser, Password: "wrong"})
 	must(t, err)
 	if err := wrong.Check(t.Context()); err == nil || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("with a wrong password: %v", err)
 	}
-	plain := testservers.Mosquitto(t) // has no such plugin
+	plain := servers.Mosquitto(t) // has no such plugin
 	c, err := dynsec.New(dynsec.Options{URL: plain.URL, User: "_d", Password: "p"})
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -248,9 +248,9 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 }
 
 // dispatcher is one, subscribed to the reports.
-func dispatcher(t *testing.T, b *testservers.DeployedMosquitto) *client {
+func dispatcher(t *testing.T, b *servers.DeployedMosquitto) *client {
 	t.Helper()
-	c := session(t, strings.TrimPrefix(b.Inside, "mqtt://"), "dispatcher-1", testservers.DispatcherUser, testservers.DispatcherPassword)
+	c := session(t, strings.TrimPrefix(b.Inside, "mqtt://"), "dispatcher-1", servers.DispatcherUser, servers.DispatcherPassword)
 	must(t, c.err)
 	if code := c.subscribe(t, devices.SharedReportFilter(devices.Group)); code != 1 {
 		t.Fatalf("the dispatcher's subscription: %#x", code)

@@ -12,14 +12,14 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/dynsec"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // A command given up while the broker hung never comes after a later one, at
 // any replica.
 func TestGivenUpNeverComesLater(t *testing.T) {
 	t.Parallel()
-	b := testservers.MosquittoDynsec(t)
+	b := servers.MosquittoDynsec(t)
 	one, two := newClient(t, b), newClient(t, b)
 	for round := range 5 {
 		device := devices.ID(fmt.Sprint("d-", round))
@@ -46,8 +46,8 @@ func TestGivenUpNeverComesLater(t *testing.T) {
 // A broker that lets the dispatcher in and then says no more holds nobody up.
 func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 	t.Parallel()
-	b := testservers.MosquittoDynsec(t)
-	proxy := testservers.NewProxy(t, strings.TrimPrefix(b.Inside, "mqtt://"))
+	b := servers.MosquittoDynsec(t)
+	proxy := servers.NewProxy(t, strings.TrimPrefix(b.Inside, "mqtt://"))
 	ctx, giveUp := context.WithCancel(t.Context())
 	proxy.OnRequest(func(packet []byte) {
 		if packet[0] == 0x82 { // SUBSCRIBE
@@ -56,7 +56,7 @@ func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 		}
 	})
 	c, err := dynsec.New(dynsec.Options{
-		URL: "mqtt://" + proxy.Addr, User: testservers.DispatcherUser, Password: testservers.DispatcherPassword,
+		URL: "mqtt://" + proxy.Addr, User: servers.DispatcherUser, Password: servers.DispatcherPassword,
 	})
 	must(t, err)
 	began := time.Now()
@@ -72,10 +72,10 @@ func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 // has connected: the ledger knows the newer secret.
 func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	t.Parallel()
-	b := testservers.MosquittoDynsec(t)
-	slow := testservers.NewProxy(t, strings.TrimPrefix(b.Inside, "mqtt://"))
+	b := servers.MosquittoDynsec(t)
+	slow := servers.NewProxy(t, strings.TrimPrefix(b.Inside, "mqtt://"))
 	one, err := dynsec.New(dynsec.Options{
-		URL: "mqtt://" + slow.Addr, User: testservers.DispatcherUser, Password: testservers.DispatcherPassword,
+		URL: "mqtt://" + slow.Addr, User: servers.DispatcherUser, Password: servers.DispatcherPassword,
 	})
 	must(t, err)
 	t.Cleanup(func() { _ = one.Close() })

@@ -10,12 +10,12 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // broker is one of those that the rules below hold at.
 type broker struct {
-	*testservers.DeployedMosquitto
+	*servers.DeployedMosquitto
 	deniesSubscriptions bool // or admits them, and delivers nothing
 }
 
@@ -23,7 +23,7 @@ func eachBroker(t *testing.T, test func(t *testing.T, b broker)) {
 	t.Helper()
 	t.Run("dynsec", func(t *testing.T) {
 		t.Parallel()
-		b := testservers.MosquittoDynsec(t)
+		b := servers.MosquittoDynsec(t)
 		c := newClient(t, b)
 		for _, id := range []devices.ID{"a", "b"} {
 			must(t, c.Set(t.Context(), devices.Account{Device: id, Password: "of-" + string(id), Enabled: true}))
@@ -32,7 +32,7 @@ func eachBroker(t *testing.T, test func(t *testing.T, b broker)) {
 	})
 	t.Run("passwords", func(t *testing.T) {
 		t.Parallel()
-		test(t, broker{testservers.MosquittoPasswords(t, map[string]string{"a": "of-a", "b": "of-b"}), false})
+		test(t, broker{servers.MosquittoPasswords(t, map[string]string{"a": "of-a", "b": "of-b"}), false})
 	})
 }
 
@@ -151,7 +151,7 @@ func TestConnectIsRefused(t *testing.T) {
 			"unknown":              {"c", "c", "of-c"},
 			"a wildcard":           {"+", "+", "of-a"},
 			"user of another case": {"A", "A", "of-a"},
-			"the dispatcher's":     {"x", testservers.DispatcherUser, "of-a"},
+			"the dispatcher's":     {"x", servers.DispatcherUser, "of-a"},
 		} {
 			if s := session(t, b.Addr, c.id, c.user, c.password); s.err == nil {
 				t.Errorf("%s: connected", name)
@@ -207,7 +207,7 @@ func TestOversizePacketEndsTheConnection(t *testing.T) {
 
 func TestRemovedFromThePasswordFile(t *testing.T) {
 	t.Parallel()
-	b := testservers.MosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})
+	b := servers.MosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})
 	a, other := session(t, b.Addr, "a", "a", "1"), session(t, b.Addr, "b", "b", "1")
 	must(t, errors.Join(a.err, other.err))
 	b.RemovePassword(t, "a")
@@ -215,7 +215,7 @@ func TestRemovedFromThePasswordFile(t *testing.T) {
 	if may(t, b.Addr, "a", "1") || !other.IsConnectionOpen() {
 		t.Error("not a alone is out")
 	}
-	must(t, b.Healthy(t, testservers.DispatcherPassword))
+	must(t, b.Healthy(t, servers.DispatcherPassword))
 }
 
 // mosquitto 2.0 applies no access list to subscriptions: a device that joins
@@ -224,7 +224,7 @@ func TestRemovedFromThePasswordFile(t *testing.T) {
 // something better.
 func TestPasswordFileDoesNotKeepTheSharedSubscription(t *testing.T) {
 	t.Parallel()
-	b := testservers.MosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})
+	b := servers.MosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})
 	inside := dispatcher(t, b)
 	thief, other := session(t, b.Addr, "a", "a", "1"), session(t, b.Addr, "b", "b", "1")
 	if code := thief.subscribe(t, devices.SharedReportFilter(devices.Group)); code != 1 {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -95,7 +95,7 @@ type device struct {
 // expect says a line, or nothing, and hears one, of which want are the first words.
 func (d device) expect(says, want string) (rest string) {
 	d.Helper()
-	_ = d.SetDeadline(time.Now().Add(testbackends.Patience))
+	_ = d.SetDeadline(time.Now().Add(backends.Patience))
 	_, _ = fmt.Fprint(d.Conn, says)
 	d.in.Scan()
 	rest, ok := strings.CutPrefix(d.in.Text(), want+" ")
@@ -107,10 +107,10 @@ func (d device) expect(says, want string) (rest string) {
 
 func TestAnotherWireTheSameDecisions(t *testing.T) {
 	t.Parallel()
-	ledger, tr := testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), &transport{}
+	ledger, tr := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), &transport{}
 	d := dispatcher.New(dispatcher.Config{
-		Store: ledger, Semaphore: slots.New(testbackends.Redis(t, testservers.InProcessRedis(t)).Client),
-		Waker: tr, Offer: testbackends.Patience, FleetTokens: []string{"secret"},
+		Store: ledger, Semaphore: slots.New(backends.Redis(t, servers.InProcessRedis(t)).Client),
+		Waker: tr, Offer: backends.Patience, FleetTokens: []string{"secret"},
 	})
 	defer func() { _ = d.Waiters.Stop(context.Background()) }()
 	tr.Handler = d

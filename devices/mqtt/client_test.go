@@ -15,7 +15,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func TestRoundTrip(t *testing.T) {
@@ -99,8 +99,8 @@ func TestReconnectsAndSubscribesAgain(t *testing.T) {
 // for the next one.
 func TestStaleReplyIsNotDelivered(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{testservers.Mosquitto(t)}
-	proxy := testservers.NewProxy(t, s.Addr)
+	s := mosquitto{servers.Mosquitto(t)}
+	proxy := servers.NewProxy(t, s.Addr)
 	g := newGate()
 	log := newLog()
 	c := connect(t, mqtt.Options{URL: "tcp://" + proxy.Addr, Logger: slog.New(log), Handler: handlerOf(g.answer)})
@@ -121,7 +121,7 @@ func TestStaleReplyIsNotDelivered(t *testing.T) {
 
 func TestStartsBeforeTheBroker(t *testing.T) {
 	t.Parallel()
-	e := &embedded{t: t, addr: testservers.FreeAddr(t)}
+	e := &embedded{t: t, addr: servers.FreeAddr(t)}
 	c := begin(t, mqtt.Options{URL: e.URL(), Handler: handlerOf(echo)})
 	if c.Connected() {
 		t.Error("connected to nothing")
@@ -215,7 +215,7 @@ func TestStopFinishesWhatIsInFlight(t *testing.T) {
 
 func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{testservers.Mosquitto(t)}
+	s := mosquitto{servers.Mosquitto(t)}
 	entered, left := make(chan struct{}), make(chan struct{})
 	c, err := mqtt.New(mqtt.Options{URL: s.URL(), HandleTimeout: time.Hour, Handler: handlerOf(func(ctx context.Context, _ devices.ID, _ string) devices.Reply {
 		close(entered)
@@ -256,7 +256,7 @@ func TestStopWithoutStart(t *testing.T) {
 
 func TestPanicIsAReply(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{testservers.Mosquitto(t)}
+	s := mosquitto{servers.Mosquitto(t)}
 	counts := &counter{}
 	connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Handler: counts.of(func(ctx context.Context, id devices.ID, report string) devices.Reply {
 		if report == "poison" {
@@ -324,7 +324,7 @@ func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 // TestEveryReportIsAcknowledged sends more than mosquitto lets be open at once.
 func TestEveryReportIsAcknowledged(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{testservers.Mosquitto(t)}
+	s := mosquitto{servers.Mosquitto(t)}
 	connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
 	d := device(t, s, "a")
 	for n := range 300 { // max_inflight_messages is 20
@@ -360,7 +360,7 @@ func TestReportsAreShared(t *testing.T) {
 // device report, and not for another.
 func TestAccessListOfTheProtocol(t *testing.T) {
 	t.Parallel()
-	s := testservers.MosquittoWithUsers(t, map[string]string{"dispatcher": "secret", "a": "x", "b": "x"},
+	s := servers.MosquittoWithUsers(t, map[string]string{"dispatcher": "secret", "a": "x", "b": "x"},
 		"user dispatcher", "topic read fleet/v1/+/report", "topic write fleet/v1/+/reply",
 		"pattern write fleet/v1/%u/report", "pattern read fleet/v1/%u/reply")
 	counts := &counter{}

@@ -18,12 +18,12 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // wire sees the packets that clients send to a broker, one connection at a time.
 type wire struct {
-	*testservers.Proxy
+	*servers.Proxy
 	mu       sync.Mutex
 	rest     []byte
 	kinds    []string // of the packets of the newest connection
@@ -34,7 +34,7 @@ type wire struct {
 
 func newWire(t *testing.T, addr string) *wire {
 	t.Helper()
-	w := &wire{Proxy: testservers.NewProxy(t, addr)}
+	w := &wire{Proxy: servers.NewProxy(t, addr)}
 	w.OnRequest(w.see)
 	return w
 }
@@ -116,7 +116,7 @@ func (l *logged) with(words string) (lines []string) {
 // PUBACK, and a goodbye, so that the broker does not wait for a keepalive.
 func TestStopInOrder(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{testservers.Mosquitto(t)}
+	s := mosquitto{servers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
 	g := newGate()
 	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(g.answer)})
@@ -168,7 +168,7 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 // PUBACK is lost with the connection. The next one must not say it again.
 func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{testservers.Mosquitto(t)}
+	s := mosquitto{servers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
 	g := newGate()
 	log := newLog()
@@ -195,7 +195,7 @@ func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 // TestReplicasComeBackApart: those that lost the broker together.
 func TestReplicasComeBackApart(t *testing.T) {
 	t.Parallel()
-	w := newWire(t, testservers.Mosquitto(t).Addr)
+	w := newWire(t, servers.Mosquitto(t).Addr)
 	const replicas = 8
 	var clients []*mqtt.Client
 	for range replicas {
@@ -216,7 +216,7 @@ func TestReplicasComeBackApart(t *testing.T) {
 // noticed, and when it goes on the same client id takes its session over.
 func TestBrokerThatHangs(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{testservers.Mosquitto(t)}
+	s := mosquitto{servers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
 	log := newLog()
 	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, KeepAlive: time.Second, Logger: slog.New(log), Handler: handlerOf(echo)})
@@ -247,7 +247,7 @@ func TestBrokerThatHangs(t *testing.T) {
 // TestTakenClientID: two with one id would end each other's connection for ever.
 func TestTakenClientID(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{testservers.Mosquitto(t)}
+	s := mosquitto{servers.Mosquitto(t)}
 	w := newWire(t, s.Addr)
 	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(echo)})
 	var lost atomic.Int32
@@ -269,7 +269,7 @@ func TestTakenClientID(t *testing.T) {
 // TestTroubleIsLoggedOnce, however often it is met.
 func TestTroubleIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	users := testservers.MosquittoWithUsers(t, map[string]string{"dispatcher": "secret"}, "user dispatcher", "topic read fleet/v1/+/report")
+	users := servers.MosquittoWithUsers(t, map[string]string{"dispatcher": "secret"}, "user dispatcher", "topic read fleet/v1/+/report")
 	e := &embedded{t: t, addr: "127.0.0.1:0"}
 	e.Start()
 	t.Cleanup(e.Kill)
@@ -281,7 +281,7 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 	}{
 		"wrong password":       {users.Addr, mqtt.Options{User: "dispatcher", Password: "wrong"}, "not Authorized", 3},
 		"refused subscription": {e.addr, mqtt.Options{User: "$dispatcher", Password: "internal", Group: "other"}, "refused the subscription $share/other/fleet/v1/+/report", 3},
-		"nobody there":         {testservers.FreeAddr(t), mqtt.Options{}, "network Error", 0},
+		"nobody there":         {servers.FreeAddr(t), mqtt.Options{}, "network Error", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

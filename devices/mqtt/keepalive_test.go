@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // TestKeepaliveIsThatOfThePage: TestBrokerThatHangs and TestBrokersGiveUpASilentClient
@@ -21,7 +21,7 @@ func TestKeepaliveIsThatOfThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWire(t, testservers.Mosquitto(t).Addr)
+	w := newWire(t, servers.Mosquitto(t).Addr)
 	connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(echo)})
 	w.mu.Lock()
 	alive := w.alive[0]

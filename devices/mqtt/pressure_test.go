@@ -9,13 +9,13 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // crowd speaks for many devices: it reports for any, and hears all replies.
 func crowd(t *testing.T) (s mosquitto, d *fakeDevice) {
 	t.Helper()
-	s = mosquitto{testservers.Mosquitto(t)} // lets 20 messages be unacknowledged
+	s = mosquitto{servers.Mosquitto(t)} // lets 20 messages be unacknowledged
 	return s, device(t, s, "+")
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // patience is what no machine reaches that only stands still for a while.
@@ -33,7 +33,7 @@ type server interface {
 	Start()
 }
 
-type mosquitto struct{ *testservers.MosquittoServer }
+type mosquitto struct{ *servers.MosquittoServer }
 
 func (m mosquitto) URL() string { return m.MosquittoServer.URL }
 
@@ -91,7 +91,7 @@ func overBothBrokers(t *testing.T, test func(t *testing.T, s server)) {
 	})
 	t.Run("mosquitto", func(t *testing.T) {
 		t.Parallel()
-		test(t, mosquitto{testservers.Mosquitto(t)})
+		test(t, mosquitto{servers.Mosquitto(t)})
 	})
 }
 

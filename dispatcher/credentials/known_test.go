@@ -11,13 +11,13 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 // server is the Postgres of all tests of this package.
-var server testservers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+var server servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -123,10 +123,10 @@ func (r *replica) delete() {
 func eachPair(t *testing.T, test func(one, other *replica)) {
 	t.Helper()
 	for name, open := range map[string]func(*testing.T) *store.Store{
-		"postgres": func(t *testing.T) *store.Store { t.Helper(); return testbackends.Postgres(t, server.NewLedger(t)) },
+		"postgres": func(t *testing.T) *store.Store { t.Helper(); return backends.Postgres(t, server.NewLedger(t)) },
 		"sqlite": func(t *testing.T) *store.Store {
 			t.Helper()
-			return testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+			return backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func eachPair(t *testing.T, test func(one, other *replica)) {
 // TestReportsWithTokensCostNoLookUp after the first of each device.
 func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 	t.Parallel()
-	ledger := testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+	ledger := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
 	r := newReplica(t, ledger)
 	const fleet = 200
 	tokens := make([]string, fleet)
@@ -263,7 +263,7 @@ func TestALookUpThatWasOvertakenIsNotRemembered(t *testing.T) {
 // TestAfterARestoreNothingIsRemembered, whatever the ledger has lost.
 func TestAfterARestoreNothingIsRemembered(t *testing.T) {
 	t.Parallel()
-	ledger := testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+	ledger := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
 	r := newReplica(t, ledger)
 	token := r.device("d")
 	r.expect(token, nil, 1)
@@ -279,7 +279,7 @@ func TestAfterARestoreNothingIsRemembered(t *testing.T) {
 // longer that were made since the one before.
 func TestAReadingThatMayHaveMissedAChangeDropsAll(t *testing.T) {
 	t.Parallel()
-	ledger := testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+	ledger := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
 	newReplica(t, ledger).device("d")
 	for name, found := range map[string]func(*store.TokenChanges){
 		"fell back": func(c *store.TokenChanges) { c.Next-- },

@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // eachRedis runs a test on each kind of Redis.
-func eachRedis(t *testing.T, test func(t *testing.T, h *marks.Hashes, at testservers.RedisAt)) {
+func eachRedis(t *testing.T, test func(t *testing.T, h *marks.Hashes, at servers.RedisAt)) {
 	t.Helper()
-	var servers testservers.SharedRedis // of this test alone: there is one set of marks in a Redis
-	t.Cleanup(servers.Close)
-	servers.Each(t, func(t *testing.T, at testservers.RedisAt) {
+	var redises servers.SharedRedis // of this test alone: there is one set of marks in a Redis
+	t.Cleanup(redises.Close)
+	redises.Each(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
 		test(t, marks.NewHashes(at.Client(t)), at)
 	})
@@ -52,7 +52,7 @@ func expect(t *testing.T, h *marks.Hashes, upto int64, marked bool) (version str
 // TestMarks: the rules of the scripts, which the model of the other tests has, too.
 func TestMarks(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, h *marks.Hashes, _ testservers.RedisAt) {
+	eachRedis(t, func(t *testing.T, h *marks.Hashes, _ servers.RedisAt) {
 		t.Helper()
 		expect(t, h, -1, false)
 		mark(t, h, 0, 3, a)
@@ -84,7 +84,7 @@ func TestMarks(t *testing.T) {
 // TestManyMarksAtOnce: a hash of a million devices has 4,000 of them, and each is marked in one step.
 func TestManyMarksAtOnce(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, h *marks.Hashes, at testservers.RedisAt) {
+	eachRedis(t, func(t *testing.T, h *marks.Hashes, at servers.RedisAt) {
 		t.Helper()
 		all := make([]marks.Devices, 5)
 		for part := range all {
@@ -107,7 +107,7 @@ func TestManyMarksAtOnce(t *testing.T) {
 // TestHashesAreMarkedTogether: of those before and after one that fails, no mark is missing.
 func TestHashesAreMarkedTogether(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, h *marks.Hashes, at testservers.RedisAt) {
+	eachRedis(t, func(t *testing.T, h *marks.Hashes, at servers.RedisAt) {
 		t.Helper()
 		client := at.Client(t)
 		client.Set(t.Context(), "marks:7", "no hash", 0)

@@ -12,15 +12,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // eachRedis runs a test on each kind, with two clients of one list.
 func eachRedis(t *testing.T, test func(t *testing.T, one, other *seen.List)) {
 	t.Helper()
-	var servers testservers.SharedRedis // of this test alone: there is one list in a Redis
-	t.Cleanup(servers.Close)
-	servers.Each(t, func(t *testing.T, at testservers.RedisAt) {
+	var redises servers.SharedRedis // of this test alone: there is one list in a Redis
+	t.Cleanup(redises.Close)
+	redises.Each(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
 		test(t, seen.NewList(at.Client(t)), seen.NewList(at.Client(t)))
 	})
@@ -118,7 +118,7 @@ func TestLatestTimeStaysOfManyAtOnce(t *testing.T) {
 func TestRedisMayLoseAllOrBeAway(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	l := seen.NewList(testservers.RedisAt{Addr: server.Addr()}.Client(t))
+	l := seen.NewList(servers.RedisAt{Addr: server.Addr()}.Client(t))
 	add(t, l, sighting("a", 1))
 	server.FlushAll() // it lost all: also the script
 	add(t, l, sighting("b", 2))
@@ -137,7 +137,7 @@ func TestRedisMayLoseAllOrBeAway(t *testing.T) {
 func TestTheListIsBounded(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	l := seen.NewList(testservers.RedisAt{Addr: server.Addr()}.Client(t))
+	l := seen.NewList(servers.RedisAt{Addr: server.Addr()}.Client(t))
 	for part := range int64(3) {
 		var many []seen.Sighting
 		for i := range part*seen.Kept + 600 {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -71,7 +71,7 @@ func (p provisioned) connect(t *testing.T, tokens map[devices.ID]string) {
 func (p provisioned) noAccounts(t *testing.T) {
 	t.Helper()
 	eventually(t, "no account is left behind", func() bool {
-		return slices.Equal(p.broker.Accounts(t), []string{testservers.DispatcherUser})
+		return slices.Equal(p.broker.Accounts(t), []string{servers.DispatcherUser})
 	})
 }
 

@@ -11,22 +11,22 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // provisioned is replicas that keep accounts at one mosquitto.
 type provisioned struct {
 	*instance
 	other  *instance
-	broker *testservers.DeployedMosquitto
+	broker *servers.DeployedMosquitto
 }
 
 func startProvisioned(t *testing.T, more ...string) provisioned {
 	t.Helper()
-	b := testservers.MosquittoDynsec(t)
-	more = append(more, "DISPATCHER_MQTT_URL="+b.Inside, "DISPATCHER_MQTT_USER="+testservers.DispatcherUser,
-		"DISPATCHER_MQTT_PASSWORD="+testservers.DispatcherPassword, "DISPATCHER_MQTT_PROVISION=dynsec")
-	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), more...)
+	b := servers.MosquittoDynsec(t)
+	more = append(more, "DISPATCHER_MQTT_URL="+b.Inside, "DISPATCHER_MQTT_USER="+servers.DispatcherUser,
+		"DISPATCHER_MQTT_PASSWORD="+servers.DispatcherPassword, "DISPATCHER_MQTT_PROVISION=dynsec")
+	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(), more...)
 	one, _ := startServing(t, config)
 	two, _ := startServing(t, config)
 	eventuallyOnline(t, one)

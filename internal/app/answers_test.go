@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // answeredWithin is the promised time limit of an answer, whatever Redis and Postgres do.
@@ -39,7 +39,7 @@ const pagesInShort = 9
 // asked is a dispatcher that people ask while its servers are in trouble.
 type asked struct {
 	*instance
-	redis, postgres *testservers.Proxy
+	redis, postgres *servers.Proxy
 	cookie          *http.Cookie
 }
 
@@ -48,7 +48,7 @@ type asked struct {
 func newAsked(t *testing.T) *asked {
 	t.Helper()
 	server, dsn := shared.Server(t), shared.NewLedger(t)
-	a := &asked{redis: testservers.NewProxy(t, testservers.Redis(t).Addr), postgres: testservers.NewProxy(t, server.Addr())}
+	a := &asked{redis: servers.NewProxy(t, servers.Redis(t).Addr), postgres: servers.NewProxy(t, server.Addr())}
 	a.instance, _ = startServing(t, serveConfig(t, strings.ReplaceAll(dsn, server.Addr(), a.postgres.Addr), "redis://"+a.redis.Addr))
 	const limits = `"limits":[{"name":"each","per":"%s","algorithm":"fixed","per_ms":3600000,"max":3}]`
 	a.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":2,`+fmt.Sprintf(limits, "device")+`}`)

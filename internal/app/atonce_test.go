@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // atOnce sends a report of one device over both transports to both replicas at
@@ -53,8 +53,8 @@ func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices
 // answers.
 func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	t.Parallel()
-	broker := testservers.Mosquitto(t)
-	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
+	broker := servers.Mosquitto(t)
+	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
 	replicas := make([]*instance, 2)
 	for n := range replicas {
 		replicas[n], _ = startServing(t, config)

@@ -17,7 +17,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func devOptions(data string) DevOptions {
@@ -265,7 +265,7 @@ func TestDevBannerLinesWork(t *testing.T) {
 	}
 	eventuallyOnline(t, i)
 	t.Run("curl", func(t *testing.T) {
-		testservers.Need(t, "curl")
+		servers.Need(t, "curl")
 		for _, step := range []struct{ line, want string }{
 			{"device", `"reason":"none"`},
 			{"pool", `"capacity":60`},
@@ -279,7 +279,7 @@ func TestDevBannerLinesWork(t *testing.T) {
 		}
 	})
 	t.Run("mosquitto", func(t *testing.T) {
-		testservers.Need(t, "mosquitto_pub")
+		servers.Need(t, "mosquitto_pub")
 		if got := paste(t, lines["sub"]+"\n"+lines["pub"]+"\nwait"); !strings.Contains(got, `"re":"r1"`) || !strings.Contains(got, `"granted"`) {
 			t.Errorf("%s\n%s:\n%s\nwant a grant", lines["sub"], lines["pub"], got)
 		}

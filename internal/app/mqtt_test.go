@@ -8,7 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 type noReports struct{ devices.Handler }
@@ -18,7 +18,7 @@ func TestBrokerWithTLS(t *testing.T) {
 	t.Parallel()
 	serverCert, serverKey, _ := selfSigned(t)
 	clientCert, clientKey, _ := selfSigned(t)
-	plain, secure := testservers.MosquittoTLS(t, serverCert, serverKey, clientCert)
+	plain, secure := servers.MosquittoTLS(t, serverCert, serverKey, clientCert)
 	for name, test := range map[string]struct {
 		config    Config
 		connected bool

@@ -12,7 +12,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // longPoll sends a report whose answer may wait, and returns where it comes.
@@ -46,7 +46,7 @@ func (i *instance) longPoll(t *testing.T, device string) <-chan devices.Reply {
 // brokenLongPoll is one whose connection breaks when the returned function is called.
 func (i *instance) brokenLongPoll(t *testing.T, device string) (breaks func()) {
 	t.Helper()
-	link := testservers.NewProxy(t, strings.TrimPrefix(i.url, "http://"))
+	link := servers.NewProxy(t, strings.TrimPrefix(i.url, "http://"))
 	request, err := http.NewRequest(http.MethodPost, "http://"+link.Addr+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"breaks"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func (i *instance) parked(t *testing.T, want string) {
 
 func TestEndAnswersWhatIsParked(t *testing.T) {
 	t.Parallel()
-	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL()))
+	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL()))
 	replies := []<-chan devices.Reply{i.longPoll(t, "a"), i.longPoll(t, "b"), i.longPoll(t, "c")}
 	i.parked(t, "3")
 	if err := i.stop(); err != nil {
@@ -96,7 +96,7 @@ func TestEndAnswersWhatIsParked(t *testing.T) {
 // comes to another: behind a load balancer it may.
 func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 	t.Parallel()
-	server, dsn := testservers.Redis(t), shared.NewLedger(t)
+	server, dsn := servers.Redis(t), shared.NewLedger(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { _ = client.Close() })
 	one, _ := startServing(t, serveConfig(t, dsn, server.URL()))
@@ -129,7 +129,7 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	for name, replicas := range map[string]int{"one replica": 1, "two replicas": 2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, dsn := testservers.Redis(t), shared.NewLedger(t)
+			server, dsn := servers.Redis(t), shared.NewLedger(t)
 			client := redis.NewClient(&redis.Options{Addr: server.Addr})
 			t.Cleanup(func() { _ = client.Close() })
 			one, _ := startServing(t, serveConfig(t, dsn, server.URL()))

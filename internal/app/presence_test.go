@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // Each replica shows all that serve, also where one of them is without a
 // dashboard; one that is stopped leaves the list.
 func TestReplicasKnowOneAnother(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewLedger(t), testservers.Redis(t)
+	dsn, redis := shared.NewLedger(t), servers.Redis(t)
 	one, a := startServing(t, serveConfig(t, dsn, redis.URL()))
 	two, b := startServing(t, serveConfig(t, dsn, redis.URL(), "DISPATCHER_WEB=off"))
 	cookie := signIn(t, one)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // soonGranted is the longest time between the answer to a batch and the grant of its task to
@@ -25,12 +25,12 @@ func TestALongPollIsGrantedANewTaskAtOnce(t *testing.T) {
 	})
 	t.Run("serve", func(t *testing.T) {
 		t.Parallel()
-		one := newTestReplica(t, serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL()))
+		one := newTestReplica(t, serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL()))
 		expectSoonGranted(t, one, one)
 	})
 	t.Run("two replicas", func(t *testing.T) {
 		t.Parallel()
-		config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL())
+		config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL())
 		expectSoonGranted(t, newTestReplica(t, config), newTestReplica(t, config))
 	})
 }

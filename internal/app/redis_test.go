@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -27,8 +27,8 @@ func TestServeWithTheLeastRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	certificate, key, _ := selfSigned(t)
-	_, port, _ := strings.Cut(testservers.FreeAddr(t), ":")
-	plain := testservers.Redis(t, "--aclfile", users, "--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-auth-clients", "no")
+	_, port, _ := strings.Cut(servers.FreeAddr(t), ":")
+	plain := servers.Redis(t, "--aclfile", users, "--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-auth-clients", "no")
 	config := serveConfig(t, shared.NewLedger(t), "rediss://dispatcher:change-me@127.0.0.1:"+port+"/1?ca_file="+certificate)
 	i, a := startServing(t, config)
 	grantAndResult(t, i, i)
@@ -62,7 +62,7 @@ func TestServeWithTheLeastRights(t *testing.T) {
 // A Redis that cannot be used is in the log at once, with the reason, and without a pool.
 func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t, "--requirepass", "another")
+	server := servers.Redis(t, "--requirepass", "another")
 	log := hear("Redis cannot be used: results are taken, and NOTHING IS GRANTED")
 	config := serveConfig(t, shared.NewLedger(t), "redis://:"+canary+"@"+server.Addr)
 	a, err := newServing(t.Context(), config, slog.New(log), "test")
@@ -77,7 +77,7 @@ func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 // a master dies that has no replica, health says for which share nothing is granted.
 func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 	t.Parallel()
-	cluster := testservers.RedisCluster3(t, false, "--cluster-require-full-coverage", "no")
+	cluster := servers.RedisCluster3(t, false, "--cluster-require-full-coverage", "no")
 	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), cluster.Nodes[0].URL()))
 	const pools = 12
 	for n := range pools {
@@ -118,7 +118,7 @@ func TestGrantsGoOnAfterAFailover(t *testing.T) {
 	for kind, start := range map[string]func(*testing.T) (url string, kill func()){
 		"cluster": func(t *testing.T) (string, func()) {
 			t.Helper()
-			cluster := testservers.RedisCluster3(t, true)
+			cluster := servers.RedisCluster3(t, true)
 			master := cluster.Master(slots.Key("p"))
 			return cluster.Nodes[master].URL(), func() {
 				cluster.Nodes[master].Kill()
@@ -127,7 +127,7 @@ func TestGrantsGoOnAfterAFailover(t *testing.T) {
 		},
 		"sentinel": func(t *testing.T) (string, func()) {
 			t.Helper()
-			s := testservers.Sentinel(t, "")
+			s := servers.Sentinel(t, "")
 			return s.URL(), func() {
 				s.Servers[0].Kill()
 				s.UntilMaster(1)

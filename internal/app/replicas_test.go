@@ -10,15 +10,15 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // A change of a pool is true on all replicas within 1 s, also when the replica
 // that took it cannot tell Redis.
 func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewLedger(t), testservers.Redis(t)
-	link := testservers.NewProxy(t, redis.Addr)
+	dsn, redis := shared.NewLedger(t), servers.Redis(t)
+	link := servers.NewProxy(t, redis.Addr)
 	const slow = "DISPATCHER_RECONCILE_INTERVAL=5m" // it is not reconciliation that repairs it
 	cutOff, _ := startServing(t, serveConfig(t, dsn, "redis://"+link.Addr, slow))
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL(), slow))
@@ -73,7 +73,7 @@ func alter(t *testing.T, dsn, statement string) {
 // the next reconciliation, and without a report that would find out.
 func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	t.Parallel()
-	redis := testservers.Redis(t)
+	redis := servers.Redis(t)
 	dsn := shared.NewLedger(t)
 	i, a := startServing(t, serveConfig(t, dsn, redis.URL(), "DISPATCHER_RECONCILE_INTERVAL=5m"))
 	for _, pool := range []string{"p", "q"} {
@@ -107,8 +107,8 @@ func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 // report: results are recorded and acknowledged, nothing is granted.
 func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	t.Parallel()
-	redis := testservers.Redis(t)
-	link := testservers.NewProxy(t, redis.Addr)
+	redis := servers.Redis(t)
+	link := servers.NewProxy(t, redis.Addr)
 	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), "redis://"+link.Addr))
 	const fleet = 30
 	names := make([]string, fleet)
@@ -152,7 +152,7 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 // The list of recent devices has those that any replica saw, newest first.
 func TestRecentDevicesOfAllReplicas(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewLedger(t), testservers.Redis(t)
+	dsn, redis := shared.NewLedger(t), servers.Redis(t)
 	one, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	one.report(t, "a", `{"id":"1"}`)

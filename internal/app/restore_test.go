@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // restored is a ledger that went back to a backup while devices hold grants that
@@ -29,7 +29,7 @@ const restoredSlots = 2
 
 func restore(t *testing.T, told bool) *restored {
 	t.Helper()
-	redis, dsn := testservers.Redis(t), shared.NewLedger(t)
+	redis, dsn := servers.Redis(t), shared.NewLedger(t)
 	i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, restoredSlots))
 	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["old","a","b","c","d"]}`)
@@ -149,7 +149,7 @@ func databaseOf(t *testing.T, dsn string) string {
 // after five minutes.
 func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
 	t.Parallel()
-	redis, dsn := testservers.Redis(t), shared.NewLedger(t)
+	redis, dsn := servers.Redis(t), shared.NewLedger(t)
 	i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	for _, pool := range []string{"ci-runners", "other"} {
 		i.operate(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1,"lease_ms":60000}`)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // TestScrapeOfManyPools measures a scrape of 3,000 pools with 20 of 30 slots
@@ -23,7 +23,7 @@ func TestScrapeOfManyPools(t *testing.T) {
 		t.Skip("runs with POOLS=1 in the environment")
 	}
 	dsn := shared.NewLedger(t)
-	i, _ := startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
+	i, _ := startServing(t, serveConfig(t, dsn, servers.Redis(t).URL()))
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {
 		t.Fatal(err)

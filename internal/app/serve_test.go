@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // settings of a dispatcher on an empty database and a Redis of its own; more
@@ -84,8 +84,8 @@ func grantAndResult(t *testing.T, one, other *instance) {
 
 func TestServeWithABroker(t *testing.T) {
 	t.Parallel()
-	broker := testservers.Mosquitto(t)
-	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
+	broker := servers.Mosquitto(t)
+	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
 	config.FleetToken = "" // with one, unknown devices are welcome
 	i, _ := startServing(t, config)
 	eventuallyOnline(t, i)
@@ -125,7 +125,7 @@ func TestServeRefusesAServerThatLosesCommits(t *testing.T) {
 
 func TestServeWithoutMigrations(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewDatabase(t), testservers.Redis(t).URL()
+	dsn, redis := shared.NewDatabase(t), servers.Redis(t).URL()
 	off := serveConfig(t, dsn, redis, "DISPATCHER_MIGRATE=off")
 	if err := Serve(t.Context(), off, quiet(), "test"); err == nil || !strings.Contains(err.Error(), "dispatcher migrate up") {
 		t.Fatalf("empty database: %v; want an error that says what to do", err)
@@ -140,7 +140,7 @@ func TestServeWithoutMigrations(t *testing.T) {
 
 func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL())
+	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL())
 	apps, errs := make([]*App, 2), make([]error, 2)
 	var wait sync.WaitGroup
 	for n := range apps {
@@ -182,7 +182,7 @@ func TestWaitingForPostgresEndsWithTheProcess(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	log, ended := hear("waiting for Postgres"), make(chan error, 1)
-	config := serveConfig(t, "postgres://u:"+canary+"@"+testservers.FreeAddr(t)+"/x?sslmode=disable", "redis://127.0.0.1:1")
+	config := serveConfig(t, "postgres://u:"+canary+"@"+servers.FreeAddr(t)+"/x?sslmode=disable", "redis://127.0.0.1:1")
 	go func() { ended <- Serve(ctx, config, slog.New(log), "test") }()
 	<-log.said
 	cancel()
@@ -198,7 +198,7 @@ func TestWaitingForPostgresEndsWithTheProcess(t *testing.T) {
 
 func TestOperatorsHaveAnAddressOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	i, a := startServing(t, serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(), "DISPATCHER_OPERATOR_LISTEN=127.0.0.1:0"))
+	i, a := startServing(t, serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(), "DISPATCHER_OPERATOR_LISTEN=127.0.0.1:0"))
 	operators := &instance{url: "http://" + a.servers[1].listener.Addr().String(), admin: adminToken, fleet: fleetToken}
 	operators.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
 	for path, want := range map[string]struct{ device, operator int }{
@@ -232,7 +232,7 @@ func TestTakenAddressFailsAtOnce(t *testing.T) {
 func TestServeWithTLS(t *testing.T) {
 	t.Parallel()
 	certificate, key, roots := selfSigned(t)
-	config := serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL(),
+	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(),
 		"DISPATCHER_TLS_CERT_FILE="+certificate, "DISPATCHER_TLS_KEY_FILE="+key)
 	_, a := startServing(t, config)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
@@ -292,7 +292,7 @@ func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
 // A listener that fails ends the process with its error.
 func TestFailedListenerEndsTheProcess(t *testing.T) {
 	t.Parallel()
-	a, err := newServing(t.Context(), serveConfig(t, shared.NewLedger(t), testservers.Redis(t).URL()), quiet(), "test")
+	a, err := newServing(t.Context(), serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL()), quiet(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,11 +313,11 @@ func TestFailedListenerEndsTheProcess(t *testing.T) {
 // devices are told to come back.
 func TestAnswersWhileItWaitsForPostgres(t *testing.T) {
 	t.Parallel()
-	server := testservers.Postgres(t)
+	server := servers.Postgres(t)
 	dsn := server.NewDatabase(t)
 	server.Stop()
-	config := serveConfig(t, dsn, testservers.Redis(t).URL())
-	config.HTTPListen = testservers.FreeAddr(t)
+	config := serveConfig(t, dsn, servers.Redis(t).URL())
+	config.HTTPListen = servers.FreeAddr(t)
 	i := &instance{url: "http://" + config.HTTPListen, admin: adminToken, fleet: fleetToken}
 	log, ready := hear("waiting for Postgres"), make(chan *App, 1)
 	go func() {

@@ -14,15 +14,15 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // reportInFlight is a replica with a report whose claim the ledger does not
 // answer; answered gets the status, 0 without an answer.
-func reportInFlight(t *testing.T) (i *instance, a *App, ledger *testservers.Proxy, answered <-chan int) {
+func reportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Proxy, answered <-chan int) {
 	t.Helper()
 	server := shared.Server(t)
-	ledger = testservers.NewProxy(t, server.Addr())
+	ledger = servers.NewProxy(t, server.Addr())
 	underway := make(chan struct{})
 	var once sync.Once
 	ledger.HoldRepliesAfter("slow-device") // of Postgres as a whole it would be found that it is silent
@@ -32,7 +32,7 @@ func reportInFlight(t *testing.T) (i *instance, a *App, ledger *testservers.Prox
 		}
 	})
 	dsn := strings.Replace(shared.NewLedger(t), server.Addr(), ledger.Addr, 1)
-	i, a = startServing(t, serveConfig(t, dsn, testservers.Redis(t).URL()))
+	i, a = startServing(t, serveConfig(t, dsn, servers.Redis(t).URL()))
 	t.Cleanup(ledger.ReleaseReplies)
 	i.report(t, "fast-device", `{"id":"1"}`)
 	status := make(chan int, 1)
@@ -96,7 +96,7 @@ func TestEndHasALimit(t *testing.T) {
 // goes on at another replica.
 func TestEndInOrder(t *testing.T) {
 	t.Parallel()
-	broker, redis, dsn := testservers.Mosquitto(t), testservers.Redis(t), shared.NewLedger(t)
+	broker, redis, dsn := servers.Mosquitto(t), servers.Redis(t), shared.NewLedger(t)
 	ending, a := startServing(t, serveConfig(t, dsn+"&lock_timeout=60000", redis.URL(), "DISPATCHER_MQTT_URL="+broker.URL))
 	eventuallyOnline(t, ending)
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))

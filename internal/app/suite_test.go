@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 	patience   = 30 * time.Second
 )
 
-var shared testservers.SharedPostgres //nolint:gochecknoglobals // one server for all tests, closed by TestMain
+var shared servers.SharedPostgres //nolint:gochecknoglobals // one server for all tests, closed by TestMain
 
 // Besides the tests' own checks: nothing that was stopped leaves a goroutine.
 func TestMain(m *testing.M) {

@@ -14,7 +14,7 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -57,14 +57,14 @@ type stage struct {
 	store           *store.Store
 	db              *sql.DB
 	broker          string
-	postgres, redis *testservers.Proxy
+	postgres, redis *servers.Proxy
 }
 
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	server, dsn := shared.Server(t), shared.NewLedger(t)
-	broker := testservers.Mosquitto(t)
-	s := &stage{broker: broker.URL, postgres: testservers.NewProxy(t, server.Addr()), redis: testservers.NewProxy(t, testservers.Redis(t).Addr)}
+	broker := servers.Mosquitto(t)
+	s := &stage{broker: broker.URL, postgres: servers.NewProxy(t, server.Addr()), redis: servers.NewProxy(t, servers.Redis(t).Addr)}
 	s.instance, _ = startServing(t, serveConfig(t, strings.ReplaceAll(dsn, server.Addr(), s.postgres.Addr), "redis://"+s.redis.Addr,
 		"DISPATCHER_MQTT_URL="+broker.URL, "DISPATCHER_REAP_INTERVAL=1s"))
 	eventuallyOnline(t, s.instance)
@@ -174,7 +174,7 @@ func (s *stage) play(t *testing.T, name, script string, connect func(device stri
 				return strings.Contains(string(s.operate(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d", p.grant.ID), "")), `"timed_out"`)
 			})
 		case "without":
-			map[string]*testservers.Proxy{"postgres": s.postgres, "redis": s.redis}[what].Cut()
+			map[string]*servers.Proxy{"postgres": s.postgres, "redis": s.redis}[what].Cut()
 		case "report":
 			p.heard(report(t, what))
 			eventually(t, "an answer", func() bool { // a pool may have to be found again

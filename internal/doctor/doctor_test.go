@@ -13,13 +13,13 @@ import (
 	"github.com/fleetslots/dispatcher/devices/dynsec"
 	"github.com/fleetslots/dispatcher/internal/app"
 	"github.com/fleetslots/dispatcher/internal/doctor"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 var (
-	postgres testservers.SharedPostgres //nolint:gochecknoglobals // one server per test binary: TestMain ends it
-	redis    testservers.SharedRedis    //nolint:gochecknoglobals // the same
+	postgres servers.SharedPostgres //nolint:gochecknoglobals // one server per test binary: TestMain ends it
+	redis    servers.SharedRedis    //nolint:gochecknoglobals // the same
 )
 
 func TestMain(m *testing.M) {
@@ -174,7 +174,7 @@ func TestAnOldSchema(t *testing.T) {
 
 func TestAServerThatLosesCommits(t *testing.T) {
 	t.Parallel()
-	server := testservers.Postgres(t)
+	server := servers.Postgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestAServerThatLosesCommits(t *testing.T) {
 
 func TestServersThatAreNotThere(t *testing.T) {
 	t.Parallel()
-	nobody := testservers.FreeAddr(t)
+	nobody := servers.FreeAddr(t)
 	list := patient(t, "DISPATCHER_POSTGRES_DSN=postgres://me:secret-word@"+nobody+"/x", "DISPATCHER_REDIS_URL=redis://:secret-word@"+nobody,
 		"DISPATCHER_MQTT_URL=mqtt://"+nobody, "DISPATCHER_MQTT_PASSWORD=secret-word").Examine(t.Context())
 	for _, check := range []string{"postgres", "redis", "broker"} {
@@ -224,7 +224,7 @@ func TestARedisThatIsNotAsItShouldBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := patient(t, "DISPATCHER_REDIS_URL=redis://"+test.user+testservers.Redis(t, test.args...).Addr)
+			p := patient(t, "DISPATCHER_REDIS_URL=redis://"+test.user+servers.Redis(t, test.args...).Addr)
 			wants(t, p.Examine(t.Context()), test.check, test.state, test.says)
 		})
 	}
@@ -245,13 +245,13 @@ func TestBrokers(t *testing.T) {
 	t.Parallel()
 	as := func(url, provision string) []string {
 		return []string{
-			"DISPATCHER_MQTT_URL=" + url, "DISPATCHER_MQTT_USER=" + testservers.DispatcherUser,
-			"DISPATCHER_MQTT_PASSWORD=" + testservers.DispatcherPassword, "DISPATCHER_MQTT_PROVISION=" + provision,
+			"DISPATCHER_MQTT_URL=" + url, "DISPATCHER_MQTT_USER=" + servers.DispatcherUser,
+			"DISPATCHER_MQTT_PASSWORD=" + servers.DispatcherPassword, "DISPATCHER_MQTT_PROVISION=" + provision,
 		}
 	}
 	t.Run("as deployed", func(t *testing.T) {
 		t.Parallel()
-		broker := testservers.MosquittoPasswords(t, map[string]string{"ar-7": "token-of-ar-7"})
+		broker := servers.MosquittoPasswords(t, map[string]string{"ar-7": "token-of-ar-7"})
 		p := patient(t, as(broker.Inside, "off")...)
 		list := p.Examine(t.Context())
 		wants(t, list, "broker subscription", doctor.OK, "subscribe")
@@ -267,36 +267,36 @@ func TestBrokers(t *testing.T) {
 	})
 	t.Run("without a ledger that knows the replicas", func(t *testing.T) {
 		t.Parallel()
-		broker := testservers.MosquittoPasswords(t, nil)
-		p := patient(t, append(as(broker.Inside, "off"), "DISPATCHER_POSTGRES_DSN=postgres://me@"+testservers.FreeAddr(t)+"/x")...)
+		broker := servers.MosquittoPasswords(t, nil)
+		p := patient(t, append(as(broker.Inside, "off"), "DISPATCHER_POSTGRES_DSN=postgres://me@"+servers.FreeAddr(t)+"/x")...)
 		wants(t, p.Examine(t.Context()), "broker subscription", doctor.Unknown, "not tried")
 	})
 	t.Run("a wrong password", func(t *testing.T) {
 		t.Parallel()
-		p := patient(t, as(testservers.MosquittoPasswords(t, nil).Inside, "off")...)
+		p := patient(t, as(servers.MosquittoPasswords(t, nil).Inside, "off")...)
 		p.Config.MQTTPassword = "another"
 		wants(t, p.Examine(t.Context()), "broker", doctor.Failed, "")
 	})
 	t.Run("open to anybody", func(t *testing.T) {
 		t.Parallel()
-		list := patient(t, as("mqtt://"+testservers.Mosquitto(t).Addr, "off")...).Examine(t.Context())
+		list := patient(t, as("mqtt://"+servers.Mosquitto(t).Addr, "off")...).Examine(t.Context())
 		wants(t, list, "broker without an account", doctor.Failed, "reads what is sent to devices")
 	})
 	t.Run("rules that let devices read all", func(t *testing.T) {
 		t.Parallel()
-		broker := testservers.MosquittoWithUsers(t, map[string]string{testservers.DispatcherUser: testservers.DispatcherPassword, "ar-7": "token-of-ar-7"},
-			"user "+testservers.DispatcherUser, "topic readwrite #", "user ar-7", "topic readwrite #")
+		broker := servers.MosquittoWithUsers(t, map[string]string{servers.DispatcherUser: servers.DispatcherPassword, "ar-7": "token-of-ar-7"},
+			"user "+servers.DispatcherUser, "topic readwrite #", "user ar-7", "topic readwrite #")
 		p := patient(t, as("mqtt://"+broker.Addr, "off")...)
 		p.Device, p.DeviceToken = "ar-7", "token-of-ar-7"
 		wants(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "reads what is sent to another")
 	})
 	t.Run("dynamic security", func(t *testing.T) {
 		t.Parallel()
-		broker := testservers.MosquittoDynsec(t)
+		broker := servers.MosquittoDynsec(t)
 		p := patient(t, as(broker.Inside, "dynsec")...)
 		list := p.Examine(t.Context())
 		wants(t, list, "broker accounts", doctor.Warning, "addClientRole")
-		accounts, err := dynsec.New(dynsec.Options{URL: broker.Inside, User: testservers.DispatcherUser, Password: testservers.DispatcherPassword})
+		accounts, err := dynsec.New(dynsec.Options{URL: broker.Inside, User: servers.DispatcherUser, Password: servers.DispatcherPassword})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func open(t *testing.T, url string) *redisconn.Conn {
@@ -54,7 +54,7 @@ func setAll(t *testing.T, c *redisconn.Conn) {
 // One address of a Cluster is enough, and it may be that of a node that is gone later.
 func TestAClusterBehindOneAddressFailsOver(t *testing.T) {
 	t.Parallel()
-	cluster := testservers.RedisCluster3(t, true)
+	cluster := servers.RedisCluster3(t, true)
 	gone := cluster.Master("key0")
 	c := open(t, cluster.Nodes[gone].URL())
 	setAll(t, c)
@@ -73,9 +73,9 @@ func TestAClusterBehindOneAddressFailsOver(t *testing.T) {
 // A Cluster that comes back at the address of one server is found to be one.
 func TestAServerBecomesACluster(t *testing.T) {
 	t.Parallel()
-	cluster := testservers.RedisCluster3(t, false)
-	single := testservers.Redis(t)
-	way := testservers.NewProxy(t, single.Addr)
+	cluster := servers.RedisCluster3(t, false)
+	single := servers.Redis(t)
+	way := servers.NewProxy(t, single.Addr)
 	c := open(t, "redis://"+way.Addr+"/0")
 	setAll(t, c)
 	way.Point(cluster.Nodes[0].Addr)
@@ -87,7 +87,7 @@ func TestAServerBecomesACluster(t *testing.T) {
 // A server that is away at the start is found as what it is.
 func TestRedisMayComeLater(t *testing.T) {
 	t.Parallel()
-	server := testservers.RedisCluster(t)
+	server := servers.RedisCluster(t)
 	server.Stop()
 	c := open(t, server.URL())
 	if err := c.Client.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "refused") {
@@ -99,7 +99,7 @@ func TestRedisMayComeLater(t *testing.T) {
 
 func TestDatabaseIsSelected(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
+	server := servers.Redis(t)
 	second, first := open(t, server.URL()+"/2"), open(t, server.URL())
 	if err := second.Client.Set(t.Context(), "key", "1", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestDatabaseIsSelected(t *testing.T) {
 	if n := first.Client.Exists(t.Context(), "key").Val(); n != 0 {
 		t.Error("the key is in the first database")
 	}
-	cluster := open(t, testservers.RedisCluster(t).URL()+"/2")
+	cluster := open(t, servers.RedisCluster(t).URL()+"/2")
 	if err := cluster.Client.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "cluster mode") {
 		t.Errorf("database 2 of a Cluster: %v", err)
 	}
@@ -116,7 +116,7 @@ func TestDatabaseIsSelected(t *testing.T) {
 // Sentinel with a password of its own.
 func TestSentinelFailsOver(t *testing.T) {
 	t.Parallel()
-	s := testservers.Sentinel(t, "sent&inel")
+	s := servers.Sentinel(t, "sent&inel")
 	c := open(t, s.URL()+"?sentinel_password=sent%26inel")
 	untilWorks(t, c, "key")
 	s.Servers[0].Kill()
@@ -138,7 +138,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 // A node that is silent closes the keys of the others to nobody.
 func TestABreakerIsOfANode(t *testing.T) {
 	t.Parallel()
-	cluster := testservers.RedisCluster3(t, false)
+	cluster := servers.RedisCluster3(t, false)
 	c := open(t, cluster.Nodes[0].URL())
 	all := redisconn.NewBreakers(c.Client, time.Now)
 	of := make(map[redisconn.Breaker]bool)
@@ -153,7 +153,7 @@ func TestABreakerIsOfANode(t *testing.T) {
 // The library may read the topology just after Close: nothing is opened for it.
 func TestNothingIsAskedAfterClose(t *testing.T) {
 	t.Parallel()
-	c := open(t, testservers.Redis(t).URL())
+	c := open(t, servers.Redis(t).URL())
 	untilWorks(t, c, "key")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
@@ -166,8 +166,8 @@ func TestNothingIsAskedAfterClose(t *testing.T) {
 // A server is asked once, whatever names it has.
 func TestNobodyIsAskedTwice(t *testing.T) {
 	t.Parallel()
-	cluster := testservers.RedisCluster3(t, false)
-	for url, nodes := range map[string]int{testservers.Redis(t).URL(): 1, cluster.Nodes[0].URL(): 3} {
+	cluster := servers.RedisCluster3(t, false)
+	for url, nodes := range map[string]int{servers.Redis(t).URL(): 1, cluster.Nodes[0].URL(): 3} {
 		c := open(t, url)
 		untilWorks(t, c, "key")
 		if asked := c.Asked(); len(asked) != nodes {
@@ -180,8 +180,8 @@ func TestNobodyIsAskedTwice(t *testing.T) {
 // nothing again to which no answer came, alone or in a pipeline.
 func TestWhatIsLostIsSentOnce(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
-	way := testservers.NewProxy(t, server.Addr)
+	server := servers.Redis(t)
+	way := servers.NewProxy(t, server.Addr)
 	lossy, sure := open(t, "redis://"+way.Addr), open(t, server.URL())
 	for name, send := range map[string]func(key string) error{
 		"alone": func(key string) error { return lossy.Client.Incr(t.Context(), key).Err() },

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // counting are calls of a script that counts, one for each key.
@@ -42,7 +42,7 @@ func expectAnswers(t *testing.T, calls []*redisconn.Call, want int) {
 // has moved to. One that fails does so by itself.
 func TestScriptsGoTogether(t *testing.T) {
 	t.Parallel()
-	cluster := testservers.RedisCluster3(t, false)
+	cluster := servers.RedisCluster3(t, false)
 	c := open(t, cluster.Nodes[0].URL())
 	untilWorks(t, c, "list")
 	c.Client.Del(t.Context(), "list")
@@ -65,7 +65,7 @@ func TestScriptsGoTogether(t *testing.T) {
 // TestOnlyWhatIsLostIsSentAgain: other nodes have answered.
 func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 	t.Parallel()
-	cluster := testservers.RedisCluster3(t, false)
+	cluster := servers.RedisCluster3(t, false)
 	silent := cluster.Master("key0")
 	c := open(t, cluster.Nodes[(silent+1)%3].URL())
 	setAll(t, c)
@@ -97,8 +97,8 @@ func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 // TestLostScriptsAreSentAgain: by a breaker, and none of them while it is open.
 func TestLostScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
-	way := testservers.NewProxy(t, server.Addr)
+	server := servers.Redis(t)
+	way := servers.NewProxy(t, server.Addr)
 	c := open(t, "redis://"+way.Addr)
 	breakers := redisconn.NewBreakers(c.Client, time.Now)
 	breakers.Run(t.Context(), 2, counting("warm", "too"))
@@ -122,8 +122,8 @@ func TestLostScriptsAreSentAgain(t *testing.T) {
 // they are lost.
 func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
-	way := testservers.NewProxy(t, server.Addr)
+	server := servers.Redis(t)
+	way := servers.NewProxy(t, server.Addr)
 	c := open(t, "redis://"+way.Addr)
 	untilWorks(t, c, "key")
 	c.Client.LPush(t.Context(), "list", "1")
@@ -141,8 +141,8 @@ func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
 // TestAPipelineToAServerThatDoesNotServe: the topology is read again then, too.
 func TestAPipelineToAServerThatDoesNotServe(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
-	way := testservers.NewProxy(t, server.Addr)
+	server := servers.Redis(t)
+	way := servers.NewProxy(t, server.Addr)
 	c := open(t, "redis://"+way.Addr)
 	untilWorks(t, c, "key")
 	if err := open(t, server.URL()).Client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func keysOfAllNodes() (keys []string) {
@@ -25,7 +25,7 @@ func TestServedIsWhatTheClusterServes(t *testing.T) {
 	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
 		t.Run(coverage, func(t *testing.T) {
 			t.Parallel()
-			cluster := testservers.RedisCluster3(t, false, "--cluster-require-full-coverage", coverage)
+			cluster := servers.RedisCluster3(t, false, "--cluster-require-full-coverage", coverage)
 			c := open(t, cluster.Nodes[0].URL())
 			if n, err := c.Served(t.Context(), keysOfAllNodes()); n != 30 || err != nil {
 				t.Errorf("%d of 30 served, %v", n, err)
@@ -41,7 +41,7 @@ func TestServedIsWhatTheClusterServes(t *testing.T) {
 
 func TestServedByOneServer(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
+	server := servers.Redis(t)
 	c := open(t, server.URL())
 	if n, err := c.Served(t.Context(), keysOfAllNodes()); n != 30 || err != nil {
 		t.Errorf("%d of 30 served, %v", n, err)
@@ -67,7 +67,7 @@ func TestExamineSaysWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := open(t, "redis://"+test.user+testservers.Redis(t, test.args...).Addr)
+			c := open(t, "redis://"+test.user+servers.Redis(t, test.args...).Addr)
 			notes, err := c.Examine(t.Context())
 			if err != nil || notes.Kind != "one server" || !strings.HasPrefix(notes.Version, "7.") || len(notes.Trouble) != len(test.trouble) {
 				t.Fatalf("%+v, %v; want trouble %q", notes, err, test.trouble)
@@ -84,11 +84,11 @@ func TestExamineSaysWhatIsWrong(t *testing.T) {
 // An error says what keeps everything from working.
 func TestExamineFails(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t, "--requirepass", "right")
+	server := servers.Redis(t, "--requirepass", "right")
 	for url, want := range map[string]string{
-		"redis://:wrong@" + server.Addr:             "WRONGPASS",
-		server.URL():                                "NOAUTH",
-		"redis://:right@" + testservers.FreeAddr(t): "refused",
+		"redis://:wrong@" + server.Addr:         "WRONGPASS",
+		server.URL():                            "NOAUTH",
+		"redis://:right@" + servers.FreeAddr(t): "refused",
 	} {
 		if _, err := open(t, url).Examine(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
@@ -103,12 +103,12 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
 		t.Run(coverage, func(t *testing.T) {
 			t.Parallel()
-			cluster := testservers.RedisCluster3(t, false, "--cluster-require-full-coverage", coverage)
+			cluster := servers.RedisCluster3(t, false, "--cluster-require-full-coverage", coverage)
 			c := open(t, cluster.Nodes[0].URL())
 			if notes, err := c.Examine(t.Context()); err != nil || len(notes.Trouble) != 0 {
 				t.Fatalf("%+v, %v", notes, err)
 			}
-			last := slices.MaxFunc(cluster.Nodes, func(a, b *testservers.RedisServer) int { return strings.Compare(a.Addr, b.Addr) })
+			last := slices.MaxFunc(cluster.Nodes, func(a, b *servers.RedisServer) int { return strings.Compare(a.Addr, b.Addr) })
 			last.Kill() // what it says is not all that is told
 			eventually(t, "note of the loss", func() bool {
 				notes, err := c.Examine(t.Context())
@@ -124,7 +124,7 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 // The log of the program repeats what differs from the last time.
 func TestExamineSaysTheSameOfTheSame(t *testing.T) {
 	t.Parallel()
-	cluster := testservers.RedisCluster3(t, false, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru", "--rename-command", "ZPOPMIN", "ELSE")
+	cluster := servers.RedisCluster3(t, false, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru", "--rename-command", "ZPOPMIN", "ELSE")
 	c := open(t, cluster.Nodes[0].URL())
 	first, err := c.Examine(t.Context())
 	if err != nil || len(first.Trouble) != 6 {
@@ -135,7 +135,7 @@ func TestExamineSaysTheSameOfTheSame(t *testing.T) {
 			t.Fatalf("%q, %v; before %q", notes.Trouble, err, first.Trouble)
 		}
 	}
-	server := testservers.Redis(t)
+	server := servers.Redis(t)
 	silent := open(t, server.URL())
 	server.Pause()
 	var said []string
@@ -151,11 +151,11 @@ func TestExamineSaysTheSameOfTheSame(t *testing.T) {
 
 func TestExamineCluster(t *testing.T) {
 	t.Parallel()
-	notes, err := open(t, testservers.RedisCluster3(t, false).Nodes[1].URL()).Examine(t.Context())
+	notes, err := open(t, servers.RedisCluster3(t, false).Nodes[1].URL()).Examine(t.Context())
 	if err != nil || notes.Kind != "a Cluster of 3 masters" || len(notes.Trouble) != 0 {
 		t.Errorf("%+v, %v", notes, err)
 	}
-	notes, err = open(t, testservers.Sentinel(t, "").URL()).Examine(t.Context())
+	notes, err = open(t, servers.Sentinel(t, "").URL()).Examine(t.Context())
 	if err != nil || notes.Kind != "a master behind Sentinel" || len(notes.Trouble) != 0 {
 		t.Errorf("%+v, %v", notes, err)
 	}

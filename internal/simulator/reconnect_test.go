@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // serveMQTTThrough is serveMQTT behind a proxy that breaks connections.
-func serveMQTTThrough(t *testing.T, f *fake) (string, *testservers.Proxy) {
+func serveMQTTThrough(t *testing.T, f *fake) (string, *servers.Proxy) {
 	t.Helper()
 	url, _ := serveMQTT(t, f)
-	proxy := testservers.NewProxy(t, strings.TrimPrefix(url, "mqtt://"))
+	proxy := servers.NewProxy(t, strings.TrimPrefix(url, "mqtt://"))
 	return "mqtt://" + proxy.Addr, proxy
 }
 

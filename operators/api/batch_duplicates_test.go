@@ -101,7 +101,7 @@ func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 // TestALongStreamOfDuplicates: of many lines half come again at the end.
 func TestALongStreamOfDuplicates(t *testing.T) {
 	t.Parallel()
-	b := servers(t)
+	b := onServers(t)
 	b.pool("p", `{"capacity":60}`)
 	rows := longRows()
 	for _, form := range []struct{ contentType, head, line string }{

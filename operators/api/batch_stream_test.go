@@ -232,7 +232,7 @@ func (u *upload) CreateBatch(ctx context.Context, actor string, b store.Batch, q
 // sender does, and everybody's claims would pay for it.
 func TestAnUploadOpensNoTransaction(t *testing.T) {
 	t.Parallel()
-	b := servers(t)
+	b := onServers(t)
 	b.pool("p", `{"capacity":60}`)
 	rows := longRows()
 	pad := strings.Repeat("x", 200)

@@ -186,7 +186,7 @@ func TestABatchOfManyDevicesIsQueuedInSeconds(t *testing.T) {
 	t.Parallel()
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		servers(t).bigBatch(longRows())
+		onServers(t).bigBatch(longRows())
 	})
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()

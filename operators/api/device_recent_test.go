@@ -11,8 +11,8 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // seen reports in this order, and tells the list of it.
@@ -126,7 +126,7 @@ func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	b := embedded(t, func(s *setup) {
-		list := seen.NewList(testbackends.Redis(t, testservers.RedisAt{Addr: server.Addr()}).Client)
+		list := seen.NewList(backends.Redis(t, servers.RedisAt{Addr: server.Addr()}).Client)
 		s.api.Recent, s.dispatcher.Recent = list, list
 	})
 	b.seen("a")

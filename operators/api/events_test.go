@@ -164,7 +164,7 @@ func TestEventsAreStreamedAndResumed(t *testing.T) {
 // id than one that commits meanwhile: neither is lost, and they come in order.
 func TestALateCommitLeavesNoGap(t *testing.T) {
 	t.Parallel()
-	b := servers(t)
+	b := onServers(t)
 	stream := b.live("/v1/events", adminToken, "0")
 	const record = `INSERT INTO events (at, kind) VALUES (now(), $1)`
 	db := b.database()

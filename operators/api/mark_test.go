@@ -6,8 +6,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -16,7 +16,7 @@ import (
 func TestMarksAreShownBesideTheTruth(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	client := testbackends.Redis(t, testservers.RedisAt{Addr: server.Addr()}).Client
+	client := backends.Redis(t, servers.RedisAt{Addr: server.Addr()}).Client
 	b := embedded(t, func(s *setup) { s.dispatcher.Marks = marks.NewHashes(client) })
 	b.store.OnNews(b.dispatcher.Marks.Wrote)
 	follow := func() {

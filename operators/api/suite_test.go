@@ -27,8 +27,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/gate"
@@ -37,7 +37,7 @@ import (
 )
 
 const (
-	patience   = testbackends.Patience
+	patience   = backends.Patience
 	adminToken = "admin-token-of-the-tests"
 	fleetToken = "fleet-token-of-the-tests"
 	newFields  = `{"name":"b","pool":"p","devices":["d-1","d-2"]}`
@@ -45,8 +45,8 @@ const (
 
 // The servers of all tests of this package: one per test binary, which TestMain ends.
 var (
-	postgres testservers.SharedPostgres //nolint:gochecknoglobals // see above
-	cache    testservers.SharedRedis    //nolint:gochecknoglobals // see above
+	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
+	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
 )
 
 // The flag of the golden file.
@@ -117,7 +117,7 @@ func forBackends(t *testing.T, test func(b *bench)) {
 	})
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(servers(t))
+		test(onServers(t))
 	})
 }
 
@@ -130,26 +130,26 @@ func forServers(t *testing.T, test func(b *bench)) {
 	}
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(servers(t))
+		test(onServers(t))
 	})
 }
 
 func embedded(t *testing.T, changes ...func(*setup)) *bench {
 	t.Helper()
-	return newBench(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), testservers.InProcessRedis(t), changes...)
+	return newBench(t, backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), servers.InProcessRedis(t), changes...)
 }
 
-func servers(t *testing.T) *bench {
+func onServers(t *testing.T) *bench {
 	t.Helper()
 	dsn := postgres.NewLedger(t)
-	b := newBench(t, testbackends.Postgres(t, dsn), cache.NewDatabase(t))
+	b := newBench(t, backends.Postgres(t, dsn), cache.NewDatabase(t))
 	b.dsn = dsn
 	return b
 }
 
-func newBench(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...func(*setup)) *bench {
+func newBench(t *testing.T, s *store.Store, at servers.RedisAt, changes ...func(*setup)) *bench {
 	t.Helper()
-	client := testbackends.Redis(t, at).Client
+	client := backends.Redis(t, at).Client
 	b := &bench{T: t, store: &ledger{Store: s}, semaphore: slots.New(client), redis: client, metrics: prometheus.NewRegistry()}
 	b.api = b.newAPI(changes...)
 	b.url = b.serve(b.api.Handler())

@@ -84,7 +84,7 @@ func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 		t.Skip("a measurement: set TAKES=1")
 	}
 	const connections, takes = 32, 60_000
-	b := servers(t)
+	b := onServers(t)
 	b.limitSet("sms", `{"limits":[{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":20,"per_ms":60000}]}]}`)
 	if err := b.dispatcher.Devices.FollowTokens(t.Context()); err != nil { // as a pass does
 		t.Fatal(err)

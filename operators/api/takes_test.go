@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -17,7 +17,7 @@ import (
 func aSet() string {
 	return `{"limits":[
 	{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":60000},{"max":50,"per_ms":86400000}]},
-	{"name":"daily","per":"facts.user,facts.country","algorithm":"calendar","period":"day","timezone":"` + testservers.NoonZone() + `","max":5}]}`
+	{"name":"daily","per":"facts.user,facts.country","algorithm":"calendar","period":"day","timezone":"` + servers.NoonZone() + `","max":5}]}`
 }
 
 func (b *bench) limitSet(name, settings string) {
@@ -417,7 +417,7 @@ func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 // With Redis away the policies say what becomes of a take, and it is counted.
 func TestTakesWithoutRedis(t *testing.T) {
 	t.Parallel()
-	b := servers(t)
+	b := onServers(t)
 	policy := func(name, onError string) string {
 		return fmt.Sprintf(`{"name":%q,"per":"facts.a","algorithm":"fixed","max":5,"per_ms":1000,"on_error":%q}`, name, onError)
 	}

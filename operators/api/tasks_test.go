@@ -131,7 +131,7 @@ func TestTaskIsCancelled(t *testing.T) {
 // A client that follows the tokens finds what is rare behind pages without entries.
 func TestEmptyPagesHaveATokenUntilTheEnd(t *testing.T) {
 	t.Parallel()
-	b := servers(t)
+	b := onServers(t)
 	b.pool("p", `{"capacity":1}`)
 	b.batch(newFields)
 	for _, query := range []string{

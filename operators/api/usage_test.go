@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -12,7 +12,7 @@ import (
 func TestUsageOfAPool(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60,"limits":[{"name":"daily","per":"tags.site","algorithm":"calendar","period":"month","timezone":"`+testservers.NoonZone()+`","max":10},
+		b.pool("p", `{"capacity":60,"limits":[{"name":"daily","per":"tags.site","algorithm":"calendar","period":"month","timezone":"`+servers.NoonZone()+`","max":10},
 			{"name":"same","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":4}]}`)
 		b.pool("free", `{"capacity":60}`)
 		b.profile("solar", `{"name":"sparing","per":"device","algorithm":"sliding","windows":[{"max":3,"per_ms":60000},{"max":5,"per_ms":3600000}]}`)

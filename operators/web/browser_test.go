@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // tab is a page of a browser that complains about nothing: whatever is on its
@@ -40,7 +40,7 @@ type chromium struct {
 
 func (c *chromium) start(t *testing.T) context.Context {
 	t.Helper()
-	path := testservers.Need(t, "chromium")
+	path := servers.Need(t, "chromium")
 	c.once.Do(func() {
 		options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU)
 		allocated, end := chromedp.NewExecAllocator(context.Background(), options...)

@@ -7,7 +7,7 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // onTop tells the task of the row that is first in the list of events.
@@ -66,7 +66,7 @@ func TestASilentServerIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("p", 3)
-	proxy := testservers.NewProxy(t, b.server.Listener.Addr().String())
+	proxy := servers.NewProxy(t, b.server.Listener.Addr().String())
 	tab := browse(t)
 	tab.open("http://" + proxy.Addr + "/pools/p")
 	tab.until(`document.getElementById("pulse").textContent === "live"`)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
 	"github.com/fleetslots/dispatcher/operators/web"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -96,8 +96,8 @@ func shows(text string) func(update) bool {
 // only the part that changed.
 func TestPagesFollowAllReplicas(t *testing.T) {
 	t.Parallel()
-	first, dsn := servers(t)
-	second := replica(t, testbackends.Postgres(t, dsn), first.redis)
+	first, dsn := onServers(t)
+	second := replica(t, backends.Postgres(t, dsn), first.redis)
 	first.pool("p", 60, "d-1")
 	grid, tasks, task := second.stream("/pools/p"), second.stream("/tasks?pool=p"), second.stream("/tasks/1")
 	for _, s := range []<-chan update{grid, tasks, task} {
@@ -192,7 +192,7 @@ func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 // by TestPagesThatHangKeepToTheSlowLane.
 func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	t.Parallel()
-	b, _ := servers(t)
+	b, _ := onServers(t)
 	b.pool("p", 60, devices(9)...)
 	b.store.hangs.Store(true)
 	slow := make([]<-chan update, 7)
@@ -256,7 +256,7 @@ func TestPageThatPanicsEndsNothing(t *testing.T) {
 // Counting while pages are open: the numbers of a page are those of the API.
 func TestPagesSayWhatTheAPISays(t *testing.T) {
 	t.Parallel()
-	b, _ := servers(t)
+	b, _ := onServers(t)
 	b.pool("p", 5, devices(30)...)
 	updates := b.stream("/batches/1")
 	var wait sync.WaitGroup

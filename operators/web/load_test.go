@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // statements counts, on each connection to Postgres, what is sent to be run.
@@ -50,9 +50,9 @@ func TestManyPagesAskPostgresOnce(t *testing.T) {
 	var sent statements
 	_, rest, _ := strings.Cut(dsn, "@")
 	address, _, _ := strings.Cut(rest, "/")
-	proxy := testservers.NewProxy(t, address)
+	proxy := servers.NewProxy(t, address)
 	proxy.OnConnection(sent.connection)
-	b := replica(t, testbackends.Postgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), cache.NewDatabase(t))
+	b := replica(t, backends.Postgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), cache.NewDatabase(t))
 	b.pool("p", 60, devices(3)...)
 	b.grant("d-1")
 	pages := []string{"/", "/pools/p", "/batches", "/batches/1", "/tasks"}

@@ -7,16 +7,16 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // TestADeviceShowsTroubleWithItsMark, and nothing of a mark that is as it is to be.
 func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
 	t.Parallel()
-	at := testservers.InProcessRedis(t)
-	b := replicaWith(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), at, func(c *dispatcher.Config) {
-		c.Marks = marks.NewHashes(testbackends.Redis(t, at).Client)
+	at := servers.InProcessRedis(t)
+	b := replicaWith(t, backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), at, func(c *dispatcher.Config) {
+		c.Marks = marks.NewHashes(backends.Redis(t, at).Client)
 	})
 	b.report("d-1", map[string]any{"accept": false})
 	expect := func(shown bool) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
@@ -21,13 +21,13 @@ func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T, ...func(*web.Options)) (*bench, func()){
 		"postgres": func(t *testing.T, changes ...func(*web.Options)) (*bench, func()) {
 			t.Helper()
-			b, dsn := servers(t, changes...)
+			b, dsn := onServers(t, changes...)
 			return b, func() { b.alter(dsn, `UPDATE events SET at = at - interval '5 seconds'`) }
 		},
 		"sqlite": func(t *testing.T, changes ...func(*web.Options)) (*bench, func()) {
 			t.Helper()
 			path := filepath.Join(t.TempDir(), "ledger.db")
-			b := replica(t, testbackends.SQLite(t, path), testservers.InProcessRedis(t), changes...)
+			b := replica(t, backends.SQLite(t, path), servers.InProcessRedis(t), changes...)
 			db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)")
 			if err != nil {
 				t.Fatal(err)

@@ -43,7 +43,7 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 	}
 	var benches []*bench
 	for _, s := range sizes() {
-		b, dsn := servers(t)
+		b, dsn := onServers(t)
 		b.fill(dsn, s)
 		benches = append(benches, b)
 	}

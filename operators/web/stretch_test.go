@@ -11,7 +11,7 @@ import (
 // A page on which nothing matches so far leads on to where something does.
 func TestListsGoOnWhereNothingMatchesSoFar(t *testing.T) {
 	t.Parallel()
-	b, dsn := servers(t)
+	b, dsn := onServers(t)
 	b.pool("p", 1, "d-1")
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {

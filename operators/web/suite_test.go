@@ -27,8 +27,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/gate"
@@ -38,16 +38,16 @@ import (
 )
 
 const (
-	patience   = testbackends.Patience
+	patience   = backends.Patience
 	adminToken = "admin-token-of-the-tests"
 	fleetToken = "fleet-token-of-the-tests"
 )
 
 // The servers of all tests of this package: one per test binary, which TestMain ends.
 var (
-	postgres testservers.SharedPostgres //nolint:gochecknoglobals // see above
-	cache    testservers.SharedRedis    //nolint:gochecknoglobals // see above
-	browser  chromium                   //nolint:gochecknoglobals // see above
+	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
+	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
+	browser  chromium               //nolint:gochecknoglobals // see above
 )
 
 func TestMain(m *testing.M) {
@@ -125,7 +125,7 @@ func (l *ledger) PoolViews(ctx context.Context, after string, limit, waiting int
 type bench struct {
 	*testing.T
 	store      *ledger
-	redis      testservers.RedisAt
+	redis      servers.RedisAt
 	dispatcher *dispatcher.Dispatcher
 	web        *web.Web
 	server     *httptest.Server
@@ -136,25 +136,25 @@ type bench struct {
 // embedded is a replica on the embedded stores.
 func embedded(t *testing.T, changes ...func(*web.Options)) *bench {
 	t.Helper()
-	return replica(t, testbackends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), testservers.InProcessRedis(t), changes...)
+	return replica(t, backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), servers.InProcessRedis(t), changes...)
 }
 
 // servers is a replica on a database and a Redis of its own.
-func servers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
+func onServers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
 	t.Helper()
 	dsn = postgres.NewLedger(t)
-	return replica(t, testbackends.Postgres(t, dsn), cache.NewDatabase(t), changes...), dsn
+	return replica(t, backends.Postgres(t, dsn), cache.NewDatabase(t), changes...), dsn
 }
 
-func replica(t *testing.T, s *store.Store, at testservers.RedisAt, changes ...func(*web.Options)) *bench {
+func replica(t *testing.T, s *store.Store, at servers.RedisAt, changes ...func(*web.Options)) *bench {
 	t.Helper()
 	return replicaWith(t, s, at, func(*dispatcher.Config) {}, changes...)
 }
 
 // replicaWith is a replica whose dispatcher is set up differently.
-func replicaWith(t *testing.T, s *store.Store, at testservers.RedisAt, set func(*dispatcher.Config), changes ...func(*web.Options)) *bench {
+func replicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func(*dispatcher.Config), changes ...func(*web.Options)) *bench {
 	t.Helper()
-	client := testbackends.Redis(t, at).Client
+	client := backends.Redis(t, at).Client
 	b := &bench{T: t, store: &ledger{Store: s}, redis: at}
 	seen := seen.NewList(client)
 	config := dispatcher.Config{

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/web"
 	"github.com/fleetslots/dispatcher/store"
@@ -48,8 +48,8 @@ func TestSystemNamesTheLedger(t *testing.T) {
 // Every replica shows all of them, what each depends on, and which are gone.
 func TestReplicasAreShown(t *testing.T) {
 	t.Parallel()
-	b, dsn := servers(t, func(o *web.Options) { o.System.ID = "here" })
-	other := replica(t, testbackends.Postgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
+	b, dsn := onServers(t, func(o *web.Options) { o.System.ID = "here" })
+	other := replica(t, backends.Postgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
 	second, longAgo := time.Second, 2*time.Minute
 	ok := map[string]string{"postgres": "ok", "redis": "ok"}
 	b.sign("here", "1.0", 3*time.Minute, &second, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)

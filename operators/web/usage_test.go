@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // TestUseOfQuotasIsShown: a bar and the numbers for each subject that used most, and nothing on a pool without policies.
@@ -14,7 +14,7 @@ func TestUseOfQuotasIsShown(t *testing.T) {
 	b.pool("free", 3)
 	b.call("PUT", "/v1/pools/p", map[string]any{"capacity": 5, "limits": []any{
 		map[string]any{"name": "quota", "per": "device", "algorithm": "fixed", "per_ms": 3_600_000, "max": 4},
-		map[string]any{"name": "daily", "per": "pool", "algorithm": "calendar", "period": "day", "timezone": testservers.NoonZone(), "max": 1000},
+		map[string]any{"name": "daily", "per": "pool", "algorithm": "calendar", "period": "day", "timezone": servers.NoonZone(), "max": 1000},
 	}}, nil)
 	_, text, _ := b.get("/pools/p")
 	contains(t, text, "Nothing that counts now")

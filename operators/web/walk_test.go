@@ -34,7 +34,7 @@ func TestWalk(t *testing.T) {
 	if os.Getenv("SIZES") != "" {
 		size = walked{pools: 3000, each: 330, stuck: 1000, nightly: 5000}
 	}
-	b, dsn := servers(t)
+	b, dsn := onServers(t)
 	f := newFleet(b, dsn)
 	f.plant(size)
 	f.stick(size.stuck)

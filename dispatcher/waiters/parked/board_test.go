@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const patience = time.Minute // what no machine reaches that only stands still for a while
@@ -24,11 +24,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // eachRedis runs a test on each kind, on servers of its own: on a Cluster node who
 // listens hears all.
-func eachRedis(t *testing.T, test func(t *testing.T, at testservers.RedisAt)) {
+func eachRedis(t *testing.T, test func(t *testing.T, at servers.RedisAt)) {
 	t.Helper()
-	var servers testservers.SharedRedis
-	t.Cleanup(servers.Close)
-	servers.Each(t, test)
+	var redises servers.SharedRedis
+	t.Cleanup(redises.Close)
+	redises.Each(t, test)
 }
 
 // replica hears what is said to it.
@@ -123,7 +123,7 @@ func (r *replica) wakes(calls ...parked.Call) {
 // Only who parked the one before is of interest, and numbers rise.
 func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, at testservers.RedisAt) {
+	eachRedis(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
 		one, other := replicaOf(t, at.Client(t)), replicaOf(t, at.Client(t))
 		numbers := []int64{one.parks("a:b"), one.parks("a:b"), other.parks("a:b"), other.parks("c"), one.parks("a:b")}
@@ -145,7 +145,7 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 // one; who parks the next after the newest one's is told, once.
 func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, at testservers.RedisAt) {
+	eachRedis(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
 		one, other := replicaOf(t, at.Client(t)), replicaOf(t, at.Client(t))
 		gap := func(r *replica) (number int64, gap bool) {
@@ -183,7 +183,7 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 // A loss of Redis makes no number lower.
 func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, at testservers.RedisAt) {
+	eachRedis(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
 		client := at.Client(t)
 		r := replicaOf(t, client)
@@ -201,7 +201,7 @@ func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	r := replicaOf(t, testservers.RedisAt{Addr: server.Addr()}.Client(t))
+	r := replicaOf(t, servers.RedisAt{Addr: server.Addr()}.Client(t))
 	r.parks("a")
 	server.FastForward(time.Minute + time.Second)
 	if keys := server.Keys(); len(keys) != 0 {
@@ -212,7 +212,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 // Two installations in databases of one Redis do not hear one another.
 func TestDatabasesAreApart(t *testing.T) {
 	t.Parallel()
-	at := testservers.RedisAt{Addr: testservers.Redis(t).Addr}
+	at := servers.RedisAt{Addr: servers.Redis(t).Addr}
 	zero := replicaOf(t, at.Client(t))
 	at.DB = 1
 	one := replicaOf(t, at.Client(t))
@@ -228,8 +228,8 @@ func TestDatabasesAreApart(t *testing.T) {
 
 func TestListenerComesBackWithRedis(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
-	r := replicaOf(t, testservers.RedisAt{Addr: server.Addr}.Client(t))
+	server := servers.Redis(t)
+	r := replicaOf(t, servers.RedisAt{Addr: server.Addr}.Client(t))
 	for range 2 {
 		server.Kill()
 		server.Start()
@@ -245,9 +245,9 @@ func TestListenerComesBackWithRedis(t *testing.T) {
 // wait for it for ever.
 func TestSilentConnectionIsLeft(t *testing.T) {
 	t.Parallel()
-	link := testservers.NewProxy(t, testservers.Redis(t).Addr)
+	link := servers.NewProxy(t, servers.Redis(t).Addr)
 	again := make(chan struct{}, 1000)
-	r := impatient(t, testservers.RedisAt{Addr: link.Addr}.Client(t), 200*time.Millisecond)
+	r := impatient(t, servers.RedisAt{Addr: link.Addr}.Client(t), 200*time.Millisecond)
 	link.OnConnection(func() func([]byte) {
 		again <- struct{}{}
 		return func([]byte) {}
@@ -275,7 +275,7 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 
 func TestWithoutRedisItIsUnavailable(t *testing.T) {
 	t.Parallel()
-	board := parked.New(testservers.RedisAt{Addr: testservers.FreeAddr(t)}.Client(t), 0)
+	board := parked.New(servers.RedisAt{Addr: servers.FreeAddr(t)}.Client(t), 0)
 	if _, _, err := board.Newest(t.Context(), "a", time.Minute); !errors.Is(err, parked.ErrUnavailable) {
 		t.Errorf("newest: %v", err)
 	}
@@ -290,7 +290,7 @@ func TestWithoutRedisItIsUnavailable(t *testing.T) {
 // A replica that hears what it cannot read goes on hearing.
 func TestUnknownMessagesAreIgnored(t *testing.T) {
 	t.Parallel()
-	client := testservers.InProcessRedis(t).Client(t)
+	client := servers.InProcessRedis(t).Client(t)
 	r := replicaOf(t, client)
 	for _, message := range []string{"", "later", "newer", "newer x a", "newer 5", "wake", "wake {", "wake 7"} {
 		if err := client.Publish(t.Context(), "parked:0", message).Err(); err != nil {

@@ -1,8 +1,8 @@
-// Package testbackends opens, for tests, the stores that the whole dispatcher
+// Package backends opens, for tests, the stores that the whole dispatcher
 // runs on: the embedded ones and those on real servers. All have a patience that
 // only a broken test exhausts: the timeouts of production would be reached on a
 // machine that stands still for a while. Each is closed with its test.
-package testbackends
+package backends
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -64,7 +64,7 @@ func write(tb testing.TB, path string) {
 }
 
 // Postgres is a ledger in the database dsn, which has the schema
-// (testservers.SharedPostgres.NewLedger).
+// (servers.SharedPostgres.NewLedger).
 func Postgres(tb testing.TB, dsn string) *store.Store {
 	tb.Helper()
 	s, err := store.OpenPostgres(tb.Context(), dsn, store.Options{StatementTimeout: Patience, LockTimeout: Patience, IdleTimeout: Patience})
@@ -81,7 +81,7 @@ func opened(tb testing.TB, s *store.Store, err error) *store.Store {
 }
 
 // Redis is a client of a test's Redis, made as the program makes its own.
-func Redis(tb testing.TB, at testservers.RedisAt) *redisconn.Conn {
+func Redis(tb testing.TB, at servers.RedisAt) *redisconn.Conn {
 	tb.Helper()
 	options := redisconn.Options(at.Addr)
 	options.DB = at.DB

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
@@ -38,7 +38,7 @@ type ledger struct {
 // standbys what runs, nor logs whole pages after a checkpoint that comes at any time.
 func newLedger(t *testing.T) *ledger {
 	t.Helper()
-	server := testservers.Postgres(t)
+	server := servers.Postgres(t)
 	look, err := sql.Open("postgres", server.DSN("postgres"))
 	if err != nil {
 		t.Fatal(err)

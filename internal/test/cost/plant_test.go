@@ -19,8 +19,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
-	testbackends "github.com/fleetslots/dispatcher/internal/test/backends"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
@@ -43,8 +43,8 @@ type plant struct {
 func newPlant(t *testing.T) *plant {
 	t.Helper()
 	p := &plant{t: t, ledger: newLedger(t), header: http.Header{"Authorization": {"Bearer " + fleetToken}}}
-	p.store = testbackends.Postgres(t, p.ledger.dsn)
-	p.redis = testbackends.Redis(t, testservers.RedisAt{Addr: testservers.Redis(t).Addr}).Client
+	p.store = backends.Postgres(t, p.ledger.dsn)
+	p.redis = backends.Redis(t, servers.RedisAt{Addr: servers.Redis(t).Addr}).Client
 	began := time.Now()
 	p.on = dispatcher.New(dispatcher.Config{
 		Store: p.store, Semaphore: slots.New(p.redis), Limits: policies.LimitsOf(limits.New(p.redis)), Recent: seen.NewList(p.redis), Marks: marks.NewHashes(p.redis),

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -39,7 +39,7 @@ func TestCallersShareTheSlots(t *testing.T) {
 			judged(t, func(t *testing.T, v *verdict) {
 				t.Helper()
 				x := newExperiment(t, v)
-				x.fleet.ExternalAddr = testservers.FreeAddr(t)
+				x.fleet.ExternalAddr = servers.FreeAddr(t)
 				m.prepare(x)
 				x.deploy()
 				c := newCallers(x, m)
@@ -97,7 +97,7 @@ const (
 type callers struct {
 	*experiment
 	of      mixture
-	wire    *testservers.Proxy
+	wire    *servers.Proxy
 	token   string
 	noise   *os.File // standard error of all processes; at its end none is left
 	silence chan struct{}
@@ -198,7 +198,7 @@ func (c *callers) begin(ctx context.Context) error {
 		return err
 	}
 	c.token = made.Secret
-	c.wire = testservers.NewProxy(c.t, c.fleet.URL[len("http://"):])
+	c.wire = servers.NewProxy(c.t, c.fleet.URL[len("http://"):])
 	if err := c.listen(); err != nil {
 		return err
 	}

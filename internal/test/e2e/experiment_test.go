@@ -15,7 +15,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/simulator"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -32,18 +32,18 @@ type experiment struct {
 	*verdict
 	t        *testing.T
 	watch    *watch
-	postgres *testservers.PostgresServer
-	redis    *testservers.RedisServer
-	cluster  *testservers.RedisNodes    // in its place; nil: none
-	sentinel *testservers.RedisSentinel // likewise
-	broker   *testservers.MosquittoServer
+	postgres *servers.PostgresServer
+	redis    *servers.RedisServer
+	cluster  *servers.RedisNodes    // in its place; nil: none
+	sentinel *servers.RedisSentinel // likewise
+	broker   *servers.MosquittoServer
 	dsn      string
 	db       *sql.DB
 	slots    *slots.Semaphore // what Redis says
 	replicas []*replica
 
 	// Between the first replica and Postgres, and the second one and Redis.
-	ledgerLink, redisLink *testservers.Proxy
+	ledgerLink, redisLink *servers.Proxy
 	commits               *commitWatch // on the first of them
 
 	// The fields below may be changed before deploy.
@@ -70,7 +70,7 @@ func (x *experiment) inside() int { return x.fleet.Capacity * 3 / 4 }
 func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 	t.Helper()
 	x := &experiment{
-		verdict: v, t: t, watch: watchMachine(t.Context()), postgres: testservers.Postgres(t), redis: testservers.Redis(t, redisArgs...),
+		verdict: v, t: t, watch: watchMachine(t.Context()), postgres: servers.Postgres(t), redis: servers.Redis(t, redisArgs...),
 		reapEvery: time.Second, limit: runLimit,
 		settings: []string{ // the margin is at most a fifth of a lease, whatever is set
 			"DISPATCHER_REAP_INTERVAL=1s", "DISPATCHER_RECONCILE_INTERVAL=2s", "DISPATCHER_REPORT_PERIOD=3s",
@@ -109,7 +109,7 @@ func (x *experiment) shrink() {
 // deploy starts the replicas and spreads the fleet over them.
 func (x *experiment) deploy() {
 	x.t.Helper()
-	x.ledgerLink, x.redisLink = testservers.NewProxy(x.t, x.postgres.Addr()), testservers.NewProxy(x.t, x.redis.Addr)
+	x.ledgerLink, x.redisLink = servers.NewProxy(x.t, x.postgres.Addr()), servers.NewProxy(x.t, x.redis.Addr)
 	x.commits = &commitWatch{}
 	x.ledgerLink.OnRequest(x.commits.see)
 	x.broker = broker(x.t, x.fleet.Devices)
@@ -312,13 +312,13 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // broker starts a mosquitto that knows each device of a fleet and lets it
 // speak for itself only.
-func broker(t *testing.T, devices int) *testservers.MosquittoServer {
+func broker(t *testing.T, devices int) *servers.MosquittoServer {
 	t.Helper()
 	passwords := map[string]string{"dispatcher": fleetToken}
 	for i := range devices {
 		passwords[fmt.Sprintf("%s%05d", simulator.DefaultPrefix, i+1)] = fleetToken
 	}
-	return testservers.MosquittoWithUsers(t, passwords,
+	return servers.MosquittoWithUsers(t, passwords,
 		"user dispatcher", "topic read fleet/v1/+/report", "topic write fleet/v1/+/reply",
 		"pattern write fleet/v1/%u/report", "pattern read fleet/v1/%u/reply")
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -93,12 +93,12 @@ func (x *experiment) sentinelFaults() []fault {
 }
 
 func onCluster(x *experiment) {
-	x.cluster = testservers.RedisCluster3(x.t, true)
+	x.cluster = servers.RedisCluster3(x.t, true)
 	x.useRedis(x.cluster.Nodes[0].URL())
 }
 
 func onSentinel(x *experiment) {
-	x.sentinel = testservers.Sentinel(x.t, "")
+	x.sentinel = servers.Sentinel(x.t, "")
 	x.useRedis(x.sentinel.URL())
 }
 

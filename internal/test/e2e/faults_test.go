@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -169,7 +169,7 @@ func (x *experiment) postgresFaults() []fault {
 // splitBrain has each replica speak to a Redis of its own for a while. The
 // second time, that of the second replica remembers the first.
 func (x *experiment) splitBrain() []fault {
-	second := testservers.Redis(x.t)
+	second := servers.Redis(x.t)
 	split := func(ctx context.Context) error {
 		defer x.redisLink.Point(x.redis.Addr)
 		err := x.conflicting(ctx, func() { x.redisLink.Point(second.Addr) })
@@ -271,7 +271,7 @@ func (x *experiment) untilAllGrant(ctx context.Context) error {
 }
 
 // stopped pauses a process for a while.
-func stopped(p *testservers.Process, d time.Duration) func(context.Context) error {
+func stopped(p *servers.Process, d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		p.Pause()
 		defer p.Resume()

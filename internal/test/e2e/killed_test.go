@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const retryKey = "spring-survey"
@@ -65,7 +65,7 @@ func (w *answerWatch) connection() func([]byte) {
 // leaves one batch of that many tasks, and answers its number.
 func TestKilledAroundTheCommit(t *testing.T) {
 	t.Parallel()
-	postgres, redis := testservers.Postgres(t), testservers.Redis(t)
+	postgres, redis := servers.Postgres(t), servers.Redis(t)
 	for _, committed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("committed %t", committed), func(t *testing.T) {
 			t.Parallel()
@@ -92,16 +92,16 @@ func TestKilledAroundTheCommit(t *testing.T) {
 type killed struct {
 	*replica
 	t         *testing.T
-	proxy     *testservers.Proxy
+	proxy     *servers.Proxy
 	commit    *answerWatch
 	committed bool
 	db        *sql.DB
 	body      string
 }
 
-func newKilled(t *testing.T, postgres *testservers.PostgresServer, redis *testservers.RedisServer, committed bool) *killed {
+func newKilled(t *testing.T, postgres *servers.PostgresServer, redis *servers.RedisServer, committed bool) *killed {
 	t.Helper()
-	k := &killed{t: t, proxy: testservers.NewProxy(t, postgres.Addr()), committed: committed}
+	k := &killed{t: t, proxy: servers.NewProxy(t, postgres.Addr()), committed: committed}
 	k.commit = newAnswerWatch(func() {})
 	if committed {
 		k.commit = newAnswerWatch(k.proxy.HoldReplies)

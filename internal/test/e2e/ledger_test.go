@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // crowded says what is wrong with the grants in force, of one moment: more than
@@ -67,7 +67,7 @@ func TestNothingExcusesALedgerWithoutItsKey(t *testing.T) {
 	x.fleet.Long, x.fleet.Faults = 0, simulator.Faults{}                // nobody is waited for
 	x.settings = append(x.settings, "DISPATCHER_RECONCILE_INTERVAL=5s") // in which neither Redis learns what the other gave
 	x.deploy()
-	empty := testservers.Redis(t)
+	empty := servers.Redis(t)
 	if _, err := x.db.ExecContext(t.Context(), `ALTER TABLE grants DROP CONSTRAINT grants_pool_slot_key`); err != nil {
 		t.Fatal(err)
 	}

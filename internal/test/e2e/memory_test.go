@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // mostMemory is what a replica stays below, in KiB, whatever it is sent. (More parked
@@ -159,8 +159,8 @@ func TestLargestRequestsFitIntoMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: minutes of the largest requests there are; make test-long runs it")
 	}
-	plain := testservers.Program{}
-	r := startReplicaOf(t, plain.Path(t), testservers.Postgres(t).NewDatabase(t), testservers.Redis(t).URL(),
+	plain := servers.Program{}
+	r := startReplicaOf(t, plain.Path(t), servers.Postgres(t).NewDatabase(t), servers.Redis(t).URL(),
 		"DISPATCHER_FLEET_TOKEN="+fleetToken+","+anotherFleetToken, "DISPATCHER_FLEET_TOKEN_MODE=any")
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const (
@@ -38,17 +38,17 @@ func outage() time.Duration {
 // broker serves on, and the result that the device kept is recorded once.
 func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	t.Parallel()
-	server := testservers.Postgres(t)
-	postgres := testservers.NewProxy(t, server.Addr())
-	broker := testservers.Mosquitto(t) // with its own limit of 20 messages under way
-	wire := testservers.NewProxy(t, broker.Addr)
+	server := servers.Postgres(t)
+	postgres := servers.NewProxy(t, server.Addr())
+	broker := servers.Mosquitto(t) // with its own limit of 20 messages under way
+	wire := servers.NewProxy(t, broker.Addr)
 	var connections atomic.Int32
 	wire.OnRequest(func(b []byte) {
 		if bytes.HasPrefix(b, []byte{0x10}) && bytes.Contains(b, []byte("MQTT")) {
 			connections.Add(1)
 		}
 	})
-	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), postgres.Addr), testservers.Redis(t).URL(),
+	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), postgres.Addr), servers.Redis(t).URL(),
 		"DISPATCHER_MQTT_URL=tcp://"+wire.Addr)
 	fleet := newListeningFleet(t, broker.URL)
 	if got := fleet.ask(t, "first", "hello", ""); got.Reason != devices.ReasonNone {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // browser is one that a test has of its own.
@@ -22,7 +22,7 @@ type browser struct {
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(testservers.Need(t, "chromium")), chromedp.NoSandbox, chromedp.DisableGPU)
+		chromedp.ExecPath(servers.Need(t, "chromium")), chromedp.NoSandbox, chromedp.DisableGPU)
 	allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, done := chromedp.NewContext(allocated)
 	t.Cleanup(func() { done(); end() })

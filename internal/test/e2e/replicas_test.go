@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 	fleetToken = "fleet-token-of-the-test"
 )
 
-var program = testservers.Program{Race: true} //nolint:gochecknoglobals // built once
+var program = servers.Program{Race: true} //nolint:gochecknoglobals // built once
 
 // atOnce is how many tests run at once: most of their time they wait for leases
 // to end and servers to start.
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 // replica is one `dispatcher serve`.
 type replica struct {
-	*testservers.Process
+	*servers.Process
 	addr string
 }
 
@@ -51,7 +51,7 @@ func startReplica(t *testing.T, dsn, redisURL string, more ...string) *replica {
 // startReplicaOf is startReplica of a program that was built otherwise.
 func startReplicaOf(t *testing.T, binary, dsn, redisURL string, more ...string) *replica {
 	t.Helper()
-	r := &replica{addr: testservers.FreeAddr(t)}
+	r := &replica{addr: servers.FreeAddr(t)}
 	command := func() *exec.Cmd {
 		cmd := exec.Command(binary, "serve")
 		cmd.Env = append(os.Environ(),
@@ -61,7 +61,7 @@ func startReplicaOf(t *testing.T, binary, dsn, redisURL string, more ...string) 
 		cmd.Env = append(cmd.Env, more...)
 		return cmd
 	}
-	r.Process = testservers.StartProcess(t, command, func() error { return ready(r.addr) })
+	r.Process = servers.StartProcess(t, command, func() error { return ready(r.addr) })
 	return r
 }
 

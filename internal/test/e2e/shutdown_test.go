@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // TestRollingRestartLosesNothing ends replicas with SIGTERM, one after another, under load
@@ -84,8 +84,8 @@ func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 // hanging is a replica with a report in flight that Postgres does not answer, only this one.
 func hanging(t *testing.T) *replica {
 	t.Helper()
-	server := testservers.Postgres(t)
-	proxy := testservers.NewProxy(t, server.Addr())
+	server := servers.Postgres(t)
+	proxy := servers.NewProxy(t, server.Addr())
 	underway := make(chan struct{})
 	var once sync.Once
 	proxy.HoldRepliesAfter("slow-device") // of Postgres as a whole it would be found that it is silent
@@ -94,7 +94,7 @@ func hanging(t *testing.T) *replica {
 			once.Do(func() { close(underway) })
 		}
 	})
-	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), proxy.Addr), testservers.Redis(t).URL())
+	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), proxy.Addr), servers.Redis(t).URL())
 	request, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost,
 		"http://"+r.addr+"/v1/devices/slow-device/report", strings.NewReader(`{}`))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // TestPagesSayTheTruth opens the dashboard of two replicas in a browser, under
@@ -77,7 +77,7 @@ func TestPagesSayTheTruth(t *testing.T) {
 type truth struct {
 	*experiment
 
-	load     *testservers.Process
+	load     *servers.Process
 	failed   int64          // the batch of which a task failed and one was taken back
 	compared map[string]int // numbers, by page
 }
@@ -105,7 +105,7 @@ func (x *truth) startLoad(slots int) {
 		cmd.Env = append(os.Environ(), "DISPATCHER_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken)
 		return cmd
 	}
-	x.load = testservers.StartProcess(x.t, command, func() error { return nil })
+	x.load = servers.StartProcess(x.t, command, func() error { return nil })
 	ctx, cancel := context.WithTimeout(x.t.Context(), runLimit)
 	defer cancel()
 	if err := poll(ctx, look, func() bool {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // load is processor time used so far. Without /proc it is empty.
@@ -22,7 +22,7 @@ type cores struct{ servers, fleet, machine float64 }
 
 func (p *plant) load() load {
 	l := load{at: time.Now(), machine: machineTime()}
-	times := testservers.ReadProcessorTimes()
+	times := servers.ReadProcessorTimes()
 	for _, pid := range p.pids {
 		l.servers += times.Tree(pid)
 	}
@@ -50,7 +50,7 @@ func machineTime() time.Duration {
 	if len(fields) < 9 {
 		return 0
 	}
-	return testservers.Ticks(fields[1:4]) + testservers.Ticks(fields[6:9]) // user, nice, system; irq, softirq, steal
+	return servers.Ticks(fields[1:4]) + servers.Ticks(fields[6:9]) // user, nice, system; irq, softirq, steal
 }
 
 func processors() int { return runtime.NumCPU() }

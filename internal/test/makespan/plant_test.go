@@ -14,7 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
 	"github.com/fleetslots/dispatcher/internal/test/makespan/baseline"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const (
@@ -23,8 +23,8 @@ const (
 )
 
 var (
-	racing   = testservers.Program{Race: true} //nolint:gochecknoglobals // built once
-	measured testservers.Program               //nolint:gochecknoglobals // built once
+	racing   = servers.Program{Race: true} //nolint:gochecknoglobals // built once
+	measured servers.Program               //nolint:gochecknoglobals // built once
 )
 
 // dispatcher is the program, without what would distort a measurement.
@@ -46,7 +46,7 @@ type plant struct {
 // newPlant starts the servers for a row, whose devices report once in period.
 func newPlant(t *testing.T, r row, period time.Duration) *plant {
 	t.Helper()
-	cache := testservers.Redis(t)
+	cache := servers.Redis(t)
 	p := &plant{pids: map[string]int{"redis": cache.Pid()}}
 	if r.baseline {
 		client := redis.NewClient(&redis.Options{Addr: cache.Addr})
@@ -56,8 +56,8 @@ func newPlant(t *testing.T, r row, period time.Duration) *plant {
 		p.url = server.URL
 		return p
 	}
-	ledger, broker := testservers.Postgres(t), testservers.Mosquitto(t)
-	addr := testservers.FreeAddr(t)
+	ledger, broker := servers.Postgres(t), servers.Mosquitto(t)
+	addr := servers.FreeAddr(t)
 	program := serve(t, addr, map[string]string{
 		"DISPATCHER_POSTGRES_DSN": ledger.NewDatabase(t), "DISPATCHER_REDIS_URL": cache.URL(), "DISPATCHER_MQTT_URL": broker.URL,
 		"DISPATCHER_HTTP_LISTEN": addr, "DISPATCHER_ADMIN_TOKEN": adminToken, "DISPATCHER_FLEET_TOKEN": fleetToken,
@@ -70,7 +70,7 @@ func newPlant(t *testing.T, r row, period time.Duration) *plant {
 }
 
 // serve starts a replica and shows what it had to say if the row fails.
-func serve(t *testing.T, addr string, settings map[string]string) *testservers.Process {
+func serve(t *testing.T, addr string, settings map[string]string) *servers.Process {
 	t.Helper()
 	binary := dispatcher(t)
 	command := func() *exec.Cmd {
@@ -81,7 +81,7 @@ func serve(t *testing.T, addr string, settings map[string]string) *testservers.P
 		}
 		return cmd
 	}
-	process := testservers.StartProcess(t, command, func() error { return ready(addr) })
+	process := servers.StartProcess(t, command, func() error { return ready(addr) })
 	t.Cleanup(func() {
 		process.Kill()
 		said := []byte(process.Output())
@@ -113,7 +113,7 @@ func far(t *testing.T, addr string, roundTrip time.Duration) string {
 	if roundTrip == 0 {
 		return addr
 	}
-	proxy := testservers.NewProxy(t, addr)
+	proxy := servers.NewProxy(t, addr)
 	proxy.Delay(roundTrip / 2)
 	return proxy.Addr
 }

@@ -1,15 +1,15 @@
-package testservers_test
+package servers_test
 
 import (
 	"database/sql"
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func TestPostgresKeepsWhatItCommitted(t *testing.T) {
 	t.Parallel()
-	pg := testservers.Postgres(t)
+	pg := servers.Postgres(t)
 	db, err := sql.Open("postgres", pg.NewDatabase(t))
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestPostgresKeepsWhatItCommitted(t *testing.T) {
 
 func TestPostgresIsDurable(t *testing.T) {
 	t.Parallel()
-	var shared testservers.SharedPostgres
+	var shared servers.SharedPostgres
 	t.Cleanup(shared.Close)
 	one, two := shared.NewDatabase(t), shared.NewDatabase(t)
 	if one == two {

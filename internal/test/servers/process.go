@@ -1,11 +1,11 @@
-// Package testservers starts private Redis, Postgres and mosquitto servers for
+// Package servers starts private Redis, Postgres and mosquitto servers for
 // tests: on free ports of the loopback, in temporary folders, gone with the
 // test. Each can be killed, paused and restarted. It is never linked into the
 // program.
 //
 // A server that is not installed skips the test, saying so; with CI set in the
 // environment it fails it instead.
-package testservers
+package servers
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package testservers_test
+package servers_test
 
 import (
 	"bytes"
@@ -8,12 +8,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func TestProxyCutAndHeal(t *testing.T) {
 	t.Parallel()
-	proxy := testservers.NewProxy(t, testservers.Redis(t).Addr)
+	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
 	c := client(t, proxy.Addr)
 	if err := c.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestProxyCutAndHeal(t *testing.T) {
 
 func TestProxyDropsRepliesOfExecutedCommands(t *testing.T) {
 	t.Parallel()
-	proxy := testservers.NewProxy(t, testservers.Redis(t).Addr)
+	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
 	proxy.OnRequest(func(b []byte) {
 		if bytes.Contains(bytes.ToUpper(b), []byte("INCR")) && proxy.Dropped() == 0 {
 			proxy.DropReplies(1)
@@ -52,8 +52,8 @@ func TestProxyDropsRepliesOfExecutedCommands(t *testing.T) {
 
 func TestProxyPointsElsewhere(t *testing.T) {
 	t.Parallel()
-	one, two := testservers.Redis(t), testservers.Redis(t)
-	proxy := testservers.NewProxy(t, one.Addr)
+	one, two := servers.Redis(t), servers.Redis(t)
+	proxy := servers.NewProxy(t, one.Addr)
 	c := client(t, proxy.Addr)
 	if err := c.Set(t.Context(), "k", "one", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestProxyPointsElsewhere(t *testing.T) {
 
 func TestProxyHoldsReplies(t *testing.T) {
 	t.Parallel()
-	proxy := testservers.NewProxy(t, testservers.Redis(t).Addr)
+	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
 	c := client(t, proxy.Addr)
 	if err := c.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestProxyHoldsReplies(t *testing.T) {
 // order.
 func TestProxyDelays(t *testing.T) {
 	t.Parallel()
-	proxy := testservers.NewProxy(t, testservers.Redis(t).Addr)
+	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
 	proxy.Delay(40 * time.Millisecond)
 	c := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: time.Minute, MaxRetries: -1})
 	t.Cleanup(func() { _ = c.Close() })

@@ -1,18 +1,18 @@
-package testservers_test
+package servers_test
 
 import (
 	"testing"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func TestSharedRedisOutlivesTheTestThatStartedIt(t *testing.T) { //nolint:tparallel // one after the other
 	t.Parallel()
-	var shared testservers.SharedRedis
+	var shared servers.SharedRedis
 	t.Cleanup(shared.Close)
 	for _, name := range []string{"first", "second"} { // each has an empty database
 		t.Run(name, func(t *testing.T) {
-			shared.Each(t, func(t *testing.T, at testservers.RedisAt) {
+			shared.Each(t, func(t *testing.T, at servers.RedisAt) {
 				t.Helper()
 				key := "k"
 				if at.Cluster {

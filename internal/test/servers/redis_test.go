@@ -1,4 +1,4 @@
-package testservers_test
+package servers_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func client(t *testing.T, addr string) *redis.Client {
@@ -29,7 +29,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func TestRedisComesBackEmptyOnTheSamePort(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
+	server := servers.Redis(t)
 	c := client(t, server.Addr)
 	if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestRedisComesBackEmptyOnTheSamePort(t *testing.T) {
 
 func TestRedisArgsTurnPersistenceOn(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t, "--appendonly", "yes")
+	server := servers.Redis(t, "--appendonly", "yes")
 	c := client(t, server.Addr)
 	if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestRedisArgsTurnPersistenceOn(t *testing.T) {
 
 func TestRedisStartsWithAnOlderSnapshot(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
+	server := servers.Redis(t)
 	c := client(t, server.Addr)
 	set := func(value string) {
 		t.Helper()
@@ -86,7 +86,7 @@ func TestRedisStartsWithAnOlderSnapshot(t *testing.T) {
 
 func TestRedisPauseAnswersNothingUntilResume(t *testing.T) {
 	t.Parallel()
-	server := testservers.Redis(t)
+	server := servers.Redis(t)
 	c := client(t, server.Addr)
 	if err := c.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestRedisPauseAnswersNothingUntilResume(t *testing.T) {
 
 func TestRedisClusterOwnsAllSlotsAlsoAfterARestart(t *testing.T) {
 	t.Parallel()
-	server := testservers.RedisCluster(t)
+	server := servers.RedisCluster(t)
 	server.Stop()
 	server.Start()
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}})

@@ -20,7 +20,7 @@ import (
 
 	_ "github.com/lib/pq"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // plant is the deployment with the programs of this machine in the place of
@@ -33,17 +33,17 @@ type plant struct {
 	user    *syscall.Credential
 
 	addresses map[string]string // redis:6379 -> 127.0.0.1:12345
-	processes map[string]*testservers.Process
+	processes map[string]*servers.Process
 }
 
 func newPlant(t *testing.T, compose composition, binary string) *plant {
 	t.Helper()
 	for _, program := range []string{"postgres", "redis-server", "redis-cli", "mosquitto", "mosquitto_ctrl", "mosquitto_sub", "pg_isready"} {
-		testservers.Need(t, program)
+		servers.Need(t, program)
 	}
 	p := &plant{
-		t: t, compose: compose, binary: binary, dir: testservers.ClusterDir(t), user: testservers.ServerUser(t),
-		addresses: map[string]string{}, processes: map[string]*testservers.Process{},
+		t: t, compose: compose, binary: binary, dir: servers.ClusterDir(t), user: servers.ServerUser(t),
+		addresses: map[string]string{}, processes: map[string]*servers.Process{},
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(p.dir) })
 	if err := os.Chmod(p.dir, 0o755); err != nil { //nolint:gosec // the servers run as other users
@@ -51,7 +51,7 @@ func newPlant(t *testing.T, compose composition, binary string) *plant {
 	}
 	for name, s := range compose.Services {
 		for _, port := range p.portsOf(name, s) {
-			p.addresses[name+":"+port] = testservers.FreeAddr(t)
+			p.addresses[name+":"+port] = servers.FreeAddr(t)
 		}
 		p.copyMounts(name, s)
 	}
@@ -162,7 +162,7 @@ func (p *plant) command(ctx context.Context, name string, words ...string) *exec
 	if program == "/dispatcher" {
 		program = p.binary
 	} else if filepath.Base(program) == program {
-		program = testservers.Need(p.t, program)
+		program = servers.Need(p.t, program)
 	}
 	cmd := exec.CommandContext(ctx, program, words[1:]...)
 	cmd.Env, cmd.Dir = environ, p.data(name)
@@ -202,7 +202,7 @@ func (p *plant) start(name string) {
 		image := dockerfile(p.t)
 		words = slices.Concat(image.exec("ENTRYPOINT"), image.exec("CMD"))
 	}
-	p.processes[name] = testservers.StartProcess(p.t, func() *exec.Cmd {
+	p.processes[name] = servers.StartProcess(p.t, func() *exec.Cmd {
 		return p.asUser(name, p.command(context.Background(), name, slices.Clone(words)...))
 	}, func() error { return p.healthy(name) })
 	if name == "postgres" {

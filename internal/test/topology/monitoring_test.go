@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func decode[T any](t *testing.T, file string) (content T) {
@@ -131,7 +131,7 @@ func sourcesOf(t *testing.T, file string) (uids []string) {
 // made-up fleets. (internal/app parses their expressions anywhere.)
 func TestPrometheusTakesItsFiles(t *testing.T) {
 	t.Parallel()
-	promtool := testservers.Need(t, "promtool")
+	promtool := servers.Need(t, "promtool")
 	folder, err := filepath.Abs(filepath.Join(root, "deploy/prometheus"))
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // TestPlainMachines runs the commands of the walk in docs/operations.md that installs
@@ -59,14 +59,14 @@ type walk struct {
 func newWalk(t *testing.T) walk {
 	t.Helper()
 	for _, program := range []string{"postgres", "psql", "redis-server", "mosquitto", "mosquitto_ctrl", "curl", "openssl", "setpriv"} {
-		testservers.Need(t, program)
+		servers.Need(t, program)
 	}
-	w := walk{t: t, dir: testservers.ClusterDir(t), ports: map[string]string{}}
+	w := walk{t: t, dir: servers.ClusterDir(t), ports: map[string]string{}}
 	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
 	p := plant{t: t}
 	p.must(os.Chmod(w.dir, 0o755)) //nolint:gosec // the servers run as other users
 	for _, port := range []string{"5432", "6379", "1883", "1884", "8080"} {
-		_, w.ports[port], _ = net.SplitHostPort(testservers.FreeAddr(t))
+		_, w.ports[port], _ = net.SplitHostPort(servers.FreeAddr(t))
 	}
 	for _, file := range []string{
 		"systemd/dispatcher.env", "systemd/dispatcher.service", "postgres/postgresql.conf", "redis/redis.conf", "redis/users.acl",
@@ -96,7 +96,7 @@ func (w walk) run(script string) string {
 	shell.Stdin = strings.NewReader(string(read(w.t, "internal/test/topology/testdata/debian.sh")) + script)
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	user := ""
-	if u := testservers.ServerUser(w.t); u != nil {
+	if u := servers.ServerUser(w.t); u != nil {
 		user = fmt.Sprint(u.Uid)
 	}
 	shell.Env = []string{

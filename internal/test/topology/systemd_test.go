@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/app"
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const unitFile = "deploy/systemd/dispatcher.service"
@@ -81,7 +81,7 @@ func TestUnitEnvironmentStarts(t *testing.T) {
 // systemd's own check of the unit; it needs no running systemd.
 func TestUnitIsVerified(t *testing.T) {
 	t.Parallel()
-	analyze := testservers.Need(t, "systemd-analyze")
+	analyze := servers.Need(t, "systemd-analyze")
 	// The program need not be installed: another that exists stands for it.
 	text := strings.ReplaceAll(string(read(t, unitFile)), "/usr/local/bin/dispatcher", analyze)
 	file := filepath.Join(t.TempDir(), "dispatcher.service")

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	testservers "github.com/fleetslots/dispatcher/internal/test/servers"
+	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // Set by `make topology`.
@@ -89,7 +89,7 @@ func dispatcher(t *testing.T) string {
 	if *binary != "" {
 		return *binary
 	}
-	program := testservers.Program{Race: true}
+	program := servers.Program{Race: true}
 	return program.Path(t)
 }
 
