@@ -73,7 +73,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/waiters", Func: "Offers.wakeParked",
-			Old: `!slices.Contains(elsewhere, calls[i])`, New: `offer.Device != ""`,
+			Old: `!slices.Contains(elsewhere, calls[i])`, New: `!slices.Contains(elsewhere, calls[i]) || offer.ID > 0`,
 			Breaks: "an offer to a report that is parked at another replica counts as sent, and is not offered again if the message is lost", Tests: in("waiters"),
 		},
 		{
