@@ -12,6 +12,26 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
+// The second test would not end if it ran beside the first with a mistake: nobody waits for it.
+const tests = `package a
+
+import "testing"
+
+func TestTwice(t *testing.T) {
+	t.Parallel()
+	if Twice(2) != 4 {
+		t.Fail()
+	}
+}
+
+func TestBeside(t *testing.T) {
+	t.Parallel()
+	if Twice(2) != 4 {
+		<-t.Context().Done()
+	}
+}
+`
+
 // module makes a repository with one package and a test of it.
 func module(t *testing.T) (root string) {
 	t.Helper()
@@ -19,7 +39,7 @@ func module(t *testing.T) (root string) {
 	for name, text := range map[string]string{
 		"go.mod":      "module example.org/m\n\ngo 1.26\n",
 		"a/a.go":      "package a\n\nfunc Twice(n int) int { return 2 * n }\n\nfunc Unused() int { return 1 }\n",
-		"a/a_test.go": "package a\n\nimport \"testing\"\n\nfunc TestTwice(t *testing.T) {\n\tif Twice(2) != 4 {\n\t\tt.Fail()\n\t}\n}\n",
+		"a/a_test.go": tests,
 		".gitignore":  "/bin/\n",
 	} {
 		path := filepath.Join(root, name)

@@ -10,7 +10,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -59,28 +61,53 @@ func (c *Copy) Try(ctx context.Context, e Edit, packages []string) (out Outcome,
 	return out, nil
 }
 
+// test runs the tests of a package up to the first that fails. It does not wait for the tests that run beside that one.
 func (c *Copy) test(ctx context.Context, pkg string) (verdict Verdict, by string, err error) {
-	args := []string{"test", "-json", "-short", "-failfast", "-vet=off", "-count=1", "-timeout=" + testTimeout.String(), "./" + pkg}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "CI=true")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.Output()
-	if ctx.Err() != nil {
-		return "", "", ctx.Err()
-	}
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	temp, err := tempDir()
+	if err != nil {
 		return "", "", err
 	}
-	if err == nil {
-		return Survived, "", nil
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	args := []string{"test", "-json", "-short", "-failfast", "-vet=off", "-count=1", "-timeout=" + testTimeout.String(), "./" + pkg}
+	failed, kill := context.WithCancel(ctx)
+	defer kill()
+	cmd := exec.CommandContext(failed, "go", args...)
+	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "CI=true", "TMPDIR="+temp)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the servers that the tests have started
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", "", err
 	}
-	verdict, by, parseErr := firstFailure(bytes.NewReader(stdout))
-	if parseErr != nil || verdict == Survived {
-		return "", "", fmt.Errorf("%w: %s%s", err, stderr.String(), tail(stdout))
+	if err := cmd.Start(); err != nil {
+		return "", "", err
 	}
-	return verdict, by, nil
+	verdict, by, last, readErr := firstFailure(stdout)
+	if verdict != Survived {
+		kill()
+	}
+	err = cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return "", "", ctx.Err()
+	case readErr != nil || verdict == Survived && err != nil:
+		return "", "", fmt.Errorf("%w: %s%s", errors.Join(err, readErr), stderr.String(), last)
+	default:
+		return verdict, by, nil
+	}
+}
+
+// tempDir returns a folder for what tests leave behind that are killed. Ports are reserved among all tests of the machine.
+func tempDir() (string, error) {
+	dir, err := os.MkdirTemp("", "mutation-")
+	if err != nil {
+		return "", err
+	}
+	const ports = "dispatcher-test-ports"
+	return dir, os.Symlink(filepath.Join(os.TempDir(), ports), filepath.Join(dir, ports))
 }
 
 // event is what this package reads of a line of `go test -json`.
@@ -88,24 +115,23 @@ type event struct {
 	Action, Package, Test, FailedBuild string
 }
 
-// firstFailure reads the output of `go test -json` up to the first test that failed.
-func firstFailure(r io.Reader) (verdict Verdict, by string, err error) {
+// firstFailure reads the output of `go test -json` up to the first test that failed. last is the last line that was read.
+func firstFailure(r io.Reader) (verdict Verdict, by, last string, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {
+		last = lines.Text()
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return "", "", fmt.Errorf("reading %q: %w", lines.Text(), err)
+			return "", "", last, fmt.Errorf("reading %q: %w", last, err)
 		}
 		switch {
 		case e.Action != "fail":
 		case e.FailedBuild != "":
-			return Unbuildable, "", nil
+			return Unbuildable, "", last, nil
 		default:
-			return Caught, strings.TrimSpace(e.Package + " " + e.Test), nil
+			return Caught, strings.TrimSpace(e.Package + " " + e.Test), last, nil
 		}
 	}
-	return Survived, "", lines.Err()
+	return Survived, "", last, lines.Err()
 }
-
-func tail(output []byte) []byte { return output[max(0, len(output)-2000):] }

@@ -2,6 +2,7 @@ package servers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -191,14 +192,30 @@ func (s *PostgresServer) answers() error {
 }
 
 // ClusterDir is not tb.TempDir: that is readable by its owner alone, and the
-// server runs as another user.
+// server runs as another user. Its name has the process whose test uses it.
 func ClusterDir(tb testing.TB) string {
 	tb.Helper()
-	dir, err := os.MkdirTemp(fastDir(), "postgres-"+strings.ToLower(filepath.Base(os.Args[0]))+"-")
+	parent := fastDir()
+	removeOrphans(parent)
+	dir, err := os.MkdirTemp(parent, fmt.Sprintf("%s%s-%d-", clusterPrefix, strings.ToLower(filepath.Base(os.Args[0])), os.Getpid()))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return dir
+}
+
+const clusterPrefix = "postgres-"
+
+// removeOrphans removes what tests left behind that were killed.
+func removeOrphans(parent string) {
+	dirs, _ := filepath.Glob(filepath.Join(cmp.Or(parent, os.TempDir()), clusterPrefix+"*-*-*"))
+	for _, dir := range dirs {
+		parts := strings.Split(filepath.Base(dir), "-")
+		pid, err := strconv.Atoi(parts[len(parts)-2])
+		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			_ = os.RemoveAll(dir)
+		}
+	}
 }
 
 // memoryDir is a file system in memory, and memoryNeeded what the clusters of

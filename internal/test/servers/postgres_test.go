@@ -2,6 +2,10 @@ package servers_test
 
 import (
 	"database/sql"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
@@ -51,5 +55,27 @@ func TestPostgresIsDurable(t *testing.T) {
 		if err := db.QueryRowContext(t.Context(), "SHOW "+setting).Scan(&value); err != nil || value != "on" {
 			t.Errorf("%s is %q, %v; want on", setting, value, err)
 		}
+	}
+}
+
+func TestClustersOfKilledTestsAreRemoved(t *testing.T) {
+	t.Parallel()
+	own := servers.ClusterDir(t)
+	t.Cleanup(func() { _ = os.RemoveAll(own) })
+	ended := exec.CommandContext(t.Context(), "true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	orphan := filepath.Join(filepath.Dir(own), fmt.Sprintf("postgres-killed.test-%d-1", ended.Process.Pid))
+	if err := os.Mkdir(orphan, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	next := servers.ClusterDir(t)
+	t.Cleanup(func() { _ = os.RemoveAll(next) })
+	if _, err := os.Stat(orphan); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", orphan, err)
+	}
+	if _, err := os.Stat(own); err != nil {
+		t.Error(err)
 	}
 }
