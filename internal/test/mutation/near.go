@@ -1,0 +1,37 @@
+package mutation
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// near returns a pattern for -run that matches the tests in the files which are named after file: those of a/claim.go are in
+// a/claim_test.go and a/claim_*_test.go. It is empty if there is none.
+func (c *Copy) near(file string) (pattern string, err error) {
+	base, isGo := strings.CutSuffix(filepath.Join(c.dir, file), ".go")
+	if !isGo {
+		return "", nil
+	}
+	var names []string
+	for _, of := range []string{base + "_test.go", base + "_*_test.go"} {
+		files, err := filepath.Glob(of)
+		if err != nil {
+			return "", err
+		}
+		for _, f := range files {
+			content, err := os.ReadFile(f)
+			if err != nil {
+				return "", err
+			}
+			for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(content, -1) {
+				names = append(names, string(found[1]))
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "", nil
+	}
+	return "^(" + strings.Join(names, "|") + ")$", nil
+}
