@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
@@ -120,4 +119,4 @@ func (d *devicePages) blocking(r *http.Request) (page, error) {
 }
 
 // silence is how long a device that is well is not seen at most.
-func (d *devicePages) silence() time.Duration { return silentFor*d.period + store.SeenWithin }
+func (d *devicePages) silence() time.Duration { return silentFor*d.period + seenWithin }

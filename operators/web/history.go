@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 // The last hour of each pool is kept in the memory of this replica, as points
@@ -53,7 +52,7 @@ func newHistory() *history {
 }
 
 // count adds what happened in pools.
-func (h *history) count(moves []store.Move) {
+func (h *history) count(moves []poolMove) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, m := range moves {
@@ -97,7 +96,7 @@ func (h *history) due(now time.Time) bool {
 }
 
 // add keeps a point of every pool there is, and forgets those that are gone.
-func (h *history) add(now time.Time, uses []store.PoolUse) {
+func (h *history) add(now time.Time, uses []poolUse) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	there := make(map[string][]point, len(uses))
@@ -197,12 +196,12 @@ func (w *Web) Recall(ctx context.Context) error {
 }
 
 // fill puts points before those that there are.
-func (h *history) fill(now time.Time, past store.Moves, uses []store.PoolUse) {
-	steps := map[string][]store.Move{}
+func (h *history) fill(now time.Time, past poolMoves, uses []poolUse) {
+	steps := map[string][]poolMove{}
 	for _, s := range past.Steps {
 		steps[s.Pool] = append(steps[s.Pool], s)
 	}
-	resizes := map[string][]store.Resize{}
+	resizes := map[string][]resize{}
 	for _, r := range past.Resizes {
 		resizes[r.Pool] = append(resizes[r.Pool], r)
 	}
@@ -220,8 +219,8 @@ func (h *history) fill(now time.Time, past store.Moves, uses []store.PoolUse) {
 }
 
 // recalled goes back from what a pool is now, to when it was made.
-func recalled(now time.Time, u store.PoolUse, back time.Duration, steps []store.Move, resizes []store.Resize) []point {
-	slices.SortFunc(steps, func(a, b store.Move) int { return a.Step - b.Step })
+func recalled(now time.Time, u poolUse, back time.Duration, steps []poolMove, resizes []resize) []point {
+	slices.SortFunc(steps, func(a, b poolMove) int { return a.Step - b.Step })
 	points := make([]point, 0, pointsKept)
 	for n := range min(pointsKept, int(back/pointEvery)) {
 		ago := time.Duration(n) * pointEvery

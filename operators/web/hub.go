@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 // A page is read in the quick lane first. One that takes longer than viewSlow is read in
@@ -33,7 +32,7 @@ type watch struct {
 }
 
 // concerned says whether the event may have changed the page.
-func (w watch) concerned(e store.Event) bool {
+func (w watch) concerned(e event) bool {
 	return w.any || w.pool != "" && w.pool == e.Pool || w.batch != 0 && w.batch == e.Batch ||
 		w.task != 0 && w.task == e.Task || w.device != "" && w.device == e.Device
 }
@@ -124,14 +123,14 @@ func (h *hub) state(key viewKey) *viewState {
 }
 
 // tick has the pages read again that the events concern. It waits for none of them.
-func (h *hub) tick(events []store.Event, all bool) {
+func (h *hub) tick(events []event, all bool) {
 	for key, v := range h.due(events, all) {
 		h.panicked.Go("reading a page", func() { h.read(key, v) })
 	}
 }
 
 // due begins with the views that are to be read now.
-func (h *hub) due(events []store.Event, all bool) map[viewKey]*view {
+func (h *hub) due(events []event, all bool) map[viewKey]*view {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, due := h.now(), map[viewKey]*view{}
@@ -148,7 +147,7 @@ func (h *hub) due(events []store.Event, all bool) map[viewKey]*view {
 func (v *view) begin(now time.Time) { v.changed, v.reading, v.read = false, true, now }
 
 // concerned says whether the view may show something else now.
-func (v *view) concerned(events []store.Event, now time.Time) bool {
+func (v *view) concerned(events []event, now time.Time) bool {
 	s := v.state
 	if s.sheet == nil || s.err != nil || s.sheet.watch.always {
 		return true

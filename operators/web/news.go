@@ -1,17 +1,6 @@
 package web
 
-import (
-	"context"
-
-	"github.com/fleetslots/dispatcher/store"
-)
-
-// eventLog is the log of events of all replicas.
-type eventLog interface {
-	Events(ctx context.Context, filter store.EventFilter) ([]store.Event, error)
-	MarkEvents(ctx context.Context, sent int64) (store.EventMark, error)
-	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
-}
+import "context"
 
 const (
 	newsPage = 1000
@@ -25,7 +14,7 @@ type news struct {
 	log     eventLog
 	begun   bool
 	settled int64
-	mark    store.EventMark
+	mark    eventMark
 	marked  bool
 	counted int64 // for the charts, up to this id
 	seen    map[int64]struct{}
@@ -33,7 +22,7 @@ type news struct {
 
 // read returns the events since the reading before; all says that there were
 // too many to look at each.
-func (n *news) read(ctx context.Context) (events []store.Event, all bool, err error) {
+func (n *news) read(ctx context.Context) (events []event, all bool, err error) {
 	return n.follow(ctx, true)
 }
 
@@ -44,7 +33,7 @@ func (n *news) skip(ctx context.Context) error {
 	return err
 }
 
-func (n *news) follow(ctx context.Context, reading bool) (events []store.Event, all bool, err error) {
+func (n *news) follow(ctx context.Context, reading bool) (events []event, all bool, err error) {
 	if !n.begun {
 		mark, err := n.log.MarkEvents(ctx, -1)
 		if err != nil {
@@ -74,10 +63,10 @@ func (n *news) follow(ctx context.Context, reading bool) (events []store.Event, 
 	return events, all, nil
 }
 
-func (n *news) unseen(ctx context.Context) (events []store.Event, all bool, err error) {
+func (n *news) unseen(ctx context.Context) (events []event, all bool, err error) {
 	after := n.settled
 	for range newsMost / newsPage {
-		list, err := n.log.Events(ctx, store.EventFilter{After: after, Limit: newsPage})
+		list, err := n.log.Events(ctx, eventFilter{After: after, Limit: newsPage})
 		if err != nil {
 			return nil, false, err
 		}

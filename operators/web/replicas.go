@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 // A replica sends a heartbeat every HeartbeatEvery. Without one for goneAfter it
@@ -30,7 +29,7 @@ type Heartbeat struct {
 
 // replica is one of all that serve this ledger.
 type replica struct {
-	store.Replica
+	replicaRow
 	Heartbeat
 
 	Here bool // this one
@@ -48,7 +47,7 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	}
 	var serving, gone []replica
 	for _, k := range known {
-		one := replica{Replica: k, Here: k.ID == s.system.ID, Gone: now.Sub(k.Seen) > goneAfter}
+		one := replica{replicaRow: k, Here: k.ID == s.system.ID, Gone: now.Sub(k.Seen) > goneAfter}
 		if err := json.Unmarshal(k.State, &one.Heartbeat); err != nil {
 			return nil, fmt.Errorf("replica %s: %w", k.ID, err)
 		}
@@ -86,7 +85,7 @@ type tallied struct {
 }
 
 // read adds the counts since the reading before to the history.
-func (t *tallied) read(list []store.Tallies, to *history) error {
+func (t *tallied) read(list []replicaTallies, to *history) error {
 	seen := make(map[string]map[string]meters.Tally, len(list))
 	for _, one := range list {
 		counts := map[string]meters.Tally{}

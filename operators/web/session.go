@@ -17,7 +17,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/gate"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
@@ -31,13 +30,6 @@ const (
 
 // errSignedOut: there is no session, or its token has ended.
 var errSignedOut = errors.New("nobody is signed in")
-
-type sessionStore interface {
-	OpenSession(ctx context.Context, session, token []byte, lasts time.Duration) error
-	Session(ctx context.Context, session []byte) (token []byte, err error)
-	CloseSession(ctx context.Context, session []byte) error
-	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
-}
 
 // sessions are the sessions of signed-in visitors. They are kept in the ledger: any replica knows
 // them, and a token that is revoked ends its sessions.
@@ -105,7 +97,7 @@ func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, err
 	}
 	t, err := s.ledger.TokenByHash(ctx, hash)
 	switch {
-	case errors.Is(err, store.ErrNotFound) || err == nil && t.Device != "":
+	case errors.Is(err, errNotFound) || err == nil && t.Device != "":
 		return api.Operator{}, errSignedOut
 	case err != nil:
 		return api.Operator{}, err
@@ -116,7 +108,7 @@ func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, err
 // who returns the operator signed in with that secret; errSignedOut: none.
 func (s *sessions) who(ctx context.Context, secret string) (api.Operator, error) {
 	token, err := s.ledger.Session(ctx, hashOf(secret))
-	if errors.Is(err, store.ErrNotFound) {
+	if errors.Is(err, errNotFound) {
 		return api.Operator{}, errSignedOut
 	}
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/fleetslots/dispatcher/internal/deadline"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/operators/api"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 // site has the pages behind the sign-in.
@@ -66,7 +65,7 @@ func (s *site) liveChecked(pattern string, system System, load func(r *http.Requ
 // a page agree with each other, and has the page say which one that is.
 func (s *site) snapshot(load loader) loader {
 	return func(r *http.Request) (p page, err error) {
-		err = s.ledger.InOneSnapshot(r.Context(), func(ctx context.Context, at store.Snapshot) error {
+		err = s.ledger.InOneSnapshot(r.Context(), func(ctx context.Context, at moment) error {
 			p, err = load(r.WithContext(ctx))
 			p.moment = at.String()
 			return err

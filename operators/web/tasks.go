@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/fleetslots/dispatcher/operators"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
@@ -111,28 +110,28 @@ func (t *taskPages) count(r *http.Request, filters url.Values) (counts, error) {
 	}
 	if found.More { // only of all pools together
 		more := max(0, int64(t.history.held())-heldCounted)
-		c.of[string(store.Dispatched)] += more
-		c.of[string(store.Pending)] -= more
+		c.of[operators.Dispatched] += more
+		c.of[operators.Pending] -= more
 	}
 	return c, nil
 }
 
 func pills(filters url.Values, counts counts) []pill {
-	list := make([]pill, 0, 1+len(store.TaskStates()))
+	list := make([]pill, 0, 1+len(operators.TaskStates()))
 	var total int64
 	for _, n := range counts.of {
 		total += n
 	}
-	for _, state := range append([]store.TaskState{""}, store.TaskStates()...) {
+	for _, state := range append([]string{""}, operators.TaskStates()...) {
 		q := maps.Clone(filters)
 		q.Del("state")
 		if state != "" {
-			q.Set("state", string(state))
+			q.Set("state", state)
 		}
-		p := pill{State: string(state), Query: q.Encode(), Current: filters.Get("state") == string(state)}
-		p.About = counts.about && (state == store.Pending || state == store.Dispatched)
+		p := pill{State: state, Query: q.Encode(), Current: filters.Get("state") == state}
+		p.About = counts.about && (state == operators.Pending || state == operators.Dispatched)
 		if counts.of != nil {
-			n := counts.of[string(state)]
+			n := counts.of[state]
 			if state == "" {
 				n = total
 			}

@@ -13,7 +13,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/gate"
-	"github.com/fleetslots/dispatcher/store"
 )
 
 // Options set up the dashboard.
@@ -36,29 +35,6 @@ type Options struct {
 // API answers requests as an operator; *api.API.
 type API interface {
 	Inside(who api.Operator, w http.ResponseWriter, r *http.Request)
-}
-
-// Ledger is the data that is read beside the API; *store.Store.
-type Ledger interface {
-	sessionStore
-	eventLog
-	hourLog
-	pageData
-}
-
-// hourLog tells how full the pools were in the last hour.
-type hourLog interface {
-	PoolUses(ctx context.Context) ([]store.PoolUse, error)
-	Moves(ctx context.Context, back, step time.Duration, most int64) (store.Moves, error)
-	MovesBetween(ctx context.Context, after, upTo int64) ([]store.Move, error)
-	ReplicaTallies(ctx context.Context) ([]store.Tallies, error)
-}
-
-// pageData is the data of pages that the API does not have.
-type pageData interface {
-	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error
-	Replicas(ctx context.Context) ([]store.Replica, time.Time, error)
-	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
 }
 
 // Web is the dashboard of one replica.
@@ -198,7 +174,7 @@ func (w *Web) Tick(ctx context.Context) error {
 	return nil
 }
 
-func (w *Web) look(ctx context.Context, watched bool) (events []store.Event, all bool, err error) {
+func (w *Web) look(ctx context.Context, watched bool) (events []event, all bool, err error) {
 	if watched {
 		return w.news.read(ctx)
 	}

@@ -1,0 +1,65 @@
+package web
+
+import (
+	"context"
+	"time"
+
+	"github.com/fleetslots/dispatcher/store"
+)
+
+// Ledger is what the dashboard reads beside the API; *store.Store. No other file of this package knows the store.
+type Ledger interface {
+	sessionStore
+	eventLog
+	hourLog
+	pageData
+}
+
+// sessionStore keeps the sessions of all replicas.
+type sessionStore interface {
+	OpenSession(ctx context.Context, session, token []byte, lasts time.Duration) error
+	Session(ctx context.Context, session []byte) (token []byte, err error) // errNotFound: there is none
+	CloseSession(ctx context.Context, session []byte) error
+	TokenByHash(ctx context.Context, hash []byte) (store.Token, error) // errNotFound: there is none
+}
+
+// eventLog is the log of events of all replicas.
+type eventLog interface {
+	Events(ctx context.Context, filter eventFilter) ([]event, error)
+	MarkEvents(ctx context.Context, sent int64) (eventMark, error)
+	EventsSettled(ctx context.Context, mark eventMark) (bool, error)
+}
+
+// hourLog tells how full the pools were in the last hour.
+type hourLog interface {
+	PoolUses(ctx context.Context) ([]poolUse, error)
+	Moves(ctx context.Context, back, step time.Duration, most int64) (poolMoves, error)
+	MovesBetween(ctx context.Context, after, upTo int64) ([]poolMove, error)
+	ReplicaTallies(ctx context.Context) ([]replicaTallies, error)
+}
+
+// pageData is the data of pages that the API does not have.
+type pageData interface {
+	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at moment) error) error
+	Replicas(ctx context.Context) ([]replicaRow, time.Time, error)
+	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
+}
+
+// What the ledger answers.
+type (
+	event          = store.Event
+	eventFilter    = store.EventFilter
+	eventMark      = store.EventMark
+	poolUse        = store.PoolUse
+	poolMove       = store.Move
+	poolMoves      = store.Moves
+	resize         = store.Resize
+	replicaRow     = store.Replica
+	replicaTallies = store.Tallies
+	moment         = store.Snapshot
+)
+
+// seenWithin is how exact the ledger knows when a device was seen.
+const seenWithin = store.SeenWithin
+
+var errNotFound = store.ErrNotFound
