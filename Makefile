@@ -41,6 +41,10 @@ dev: build ## The same without a fleet: bring your own devices
 RACE := -race -gcflags='modernc.org/...=-race=false' -gcflags='github.com/yuin/gopher-lua/...=-race=false' \
 	-gcflags='github.com/fleetslots/...=-dwarf=false'
 
+# Tests collect garbage less often, and do not wait a second at their end for races of goroutines that go on.
+test test-long test-slowest: export GOGC = 400
+test test-long test-slowest: export GORACE = atexit_sleep_ms=0
+
 .PHONY: test
 test: deps ## Run the tests of every change, with the race detector
 	go test -short -vet=off $(RACE) -p 2 -timeout 15m ./...

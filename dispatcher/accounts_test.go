@@ -107,7 +107,7 @@ func (a *accounts) setDown(down bool) {
 func withAccounts(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *accounts) {
 	t.Helper()
 	a := &accounts{secrets: map[devices.ID]string{}}
-	b := embedded(t, append(changes, func(c *dispatcher.Config) { c.Accounts = a })...)
+	b := light(t, append(changes, func(c *dispatcher.Config) { c.Accounts = a })...)
 	b.store.NoteAccounts()
 	return b, a
 }
@@ -350,7 +350,7 @@ func (b *bench) overBroker(device devices.ID, id string) (devices.Reply, error) 
 
 func TestAReplacedTokenOpensNoSession(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	_, first, err := b.Devices.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
 	b.must(err)
 	b.must(b.AuthenticateSession(b.ctx, "d1", first))
@@ -368,7 +368,7 @@ func TestAReplacedTokenOpensNoSession(t *testing.T) {
 // A session that outlives its device, or its device's tokens, says nothing for it.
 func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	expect := func(device devices.ID, want error) {
 		t.Helper()
 		if _, err := b.overBroker(device, "r"); !errors.Is(err, want) {
@@ -395,7 +395,7 @@ func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 
 func TestADeviceWhoseOwnTokensAreGoneIsForbidden(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.registered("d1")
 	b.must(b.store.MarkOwnTokens(b.ctx, "d1"))
 	if _, err := b.overBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {

@@ -26,7 +26,7 @@ func (b *bench) created(id devices.ID) (token string) {
 // also while the device has not used it.
 func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, enrolling)
+	b := light(t, enrolling)
 	token := b.created("made")
 	b.report("enrolled", `{}`)
 	_, _, err := b.Devices.RotateToken(b.ctx, "op", "enrolled", 0)
@@ -44,7 +44,7 @@ func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 // TestADeviceThatCameByItselfIsEnrolled: it registered in the mode any.
 func TestADeviceThatCameByItselfIsEnrolled(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, enrolling)
+	b := light(t, enrolling)
 	b.registered("old")
 	if b.report("old", `{}`).Credential == "" {
 		t.Error("no credential")
@@ -53,7 +53,7 @@ func TestADeviceThatCameByItselfIsEnrolled(t *testing.T) {
 
 func TestInEnrollAFleetTokenOpensNoSession(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, enrolling)
+	b := light(t, enrolling)
 	b.created("made")
 	b.registered("known")
 	for _, device := range []devices.ID{"made", "known", "unknown"} {
@@ -80,7 +80,7 @@ func TestABlockOutlivesDeletion(t *testing.T) {
 	for name, back := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := embedded(t)
+			b := light(t)
 			b.registered("d1")
 			b.must(b.Devices.SetBlocked(b.ctx, "op", "d1", true))
 			for range 2 { // also the second time
@@ -104,7 +104,7 @@ func TestABlockOutlivesDeletion(t *testing.T) {
 
 func TestABlockedDeviceThatComesBackGetsNothing(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 5, minute)
 	b.registered("d1", "d2")
 	for _, device := range []devices.ID{"d1", "d2"} {

@@ -24,7 +24,7 @@ func (s slowStore) Claim(ctx context.Context, claims []store.Claim, wait bool) (
 // TestAGrantWithNoTimeLeftIsNotDelivered: lease_ms is never below the minimum.
 func TestAGrantWithNoTimeLeftIsNotDelivered(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.Store = slowStore{c.Store} })
+	b := light(t, func(c *dispatcher.Config) { c.Store = slowStore{c.Store} })
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	b.expectReason("d1", `{}`, devices.ReasonBusy) // of 10 s left, the margin is 10 s

@@ -246,7 +246,7 @@ func TestFollowForgetsDeletedPools(t *testing.T) {
 // A replica forgets a pool that another one deleted: nothing is asked about it any more.
 func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	other := b.replica()
 	b.pool("a", 1, minute)
 	b.pool("b", 1, minute)

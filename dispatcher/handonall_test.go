@@ -39,7 +39,7 @@ func TestAPassLooksAtWhatIsDue(t *testing.T) {
 	for i := range pools {
 		s.waiting = append(s.waiting, fmt.Sprintf("%03d", i))
 	}
-	b := embedded(t, func(c *dispatcher.Config) { c.Semaphore = s })
+	b := light(t, func(c *dispatcher.Config) { c.Semaphore = s })
 	for pass := 1; pass <= passes; pass++ {
 		b.must(b.Waiters.Filler.FillAll(b.ctx))
 		if n := s.looked[s.waiting[pools-1]]; n != pass {

@@ -16,7 +16,7 @@ import (
 func inLine(t *testing.T) (b *bench, w *wakes, held devices.Task) {
 	t.Helper()
 	w = &wakes{}
-	b = embedded(t, pushing(w), func(c *dispatcher.Config) { c.Jitter = nil })
+	b = light(t, pushing(w), func(c *dispatcher.Config) { c.Jitter = nil })
 	b.pool("a", 1, minute)
 	b.pool("b", 1, minute)
 	b.reconcile()

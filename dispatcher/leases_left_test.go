@@ -47,7 +47,7 @@ func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 	t.Parallel()
 	t.Run("its replica stops", func(t *testing.T) {
 		t.Parallel()
-		b := embedded(t)
+		b := light(t)
 		b.callers(1)
 		b.leased("held")
 		waits := b.inLine(b.Dispatcher, "waits", long)
@@ -68,7 +68,7 @@ func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 	})
 	t.Run("its token is revoked", func(t *testing.T) {
 		t.Parallel()
-		b := embedded(t)
+		b := light(t)
 		b.callers(1)
 		b.leased("held")
 		revoked := ci()
@@ -83,7 +83,7 @@ func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 // A request of a holder that leaves does not shorten the wait of a later request of it.
 func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.callers(1)
 	b.leased("held")
 	first := b.inLine(b.Dispatcher, "waits", 2*long)
@@ -100,7 +100,7 @@ func TestALaterRequestKeepsItsPosition(t *testing.T) {
 // A try ends the wait of an earlier request of its holder, and blocks nobody afterwards.
 func TestATryInsteadOfAWaitBlocksNobody(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.callers(1)
 	b.leased("held")
 	first := b.inLine(b.Dispatcher, "waits", long)
@@ -160,7 +160,7 @@ func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
 // A caller without a name that leaves the line is gone at once: nothing of it waits.
 func TestACallerWithoutANameLeavesTheLine(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.callers(1)
 	b.leased("held")
 	waits := b.inLineFor(b.Dispatcher, dispatcher.LeaseRequest{Wait: long})

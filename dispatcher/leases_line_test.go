@@ -116,7 +116,7 @@ func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
 func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
 	t.Parallel()
 	counts := prometheus.NewRegistry()
-	b := embedded(t, func(c *dispatcher.Config) { c.Registerer = counts })
+	b := light(t, func(c *dispatcher.Config) { c.Registerer = counts })
 	b.callers(1)
 	g := b.leased("first")
 	gone := b.inLine(b.Dispatcher, "gone", time.Second)

@@ -138,7 +138,7 @@ func (p *promised) renew(rt *rapid.T, passes, length time.Duration) bool {
 // the clock guard waits for is never less than an answer.
 func TestNoRenewalTakesAnAnswerBack(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 1, minute)
 	lengths := rapid.SampledFrom([]time.Duration{0, 5 * time.Second, 10 * time.Second, 49 * time.Second, 51 * time.Second, 20 * minute, time.Hour, 24 * time.Hour})
 	run := 0

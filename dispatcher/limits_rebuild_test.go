@@ -43,7 +43,7 @@ func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	slow := &slowStarts{tell: make(chan struct{})}
 	var later atomic.Int64
-	b := embedded(t, unhurried, func(c *dispatcher.Config) {
+	b := light(t, unhurried, func(c *dispatcher.Config) {
 		slow.Store, c.Store = c.Store, slow
 		c.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 	})
@@ -87,7 +87,7 @@ func TestWhatIsNotCheckedIsCounted(t *testing.T) {
 	t.Parallel()
 	for what, reason := range map[string]devices.Reason{"closed": devices.ReasonUnavailable, "open": devices.ReasonGranted} {
 		registry := prometheus.NewRegistry()
-		b := embedded(t, unhurried, func(c *dispatcher.Config) {
+		b := light(t, unhurried, func(c *dispatcher.Config) {
 			c.Limits.Reservations, c.Registerer = deafReservations{c.Limits.Reservations}, registry
 		})
 		b.limitedPool(9)

@@ -49,7 +49,7 @@ func TestABadEntryIsLogged(t *testing.T) {
 			t.Parallel()
 			var out lockedBuffer
 			now := time.Now()
-			b := embedded(t, func(c *dispatcher.Config) {
+			b := light(t, func(c *dispatcher.Config) {
 				c.Logger = slog.New(slog.NewTextHandler(&out, nil))
 				c.Now = func() time.Time { return now }
 			})

@@ -12,7 +12,7 @@ import (
 
 func TestNewestReportOfADeviceWins(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 1, minute)
 	for name, newer := range map[string]func(device string){
 		"parked":         func(device string) { b.parks(device) },

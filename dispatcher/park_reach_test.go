@@ -78,7 +78,7 @@ func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 // than three of them is not taken for one that has gone.
 func TestTheDeviceOfAParkedReportIsSeenInEachPeriod(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Millisecond })
+	b := light(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Millisecond })
 	b.parks("d")
 	first := b.Seen.At("d")
 	b.eventually("three periods later", func() bool { return b.Seen.At("d").Sub(first) >= 30*time.Millisecond })

@@ -14,7 +14,7 @@ import (
 
 func TestAWaitEndsWithAReason(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 0, minute)
 	b.batch("a", nil, "d1")
 	for device, want := range map[string]devices.Reason{"d1": devices.ReasonFull, "d2": devices.ReasonNone} {
@@ -30,7 +30,7 @@ func TestAWaitEndsWithAReason(t *testing.T) {
 // An answer that waiting does not change is answered at once.
 func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 1, minute)
 	b.batch("a", nil, "d1", "d2", "d3")
 	_, err := b.store.EnsureDevices(b.ctx, "blocked")
@@ -66,7 +66,7 @@ func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 
 func TestStopAnswersAllThatWait(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 0, minute)
 	b.batch("a", nil, "d1")
 	full, none := b.parks("d1"), b.parks("d2")
@@ -103,7 +103,7 @@ func TestNothingIsGrantedToWhoHasGone(t *testing.T) {
 
 func TestRoomForParkedReportsIsBounded(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.MaxParked = 2 })
+	b := light(t, func(c *dispatcher.Config) { c.MaxParked = 2 })
 	one := b.parks("d1")
 	b.parks("d2")
 	if a := b.wait(b.Dispatcher, fleetCaller("d3"), `{}`, long).answered(); a.held || a.Reason != devices.ReasonNone || a.ReportAfterMS < 1000 {
@@ -136,7 +136,7 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 			t.Parallel()
 			var elapsed atomic.Int64
 			start := time.Now()
-			b := embedded(t, func(c *dispatcher.Config) {
+			b := light(t, func(c *dispatcher.Config) {
 				c.Now = func() time.Time { return start.Add(time.Duration(elapsed.Load())) }
 			})
 			b.pool("a", 1, minute)
@@ -190,7 +190,7 @@ func (lostBoard) Wake(context.Context, []parked.Call) error { return errDown }
 // A report is not parked if older ones of its device cannot be ended.
 func TestNothingIsParkedWithoutTheOtherReplicas(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.Parking = lostBoard{} })
+	b := light(t, func(c *dispatcher.Config) { c.Parking = lostBoard{} })
 	a := b.wait(b.Dispatcher, fleetCaller("d1"), `{}`, long).answered()
 	if a.held || a.Reason != devices.ReasonNone || a.ReportAfterMS < 1000 {
 		t.Errorf("%+v, want it answered as one that does not wait", a)

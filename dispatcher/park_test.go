@@ -49,7 +49,7 @@ func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 // Results are recorded before the wait, and acknowledged in the answer.
 func TestParkedReportKeepsItsAcks(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 1, minute)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")

@@ -36,7 +36,7 @@ func (s *partialStore) RecordResults(ctx context.Context, results []store.Result
 func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 	t.Parallel()
 	ledger := &partialStore{}
-	b := embedded(t, func(c *dispatcher.Config) { ledger.Store, c.Store = c.Store, ledger })
+	b := light(t, func(c *dispatcher.Config) { ledger.Store, c.Store = c.Store, ledger })
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1", "d2")
 	b.batch("a", nil, "d2")
@@ -109,7 +109,7 @@ func TestAGrantThatEndsBesideItsRedelivery(t *testing.T) {
 // TestWhatRunsIsAskedBackInTimeToRenew: report_after_ms says "no sooner".
 func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 5, 10*time.Second)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")
@@ -122,7 +122,7 @@ func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 // TestAnEmptyFleetTokenIsNone: a caller without a credential is nobody.
 func TestAnEmptyFleetTokenIsNone(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.FleetTokens = []string{""} })
+	b := light(t, func(c *dispatcher.Config) { c.FleetTokens = []string{""} })
 	if _, err := b.Authenticate(b.ctx, "d1", ""); !errors.Is(err, devices.ErrUnauthenticated) {
 		t.Errorf("no credential: %v", err)
 	}

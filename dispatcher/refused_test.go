@@ -9,7 +9,7 @@ import (
 
 func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.report("d1", `{}`)
 	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 // not told to begin anew.
 func TestABadResultIsAMention(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")

@@ -12,7 +12,7 @@ import (
 
 func TestABlockedDeviceIsToldToStop(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")
@@ -29,7 +29,7 @@ func TestABlockedDeviceIsToldToStop(t *testing.T) {
 
 func TestTheFleetTokenHoldsUntilADeviceUsesItsOwn(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	own := credentials.NewToken()
 	hash := credentials.HashToken(own)
 	if _, err := b.store.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, hash[:], nil); err != nil {
@@ -62,7 +62,7 @@ func TestTheFleetTokenHoldsUntilADeviceUsesItsOwn(t *testing.T) {
 
 func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll })
+	b := light(t, func(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll })
 	first := b.report("new", `{}`).Credential
 	second := b.report("new", `{}`).Credential // the first reply was lost
 	if first == "" || second == "" || first == second {
@@ -88,7 +88,7 @@ func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 // delivered again.
 func TestOverBrokersATaskNeedsAnID(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	for redelivered := range 2 {
@@ -105,7 +105,7 @@ func TestOverBrokersATaskNeedsAnID(t *testing.T) {
 
 func TestBrokerDevicesWithoutAFleetTokenMustBeKnown(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.FleetTokens = nil })
+	b := light(t, func(c *dispatcher.Config) { c.FleetTokens = nil })
 	if _, err := b.overBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("unknown device: %v", err)
 	}

@@ -35,7 +35,7 @@ func TestALostGrantIsDeliveredAgain(t *testing.T) {
 
 func TestRedeliveryNeedsTime(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(c *dispatcher.Config) { c.LeaseMargin, c.LeaseMin = 0, 10*minute })
+	b := light(t, func(c *dispatcher.Config) { c.LeaseMargin, c.LeaseMin = 0, 10*minute })
 	b.pool("a", 1, time.Hour)
 	b.batch("a", nil, "d1")
 	b.granted("d1")
@@ -94,7 +94,7 @@ func TestALateResultNeverTouchesANewerGrant(t *testing.T) {
 
 func TestLapsedIsStillRecordedBeforeTheReaperComes(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 10, minute)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")

@@ -266,7 +266,7 @@ func TestARefusalSaysItsReason(t *testing.T) {
 // Inside a batch priority goes before age.
 func TestPriorityThenAge(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 5, minute)
 	urgent := 1
 	batch, err := b.store.CreateBatch(b.ctx, "test", store.Batch{Pool: "a", MaxAttempts: 1}, store.Queue{
@@ -342,7 +342,7 @@ func TestDuplicateReportsAtOnceGetOneGrant(t *testing.T) {
 
 func TestAttributesOverTheirLimitDoNotCostAResult(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
 	g := b.granted("d1")

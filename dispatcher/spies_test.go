@@ -31,7 +31,7 @@ type spies struct {
 func spied(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *spies) {
 	t.Helper()
 	s := &spies{}
-	return embedded(t, append(changes, s.config)...), s
+	return light(t, append(changes, s.config)...), s
 }
 
 func (s *spies) config(c *dispatcher.Config) {

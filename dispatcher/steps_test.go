@@ -37,7 +37,7 @@ func TestDebugLogHasTheStepsOfAHandoff(t *testing.T) {
 	line := regexp.MustCompile(`msg="handed on" pool=a via=park called=\S+ woken=\S+ read=\S+ acquired=\S+ claimed=\S+\n`)
 	for level, want := range map[slog.Level]int{slog.LevelDebug: 1, slog.LevelInfo: 0} {
 		var log lockedBuffer
-		b := embedded(t, keepingOffers, func(c *dispatcher.Config) {
+		b := light(t, keepingOffers, func(c *dispatcher.Config) {
 			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))
 		})
 		b.pool("a", 1, minute)

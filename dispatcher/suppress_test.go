@@ -132,7 +132,7 @@ func TestARepeatedMessageIsRejected(t *testing.T) {
 // TestManyBeyondTheQuota: more than a device is shown at once, and more than one report ends.
 func TestManyBeyondTheQuota(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, unhurried)
+	b := light(t, unhurried)
 	b.droppingPool(9)
 	b.device("d1", "x")
 	tasks := b.payloads("d1", store.Batch{}, strings.Split(strings.TrimSuffix(strings.Repeat("{} ", 200), " "), " ")...)
@@ -307,7 +307,7 @@ func TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out lockedBuffer
-			b := embedded(t, unhurried, func(c *dispatcher.Config) { c.Logger = slog.New(slog.NewTextHandler(&out, nil)) })
+			b := light(t, unhurried, func(c *dispatcher.Config) { c.Logger = slog.New(slog.NewTextHandler(&out, nil)) })
 			b.pool("a", 9, time.Minute)
 			b.device("d1", "x")
 			limit := fmt.Sprintf(`[{"name":"per-phone","per":"payload.to","algorithm":"fixed","per_ms":3600000,"max":1,"reveal":%t}]`, reveals)
@@ -345,7 +345,7 @@ func TestRefusalsAreLoggedAsASample(t *testing.T) {
 	var out lockedBuffer
 	var minutes atomic.Int64
 	began := time.Now()
-	b := embedded(t, func(c *dispatcher.Config) {
+	b := light(t, func(c *dispatcher.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
 		c.Now = func() time.Time { return began.Add(time.Duration(minutes.Load()) * time.Minute) }
 	})

@@ -200,7 +200,7 @@ func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 
 func TestReconcileTellsRedisOfNewPools(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.pool("a", 2, minute)
 	b.pool("b", 3, minute)
 	if r := b.reconcile(); r.Restored != 2 {
@@ -214,7 +214,7 @@ func TestReconcileTellsRedisOfNewPools(t *testing.T) {
 
 func TestLastSeenIsThatOfTheReport(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := light(t)
 	b.report("d1", `{}`)
 	if err := b.Seen.Flush(b.ctx); err != nil {
 		t.Fatal(err)

@@ -106,7 +106,9 @@ func TestResultsOfATime(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 50)
-		b, _ := l.batch(store.Batch{Pool: "p"}, slices.Repeat([]string{"d"}, store.LookedAt+2000)...)
+		b, _ := l.batch(store.Batch{Pool: "p"}, "d")
+		l.exec(`INSERT INTO tasks (batch, pool, device) WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more WHERE n < $2)
+			SELECT $1, 'p', 'd' FROM more`, b.ID, store.LookedAt+1999)
 		noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		l.exec(`UPDATE tasks SET state = CASE WHEN id % 2 = 0 THEN 'failed' ELSE 'succeeded' END, error = CASE WHEN id % 2 = 0 THEN 'E' ELSE '' END,
 			finished_at = {epoch} + ($1 + id % 100 * 60000) * {ms} WHERE id % 100 < 50`, noon.UnixMilli())
