@@ -29,7 +29,7 @@ func TestEveryCodeIsTested(t *testing.T) {
 func codeNames(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, name := range []string{"obstacle.go", "explainer.go", "ended.go"} {
+	for _, name := range []string{"obstacle.go", "reasons.go", "ended.go"} {
 		text, err := os.ReadFile("decision/" + name)
 		if err != nil {
 			t.Fatal(err)
