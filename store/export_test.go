@@ -24,6 +24,9 @@ func TasksQuery(f TaskFilter) (text string, args []any) {
 // LookedAt is how many rows a reading of a list looks at.
 const LookedAt = lookedAt
 
+// OpenPart is how many rows one statement of EachOpen reads.
+const OpenPart = openPart
+
 // StartsText is what Starts asks.
 func StartsText() string { return startsText() }
 

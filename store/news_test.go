@@ -57,6 +57,30 @@ func (l *ledger) open(batch int64) string {
 	return strings.Join(slices.Compact(all), " ")
 }
 
+// TestOpenTasksAreFoundBeyondAPart: the last part begins in the first pool and ends in the second, whose device comes
+// before all of the first.
+func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(l *ledger) {
+		l.pool("p", 1)
+		l.pool("q", 1)
+		b, _ := l.batch(store.Batch{Pool: "p"}, "d")
+		l.batch(store.Batch{Pool: "q"}, "a")
+		l.exec(`INSERT INTO tasks (batch, pool, device) WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more WHERE n < $2)
+			SELECT $1, 'p', 'd' || n FROM more`, b.ID, store.OpenPart)
+		for _, of := range []struct {
+			batch int64
+			want  int
+		}{{0, store.OpenPart + 2}, {b.ID, store.OpenPart + 1}} {
+			found := map[string]bool{}
+			l.must(l.EachOpen(l.Context(), of.batch, func(device string) { found[device] = true }))
+			if len(found) != of.want {
+				l.Errorf("%d devices have open tasks of batch %d, want %d", len(found), of.batch, of.want)
+			}
+		}
+	})
+}
+
 // TestWhatMakesWorkIsNews: whatever lets a device start something that it could not start
 // before, or changes who may act for it.
 func TestWhatMakesWorkIsNews(t *testing.T) {
