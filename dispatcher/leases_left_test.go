@@ -114,23 +114,26 @@ func (b *bench) unnamed(ctx context.Context, wait time.Duration) (dispatcher.Lea
 	return b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Wait: wait, OnPark: func() {}})
 }
 
-// A caller without a name of its own whose connection breaks while its grant commits leaves no slot
+// A caller without a name of its own whose connection breaks while its grant commits, or before it is answered, leaves no slot
 // held. One with a name gets its lease again.
 func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
 	t.Parallel()
-	for name, wait := range map[string]time.Duration{"tried once": 0, "in line": long} {
+	for name, test := range map[string]struct {
+		wait  time.Duration
+		after string
+	}{"tried once": {0, "Claim"}, "in line": {long, "Claim"}, "all was read": {0, "Task"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, spies := spied(t)
 			b.pool("a", 2, minute)
 			ctx, breakOff := context.WithCancel(b.ctx)
-			spies.after("Claim", breakOff)
-			_, _ = b.unnamed(ctx, wait)
+			spies.after(test.after, breakOff)
+			_, _ = b.unnamed(ctx, test.wait)
 			b.expectHeld(0)
 
 			ctx, breakOff = context.WithCancel(b.ctx)
-			spies.after("Claim", breakOff)
-			_, err := b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job", Wait: wait, OnPark: func() {}})
+			spies.after(test.after, breakOff)
+			_, err := b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job", Wait: test.wait, OnPark: func() {}})
 			if ctx.Err() == nil {
 				t.Fatalf("not claimed: %v", err)
 			}
