@@ -98,7 +98,7 @@ func (c *Client) Wake(device devices.ID, hold time.Duration) {
 // it is another after a connection that did not last: somebody else may have
 // taken it.
 func (c *Client) stayConnected(ctx context.Context) {
-	id, pause, told := newID(), reconnectAfter, ""
+	id, pause, told := newID(), reconnectAfter, map[string]bool{}
 	for {
 		began := time.Now()
 		subscribed := false
@@ -112,10 +112,10 @@ func (c *Client) stayConnected(ctx context.Context) {
 		switch {
 		case subscribed:
 			c.options.Logger.WarnContext(ctx, "lost the MQTT broker", "err", err)
-			told = ""
-		case reasonOf(err) != told: // once, however long it lasts
+			clear(told)
+		case !told[reasonOf(err)]: // once, however long it lasts
 			c.options.Logger.ErrorContext(ctx, "no connection to the MQTT broker; trying on", "err", err)
-			told = reasonOf(err)
+			told[reasonOf(err)] = true
 		}
 		if time.Since(began) > c.options.KeepAlive { // one that ended sooner did not work
 			pause = reconnectAfter
@@ -132,6 +132,9 @@ func (c *Client) stayConnected(ctx context.Context) {
 // reasonOf tells one trouble from another: without the ports and addresses
 // that differ each time.
 func reasonOf(err error) string {
+	if lookup, ok := errors.AsType[*net.DNSError](err); ok && lookup.IsTimeout {
+		return "lookup of " + lookup.Name
+	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err.Error()
 	}

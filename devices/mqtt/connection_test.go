@@ -281,7 +281,6 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 	}{
 		"wrong password":       {users.Addr, mqtt.Options{User: "dispatcher", Password: "wrong"}, "not Authorized", 3},
 		"refused subscription": {e.addr, mqtt.Options{User: "$dispatcher", Password: "internal", Group: "other"}, "refused the subscription $share/other/fleet/v1/+/report", 3},
-		"nobody there":         {servers.FreeAddr(t), mqtt.Options{}, "network Error", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -297,6 +296,55 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 				t.Error("says that reports arrive")
 			}
 		})
+	}
+}
+
+// TestTroubleThatChangesIsLoggedOnceEach: a proxy whose broker is away ends connections in one of two ways, then goes away itself.
+func TestTroubleThatChangesIsLoggedOnceEach(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	var attempts atomic.Int32
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1024)) // all that the client says
+			if tcp, ok := conn.(*net.TCPConn); ok && attempts.Add(1)%2 == 0 {
+				_ = tcp.SetLinger(0) // reset
+			}
+			conn.Close()
+		}
+	}()
+	log := newLog()
+	begin(t, mqtt.Options{URL: "tcp://" + l.Addr().String(), Logger: slog.New(log), Handler: handlerOf(echo)})
+	eventually(t, "attempts", func() bool { return attempts.Load() >= 5 })
+	if lines := log.with(""); len(lines) != 2 || !strings.Contains(lines[0], "EOF") || !strings.Contains(lines[1], "reset") {
+		t.Errorf("logged %q, want one line with EOF and one with reset", lines)
+	}
+	l.Close()
+	eventually(t, "told that nobody is there", func() bool { return len(log.with("refused")) == 1 })
+}
+
+// TestTheSameTroubleIsRecognized: ports differ each time, and so does what is said of them.
+func TestTheSameTroubleIsRecognized(t *testing.T) {
+	t.Parallel()
+	from := func(port int) net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: port} }
+	for name, trouble := range map[string]func(port int) error{
+		"reset": func(port int) error { return &net.OpError{Op: "read", Source: from(port), Err: syscall.ECONNRESET} },
+		"a name server that is silent": func(port int) error {
+			said := fmt.Sprintf("read udp %s->10.0.0.2:53: i/o timeout", from(port))
+			return &net.OpError{Op: "dial", Err: &net.DNSError{Err: said, Name: "broker", Server: "10.0.0.2:53", IsTimeout: true}}
+		},
+	} {
+		if a, b := mqtt.ReasonOf(trouble(1)), mqtt.ReasonOf(trouble(2)); a != b {
+			t.Errorf("%s: %q is told beside %q", name, b, a)
+		}
 	}
 }
 
