@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Profile has policies that hold for what its devices start, wherever they do.
+// Profile has policies that apply to the starts of its devices, in every pool.
 type Profile struct {
 	Name    string   `json:"name" readOnly:"true"`
 	Limits  []Policy `json:"limits" doc:"How often its devices may start something, in each pool by itself"`
@@ -22,7 +22,7 @@ type ProfileChanged struct {
 	Warned
 }
 
-// ProfileSettings are all that an operator decides of a profile.
+// ProfileSettings has all settings of a profile that an operator can set.
 type ProfileSettings struct {
 	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"All of them; none: its devices are as free as those without a profile"`
 }
@@ -33,7 +33,7 @@ type ProfileList struct {
 	NextPageToken string    `json:"next_page_token,omitempty"`
 }
 
-// NewToken is an operator token to be made.
+// NewToken is the request for an operator token.
 type NewToken struct {
 	Name      string     `json:"name" minLength:"1" maxLength:"200" doc:"Operator or service that uses it; the log names it"`
 	Role      string     `json:"role" enum:"viewer,operator,admin,verifier,caller"`
@@ -67,7 +67,7 @@ type TokenList struct {
 	NextPageToken string  `json:"next_page_token,omitempty"`
 }
 
-// Profiles are the calls about profiles, which limit how often devices start something.
+// Profiles has the calls about profiles, which limit how often devices start something.
 type Profiles struct{ client *Client }
 
 // List yields all profiles by name.
@@ -75,7 +75,7 @@ func (c Profiles) List(ctx context.Context) iter.Seq2[Profile, error] {
 	return listed[Profile](ctx, c.client, Path("profiles"), nil)
 }
 
-// Get reads a profile.
+// Get returns a profile.
 func (c Profiles) Get(ctx context.Context, name string) (Profile, error) {
 	return get[Profile](ctx, c.client, Path("profiles", name), nil)
 }
@@ -90,7 +90,7 @@ func (c Profiles) Delete(ctx context.Context, name string) error {
 	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("profiles", name)}, nil)
 }
 
-// Tokens are the calls about operator tokens.
+// Tokens has the calls about operator tokens.
 type Tokens struct{ client *Client }
 
 // List yields all operator tokens.
@@ -98,13 +98,13 @@ func (c Tokens) List(ctx context.Context) iter.Seq2[Token, error] {
 	return listed[Token](ctx, c.client, Path("tokens"), nil)
 }
 
-// Create makes an operator token. Where only the second answer arrives, Secret
-// is empty: revoke it, and make another.
+// Create makes an operator token. If the first response was lost and the second arrives, Secret is empty: revoke the token
+// and make another.
 func (c Tokens) Create(ctx context.Context, t NewToken) (TokenCreated, error) {
 	return do[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: t, Key: keyOf(ctx)})
 }
 
-// Revoke ends an operator token, everywhere within 5 s.
+// Revoke ends an operator token. Within 5 s, all replicas refuse it.
 func (c Tokens) Revoke(ctx context.Context, id int64) (Token, error) {
 	return send[Token](ctx, c.client, http.MethodDelete, Path("tokens", number(id)), nil)
 }

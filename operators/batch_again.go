@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Again returns the work and the settings of b for a new batch, without tasks. Times that
-// have passed at now are left out.
+// Again returns a new batch with the work and the settings of b, without tasks. Times that are not after now are left out.
 func (b Batch) Again(now time.Time) NewBatch {
 	return NewBatch{
 		Name: b.Name, Pool: b.Pool, Kind: b.Kind, Payload: b.Payload, Priority: b.Priority, Weight: b.Weight, Lane: b.Lane,
@@ -16,8 +15,8 @@ func (b Batch) Again(now time.Time) NewBatch {
 	}
 }
 
-// TaskAgain returns a task of b for a batch like b, with the payload, the priority and the
-// times of its own. Times that have passed at now are left out.
+// TaskAgain returns a new task like t, for a batch that Again made from b. It has only the payload, the priority and the
+// times that t does not inherit from b. Times that are not after now are left out.
 func (b Batch) TaskAgain(t Task, now time.Time) NewTask {
 	again := NewTask{Device: t.Device, Payload: patchOf(b.Payload, t.Payload), NotBefore: later(t.NotBefore, now), NotAfter: later(t.NotAfter, now)}
 	if t.Priority != b.Priority {
@@ -26,7 +25,7 @@ func (b Batch) TaskAgain(t Task, now time.Time) NewTask {
 	return again
 }
 
-// later returns a time after now; nil: it has passed, or there is none.
+// later returns the time if it is after now, otherwise nil.
 func later(at *Time, now time.Time) *time.Time {
 	if at == nil || !at.After(now) {
 		return nil
@@ -34,8 +33,8 @@ func later(at *Time, now time.Time) *time.Time {
 	return &at.Time
 }
 
-// patchOf is the merge patch (RFC 7396) that makes to of from: what a task says of its own.
-// nil: nothing.
+// patchOf returns the merge patch (RFC 7396) that changes from into to: the part of the payload that a task does not
+// inherit. It returns nil if the two are equal.
 func patchOf(from, to json.RawMessage) json.RawMessage {
 	var before, after map[string]json.RawMessage
 	if sameJSON(from, to) {
@@ -62,7 +61,7 @@ func patchOf(from, to json.RawMessage) json.RawMessage {
 	return text
 }
 
-// sameJSON compares but for space between.
+// sameJSON reports whether two JSON texts are equal apart from white space.
 func sameJSON(x, y json.RawMessage) bool {
 	var one, other bytes.Buffer
 	if len(x) == 0 || len(y) == 0 {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// NewBatch is a batch to be queued. Of Devices, Tasks and Select there is one.
+// NewBatch is a batch to be queued. Exactly one of Devices, Tasks and Select is set.
 type NewBatch struct {
 	Name           string          `json:"name,omitempty" maxLength:"200"`
 	Pool           string          `json:"pool" minLength:"1" maxLength:"64"`
@@ -48,24 +48,24 @@ type NewTask struct {
 	NotAfter  *time.Time `json:"not_after,omitempty" nullable:"true" doc:"Beside that of the batch: the earlier one counts"`
 }
 
-// Selection is of devices that have all of the tags.
+// Selection selects the devices that have all of the tags.
 type Selection struct {
 	Tags map[string]string `json:"tags" minProperties:"1" maxProperties:"64"`
 }
 
-// Abort pauses a batch of which too much fails.
+// Abort is the rule that pauses a batch when too many of its tasks fail.
 type Abort struct {
 	Failure float64 `json:"failure" exclusiveMinimum:"0" maximum:"1" doc:"Share of failed and timed_out among the tasks that were tried"`
 	Min     int64   `json:"min,omitempty" minimum:"1" maximum:"9007199254740991" default:"1" doc:"Tasks that were tried before the rule holds; counted anew after a resume"`
 }
 
-// QueueMode is how a batch is queued.
+// QueueMode has the options for queueing a batch.
 type QueueMode struct {
 	DryRun         bool   `json:"dry_run,omitempty" query:"dry_run" doc:"Count only: nothing is created, id is 0"`
 	UnknownDevices string `json:"unknown_devices,omitempty" query:"unknown_devices" enum:"allow,refuse" default:"allow" doc:"refuse: all devices must be registered"`
 }
 
-// BatchCreated is the answer to a new batch.
+// BatchCreated is the response to a new batch.
 type BatchCreated struct {
 	ID      int64         `json:"id" doc:"0 after a dry run"`
 	Tasks   int64         `json:"tasks"`
@@ -74,7 +74,7 @@ type BatchCreated struct {
 	Warned
 }
 
-// UnknownTasks are for devices that are not registered.
+// UnknownTasks counts the tasks whose devices are not registered.
 type UnknownTasks struct {
 	Tasks int64  `json:"tasks"`
 	First string `json:"first" doc:"The device of the first of them"`
@@ -118,14 +118,14 @@ type Batch struct {
 	ETA            *Time            `json:"eta" nullable:"true" doc:"When its last task ends at this rate; null: unknown"`
 }
 
-// Ended counts the tasks that will not run any more.
+// Ended returns the number of tasks that will not run any more.
 func (b Batch) Ended() int64 { return b.Total - b.Counts[Pending] - b.Counts[Dispatched] }
 
-// Failed counts those of them that were tried in vain: nobody cancelled them,
-// their time was not over, and no policy refused their start.
+// Failed returns the number of tasks that ended as failed or timed_out. Cancelled, expired and suppressed tasks are not
+// counted.
 func (b Batch) Failed() int64 { return b.Counts[Failed] + b.Counts[TimedOut] }
 
-// Over says that the batch has ended.
+// Over reports whether the batch has ended.
 func (b Batch) Over() bool { return b.State == "finished" || b.State == "cancelled" }
 
 // BatchChanged is a batch after a change of its settings.
@@ -152,7 +152,7 @@ type BatchPatch struct {
 	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"From the next attempt that ends on"`
 }
 
-// BatchFilter selects batches; empty fields match all.
+// BatchFilter selects batches; an empty field matches all batches.
 type BatchFilter struct {
 	Name string `query:"name" maxLength:"200" doc:"Part of their names; upper and lower case are the same"`
 	Lane string `query:"lane" enum:"normal,urgent"`
@@ -160,39 +160,38 @@ type BatchFilter struct {
 	Kind string `query:"kind" maxLength:"64" doc:"Not together with the others"`
 }
 
-// Batches are the calls about batches.
+// Batches has the calls about batches.
 type Batches struct{ client *Client }
 
-// List yields the batches that match, newest first.
+// List yields the batches that match the filter, newest first.
 func (c Batches) List(ctx context.Context, filter BatchFilter) iter.Seq2[Batch, error] {
 	return listed[Batch](ctx, c.client, Path("batches"), Query("name", filter.Name, "lane", filter.Lane, "pool", filter.Pool, "kind", filter.Kind))
 }
 
-// Get reads a batch and its counts.
+// Get returns a batch and its counts.
 func (c Batches) Get(ctx context.Context, id int64) (Batch, error) {
 	return get[Batch](ctx, c.client, Path("batches", number(id)), nil)
 }
 
-// Waiting says what its tasks wait for, as Pools.Waiting does.
+// Waiting summarizes why the tasks of a batch wait; sample is the same as for Pools.Waiting.
 func (c Batches) Waiting(ctx context.Context, id int64, sample int) (Waiting, error) {
 	return get[Waiting](ctx, c.client, Path("batches", number(id), "waiting"), Query("sample", numberIf(int64(sample))))
 }
 
-// WaitingTasks yields its tasks that wait, in its order, each with the first reason why;
-// with a code only those that wait for that.
+// WaitingTasks yields the waiting tasks of a batch in the order of the batch, each with the first reason why it waits. If
+// code is not empty, it yields only tasks whose first reason has this code.
 func (c Batches) WaitingTasks(ctx context.Context, id int64, code string) iter.Seq2[WaitingTask, error] {
 	return listed[WaitingTask](ctx, c.client, Path("batches", number(id), "waiting", "tasks"), Query("code", code))
 }
 
-// Create queues a batch, whole or not at all, and once however often it is
-// sent; see WithKey.
+// Create queues a batch completely or not at all. The batch is queued once even if the request is sent several times; see
+// WithKey.
 func (c Batches) Create(ctx context.Context, b NewBatch, mode QueueMode) (BatchCreated, error) {
 	return do[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: b, Key: keyOf(ctx)})
 }
 
-// Stream is Create with tasks that are CSV or NDJSON (see TypeCSV). open
-// gives them anew each time that the request is sent. Devices, Tasks and Select of
-// b are empty.
+// Stream is like Create, with tasks in CSV or NDJSON (form is TypeCSV or TypeNDJSON). Each time the request is sent,
+// Stream calls open, which must return the tasks from the beginning. Devices, Tasks and Select of b must be empty.
 func (c Batches) Stream(ctx context.Context, b NewBatch, mode QueueMode, form string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
 	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Open: open, Content: form, Key: keyOf(ctx)}
 	if err := InQuery(b, r.Query); err != nil {
@@ -209,8 +208,8 @@ func (m QueueMode) query() url.Values {
 	return q
 }
 
-// InQuery adds the fields of a batch to a query, as its streamed forms take them:
-// text as it is, anything else as JSON.
+// InQuery adds the fields of a batch to a query, in the format of the streamed requests: strings without quotes, all other
+// values as JSON.
 func InQuery(batch any, query url.Values) error {
 	text, err := json.Marshal(batch)
 	if err != nil {
@@ -235,7 +234,7 @@ func (c Batches) Change(ctx context.Context, id int64, p BatchPatch) (BatchChang
 	return send[BatchChanged](ctx, c.client, http.MethodPatch, Path("batches", number(id)), p)
 }
 
-// Pause lets nothing more of a batch start; what runs goes on.
+// Pause prevents new starts of tasks of a batch; running tasks continue.
 func (c Batches) Pause(ctx context.Context, id int64, reason string) (Batch, error) {
 	return send[Batch](ctx, c.client, http.MethodPost, Path("batches", number(id), "pause"), PauseReason{reason})
 }
@@ -245,8 +244,7 @@ func (c Batches) Resume(ctx context.Context, id int64) (Batch, error) {
 	return send[Batch](ctx, c.client, http.MethodPost, Path("batches", number(id), "resume"), nil)
 }
 
-// Cancel ends a batch: what waits is cancelled, and devices that run a task of
-// it are told to stop.
+// Cancel ends a batch: its waiting tasks are cancelled, and devices that run one of its tasks are instructed to stop.
 func (c Batches) Cancel(ctx context.Context, id int64) (Batch, error) {
 	return send[Batch](ctx, c.client, http.MethodPost, Path("batches", number(id), "cancel"), nil)
 }

@@ -24,26 +24,26 @@ const (
 	typeEvents = "text/event-stream"
 )
 
-// Timeouts of a client whose configuration sets none.
+// Timeouts of a client whose Config has no Transport.
 const (
 	connecting = 10 * time.Second
-	headers    = 10 * time.Minute // a streamed batch of a million tasks is answered once it is committed
+	headers    = 10 * time.Minute // time for the response headers: a streamed batch of a million tasks is answered only after its commit
 )
 
-// Config has the address of the server and the operator's token.
+// Config has the address of the server, the operator's token and the options of a Client.
 type Config struct {
-	URL   string // http or https; a path is what a proxy puts in front
-	Token string // of an operator
-	Agent string // User-Agent
-	// Notice is told that a request is sent again, and why; nil: nobody.
+	URL   string // http or https; a path is the prefix that a proxy adds
+	Token string // the operator's token
+	Agent string // value of the header User-Agent
+	// Notice is called before a request is sent again, with the error and the pause. It may be nil.
 	Notice func(err error, wait time.Duration)
-	// Tries are the times a request is sent that may be sent again; 0: 6.
+	// Tries is the maximum number of times that a repeatable request is sent. If Tries is 0, the maximum is 6.
 	Tries int
-	// Transport carries the requests; nil: the network.
+	// Transport carries the requests. If Transport is nil, the client uses its own http.Transport.
 	Transport http.RoundTripper
 }
 
-// Client is one server's.
+// Client calls the operators' API of one server. It is safe for concurrent use.
 type Client struct {
 	Pools    Pools
 	Leases   Leases
@@ -61,7 +61,7 @@ type Client struct {
 	http   *http.Client
 }
 
-// New refuses a URL that is none.
+// New returns a client for the server at config.URL. It refuses a URL that is not http or https, or has no host.
 func New(config Config) (*Client, error) {
 	base, err := url.Parse(config.URL)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
@@ -80,7 +80,7 @@ func New(config Config) (*Client, error) {
 	}
 	c := &Client{config: config, base: base, http: &http.Client{
 		Transport: config.Transport,
-		// The token is for this server and nobody it names.
+		// The client follows no redirects: the token is for this server only, not for a server that it redirects to.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	c.Pools, c.Leases, c.Batches, c.Tasks, c.Devices = Pools{c}, Leases{c}, Batches{c}, Tasks{c}, Devices{c}
@@ -88,27 +88,27 @@ func New(config Config) (*Client, error) {
 	return c, nil
 }
 
-// URL is where the server is.
+// URL returns the address of the server.
 func (c *Client) URL() string { return c.base.String() }
 
 // Request is one call of the API.
 type Request struct {
 	Method string
-	Path   string // begins with /v1/; each name in it escaped, see Path
+	Path   string // begins with /v1/; each name in it is escaped, see the function Path
 	Query  url.Values
-	Body   any // sent as JSON; nil: none
-	// Open starts a body that is streamed as it is, with the type Content.
+	Body   any // sent as JSON; nil means that there is no body
+	// Open opens a body that is streamed without conversion, with the media type Content.
 	Open    func() (io.ReadCloser, error)
 	Content string
-	Once    bool   // Open works a single time
-	Again   bool   // may be sent again: the server does it once
-	Key     string // Idempotency-Key; empty: none
-	Accept  string // empty: JSON
-	Last    string // Last-Event-ID; empty: none
-	Prefer  string // empty: nothing
+	Once    bool   // Open works only once, so the request cannot be sent again
+	Again   bool   // the request may be sent again, because the server executes it only once
+	Key     string // Idempotency-Key; empty means that the header is not sent
+	Accept  string // empty means JSON
+	Last    string // Last-Event-ID; empty means that the header is not sent
+	Prefer  string // empty means that the header is not sent
 }
 
-// Path joins names to a path of the API.
+// Path returns the API path /v1/... that consists of names, each of them escaped.
 func Path(names ...string) string {
 	var path strings.Builder
 	path.WriteString("/v1")
@@ -118,9 +118,9 @@ func Path(names ...string) string {
 	return path.String()
 }
 
-// Call sends a request and returns the answer's body, which is nil when it has
-// none. A refusal of the server is a *Problem; a request that did not reach it, or
-// lost its answer, is a *LostError.
+// Call sends a request and returns the body of the response, or nil if the body is empty. If the server refuses the
+// request, the error is a *Problem. If the request did not reach the server, or the response was lost, the error is a
+// *LostError.
 func (c *Client) Call(ctx context.Context, r Request) (json.RawMessage, error) {
 	var text json.RawMessage
 	err := c.open(ctx, r, func(body io.Reader) error {
@@ -133,8 +133,8 @@ func (c *Client) Call(ctx context.Context, r Request) (json.RawMessage, error) {
 	return text, err
 }
 
-// Do sends a request and reads its answer, if there is one, into what answer points
-// to; nil: nobody wants it. Its errors are those of Call.
+// Do sends a request and decodes the body of the response, if there is one, into the value that answer points to. If
+// answer is nil, the body is discarded. Do returns the same errors as Call.
 func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 	text, err := c.Call(ctx, r)
 	if err != nil || answer == nil || text == nil {
@@ -146,13 +146,13 @@ func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 	return nil
 }
 
-// Get reads one thing.
+// Get returns the body of the response to a GET request.
 func (c *Client) Get(ctx context.Context, path string, query url.Values) (json.RawMessage, error) {
 	return c.Call(ctx, Request{Method: http.MethodGet, Path: path, Query: query})
 }
 
-// Copy writes a streamed answer. It is not asked for again once a part of it
-// has arrived.
+// Copy writes the body of a streamed response to the writer. After a part of the body has arrived, Copy does not send the
+// request again.
 func (c *Client) Copy(ctx context.Context, r Request, to io.Writer) error {
 	return c.open(ctx, r, func(body io.Reader) error {
 		if _, err := io.Copy(to, body); err != nil {
@@ -162,7 +162,7 @@ func (c *Client) Copy(ctx context.Context, r Request, to io.Writer) error {
 	})
 }
 
-// open sends a request, again if need be, and gives its answer to read.
+// open sends a request, several times if again allows that, and passes the body of a 2xx response to read.
 func (c *Client) open(ctx context.Context, r Request, read func(io.Reader) error) error {
 	return c.again(ctx, r, func() error {
 		response, err := c.send(ctx, r)
@@ -184,13 +184,13 @@ func (c *Client) open(ctx context.Context, r Request, read func(io.Reader) error
 	})
 }
 
-// send returns whatever was answered.
+// send sends a request once and returns the response, whatever its status is.
 func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 	request, err := c.request(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	var connected atomic.Bool // TLS agreed upon, too
+	var connected atomic.Bool // a connection is ready, including the TLS handshake
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
 	response, err := c.http.Do(request.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	if err == nil {
@@ -240,7 +240,7 @@ func (r Request) body() (body io.Reader, content string, err error) {
 	return nil, "", nil
 }
 
-// plain leaves out what the caller knows: method and URL.
+// plain removes the method and the URL from an error of net/http, because the caller knows them.
 func plain(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// at is a client of a server that answers so.
+// at returns a client of a test server with this handler.
 func at(t *testing.T, answer http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -41,7 +41,7 @@ func TestOnlyAddressesOfServersAreTaken(t *testing.T) {
 	}
 }
 
-// A slot that its holder is asked to give back is none.
+// A slot that its holder must give back is not returned as a lease that is held.
 func TestALeaseThatIsToEndIsNotHeld(t *testing.T) {
 	t.Parallel()
 	c := at(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -118,7 +118,7 @@ func TestOnlyWhatIsDoneOnceIsSentAgain(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		request Request
-		times   int32 // that it was sent
+		times   int32 // how many times it is sent
 	}{
 		"reading":                {Request{Method: http.MethodGet}, 3},
 		"with a key":             {Request{Method: http.MethodPost, Key: "k", Body: 1}, 3},
@@ -178,7 +178,7 @@ func TestPartOfAnExportIsAnError(t *testing.T) {
 	}
 }
 
-// A stream that ends goes on behind the last event that was whole.
+// Follow continues after the last complete event if the stream ends.
 func TestFollowGoesOn(t *testing.T) {
 	t.Parallel()
 	var asked []string

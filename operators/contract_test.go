@@ -21,15 +21,15 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// heard keeps what was asked, and the last answer.
+// heard is a RoundTripper that records the operations that were called, and the last response.
 type heard struct {
 	mu    sync.Mutex
-	asked []string // GET /v1/pools
+	asked []string // for example GET /v1/pools
 	last  []byte
 	from  string
 }
 
-// RoundTrip asks the dispatcher.
+// RoundTrip sends the request to the dispatcher and records it.
 func (h *heard) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
@@ -44,8 +44,7 @@ func (h *heard) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// same says that a value has all that the server said, and nothing else. Of a list
-// it has the entries.
+// same checks that value has all fields of the server's last response and no others. For a list, value has its entries.
 func (h *heard) same(t *testing.T, call string, value any) {
 	t.Helper()
 	text, err := json.Marshal(value)
@@ -72,7 +71,7 @@ func (h *heard) same(t *testing.T, call string, value any) {
 	}
 }
 
-// all is a list whole.
+// all returns all entries of a list.
 func all[T any](t *testing.T, entries iter.Seq2[T, error]) []T {
 	t.Helper()
 	var list []T
@@ -88,7 +87,7 @@ func all[T any](t *testing.T, entries iter.Seq2[T, error]) []T {
 	return list
 }
 
-// contract is a client whose answers are compared with what the server said.
+// contract is a client whose results are compared with the server's responses.
 type contract struct {
 	*testing.T
 	*operators.Client
@@ -96,7 +95,7 @@ type contract struct {
 	ctx   context.Context //nolint:containedctx // that of the test
 }
 
-// check compares the answer of a call that was just made.
+// check compares the result of the last call with the server's response.
 func (c *contract) check(call string, value any, err error) {
 	c.Helper()
 	if err != nil {
@@ -105,8 +104,7 @@ func (c *contract) check(call string, value any, err error) {
 	c.heard.same(c.T, call, value)
 }
 
-// Every operation of the document has a method, and the types lose nothing of what
-// the server says.
+// Every operation of the OpenAPI document has a method, and the types contain every field that the server sends.
 func TestEveryOperationHasAMethod(t *testing.T) {
 	t.Parallel()
 	h := &heard{}
@@ -131,7 +129,7 @@ func TestEveryOperationHasAMethod(t *testing.T) {
 	}
 }
 
-// operations are those of operators.
+// operations returns the operations of the document that operators call.
 func (c *contract) operations() map[string]bool {
 	response, err := http.Get(os.Getenv("DISPATCHER_URL") + "/openapi.json")
 	if err != nil {
@@ -225,7 +223,7 @@ func (c *contract) devices() {
 	c.report("c-1", made.Token)
 }
 
-// report is what a device sends that has nothing to say.
+// report sends a report without content.
 func (c *contract) report(device, token string) {
 	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, os.Getenv("DISPATCHER_URL")+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"1"}`))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// batches queues tasks in all forms, and returns the batch whose tasks are looked at.
+// batches queues tasks in all forms, and returns the batch whose tasks the test reads later.
 func (c *contract) batches() int64 {
 	counted, err := c.Batches.Create(c.ctx, operators.NewBatch{Pool: "c", Select: &operators.Selection{Tags: map[string]string{"area": "sh"}}}, operators.QueueMode{DryRun: true})
 	c.check("Create batch", counted, err)
@@ -70,7 +70,7 @@ func (c *contract) tasks(batch int64) {
 	if err != nil {
 		c.Fatal(err)
 	}
-	c.report("c-1", made.Token) // and is granted its task
+	c.report("c-1", made.Token) // the device gets the grant of its task
 	tasks := all(c.T, c.Tasks.List(c.ctx, operators.TaskFilter{Batch: batch}))
 	c.check("Tasks", tasks, nil)
 	running, err := c.Tasks.Get(c.ctx, tasks[0].ID)
@@ -160,7 +160,7 @@ func (c *contract) accounts() {
 	}
 }
 
-// endings takes away what was made.
+// endings cancels and deletes everything that the test created.
 func (c *contract) endings(batch int64) {
 	for _, one := range all(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})) {
 		if one.Pool != "c" {
@@ -169,7 +169,7 @@ func (c *contract) endings(batch int64) {
 		over, err := c.Batches.Cancel(c.ctx, one.ID)
 		c.check("Cancel batch", over, err)
 		for !over.Over() && err == nil {
-			_ = operators.Pause(c.ctx, 20*time.Millisecond) // a pass cancels what waits
+			_ = operators.Pause(c.ctx, 20*time.Millisecond) // a pass cancels the waiting tasks
 			over, err = c.Batches.Get(c.ctx, one.ID)
 		}
 		if err != nil || over.Ended() != over.Total || over.ID == batch && over.Failed() != 0 {

@@ -31,14 +31,14 @@ type Device struct {
 	Mark       *Mark             `json:"mark,omitempty" doc:"Of one device alone; absent without Redis"`
 }
 
-// Mark is the mark of a device that has work, beside the truth.
+// Mark compares the mark of a device in Redis (this device has work) with the ledger.
 type Mark struct {
 	Present  bool `json:"present" doc:"The device has a mark of work in Redis"`
 	Believed bool `json:"believed" doc:"Without a mark it would be told now that there is nothing to do"`
 	Work     bool `json:"work" doc:"The ledger has an open task of the device"`
 }
 
-// Trouble says for people what is wrong with the mark; empty: nothing.
+// Trouble describes for people what is wrong with the mark. If nothing is wrong, it returns an empty string.
 func (m *Mark) Trouble() string {
 	switch {
 	case m == nil:
@@ -71,19 +71,19 @@ type DevicePatch struct {
 	Profile Change[string]             `json:"profile,omitzero" nullable:"true" maxLength:"64" doc:"Null: none"`
 }
 
-// Retag changes the tags of many devices: others stay.
+// Retag is a change of the tags of many devices. It leaves all tags that it does not name unchanged.
 type Retag struct {
 	Set   map[string]string `json:"set,omitempty" doc:"Tags and their values"`
 	Unset []string          `json:"unset,omitempty" nullable:"false" maxItems:"64" doc:"Names of tags to take away"`
 }
 
-// Retagged is how many devices of a page were changed.
+// Retagged has the number of devices that one request changed.
 type Retagged struct {
 	Devices       int    `json:"devices" doc:"That were changed, or would be; others had these tags already"`
 	NextPageToken string `json:"next_page_token,omitempty" doc:"There are more: send the same request again with it"`
 }
 
-// Rotation asks for a new token of a device.
+// Rotation is the request for a new token of a device.
 type Rotation struct {
 	OverlapMS *int64 `json:"overlap_ms,omitempty" nullable:"true" minimum:"0" maximum:"2592000000" doc:"How long older tokens go on; 0 ends them at once; default 24 h, at most 30 days"`
 }
@@ -95,14 +95,14 @@ type TokenMade struct {
 	OlderUntil Time   `json:"older_until" doc:"Older tokens of the device end then"`
 }
 
-// DeviceDeleted is a device that is no more.
+// DeviceDeleted is the response after a device was deleted.
 type DeviceDeleted struct {
 	ID        string `json:"id"`
 	Cancelled int    `json:"cancelled" doc:"Waiting tasks, cancelled with it"`
 	Stopping  int    `json:"stopping" doc:"Tasks it ran: each keeps its slot until its lease ends"`
 }
 
-// DeviceFilter selects devices; all that is given must match.
+// DeviceFilter selects the devices that match all fields that are set.
 type DeviceFilter struct {
 	Tags    []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
 	Profile string   `query:"profile" maxLength:"64" doc:"Those that have it"`
@@ -119,7 +119,7 @@ func (f DeviceFilter) query() url.Values {
 	return q
 }
 
-// Devices are the calls about devices.
+// Devices has the calls about devices.
 type Devices struct{ client *Client }
 
 // List yields all devices that match, by id.
@@ -127,21 +127,20 @@ func (c Devices) List(ctx context.Context, f DeviceFilter) iter.Seq2[Device, err
 	return listed[Device](ctx, c.client, Path("devices"), f.query())
 }
 
-// Get reads a device.
+// Get returns a device.
 func (c Devices) Get(ctx context.Context, id string) (Device, error) {
 	return get[Device](ctx, c.client, Path("devices", id), nil)
 }
 
-// Create registers a device. Where only the second answer arrives, Token is
-// empty: RotateToken makes another.
+// Create registers a device. If the first response was lost and the second arrives, Token is empty: RotateToken makes a
+// new token.
 func (c Devices) Create(ctx context.Context, d NewDevice) (DeviceCreated, error) {
 	return do[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: keyOf(ctx)})
 }
 
-// Import registers the devices of a file, CSV or NDJSON (see TypeCSV), all or
-// none, and writes their tokens in the form accept. existing is what becomes of
-// devices that exist: refuse (also when empty), skip, update or rotate. It is sent once: the
-// tokens are not shown again.
+// Import registers all devices of a file, CSV or NDJSON (form is TypeCSV or TypeNDJSON), or none of them, and writes their
+// tokens to the writer tokens in the media type accept. existing sets what happens to devices that exist already: refuse
+// (the default), skip, update or rotate. The request is sent only once, because the tokens are not shown again.
 func (c Devices) Import(ctx context.Context, file io.Reader, form, existing, accept string, tokens io.Writer) error {
 	return c.client.Copy(ctx, Request{
 		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", existing), Content: form, Accept: accept, Key: keyOf(ctx), Once: true,
@@ -149,8 +148,8 @@ func (c Devices) Import(ctx context.Context, file io.Reader, form, existing, acc
 	}, tokens)
 }
 
-// Retag changes the tags of all devices that match, a page in each request, and says how
-// many it changed, also with an error. With dry it only counts.
+// Retag changes the tags of all devices that match the filter, one page in each request. It returns the number of changed
+// devices, even if it returns an error. If dry is true, it only counts them.
 func (c Devices) Retag(ctx context.Context, f DeviceFilter, r Retag, dry bool) (changed int, err error) {
 	q := f.query()
 	q.Set("page_size", "1000")
@@ -172,24 +171,24 @@ func (c Devices) Change(ctx context.Context, id string, p DevicePatch) (Device, 
 	return send[Device](ctx, c.client, http.MethodPatch, Path("devices", id), p)
 }
 
-// Delete deletes a device and its tokens; with cancel also one with open tasks.
+// Delete deletes a device and its tokens. If the device has open tasks, cancel must be true.
 func (c Devices) Delete(ctx context.Context, id string, cancel bool) (DeviceDeleted, error) {
 	return do[DeviceDeleted](ctx, c.client, Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancel))})
 }
 
-// RotateToken makes a new token of a device; older ones go on for the overlap, and
-// end at once with 0.
+// RotateToken makes a new token of a device. Older tokens stay valid for the time overlap. If overlap is 0, they end at
+// once.
 func (c Devices) RotateToken(ctx context.Context, id string, overlap time.Duration) (TokenMade, error) {
 	ms := overlap.Milliseconds()
 	return send[TokenMade](ctx, c.client, http.MethodPost, Path("devices", id, "token"), Rotation{&ms})
 }
 
-// Block grants a device nothing more, and tells it to stop what it runs.
+// Block prevents new grants to a device, and instructs it to stop its running tasks.
 func (c Devices) Block(ctx context.Context, id string) (Device, error) {
 	return send[Device](ctx, c.client, http.MethodPost, Path("devices", id, "block"), nil)
 }
 
-// Unblock grants a blocked device tasks again.
+// Unblock allows grants to a blocked device again.
 func (c Devices) Unblock(ctx context.Context, id string) (Device, error) {
 	return send[Device](ctx, c.client, http.MethodPost, Path("devices", id, "unblock"), nil)
 }

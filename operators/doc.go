@@ -1,15 +1,14 @@
-// Package operators has the types of the operators' API and a client of it. The
-// server serves these types, so they cannot differ from what it says; the contract
-// is docs/protocol.md. The package needs no part of the server.
+// Package operators has the types of the operators' API and a client for that API. The server uses the same types, so the
+// types and the responses cannot differ. The contract is docs/protocol.md. The package imports no part of the server.
 //
 // # Calls
 //
-// A Client is one server's, and safe for concurrent use. Its calls are grouped by
-// their noun: Pools.Get, Pools.Put, Batches.List, Batches.Create, Tasks.Why. Each
-// takes a context, which bounds the call with all its repetitions.
+// A Client talks to one server and is safe for concurrent use. Its calls are grouped by noun: Pools.Get, Pools.Put,
+// Batches.List, Batches.Create, Tasks.Why. Each call takes a context, which limits the whole call, including all
+// repetitions.
 //
-// Lists are iterators that ask for page after page, up to 1000 entries each, as
-// the loop goes on; a loop that ends early asks for no more. An error ends the loop:
+// Lists are iterators. They request one page after the other, at most 1000 entries a page, as the loop advances. A loop
+// that ends early requests no other page. An error ends the loop:
 //
 //	for task, err := range c.Tasks.List(ctx, operators.TaskFilter{Batch: 7}) {
 //		if err != nil {
@@ -18,28 +17,27 @@
 //		...
 //	}
 //
-// Operations without a method, such as the exports of lists, go through Call, Do, List and
-// Copy, which know requests and leave what is in the answers to their callers.
+// Operations without a method, such as the exports of lists, are called with Call, Do, List and Copy. These methods handle
+// requests and leave the decoding of the response to their callers.
 //
 // # Errors
 //
-// A refusal is a *Problem, with a stable Code; where nothing answered it is a
-// *LostError. Lost says that a call may have been done though its answer did not
-// arrive, Transient that a reading may succeed later.
+// If the server refuses a call, the error is a *Problem with a stable Code. If no response arrived, the error is a
+// *LostError. Lost reports whether a call may have been done although its response did not arrive. Transient reports
+// whether a read may succeed later.
 //
-// # What is sent again
+// # Which requests are sent again
 //
-// A call that only reads, and one that creates under an Idempotency-Key, is sent
-// again when the connection or the answer is lost, and when the server says that it
-// is busy or cannot be reached (429, 502, 503, 504): up to Config.Tries times, with
-// pauses that double from 0.5 s to 8 s, or as long as the server asks, at most 8 s.
-// Batches.Create, Devices.Create and Tokens.Create make a key of their own for each call, so
-// each is done once however often it is sent; WithKey gives one that outlives the
-// process. A secret is in the first answer alone: where that is lost, the token of
-// the second is empty. Anything else that changes is sent once: whether to send
-// it again after a loss is the caller's to decide. Where no server listens at the
-// first try, nothing is sent again.
+// A call that only reads, and a call that creates under an Idempotency-Key, is sent again if the connection or the
+// response is lost, and if the server answers that it is busy or cannot be reached (429, 502, 503, 504). It is sent at
+// most Config.Tries times. The pauses double from 0.5 s to 8 s; if the server asks for a longer pause, the client waits
+// that long, but at most 8 s.
 //
-// Events.Follow gives each event once and in order, and goes on where it was when
-// the connection is lost.
+// Batches.Create, Devices.Create and Tokens.Create make a new key for each call, so each call takes effect once even if it
+// is sent several times. WithKey sets a key that a later process can use again. Only the first response contains a secret:
+// if that response is lost, the token in the second response is empty. Any other call that changes something is sent once,
+// and the caller decides whether to send it again after a loss. If no server listens at the first try, nothing is sent
+// again.
+//
+// Events.Follow passes each event once and in order. After a lost connection it resumes at the last event that it passed.
 package operators

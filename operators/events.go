@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Event is something that was done or happened.
+// Event is an action or an occurrence that the log has recorded.
 type Event struct {
 	ID     int64  `json:"id"`
 	At     Time   `json:"at"`
@@ -28,7 +28,7 @@ type EventList struct {
 	NextPageToken string  `json:"next_page_token,omitempty"`
 }
 
-// EventFilter selects events; all that is given must match.
+// EventFilter selects the events that match all fields that are set.
 type EventFilter struct {
 	Kind   string `query:"kind" maxLength:"64"`
 	Actor  string `query:"actor" maxLength:"200"`
@@ -51,16 +51,15 @@ func (f EventFilter) query() url.Values {
 	return q
 }
 
-// Events are the calls about the log.
+// Events has the calls about the log.
 type Events struct{ client *Client }
 
-// List yields all events that match, newest first.
+// List yields all events that match the filter, newest first.
 func (c Events) List(ctx context.Context, f EventFilter) iter.Seq2[Event, error] {
 	return listed[Event](ctx, c.client, Path("events"), f.query())
 }
 
-// Follow gives each event that matches, in order and once, as it happens; see
-// Client.Follow.
+// Follow calls each for every event that matches the filter, in order and once, as the events happen; see Client.Follow.
 func (c Events) Follow(ctx context.Context, f EventFilter, at Live, each func(Event) error) error {
 	return c.client.Follow(ctx, Path("events"), f.query(), at, func(text json.RawMessage) error {
 		var e Event

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// connect finds the dispatcher as the commands do.
+// connect returns a client of the dispatcher in the environment variables that the commands use.
 func connect() *operators.Client {
 	c, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN"), Agent: "example/1"})
 	if err != nil {
@@ -19,7 +19,7 @@ func connect() *operators.Client {
 	return c
 }
 
-// A pool with two slots, and a task for each of three devices.
+// The example creates a pool with two slots, and one task for each of three devices.
 func Example() {
 	ctx := context.Background()
 	c, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN")})
@@ -47,7 +47,7 @@ func Example() {
 	// a-3 pending {"streams":4}
 }
 
-// A refusal has a code for programs, and a detail for people.
+// A refusal has a code for programs and a detail for people.
 func ExampleProblem() {
 	_, err := connect().Pools.Get(context.Background(), "nowhere")
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
@@ -56,7 +56,7 @@ func ExampleProblem() {
 	// Output: 404 not_found
 }
 
-// Fields that are not set stay as they are.
+// A patch leaves fields that are not set unchanged.
 func ExamplePools_Change() {
 	ctx, c := context.Background(), connect()
 	lease := int64(60_000)
@@ -78,7 +78,7 @@ func ExamplePools_Change() {
 	// 5 300000
 }
 
-// A program that keeps its key creates one batch, however often it runs.
+// A program that stores its key creates one batch, even if it runs several times.
 func ExampleWithKey() {
 	c := connect()
 	if _, err := c.Pools.Put(context.Background(), "keyed", operators.PoolSettings{Capacity: 1}); err != nil {
@@ -98,7 +98,7 @@ func ExampleWithKey() {
 	// Output: true
 }
 
-// Why says what a task waits for.
+// Why returns the reason why a task waits.
 func ExampleTasks_Why() {
 	ctx, c := context.Background(), connect()
 	if _, err := c.Pools.Put(ctx, "full", operators.PoolSettings{Capacity: 0}); err != nil {
@@ -121,7 +121,7 @@ func ExampleTasks_Why() {
 	// Output: pending pool_full
 }
 
-// From the first event of a pool on, until something ends the loop.
+// Follow passes events, beginning with the first event of a pool, until the function returns an error.
 func ExampleEvents_Follow() {
 	ctx, c := context.Background(), connect()
 	if _, err := c.Pools.Put(ctx, "told", operators.PoolSettings{Capacity: 1}); err != nil {

@@ -13,41 +13,41 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// Policy says how often something may start.
+// Policy limits how often something may start.
 type Policy = policy.Policy
 
 // PolicyWindow is a window of a sliding policy.
 type PolicyWindow = policy.Window
 
-// Warned are the warnings of an answer.
+// Warned contains the warnings of a response.
 type Warned struct {
 	Warnings []string `json:"warnings,omitempty" readOnly:"true" doc:"Possible mistakes in the request; it was done all the same"`
 }
 
-// Time is a time on the wire: RFC 3339, UTC, milliseconds.
+// Time is a time as the API writes it: RFC 3339, UTC, with milliseconds.
 type Time struct{ time.Time }
 
-// MarshalJSON writes it.
+// MarshalJSON returns the time as a JSON string in RFC 3339, UTC, with milliseconds.
 func (t Time) MarshalJSON() ([]byte, error) {
 	return json.Marshal(t.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
 }
 
-// Change is a field of a change (RFC 7396). The zero value leaves the field as it is.
+// Change is one field of a merge patch (RFC 7396). The zero value leaves the field as it is.
 type Change[T any] struct {
 	Said bool
-	To   *T // nil: the default
+	To   *T // nil sets the field to its default
 }
 
-// Set changes a field.
+// Set returns a Change that sets a field to a value.
 func Set[T any](to T) Change[T] { return Change[T]{Said: true, To: &to} }
 
-// Default gives a field its default.
+// Default returns a Change that sets a field to its default.
 func Default[T any]() Change[T] { return Change[T]{Said: true} }
 
-// MarshalJSON writes the value, or null.
+// MarshalJSON returns the new value, or null for the default.
 func (c Change[T]) MarshalJSON() ([]byte, error) { return json.Marshal(c.To) }
 
-// UnmarshalJSON notes that the field is there. Empty text is the same as null.
+// UnmarshalJSON records that the field is present. An empty string means the same as null.
 func (c *Change[T]) UnmarshalJSON(b []byte) error {
 	c.Said = true
 	if string(b) == `""` {
@@ -56,10 +56,10 @@ func (c *Change[T]) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &c.To)
 }
 
-// number is one in a path.
+// number returns n as text for a path.
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// numberIf is one in a query, in which 0 is none.
+// numberIf returns n as text for a query, or an empty string if n is 0.
 func numberIf(n int64) string {
 	if n == 0 {
 		return ""
@@ -67,7 +67,7 @@ func numberIf(n int64) string {
 	return number(n)
 }
 
-// Query has the values that are not empty.
+// Query returns the query parameters of the pairs (name, value) whose value is not empty.
 func Query(pairs ...string) url.Values {
 	q := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -80,9 +80,9 @@ func Query(pairs ...string) url.Values {
 
 type keyOfContext struct{}
 
-// WithKey has the call that creates something use this Idempotency-Key, 1 to 255
-// visible ASCII characters. Within 24 hours the same request with it is done once,
-// whichever process sends it. Without, each call makes a key of its own.
+// WithKey returns a context with an Idempotency-Key of 1 to 255 visible ASCII characters for a call that creates
+// something. Within 24 hours, the same request with this key takes effect once, even if several processes send it. Without
+// WithKey, each call makes a new key.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOfContext{}, key)
 }

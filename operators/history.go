@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Holding is the time for which a device held a slot.
+// Holding is a period in which a device held a slot.
 type Holding struct {
 	Slot    int    `json:"slot"`
 	Device  string `json:"device"`
@@ -20,7 +20,7 @@ type Holding struct {
 	EndedBy string `json:"ended_by" doc:"succeeded, failed, rejected, returned: its result; lapsed: its lease ended; released: an operator freed the slot at once; empty: the device holds it"`
 }
 
-// The ways in which a holding ends that are no result of its device.
+// The values of EndedBy for holdings that were not ended by a result of the device.
 const (
 	Lapsed   = "lapsed"
 	Released = "released"
@@ -32,7 +32,7 @@ type HoldingList struct {
 	NextPageToken string    `json:"next_page_token,omitempty"`
 }
 
-// HistoryFilter selects holdings; all that is given must match.
+// HistoryFilter selects the holdings that match all fields that are set.
 type HistoryFilter struct {
 	Slot  string    `query:"slot" maxLength:"11" doc:"A slot, or the first and the last of several: 17, 60-119"`
 	From  time.Time `query:"from" doc:"Those that ended then or later, or are in force"`
@@ -51,7 +51,7 @@ func timeIf(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// Series is how full a pool was, in steps of one length; the last one lasts.
+// Series is the usage of a pool over time, in steps of equal length. The last step is not over yet.
 type Series struct {
 	Pool   string        `json:"pool"`
 	From   Time          `json:"from" doc:"When the first step begins"`
@@ -60,7 +60,7 @@ type Series struct {
 	Points []SeriesPoint `json:"points" doc:"Oldest first; they begin with the pool"`
 }
 
-// SeriesPoint is one step.
+// SeriesPoint is one step of a Series.
 type SeriesPoint struct {
 	At       Time  `json:"at" doc:"When the step ends"`
 	Held     int   `json:"held" doc:"Slots held at its end"`
@@ -72,12 +72,12 @@ type SeriesPoint struct {
 	Lapsed   int64 `json:"lapsed" doc:"Of them those whose lease ended"`
 }
 
-// History yields who held the slots of a pool, those in force and the latest ends first.
+// History yields the holdings of the slots of a pool. By default, holdings in force come first, then the latest ends.
 func (c Pools) History(ctx context.Context, pool string, f HistoryFilter) iter.Seq2[Holding, error] {
 	return listed[Holding](ctx, c.client, Path("pools", pool, "history"), f.query())
 }
 
-// Series is how full a pool was in the last 1h, 24h or 7d.
+// Series returns the usage of a pool over the last 1h, 24h or 7d.
 func (c Pools) Series(ctx context.Context, pool, span string) (Series, error) {
 	return get[Series](ctx, c.client, Path("pools", pool, "series"), Query("range", span))
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// NewLease asks for a slot of a pool, for a holder of the caller.
+// NewLease is the request for a slot of a pool, for a holder of the caller.
 type NewLease struct {
 	Holder   string          `json:"holder,omitempty" maxLength:"64" doc:"Who holds the slot: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit; a holder has one lease, and gets it again when it asks again. Default: one is made"`
 	LeaseMS  int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"How long it may be held without a renewal. Default: as the pool says"`
@@ -25,7 +25,7 @@ const (
 	LeaseWaiting = "waiting"
 )
 
-// Lease is the right of a caller's holder to a slot, or its position in line.
+// Lease is a slot that is held for a holder of a caller, or the holder's position in the queue.
 type Lease struct {
 	State  string `json:"state" enum:"held,waiting"`
 	Lease  int64  `json:"lease" doc:"Its number: that of the task that it is"`
@@ -45,12 +45,13 @@ type Lease struct {
 	Detail   string          `json:"detail,omitempty" doc:"Of the reason, for people"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 
-	// Until when the slot may be used, by the clock of this process: counted from before the request
-	// was sent. Set by Acquire, Wait and Renew.
+	// Ends is the time until which the slot may be used, by the clock of this process. It is computed from a time before
+	// the request was sent. Acquire, Wait and Renew set it.
 	Ends time.Time `json:"-"`
 }
 
-// CallerOf is the caller and its holder that a device of the API stands for; empty: it is a device.
+// CallerOf returns the names of the caller and its holder if the API shows a lease as this device. It returns an empty
+// string for a real device.
 func CallerOf(device string) string {
 	if name, is := strings.CutPrefix(device, "@"); is {
 		return name
@@ -58,7 +59,7 @@ func CallerOf(device string) string {
 	return ""
 }
 
-// LeaseRefusal says why there is no slot.
+// LeaseRefusal has the reason why there is no slot.
 type LeaseRefusal struct {
 	Reason         string `json:"reason,omitempty" doc:"Why a lease waits: a code of why; or why it is lost: ended, reaped, released, stale, or why its holder is to stop"`
 	Position       *int   `json:"position,omitempty" doc:"Of those who wait; 1 is next"`
@@ -72,18 +73,19 @@ type LeaseList struct {
 	NextPageToken string  `json:"next_page_token,omitempty"`
 }
 
-// LeaseRenewal extends a lease.
+// LeaseRenewal is the request to extend a lease.
 type LeaseRenewal struct {
 	Token   int64 `json:"token" minimum:"1" maximum:"9007199254740991"`
 	LeaseMS int64 `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Another length from now on, unless the lease ends later already. Default: as before"`
 }
 
-// Leases are the calls about slots that callers hold.
+// Leases has the calls about slots that callers hold.
 type Leases struct{ client *Client }
 
-// Acquire asks for a slot. It waits in line for it: the server as long as wait says and it
-// allows, then the answer says so and the same is to be asked again. Without wait a pool without a slot is a
-// *Problem with the code no_slot, and nothing is left behind.
+// Acquire asks for a slot. The server keeps the request waiting in the queue for at most wait, and for at most as long as
+// it allows. If there is no slot at that time, the Lease has the state waiting, and the caller must send the same request
+// again. If wait is 0 and the pool has no free slot, the error is a *Problem with the code no_slot, and the holder does
+// not enter the queue.
 func (c Leases) Acquire(ctx context.Context, pool string, l NewLease, wait time.Duration) (Lease, error) {
 	r := Request{Method: http.MethodPost, Path: Path("pools", pool, "leases"), Body: l}
 	if wait > 0 {
@@ -92,7 +94,7 @@ func (c Leases) Acquire(ctx context.Context, pool string, l NewLease, wait time.
 	return c.timed(ctx, r)
 }
 
-// timed is an answer that says until when its slot may be used.
+// timed sends a request for a lease and computes the field Ends of the response.
 func (c Leases) timed(ctx context.Context, r Request) (Lease, error) {
 	var got Lease
 	asked := time.Now()
@@ -102,15 +104,15 @@ func (c Leases) timed(ctx context.Context, r Request) (Lease, error) {
 }
 
 const (
-	firstWait   = time.Second      // of the first request: then the position is known
-	longestWait = 25 * time.Second // of one request: proxies end those that take longer
-	patience    = 10 * time.Second // with a server that is late
+	firstWait   = time.Second      // wait of the first request: its response has the position
+	longestWait = 25 * time.Second // wait of each later request: proxies close requests that take longer
+	patience    = 10 * time.Second // time for a late response, in addition to the wait
 )
 
-// Wait acquires a slot within a time. told is given each answer without a slot, or why there is none
-// (nil: nobody is). A request whose answer was lost is sent again: its holder has one lease. Without a
-// slot the position in line is given up, and the last answer is returned. A slot that its holder is asked
-// to give back is none: a *Problem with the code lease_lost, and cancel.
+// Wait acquires a slot within a time. It calls told, unless told is nil, with each response without a slot, and with each
+// error after which it continues. A request whose response was lost is sent again: a holder has only one lease. If Wait
+// gets no slot, it gives the position in the queue up and returns the last response. A slot that its holder must give back
+// does not count as a slot: the error is a *Problem with the code lease_lost, and Cancel is set.
 func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.Duration, told func(Lease, error)) (last Lease, err error) {
 	if l.Holder == "" {
 		l.Holder = strings.ToLower(rand.Text())
@@ -138,14 +140,14 @@ func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.D
 	}
 }
 
-// inLine is a holder that waits.
+// inLine is the state of a holder that waits for a slot.
 type inLine struct {
 	pool string
-	last Lease // answer
-	lost bool  // an answer was: it may hold or wait, and not know it
+	last Lease // last response
+	lost bool  // a response was lost: the holder may hold a slot or wait, although no response reports it
 }
 
-// heard takes an answer. over: it is of no use to ask again.
+// heard processes one response. over is true if another request is pointless.
 func (w *inLine) heard(ctx context.Context, got Lease, err error) (over bool, failed error) {
 	switch {
 	case err == nil && got.State == LeaseHeld && got.Cancel != "":
@@ -163,7 +165,7 @@ func (w *inLine) heard(ctx context.Context, got Lease, err error) (over bool, fa
 	return false, nil
 }
 
-// stopped is a slot that its holder is asked to give back, as the renewal of its lease says it.
+// stopped returns the error for a slot that its holder must give back; it equals the server's error for a renewal.
 func stopped(pool string, l Lease) error {
 	return &Problem{
 		Title: http.StatusText(http.StatusConflict), Status: http.StatusConflict, Code: "lease_lost", Cancel: l.Cancel,
@@ -171,7 +173,8 @@ func stopped(pool string, l Lease) error {
 	}
 }
 
-// acquireWithin takes a server that does not answer for one whose answer was lost.
+// acquireWithin is Acquire with a time limit. If the server does not answer in time, the error is a *LostError, as if the
+// response was lost.
 func (c Leases) acquireWithin(ctx context.Context, pool string, l NewLease, wait time.Duration) (Lease, error) {
 	limited, cancel := context.WithTimeout(ctx, wait+patience)
 	defer cancel()
@@ -182,7 +185,8 @@ func (c Leases) acquireWithin(ctx context.Context, pool string, l NewLease, wait
 	return got, err
 }
 
-// giveUp leaves the line, also when ctx is over. A slot that was granted meanwhile is given back.
+// giveUp removes the holder from the queue, even if ctx has ended. If a slot was granted in the meantime, giveUp releases
+// it.
 func (c Leases) giveUp(ctx context.Context, pool, holder string, lease int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
@@ -199,22 +203,22 @@ func (c Leases) giveUp(ctx context.Context, pool, holder string, lease int64) er
 	return c.Release(ctx, pool, got.Lease, got.Token)
 }
 
-// List yields the open leases of a pool, by their holders; of a caller its own.
+// List yields the open leases of a pool, ordered by holder. A caller gets only its own leases.
 func (c Leases) List(ctx context.Context, pool string) iter.Seq2[Lease, error] {
 	return listed[Lease](ctx, c.client, Path("pools", pool, "leases"), nil)
 }
 
-// Get reads an open lease.
+// Get returns an open lease.
 func (c Leases) Get(ctx context.Context, pool string, lease int64) (Lease, error) {
 	return get[Lease](ctx, c.client, leasePath(pool, lease), nil)
 }
 
-// Renew extends a lease that is held. One that is lost is a *Problem with the code lease_lost.
+// Renew extends a lease that is held. If the lease is lost, the error is a *Problem with the code lease_lost.
 func (c Leases) Renew(ctx context.Context, pool string, lease int64, r LeaseRenewal) (Lease, error) {
 	return c.timed(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, lease, "renew"), Body: r})
 }
 
-// Release gives the slot of a lease back; without a token it ends the waiting for one.
+// Release gives the slot of a lease back. If token is 0, it removes a waiting lease from the queue.
 func (c Leases) Release(ctx context.Context, pool string, lease, token int64) error {
 	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: leasePath(pool, lease), Query: Query("token", numberIf(token))}, nil)
 }

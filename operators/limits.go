@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// LimitSet has policies by which programs limit what they do.
+// LimitSet has policies with which programs limit what they do.
 type LimitSet struct {
 	Name    string   `json:"name" readOnly:"true"`
 	Limits  []Policy `json:"limits" doc:"How often something may be done; per is facts.NAME"`
@@ -17,7 +17,7 @@ type LimitSet struct {
 	Updated Time     `json:"updated_at" readOnly:"true"`
 }
 
-// LimitSetSettings are all that an operator decides of a limit set.
+// LimitSetSettings has all settings of a limit set that an operator can set.
 type LimitSetSettings struct {
 	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"All of them, at most 16; none: everything is allowed"`
 }
@@ -28,19 +28,19 @@ type LimitSetList struct {
 	NextPageToken string     `json:"next_page_token,omitempty"`
 }
 
-// Take asks a limit set whether something may be done, and counts it if so.
+// Take asks whether a limit set allows something, and counts it if it is allowed.
 type Take struct {
 	ID    string            `json:"id,omitempty" maxLength:"128" doc:"Chosen by the caller: sent again within 10 minutes with the same facts and cost it is counted once. Needed to give something back"`
 	Facts map[string]string `json:"facts,omitempty" doc:"What the policies count by, at most 32; names of 1 to 64 bytes, values of at most 1 KiB. Numbers, true and false are taken as their text"`
 	Cost  int64             `json:"cost,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"How much of each maximum it uses"`
 }
 
-// Takes are several, each of which stands alone.
+// Takes has several takes, which are decided independently.
 type Takes struct {
 	Takes []Take `json:"takes" minItems:"1" maxItems:"100"`
 }
 
-// Taken is what a limit set says to a Take.
+// Taken is the response of a limit set to a Take.
 type Taken struct {
 	Allowed      bool            `json:"allowed" doc:"false: nothing was counted"`
 	Cost         int64           `json:"cost"`
@@ -52,7 +52,7 @@ type Taken struct {
 	Unchecked    bool            `json:"unchecked" doc:"Redis did not answer: allowed is what on_error of the policies says"`
 }
 
-// LimitStanding is how the subject of a take stands to a policy. Of sliding it is the window
+// LimitStanding is the usage of one policy by the subject of a take. If the policy has sliding windows, it is the window
 // with the least remaining.
 type LimitStanding struct {
 	Policy    string `json:"policy"`
@@ -62,17 +62,17 @@ type LimitStanding struct {
 	ResetMS   int64  `json:"reset_ms" doc:"Until some of what is used ends; of fixed and calendar all of it. 0: nothing is used"`
 }
 
-// TakenList are the answers to Takes, in their order.
+// TakenList has the responses to Takes, in the same order.
 type TakenList struct {
 	Takes []Taken `json:"takes"`
 }
 
-// Returned is how much of a take was given back by now.
+// Returned has the total amount of a take that has been returned so far.
 type Returned struct {
 	Returned int64 `json:"returned" doc:"In all: sent again it gives back nothing more. 0: the id is not known any more, or was of other facts"`
 }
 
-// LimitSets are the calls about limit sets.
+// LimitSets has the calls about limit sets.
 type LimitSets struct{ client *Client }
 
 // List yields all limit sets by name.
@@ -80,7 +80,7 @@ func (c LimitSets) List(ctx context.Context) iter.Seq2[LimitSet, error] {
 	return listed[LimitSet](ctx, c.client, Path("limits"), nil)
 }
 
-// Get reads a limit set.
+// Get returns a limit set.
 func (c LimitSets) Get(ctx context.Context, name string) (LimitSet, error) {
 	return get[LimitSet](ctx, c.client, Path("limits", name), nil)
 }
@@ -95,13 +95,13 @@ func (c LimitSets) Delete(ctx context.Context, name string) error {
 	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("limits", name)}, nil)
 }
 
-// Take asks whether something may be done, and counts it if so. One with an ID is sent again
-// when its answer is lost, and counted once.
+// Take asks whether something may be done, and counts it if it is allowed. A take with an ID is sent again if its response
+// is lost; it is counted once.
 func (c LimitSets) Take(ctx context.Context, set string, t Take) (Taken, error) {
 	return do[Taken](ctx, c.client, taking(set, "take", t, t.ID != ""))
 }
 
-// TakeEach is Take for up to 100, each of which stands alone.
+// TakeEach is Take for at most 100 takes, which are decided independently.
 func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Taken, error) {
 	again := true
 	for _, t := range takes {
@@ -111,13 +111,13 @@ func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Ta
 	return answer.Takes, err
 }
 
-// Peek says what Take would, and counts nothing.
+// Peek returns the response that Take would return, and counts nothing.
 func (c LimitSets) Peek(ctx context.Context, set string, t Take) (Taken, error) {
 	return do[Taken](ctx, c.client, taking(set, "peek", t, true))
 }
 
-// Return gives back so much of the take of that ID and those facts. It says how much was given
-// back by now.
+// Return gives the amount t.Cost back, from the take with the same ID and facts. It returns the total amount of that take
+// which has been given back so far.
 func (c LimitSets) Return(ctx context.Context, set string, t Take) (int64, error) {
 	answer, err := do[Returned](ctx, c.client, taking(set, "return", t, true))
 	return answer.Returned, err
@@ -127,13 +127,13 @@ func taking(set, verb string, body any, again bool) Request {
 	return Request{Method: http.MethodPost, Path: Path("limits", set, verb), Body: body, Again: again}
 }
 
-// HighestUse are the subjects that used most of the policies of a set, 1 to 100 of them.
+// HighestUse returns the subjects with the highest usage of the policies of a set. most (1 to 100) limits their number.
 func (c LimitSets) HighestUse(ctx context.Context, set string, most int) ([]PolicyUse, error) {
 	usage, err := get[Usage](ctx, c.client, Path("limits", set, "usage"), Query("limit", strconv.Itoa(most)))
 	return usage.Highest, err
 }
 
-// UseOf is how much the subject of the facts used of each policy.
+// UseOf returns the usage of each policy by the subject of the facts.
 func (c LimitSets) UseOf(ctx context.Context, set string, facts map[string]string) ([]PolicyUse, error) {
 	query := url.Values{}
 	for name, value := range facts {

@@ -18,12 +18,12 @@ import (
 	"time"
 )
 
-// maxPage is the largest page that the server gives.
+// maxPage is the largest page size that the server accepts.
 const maxPage = 1000
 
-// List yields the entries of a list, page by page, at most limit (0: all). more
-// says, when it is through, that there are others behind the limit. The member
-// of the answer has the name of the path's end.
+// List yields the entries of a list, page by page. It yields at most limit entries; if limit is 0, there is no limit. When
+// the iteration has ended, more reports whether the list has entries beyond the limit. In the response, the entries are in
+// the member that has the name of the last segment of the path.
 func (c *Client) List(ctx context.Context, list string, query url.Values, limit int) (entries iter.Seq2[json.RawMessage, error], more *bool) {
 	more = new(bool)
 	return func(yield func(json.RawMessage, error) bool) {
@@ -56,7 +56,7 @@ func (c *Client) List(ctx context.Context, list string, query url.Values, limit 
 	}, more
 }
 
-// pageSize asks for one more than is wanted, to know whether there is more.
+// pageSize returns a page size of one more entry than is left, so that List learns whether there are more entries.
 func pageSize(left, limit int) int {
 	if limit == 0 {
 		return maxPage
@@ -83,23 +83,23 @@ func (c *Client) page(ctx context.Context, list string, query url.Values) (entri
 }
 
 const (
-	maxEvent  = 1 << 20          // bytes of a line
-	reconnect = time.Second      // after a stream ended
-	silence   = 45 * time.Second // the server gives a sign of life every 15 s
+	maxEvent  = 1 << 20          // maximum length of a line, in bytes
+	reconnect = time.Second      // first pause after a stream has ended
+	silence   = 45 * time.Second // maximum time without any data; the server sends a heartbeat every 15 s
 )
 
-// Live is where a reader of a live list is.
+// Live is the position of a reader of a live list.
 type Live struct {
-	Last string // id of what was read last; empty: from now on
-	// Connected is told of each connection, once the server has said where the
-	// stream begins; nil: nobody.
+	Last string // id of the last entry that was read; empty means that the reader begins with new entries
+	// Connected is called once for each connection, after the server has sent the id at which the stream begins. It may be
+	// nil.
 	Connected func()
 }
 
 var errSilent = errors.New("no sign of life for " + silence.String())
 
-// Follow reads a live list until ctx ends, each returns an error, or the server
-// refuses. When the connection is lost it goes on where it was.
+// Follow reads a live list until ctx ends, each returns an error, or the server refuses. After a lost connection it
+// connects again and resumes after the last entry that was read.
 func (c *Client) Follow(ctx context.Context, path string, query url.Values, at Live, each func(json.RawMessage) error) error {
 	pause := reconnect
 	for {
@@ -112,7 +112,7 @@ func (c *Client) Follow(ctx context.Context, path string, query url.Values, at L
 			return err
 		}
 		if lost, ok := errors.AsType[*LostError](err); ok && !lost.Reached && at.Last == "" {
-			return err // there was no server to begin with
+			return err // the first try already found no server
 		}
 		if at.Last != before {
 			pause = reconnect
@@ -150,9 +150,8 @@ func (c *Client) follow(ctx context.Context, path string, query url.Values, at *
 	return err
 }
 
-// read takes the fields id and data of a stream (one line each, as the server
-// writes them). An event counts with the empty line behind it: one that was cut
-// off comes again.
+// read parses the fields id and data of an event stream; the server writes each of them in one line. An event counts only
+// after the empty line that follows it: an event that was cut off is sent again.
 func (c *Client) read(body io.Reader, alive func(), at *Live, each func(json.RawMessage) error) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxEvent)

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/app"
 )
 
-// TestMain runs the tests and the examples beside a dispatcher, which they find as
-// the commands do.
+// TestMain runs the tests and the examples against a dispatcher. They find its address in the same environment variables
+// as the commands.
 func TestMain(m *testing.M) {
 	code, err := withDispatcher(m.Run)
 	if err != nil {

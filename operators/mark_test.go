@@ -7,7 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// A mark is in trouble where it may mislead a report of its own device, not where others are behind.
+// A mark is reported as trouble only if it can mislead a report of its own device, not if the marks of other devices are
+// outdated.
 func TestTroubleOfAMark(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

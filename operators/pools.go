@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Pool is a pool as its settings say.
+// Pool has the settings of a pool, and when they were changed.
 type Pool struct {
 	Name        string   `json:"name" readOnly:"true"`
 	Capacity    int      `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
@@ -29,7 +29,7 @@ type Pool struct {
 	Updated     Time     `json:"updated_at" readOnly:"true"`
 }
 
-// PoolState is a pool and how it is now, in one reading.
+// PoolState is a pool and its current state, from one snapshot.
 type PoolState struct {
 	Pool
 
@@ -39,7 +39,7 @@ type PoolState struct {
 	PoolTrouble
 }
 
-// PoolTrouble is what is wrong with a pool, by the counts that are kept.
+// PoolTrouble reports the problems of a pool, computed from the stored counts.
 type PoolTrouble struct {
 	Pending int64    `json:"pending_tasks" readOnly:"true" doc:"Tasks that wait, whatever for; not those that run"`
 	Trouble []string `json:"trouble" readOnly:"true" enum:"over_capacity,stalled,paused,no_slots,closed" doc:"What is wrong with the pool, worst first; empty: nothing that is known"`
@@ -47,17 +47,17 @@ type PoolTrouble struct {
 
 // The kinds of trouble that a pool can have.
 const (
-	OverCapacity = "over_capacity" // more is held than the capacity, after that was lowered
-	Stalled      = "stalled"       // for 10 min slots were free, its oldest waiting task could start by its batch and windows, and nothing was granted
-	Paused       = "paused"        // with tasks that wait
-	NoSlots      = "no_slots"      // its capacity is 0, with tasks that wait
-	Closed       = "closed"        // its windows are, with tasks that wait
+	OverCapacity = "over_capacity" // more slots are held than the capacity, because the capacity was lowered
+	Stalled      = "stalled"       // no grant for 10 min, although slots are free and batch and windows allow the oldest waiting task to start
+	Paused       = "paused"        // the pool is paused and has waiting tasks
+	NoSlots      = "no_slots"      // the capacity is 0 and the pool has waiting tasks
+	Closed       = "closed"        // the windows are closed and the pool has waiting tasks
 )
 
-// PoolTroubles are all of them, worst first.
+// PoolTroubles returns all kinds of trouble, worst first.
 func PoolTroubles() []string { return []string{OverCapacity, Stalled, Paused, NoSlots, Closed} }
 
-// PoolFilter selects pools, and says which come first.
+// PoolFilter selects pools and sets their order.
 type PoolFilter struct {
 	Name string `query:"name" maxLength:"64" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of their names; upper and lower case are the same"`
 	Sort string `query:"sort" enum:"name,held,waiting,trouble" default:"name" doc:"By name; or first those with the largest share of their slots held, with the most tasks that wait, or with the worst trouble"`
@@ -72,7 +72,7 @@ func (f PoolFilter) query() url.Values {
 	return q
 }
 
-// PoolTotals are all pools together, in one reading.
+// PoolTotals has the sums over all pools, from one snapshot.
 type PoolTotals struct {
 	Pools    int   `json:"pools"`
 	Capacity int64 `json:"capacity"`
@@ -93,8 +93,7 @@ type PoolList struct {
 	NextPageToken string      `json:"next_page_token,omitempty"`
 }
 
-// PoolSettings are all that an operator decides of a pool. There is no default
-// capacity.
+// PoolSettings has all settings of a pool that an operator can set. Capacity has no default.
 type PoolSettings struct {
 	Capacity  int      `json:"capacity" minimum:"0" maximum:"10000"`
 	LeaseMS   *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
@@ -116,7 +115,7 @@ type PoolPatch struct {
 	Limits    Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"All of them; null or none: as often as there are slots"`
 }
 
-// Window is when tasks may start, again and again.
+// Window is a recurring period in which tasks may start.
 type Window struct {
 	Cron     string `json:"cron" doc:"Minute, hour, day of month, month, day of week"`
 	Duration string `json:"duration" doc:"Open for that long after each firing: 4h, 90m; 1m to 168h"`
@@ -128,7 +127,7 @@ type PauseReason struct {
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Shown where somebody asks why nothing runs"`
 }
 
-// Slots are the slots of a pool, in one reading.
+// Slots has the slots of a pool, from one snapshot.
 type Slots struct {
 	Pool     string `json:"pool"`
 	Capacity int    `json:"capacity"`
@@ -139,7 +138,7 @@ type Slots struct {
 	Slots    []Slot `json:"slots" doc:"All of 0..capacity-1, and higher ones still held after the capacity was lowered"`
 }
 
-// Slot is one of them.
+// Slot is one slot of a pool.
 type Slot struct {
 	Slot       int    `json:"slot"`
 	State      string `json:"state" enum:"free,held,reserved"`
@@ -153,14 +152,14 @@ type Slot struct {
 	Cancel     string `json:"cancel,omitempty" doc:"Why the device is asked to stop"`
 }
 
-// Release takes a slot back from its holder.
+// Release is the request to take a slot back from its holder.
 type Release struct {
 	Reason string `json:"reason" minLength:"1" maxLength:"500" doc:"For the audit log"`
 	Now    bool   `json:"now,omitempty" doc:"true: at once, though the device may go on until its lease ends"`
 	Token  int64  `json:"token,omitempty" minimum:"1" maximum:"9007199254740991" doc:"Of the grant that is meant; else whichever holds the slot"`
 }
 
-// GrantCheck says whether a grant is in force.
+// GrantCheck reports whether a grant is in force.
 type GrantCheck struct {
 	Alive   bool   `json:"alive" doc:"The grant is in force"`
 	Device  string `json:"device,omitempty"`
@@ -168,32 +167,32 @@ type GrantCheck struct {
 	LeaseMS int64  `json:"lease_ms" doc:"Until its lease ends; 0: not alive"`
 }
 
-// LimitedSubject is a subject that policies refused.
+// LimitedSubject is a subject whose starts were refused by a policy.
 type LimitedSubject struct {
 	Policy  string `json:"policy"`
 	Subject string `json:"subject" doc:"The subject that is counted; values of a payload only as a digest, unless the policy reveals them"`
 	Times   int64  `json:"times" doc:"Refusals in this hour of UTC and the one before; of rare ones too high at most"`
 }
 
-// LimitedList are those that were refused most.
+// LimitedList has the subjects with the most refusals.
 type LimitedList struct {
 	Limited []LimitedSubject `json:"limited"`
 }
 
-// Pools are the calls about pools, their slots and grants.
+// Pools has the calls about pools, their slots and grants.
 type Pools struct{ client *Client }
 
-// List yields all pools that match, in the order of the filter.
+// List yields all pools that match the filter, in the order of its field Sort.
 func (c Pools) List(ctx context.Context, f PoolFilter) iter.Seq2[PoolState, error] {
 	return listed[PoolState](ctx, c.client, Path("pools"), f.query())
 }
 
-// Totals adds up all pools.
+// Totals returns the sums over all pools.
 func (c Pools) Totals(ctx context.Context) (PoolTotals, error) {
 	return get[PoolTotals](ctx, c.client, Path("totals"), nil)
 }
 
-// Get reads a pool.
+// Get returns a pool.
 func (c Pools) Get(ctx context.Context, name string) (Pool, error) {
 	return get[Pool](ctx, c.client, Path("pools", name), nil)
 }
@@ -208,12 +207,12 @@ func (c Pools) Change(ctx context.Context, name string, p PoolPatch) (PoolChange
 	return send[PoolChanged](ctx, c.client, http.MethodPatch, Path("pools", name), p)
 }
 
-// Delete deletes a pool of which nothing is open.
+// Delete deletes a pool that has no open task.
 func (c Pools) Delete(ctx context.Context, name string) error {
 	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("pools", name)}, nil)
 }
 
-// Pause lets nothing more of a pool start; what runs goes on.
+// Pause prevents new starts in a pool; running tasks continue.
 func (c Pools) Pause(ctx context.Context, name, reason string) (Pool, error) {
 	return send[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "pause"), PauseReason{reason})
 }
@@ -223,19 +222,19 @@ func (c Pools) Resume(ctx context.Context, name string) (Pool, error) {
 	return send[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "resume"), nil)
 }
 
-// Slots reads the holders of the slots of a pool.
+// Slots returns the slots of a pool and their holders.
 func (c Pools) Slots(ctx context.Context, pool string) (Slots, error) {
 	return get[Slots](ctx, c.client, Path("pools", pool, "slots"), nil)
 }
 
-// Waiting says what the tasks of a pool wait for, how many for what: of more than sample
-// (0: 500) by a sample of so many.
+// Waiting counts the waiting tasks of a pool by reason. If more than sample tasks wait, it evaluates only this
+// number of tasks. If sample is 0, the number is 500.
 func (c Pools) Waiting(ctx context.Context, pool string, sample int) (Waiting, error) {
 	return get[Waiting](ctx, c.client, Path("pools", pool, "waiting"), Query("sample", numberIf(int64(sample))))
 }
 
-// WaitingTasks yields the tasks of a pool that wait, by batch and in its order, each with the
-// first reason why; with a code only those that wait for that.
+// WaitingTasks yields the waiting tasks of a pool by batch, in the order of the batch, each with the first reason why it
+// waits. If code is not empty, it yields only tasks whose first reason has this code.
 func (c Pools) WaitingTasks(ctx context.Context, pool, code string) iter.Seq2[WaitingTask, error] {
 	return listed[WaitingTask](ctx, c.client, Path("pools", pool, "waiting", "tasks"), Query("code", code))
 }
@@ -245,14 +244,13 @@ func (c Pools) ReleaseSlot(ctx context.Context, pool string, slot int, r Release
 	return send[Slot](ctx, c.client, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), r)
 }
 
-// CheckGrant says, for the external system, whether a grant is in force. A
-// token of the role verifier is enough.
+// CheckGrant returns, for an external system, whether a grant is in force. A token with the role verifier suffices.
 func (c Pools) CheckGrant(ctx context.Context, pool string, token int64) (GrantCheck, error) {
 	return get[GrantCheck](ctx, c.client, Path("pools", pool, "grants", number(token)), nil)
 }
 
-// Limited are the subjects that the policies of a pool, its batches and profiles
-// refused most, 1 to 200 of them.
+// Limited returns the subjects that the policies of a pool, its batches and its profiles refused most often. most (1 to
+// 200) limits their number.
 func (c Pools) Limited(ctx context.Context, pool string, most int) ([]LimitedSubject, error) {
 	list, err := get[LimitedList](ctx, c.client, Path("pools", pool, "limited"), Query("limit", strconv.Itoa(most)))
 	return list.Limited, err

@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// maxProblem bounds what is read of an error's body.
+// maxProblem is the maximum number of bytes that are read of an error's body.
 const maxProblem = 64 << 10
 
-// Problem is a refusal of the server (RFC 9457). Code is stable and meant for
-// programs; Detail is for people.
+// Problem is a refusal by the server (RFC 9457). Code is stable and meant for programs; Detail is for people.
 type Problem struct { //nolint:errname // the word of RFC 9457, and its name in the contract
 	Type          string         `json:"type,omitempty" doc:"Always about:blank: the code tells problems apart"`
 	Title         string         `json:"title" doc:"The HTTP status in words"`
@@ -27,12 +26,12 @@ type Problem struct { //nolint:errname // the word of RFC 9457, and its name in 
 	Errors        []ProblemField `json:"errors,omitempty" doc:"One entry for each bad field"`
 	Server        string         `json:"server,omitempty" doc:"Of unavailable: the server that does not answer, or not in time: postgres (in dev: SQLite) or redis"`
 
-	LeaseRefusal        // of no_slot and lease_lost
+	LeaseRefusal        // set for the codes no_slot and lease_lost
 	Cancel       string `json:"cancel,omitempty" doc:"Of lease_lost: the slot is held still, and its holder is to give it back, for this reason"`
 
-	Method string        `json:"-"` // of the request
+	Method string        `json:"-"` // method of the refused request
 	Path   string        `json:"-"`
-	After  time.Duration `json:"-"` // that the server asks to wait; 0: not said
+	After  time.Duration `json:"-"` // the pause that the server asks for; 0 means that it asks for none
 }
 
 // ProblemField is one bad field of a request.
@@ -41,7 +40,7 @@ type ProblemField struct {
 	Detail string `json:"detail"`
 }
 
-// Error is the detail for people, with the code.
+// Error returns the detail for people, followed by the code.
 func (p *Problem) Error() string {
 	if p.Code == "" {
 		return fmt.Sprintf("%s %s: HTTP %d, and not in the words of a dispatcher", p.Method, p.Path, p.Status)
@@ -49,13 +48,13 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%s (%s)", cmp.Or(p.Detail, http.StatusText(p.Status)), p.Code)
 }
 
-// Refused says that the server refused something with that status.
+// Refused reports whether err is a refusal by the server with this HTTP status.
 func Refused(err error, status int) bool {
 	p, ok := errors.AsType[*Problem](err)
 	return ok && p.Status == status
 }
 
-// transient says whether the same may well succeed when it is sent again.
+// transient reports whether the same request may succeed if it is sent again.
 func (p *Problem) transient() bool {
 	switch p.Status {
 	case http.StatusServiceUnavailable, http.StatusBadGateway, http.StatusGatewayTimeout, http.StatusTooManyRequests:
@@ -77,32 +76,32 @@ func problemOf(r *http.Response) *Problem {
 	return p
 }
 
-// A request is sent again after a pause that doubles, up to longestPause.
+// The pause before a request is sent again doubles each time, from firstPause up to longestPause.
 const (
 	defaultTries = 6
 	firstPause   = 500 * time.Millisecond
 	longestPause = 8 * time.Second
 )
 
-// LostError says that there is no answer.
+// LostError is the error of a request without a complete response.
 type LostError struct {
-	URL     string // of the server
+	URL     string // address of the server
 	Err     error
-	Reached bool // there was a connection: the server may have done what was asked
-	Reads   bool // what was asked changes nothing
+	Reached bool // there was a connection, so the server may have executed the request
+	Reads   bool // the request changes nothing
 }
 
-// Error names the server, and why.
+// Error returns the address of the server and the cause.
 func (e *LostError) Error() string { return "no answer from " + e.URL + ": " + e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// brokenError ends a download of which a part has been written.
+// brokenError ends a download that stopped after a part of it was written.
 type brokenError struct{ error }
 
-// again sends what may be sent again until it is answered: what only reads,
-// and what the server does once, by a key or by itself.
+// again calls send until there is a final response, if the request may be sent again: if it only reads, or if the server
+// executes it only once, because of its key or of the operation (Request.Again). Any other request is sent once.
 func (c *Client) again(ctx context.Context, r Request, send func() error) error {
 	tries := c.config.Tries
 	if tries == 0 {
@@ -128,8 +127,8 @@ func (c *Client) again(ctx context.Context, r Request, send func() error) error 
 	}
 }
 
-// sendAgain says whether and when. Where no server is at the first try, there
-// is none; later it may be starting again.
+// sendAgain returns the pause before the next try, and whether there is one. If the first try reached no server, there is
+// no next try; if a later try reached none, the server may be restarting.
 func sendAgain(err error, pause time.Duration, n int) (time.Duration, bool) {
 	if lost, ok := errors.AsType[*LostError](err); ok {
 		return pause, lost.Reached || n > 1
@@ -140,8 +139,8 @@ func sendAgain(err error, pause time.Duration, n int) (time.Duration, bool) {
 	return 0, false
 }
 
-// Lost says that the server may have done what was asked, and its answer, or a
-// part of it, did not arrive.
+// Lost reports whether the server may have executed the request although its response, or a part of the response, did not
+// arrive.
 func Lost(err error) bool {
 	if _, ok := errors.AsType[*brokenError](err); ok {
 		return true
@@ -150,7 +149,7 @@ func Lost(err error) bool {
 	return ok && lost.Reached
 }
 
-// Transient says whether a reading that failed so may succeed later.
+// Transient reports whether a read that failed with err may succeed later.
 func Transient(err error) bool {
 	if _, ok := errors.AsType[*LostError](err); ok {
 		return true
@@ -159,7 +158,7 @@ func Transient(err error) bool {
 	return ok && p.transient()
 }
 
-// Pause waits, or returns why it does not.
+// Pause waits for d. If ctx ends earlier, it returns the error of ctx.
 func Pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ResultQuery says which results of a batch are listed, and what is summed up.
+// ResultQuery selects the results of a batch and what their summary contains.
 type ResultQuery struct {
 	State     string    `query:"state" enum:"succeeded,failed,timed_out,cancelled,expired,suppressed" doc:"Default: all that have ended"`
 	Fields    []string  `query:"fields" doc:"Of the outputs, at most 50: net.rtt is the member rtt of the object net, . an output that is no object. Default: outputs as they came"`
@@ -20,7 +20,7 @@ type ResultQuery struct {
 	Sample    int       `query:"sample" minimum:"1" maximum:"50000" default:"10000" doc:"Results that the summary looks at; 1000 at most without aggregate and by_tag"`
 }
 
-// Values are the query of an address.
+// Values returns the query parameters of q.
 func (q ResultQuery) Values() url.Values {
 	sample := ""
 	if q.Sample != 0 {
@@ -29,14 +29,14 @@ func (q ResultQuery) Values() url.Values {
 	return Query("state", q.State, "fields", strings.Join(q.Fields, ","), "aggregate", q.Aggregate, "by_tag", q.ByTag, "since", timeIf(q.Since), "until", timeIf(q.Until), "sample", sample)
 }
 
-// Results are a page of the results of a batch.
+// Results is a page of the results of a batch.
 type Results struct {
 	Results       []Result       `json:"results"`
 	Summary       *ResultSummary `json:"summary,omitempty" doc:"With the first page only"`
 	NextPageToken string         `json:"next_page_token,omitempty"`
 }
 
-// Result is what became of a task that ended.
+// Result is the result of a task that has ended.
 type Result struct {
 	Task     int64           `json:"task"`
 	Device   string          `json:"device"`
@@ -48,7 +48,7 @@ type Result struct {
 	Dropped  bool            `json:"output_dropped,omitempty" doc:"As of the task"`
 }
 
-// ResultSummary is about all results of the query, or a sample of them.
+// ResultSummary summarizes all results of the query, or a sample of them.
 type ResultSummary struct {
 	Progress      []BatchProgress `json:"progress" doc:"Of the whole batch, at most 102: its beginning, and the last change in each of 100 spans; the last is now, or the last end of a batch that has ended"`
 	Errors        []ErrorCount    `json:"errors" doc:"The 20 most frequent ones of the tasks of the batch that failed or timed out, between since and until"`
@@ -63,7 +63,7 @@ type ResultSummary struct {
 	ByTagRest     *TagCount       `json:"by_tag_rest,omitempty" doc:"All other values together"`
 }
 
-// BatchProgress is how much of a batch had ended at a moment.
+// BatchProgress is the number of tasks of a batch that had ended at one time.
 type BatchProgress struct {
 	At            Time    `json:"at"`
 	Ended         int64   `json:"ended"`
@@ -71,7 +71,7 @@ type BatchProgress struct {
 	RatePerMinute float64 `json:"rate_per_minute" doc:"Since the moment before, or over 5 s if that is longer; below 0 where tasks were retried"`
 }
 
-// ErrorCount is an error and how many tasks ended with it.
+// ErrorCount is an error and the number of tasks that ended with it.
 type ErrorCount struct {
 	Error string `json:"error" doc:"Its first 200 characters"`
 	Tasks int64  `json:"tasks"`
@@ -84,7 +84,7 @@ type OutputField struct {
 	Tasks int64  `json:"tasks"`
 }
 
-// Aggregate sums up the values of a field.
+// Aggregate summarizes the values of a field.
 type Aggregate struct {
 	Field  string        `json:"field"`
 	Tasks  int64         `json:"tasks" doc:"That have the field; null is none"`
@@ -94,7 +94,7 @@ type Aggregate struct {
 	Other  int64         `json:"other" doc:"Tasks with a list, an object or a number beyond 64 bits"`
 }
 
-// NumberValues sums up numbers.
+// NumberValues summarizes numbers.
 type NumberValues struct {
 	Count     int64   `json:"count"`
 	Min       float64 `json:"min"`
@@ -107,28 +107,28 @@ type NumberValues struct {
 	Histogram []Bin   `json:"histogram" doc:"At most 20"`
 }
 
-// Bin counts the numbers from From on and below To.
+// Bin counts the numbers n with From <= n < To.
 type Bin struct {
 	From  float64 `json:"from"`
 	To    float64 `json:"to"`
 	Tasks int64   `json:"tasks"`
 }
 
-// ValueCount is a value and how many tasks have it.
+// ValueCount is a value and the number of tasks that have it.
 type ValueCount struct {
 	Value string `json:"value" doc:"Its first 200 characters"`
 	Tasks int64  `json:"tasks"`
 }
 
-// TagCount counts the results of devices with a value of a tag.
+// TagCount counts the results of devices with one value of a tag.
 type TagCount struct {
 	Value  *string `json:"value" nullable:"true" doc:"null: without the tag; of the rest: its values differ"`
 	Ended  int64   `json:"ended"`
 	Failed int64   `json:"failed" doc:"Of them; timed out included"`
 }
 
-// Results reads the first results of a batch, and the summary. All of them are listed with
-// Client.List at its path, and copied as CSV with Client.Copy.
+// Results returns the first page of the results of a batch, and the summary. To list all results, call Client.List with
+// the path of this operation; to copy them as CSV, call Client.Copy.
 func (c Batches) Results(ctx context.Context, id int64, q ResultQuery) (Results, error) {
 	return get[Results](ctx, c.client, Path("batches", number(id), "results"), q.Values())
 }

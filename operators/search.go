@@ -2,21 +2,21 @@ package operators
 
 import "context"
 
-// Hit is one thing that was found.
+// Hit is one pool, batch, task or device that a search found.
 type Hit struct {
 	Kind string `json:"kind" enum:"pool,batch,task,device"`
 	ID   string `json:"id" doc:"Name of a pool, id of a device, number of a batch or task"`
 	Text string `json:"text" doc:"Name of a batch, error of a task, tags of a device, what is held of a pool; may be empty"`
 }
 
-// FoundPart is what was found in one way.
+// FoundPart contains the hits of one kind of search.
 type FoundPart struct {
 	Hits   []Hit `json:"hits" maxItems:"10"`
 	More   bool  `json:"more" doc:"There are others; the list with the filter has them"`
 	Looked int   `json:"looked_at,omitempty" doc:"Only so many were looked at, and there are others behind them; absent: all were"`
 }
 
-// Found is what a text may mean. Of each part at most 10 hits are there.
+// Found contains everything that a text may refer to. Each part has at most 10 hits.
 type Found struct {
 	Text    string    `json:"q"`
 	Exact   FoundPart `json:"exact" doc:"The task, batch, device and pool of exactly this number, id or name"`
@@ -27,8 +27,7 @@ type Found struct {
 	Failed  FoundPart `json:"failed" doc:"Tasks that failed or timed out and whose errors begin with it, newest batches first"`
 }
 
-// Distinct returns f with each hit only in the first part that has it: for people, who
-// read the parts as one list.
+// Distinct returns f with each hit only in the first part that contains it, for people, who read the parts as one list.
 func (f Found) Distinct() Found {
 	type id struct{ kind, id string }
 	shown := map[id]bool{}
@@ -45,10 +44,10 @@ func (f Found) Distinct() Found {
 	return f
 }
 
-// Search is the search over all nouns.
+// Search has the call that searches pools, batches, tasks and devices.
 type Search struct{ client *Client }
 
-// Find looks for what a text may mean: 1 to 200 characters.
+// Find returns the pools, batches, tasks and devices that text may refer to. text has 1 to 200 characters.
 func (c Search) Find(ctx context.Context, text string) (Found, error) {
 	return get[Found](ctx, c.client, Path("find"), Query("q", text))
 }

@@ -20,12 +20,12 @@ const (
 	Suppressed = "suppressed"
 )
 
-// TaskStates are all of them, in the order of a task's life.
+// TaskStates returns all states, in the order of a task's life.
 func TaskStates() []string {
 	return []string{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
 
-// Task is a task.
+// Task has the settings, the state and the result of a task.
 type Task struct {
 	ID        int64           `json:"id"`
 	Batch     int64           `json:"batch"`
@@ -46,10 +46,10 @@ type Task struct {
 	Error     string          `json:"error"`
 }
 
-// Open says that the task may still run.
+// Open reports whether the task is pending or dispatched.
 func (t Task) Open() bool { return t.State == Pending || t.State == Dispatched }
 
-// TaskDetail is a task and its attempts.
+// TaskDetail is a task with its grant and its attempts.
 type TaskDetail struct {
 	Task
 
@@ -69,7 +69,7 @@ type Grant struct {
 	Cancel      string `json:"cancel,omitempty" doc:"Why the device is asked to stop"`
 }
 
-// Attempt is one that ended.
+// Attempt is one attempt that has ended.
 type Attempt struct {
 	Attempt int             `json:"attempt"`
 	Token   int64           `json:"token"`
@@ -89,7 +89,7 @@ type TaskList struct {
 	NextPageToken string `json:"next_page_token,omitempty"`
 }
 
-// TaskFilter selects tasks; all that is given must match.
+// TaskFilter selects the tasks that match all fields that are set.
 type TaskFilter struct {
 	Device string `query:"device"`
 	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
@@ -103,14 +103,14 @@ func (f TaskFilter) query() url.Values {
 	return Query("device", f.Device, "batch", numberIf(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error)
 }
 
-// Bulk is what was done to many tasks.
+// Bulk has the effect of one operation on many tasks.
 type Bulk struct {
 	Tasks int64 `json:"tasks" doc:"Changed now; in a dry run: would be, the running ones included"`
 	Asked int64 `json:"asked" doc:"Run now: their devices are told to stop with the next report"`
 	More  bool  `json:"more" doc:"true: there may be more; send the same again"`
 }
 
-// Why says why a task does not run.
+// Why lists the reasons why a task does not run.
 type Why struct {
 	State   string   `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	Reasons []Reason `json:"reasons" doc:"One at least; the first is what the device is told, or would be"`
@@ -128,7 +128,7 @@ type Reason struct {
 	Actions        []Action `json:"actions" doc:"What of the remedy can be done now; may be empty"`
 }
 
-// Action is something that an operator may do so that a task goes on.
+// Action is something that an operator can do so that a task can start.
 type Action struct {
 	Action  string `json:"action" doc:"Stable name, for programs; listed in the docs, and there may be more"`
 	Subject string `json:"subject" doc:"What it is done to: device, pool, batch, profile or task"`
@@ -136,41 +136,41 @@ type Action struct {
 	Command string `json:"command" doc:"The command line that does it; words in capitals are to be filled in"`
 }
 
-// Tasks are the calls about tasks.
+// Tasks has the calls about tasks.
 type Tasks struct{ client *Client }
 
-// List yields all tasks that match, by number.
+// List yields all tasks that match the filter, by id.
 func (c Tasks) List(ctx context.Context, f TaskFilter) iter.Seq2[Task, error] {
 	return listed[Task](ctx, c.client, Path("tasks"), f.query())
 }
 
-// Get reads a task and its attempts.
+// Get returns a task and its attempts.
 func (c Tasks) Get(ctx context.Context, id int64) (TaskDetail, error) {
 	return get[TaskDetail](ctx, c.client, Path("tasks", number(id)), nil)
 }
 
-// Why says why a task does not run, and what would change that.
+// Why returns the reasons why a task does not run, and what would change that.
 func (c Tasks) Why(ctx context.Context, id int64) (Why, error) {
 	return get[Why](ctx, c.client, Path("tasks", number(id), "why"), nil)
 }
 
-// Cancel cancels a task; the device of one that runs is told to stop.
+// Cancel cancels a task. If the task runs, its device is instructed to stop.
 func (c Tasks) Cancel(ctx context.Context, id int64) (Task, error) {
 	return send[Task](ctx, c.client, http.MethodPost, Path("tasks", number(id), "cancel"), nil)
 }
 
-// Retry tries a task again that ended without success.
+// Retry makes a task pending again that ended without success.
 func (c Tasks) Retry(ctx context.Context, id int64) (Task, error) {
 	return send[Task](ctx, c.client, http.MethodPost, Path("tasks", number(id), "retry"), nil)
 }
 
-// CancelAll cancels the tasks that match, up to a number that the server sets:
-// see More. At least one filter is needed.
+// CancelAll cancels the tasks that match the filter, at most as many as the server allows in one request; if Bulk.More is
+// true, call it again. The filter must have at least one field.
 func (c Tasks) CancelAll(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
 	return c.bulk(ctx, "cancel", f, dryRun)
 }
 
-// RetryAll tries the tasks again that match and ended without success, as CancelAll.
+// RetryAll makes the tasks pending again that match the filter and ended without success. The limits of CancelAll apply.
 func (c Tasks) RetryAll(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
 	return c.bulk(ctx, "retry", f, dryRun)
 }

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// PolicyUse is how much of a policy a subject used.
+// PolicyUse is the usage of one policy by one subject.
 type PolicyUse struct {
 	Policy    string `json:"policy"`
 	Owner     string `json:"owner" doc:"That has the policy: pool NAME, profile NAME or limit set NAME"`
@@ -18,19 +18,19 @@ type PolicyUse struct {
 	ResetMS   int64  `json:"reset_ms" doc:"Until some of what is used ends; of fixed and calendar all of it. 0: nothing is used"`
 }
 
-// Usage is how much was used of the policies of a pool or a limit set: of one of the two what was asked for.
+// Usage has the usage of the policies of a pool or of a limit set. Depending on the query, Highest or Usage is set.
 type Usage struct {
 	Highest []PolicyUse `json:"highest,omitzero" doc:"The subjects that used most of their maximum; absent with device or facts"`
 	Usage   []PolicyUse `json:"usage,omitzero" doc:"With device: an entry for each policy of the pool and of its profile that counts by what the device is; with facts: an entry for each policy of the set"`
 }
 
-// HighestUse are the subjects that used most of the policies of a pool, 1 to 100 of them.
+// HighestUse returns the subjects with the highest usage of the policies of a pool. most (1 to 100) limits their number.
 func (c Pools) HighestUse(ctx context.Context, pool string, most int) ([]PolicyUse, error) {
 	usage, err := get[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("limit", strconv.Itoa(most)))
 	return usage.Highest, err
 }
 
-// UseOf is how much a device used in a pool of the policies of the pool and of its profile.
+// UseOf returns a device's usage of the policies of the pool and of the device's profile in this pool.
 func (c Pools) UseOf(ctx context.Context, pool, device string) ([]PolicyUse, error) {
 	usage, err := get[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("device", device))
 	return usage.Usage, err

@@ -1,6 +1,6 @@
 package operators
 
-// Waiting is what the tasks of a pool or of a batch wait for.
+// Waiting summarizes why the tasks of a pool or of a batch wait, grouped by reason.
 type Waiting struct {
 	Total   int64         `json:"total" doc:"Tasks that wait"`
 	Judged  int           `json:"judged" doc:"Of these, as many were judged"`
@@ -8,7 +8,7 @@ type Waiting struct {
 	Parts   []WaitingPart `json:"parts" doc:"Their counts add up to total; the largest first"`
 }
 
-// WaitingPart is how many tasks wait for one and the same thing.
+// WaitingPart is the group of tasks that wait for the same reason.
 type WaitingPart struct {
 	Code     string           `json:"code" doc:"As the first reason of why of each of them"`
 	Label    string           `json:"label" doc:"A few words, for people"`
@@ -20,13 +20,13 @@ type WaitingPart struct {
 	Examples []WaitingExample `json:"examples" doc:"Up to three of them"`
 }
 
-// WaitingExample is a task of a part.
+// WaitingExample is one task of a WaitingPart.
 type WaitingExample struct {
 	Task   int64  `json:"task"`
 	Device string `json:"device"`
 }
 
-// WaitingTask is a task that waits, and the first reason why.
+// WaitingTask is a waiting task and the first reason why it waits.
 type WaitingTask struct {
 	ID      int64    `json:"id"`
 	Batch   int64    `json:"batch"`
@@ -38,7 +38,7 @@ type WaitingTask struct {
 	Actions []Action `json:"actions"`
 }
 
-// WaitingTaskList is a page of them.
+// WaitingTaskList is a page of waiting tasks.
 type WaitingTaskList struct {
 	Tasks         []WaitingTask `json:"tasks"`
 	NextPageToken string        `json:"next_page_token,omitempty"`

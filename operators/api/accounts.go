@@ -17,7 +17,7 @@ type profileStore interface {
 	DeleteProfile(ctx context.Context, actor, name string) error
 }
 
-// Shown are the members that a GET shows and a PUT ignores.
+// Shown has the fields that a GET returns and a PUT ignores.
 type Shown struct {
 	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
 	Version json.RawMessage `json:"version,omitempty" readOnly:"true"`
@@ -25,7 +25,7 @@ type Shown struct {
 	Updated json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
 }
 
-// profilePut takes what a GET showed as well.
+// profilePut is the body of a PUT. It also accepts the read-only fields that a GET returned.
 type profilePut struct {
 	operators.ProfileSettings
 	Shown
@@ -33,12 +33,12 @@ type profilePut struct {
 	Warned json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
 }
 
-// ProfilePath names a profile.
+// ProfilePath is the path parameter {profile}: the name of a profile.
 type ProfilePath struct {
 	Profile string `path:"profile" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
-// profiles are the operations on profiles.
+// profiles has the operations on profiles.
 type profiles struct {
 	ledger profileStore
 	warn   warnings
@@ -101,7 +101,7 @@ type tokenStore interface {
 	RevokeToken(ctx context.Context, actor string, id int64) (store.Token, error)
 }
 
-// tokens are the operations on operator tokens.
+// tokens has the operations on operator tokens.
 type tokens struct{ ledger tokenStore }
 
 func (t *tokens) register(r *routes) {

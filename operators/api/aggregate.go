@@ -14,10 +14,10 @@ import (
 const (
 	binsMost   = 20
 	valuesMost = 20
-	valueMost  = 200 // characters of a text
+	valueMost  = 200 // characters of a text value that are kept
 )
 
-// aggregate takes the values of one field.
+// aggregate collects the values of one field.
 type aggregate struct {
 	field   string
 	numbers []float64
@@ -30,7 +30,7 @@ func (a *aggregate) add(value json.RawMessage) {
 	case "null":
 	case "text":
 		var text string
-		_ = json.Unmarshal(value, &text) // it was just decoded
+		_ = json.Unmarshal(value, &text) // the text was decoded before, so it is valid
 		a.text(text)
 	case "boolean":
 		a.text(string(value))
@@ -52,7 +52,7 @@ func (a *aggregate) text(text string) {
 	a.texts[beginning(text)]++
 }
 
-// beginning of a text that may be long.
+// beginning returns the first valueMost characters of a text.
 func beginning(text string) string {
 	n := 0
 	for i := range text {
@@ -79,7 +79,7 @@ func (a *aggregate) sum() *operators.Aggregate {
 	return sum
 }
 
-// numbersOf sums up numbers, which it sorts; nil: there are none.
+// numbersOf summarizes numbers and sorts them in place. If there are none, it returns nil.
 func numbersOf(numbers []float64) *operators.NumberValues {
 	if len(numbers) == 0 {
 		return nil
@@ -87,7 +87,7 @@ func numbersOf(numbers []float64) *operators.NumberValues {
 	slices.Sort(numbers)
 	mean, n := 0.0, float64(len(numbers))
 	for _, x := range numbers {
-		mean += x / n // the sum may be beyond what a float holds
+		mean += x / n // the sum could overflow a float64
 	}
 	return &operators.NumberValues{
 		Count: int64(len(numbers)), Min: numbers[0], Max: numbers[len(numbers)-1], Mean: mean,
@@ -96,7 +96,7 @@ func numbersOf(numbers []float64) *operators.NumberValues {
 	}
 }
 
-// percentile of sorted numbers; between two of them it lies on the line from one to the other.
+// percentile returns a percentile of sorted numbers. Between two numbers it interpolates linearly.
 func percentile(sorted []float64, share float64) float64 {
 	at := share * float64(len(sorted)-1)
 	i := int(at)
@@ -104,11 +104,11 @@ func percentile(sorted []float64, share float64) float64 {
 	if math.IsInf(high-low, 0) {
 		return low*(1-part) + high*part
 	}
-	return min(low+part*(high-low), high) // rounded it may be above
+	return min(low+part*(high-low), high) // rounding could make it larger than high
 }
 
-// histogram counts sorted numbers in bins of 1, 2 or 5 times a power of ten. Numbers that no
-// such bins tell apart are in one.
+// histogram counts sorted numbers in bins whose width is 1, 2 or 5 times a power of ten. If no such bins separate the
+// numbers, it returns one bin.
 func histogram(sorted []float64) []operators.Bin {
 	low, high := sorted[0], sorted[len(sorted)-1]
 	one := []operators.Bin{{From: low, To: high, Tasks: int64(len(sorted))}}
@@ -131,13 +131,14 @@ func histogram(sorted []float64) []operators.Bin {
 	return bins
 }
 
-// binStep is times * 10^power.
+// binStep is the width of a bin: times * 10^power.
 type binStep struct {
 	times float64
 	power int
 }
 
-// bin is the number of the bin that x is in, by its edges: 0.57 / 0.01 is below 57.
+// bin returns the number of the bin that contains x. It compares x with the edges, because a division rounds: 0.57 / 0.01
+// is less than 57.
 func (s binStep) bin(x float64) float64 {
 	n := math.Floor(x / s.times / math.Pow10(s.power))
 	switch {
@@ -149,7 +150,7 @@ func (s binStep) bin(x float64) float64 {
 	return n
 }
 
-// edge is where a bin begins. Powers below 0 are divided by: they are exact then.
+// edge returns the lower edge of bin n. For a negative power it divides by the positive power of ten, which is exact.
 func (s binStep) edge(n float64) float64 {
 	if s.power < 0 {
 		return n * s.times / math.Pow10(-s.power)
@@ -157,7 +158,8 @@ func (s binStep) edge(n float64) float64 {
 	return n * s.times * math.Pow10(s.power)
 }
 
-// stepFor is the smallest step with which the numbers from low to high are in few enough bins.
+// stepFor returns the smallest bin width with which the numbers from low to high need at most binsMost bins. ok is false
+// if the numbers are too close together, too large or too small to be separated into bins.
 func stepFor(low, high float64) (binStep, bool) {
 	span := high/binsMost - low/binsMost
 	if span <= 0 {

@@ -15,26 +15,26 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// Options set up the HTTP side.
+// Options are the settings and dependencies of an API.
 type Options struct {
 	Dispatcher  *dispatcher.Dispatcher
 	Store       Store
 	Recent      Recent
 	Gate        *gate.Gate
-	AdminToken  string        // bootstrap operator token, role admin; empty: none
-	LeaseMin    time.Duration // no lease may give a device less
-	Checks      []Check       // what readiness depends on
+	AdminToken  string        // bootstrap operator token with the role admin; empty means that there is none
+	LeaseMin    time.Duration // minimum working time that a lease must give a device
+	Checks      []Check       // checks on which readiness depends
 	Metrics     prometheus.Gatherer
 	Version     string
 	Logger      *slog.Logger
-	Limits      Limits        // of long bodies
-	LongPollMax time.Duration // how long the answer to a caller may wait, in whole seconds
-	AnswerTime  time.Duration // in which an explanation is answered; default AnswerTime
-	SpoolDir    string        // for long bodies; empty: where the system keeps temporary files
-	Reports     http.Handler  // of devices
+	Limits      Limits        // limits for long bodies
+	LongPollMax time.Duration // maximum time that the response to a caller may wait; whole seconds
+	AnswerTime  time.Duration // time limit for an explanation; 0 means the constant AnswerTime
+	SpoolDir    string        // directory for long bodies; empty means the system's directory for temporary files
+	Reports     http.Handler  // handles the reports of devices
 }
 
-// Store is what the operators' API needs of the ledger; *store.Store.
+// Store has the ledger methods that the operators' API needs. The product uses *store.Store.
 type Store interface {
 	poolStore
 	leaseStore
@@ -50,18 +50,17 @@ type Store interface {
 	findStore
 }
 
-// API is the HTTP side of the dispatcher: two handlers that may share a
-// listener.
+// API is the HTTP interface of the dispatcher. It has two handlers, which may share a listener.
 type API struct {
 	options Options
 	health  *health
 	auth    *authenticator
 	mux     *http.ServeMux
-	streams *http.ServeMux // the lists in their streamed forms
-	large   *fair.Shares   // bodies that are read whole, of more than smallBody bytes
+	streams *http.ServeMux // the streamed forms of the lists
+	large   *fair.Shares   // limits how many bodies of more than smallBody bytes are read into memory at once
 }
 
-// New builds the handlers; nothing is started.
+// New builds the handlers and starts nothing.
 func New(options Options) *API {
 	options.Limits = options.Limits.withDefaults()
 	options.AnswerTime = cmp.Or(options.AnswerTime, AnswerTime)
@@ -78,10 +77,10 @@ func New(options Options) *API {
 	return a
 }
 
-// Handler serves everything on one listener.
+// Handler returns a handler for all paths.
 func (a *API) Handler() http.Handler { return a.guard(a.mux) }
 
-// DeviceHandler serves only what devices and load balancers need.
+// DeviceHandler returns a handler for the paths that devices and load balancers need.
 func (a *API) DeviceHandler() http.Handler {
 	mux := http.NewServeMux()
 	a.registerDevices(mux)
@@ -89,15 +88,14 @@ func (a *API) DeviceHandler() http.Handler {
 	return a.guard(mux)
 }
 
-// StopReady makes readiness fail, so that load balancers turn away before the
-// listener closes.
+// StopReady makes readiness fail, so that load balancers stop sending requests before the listener closes.
 func (a *API) StopReady() { a.health.stopping.Store(true) }
 
 func (a *API) registerDevices(mux *http.ServeMux) {
 	mux.Handle("POST /v1/devices/{device}/report", a.options.Reports)
 }
 
-// registerOperators adds the nouns, in the order of the document.
+// registerOperators adds the operations of all nouns, in the order of the OpenAPI document.
 func (a *API) registerOperators() {
 	o, d, ledger := a.options, a.options.Dispatcher, a.options.Store
 	r := newRoutes(newOperations(a.mux, o.Version, a.auth, o.Logger), newOperations(a.streams, o.Version, a.auth, o.Logger), a.large)

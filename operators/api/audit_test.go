@@ -10,17 +10,16 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// act is one mutating call, and what it must leave in the log.
+// act is one call that changes something, and the events that it must leave in the log.
 type act struct {
-	operation string // as the OpenAPI document names it
+	operation string // the operationId in the OpenAPI document
 	path      string
 	body      string
 	status    int
 	kinds     []string
 }
 
-// acts are in an order in which each finds what it needs. A refused
-// act leaves no event.
+// acts returns the calls in an order in which each call finds the things it needs. A refused call leaves no event.
 func acts(tokenID int64) []act {
 	const (
 		pool, batch, device, task = "/v1/pools/a", "/v1/batches/2", "/v1/devices/d-9", "/v1/tasks/3"
@@ -88,8 +87,8 @@ func acts(tokenID int64) []act {
 	}
 }
 
-// TestEveryActIsOneEvent: what an operator changes is in the log, once for each
-// thing that changed; what was refused or changed nothing is not.
+// TestEveryActIsOneEvent checks that the log has one event for each thing that an operator changed, and none for calls
+// that were refused or changed nothing.
 func TestEveryActIsOneEvent(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -121,7 +120,7 @@ func TestEveryActIsOneEvent(t *testing.T) {
 	})
 }
 
-// allKinds are those of all events, oldest first.
+// allKinds returns the kinds of all events, oldest first.
 func (b *bench) allKinds() (kinds []string) {
 	b.Helper()
 	for _, e := range list(b.get("/v1/events?order=oldest").must(200).fields(), "events") {

@@ -21,8 +21,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// operatorKey holds the Operator in a request's context. Nothing that comes over the
-// network can set it.
+// operatorKey is the context key of the Operator of a request. A client cannot set it over the network.
 type operatorKey struct{}
 
 func operatorOf(ctx context.Context) Operator {
@@ -30,21 +29,21 @@ func operatorOf(ctx context.Context) Operator {
 	return o
 }
 
-// share is the caller's key for a bound, and whether it is an admin.
+// share returns the key of the operator for a fair.Shares, and whether the operator is an admin.
 func (o Operator) share() (who string, admin bool) {
 	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == roleAdmin
 }
 
-// await waits for the caller's turn.
+// await waits until the operator of the request gets a share of turns. The caller must call leave when it is done.
 func await(ctx context.Context, turns *fair.Shares) (leave func(), err error) {
 	who, admin := operatorOf(ctx).share()
 	return turns.Await(ctx, who, admin)
 }
 
-// actor names who asked, for the audit log.
+// actor returns the name of the operator of the request, for the audit log.
 func actor(ctx context.Context) string { return operatorOf(ctx).Name }
 
-// authenticator finds the operator that asks.
+// authenticator finds the operator of a request by its token.
 type authenticator struct {
 	adminToken string
 	tokens     interface {
@@ -54,8 +53,8 @@ type authenticator struct {
 	gate *gate.Gate
 }
 
-// authorize lets an operation run only for a token whose role allows it. One
-// without a role runs for nobody.
+// authorize runs an operation only if the role of the token allows it. An operation without a role is refused for
+// everybody.
 func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) error {
 	who, guess, err := a.asker(ctx)
 	if err == nil {
@@ -72,8 +71,7 @@ func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) err
 	return nil
 }
 
-// operator looks a token up: the bootstrap token of the configuration or one
-// of the ledger.
+// operator returns the operator of a token: the bootstrap token of the configuration, or a token of the ledger.
 func (a *authenticator) operator(ctx context.Context, token string) (Operator, error) {
 	if a.adminToken != "" && subtle.ConstantTimeCompare([]byte(a.adminToken), []byte(token)) == 1 {
 		return Operator{Name: "bootstrap", Role: roleAdmin}, nil
@@ -88,7 +86,7 @@ func (a *authenticator) operator(ctx context.Context, token string) (Operator, e
 	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), pools: t.Pools, sets: t.LimitSets}, nil
 }
 
-// note tells the gate of an error if it says that somebody was refused.
+// note records the error as a refusal at the gate, if its status is 401, 403 or 429.
 func note(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
 	reasons := map[int]gate.Reason{http.StatusUnauthorized: gate.Unauthenticated, http.StatusForbidden: gate.Forbidden, http.StatusTooManyRequests: gate.LockedOut}
 	if reason, ok := reasons[asProblem(err).Status]; ok {
@@ -99,14 +97,14 @@ func note(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
 
 func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }
 
-// Inside answers requests of this process as the operator: with the rights, the
-// checks, the idempotency and the audit of any other request.
+// Inside serves a request of this process as the operator who: with the same rights, checks, idempotency and audit as a
+// request over the network.
 func (a *API) Inside(who Operator, w http.ResponseWriter, r *http.Request) {
 	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, who)))
 }
 
-// asker returns the operator that asks: a caller inside, or the bearer of a token. For a refused
-// caller it returns the known facts.
+// asker returns the operator of the request: the operator that Inside has set, or the owner of the bearer token. guess is
+// true if the token is unknown. With an error, it returns the facts about the sender that are known.
 func (a *authenticator) asker(ctx huma.Context) (who Operator, guess bool, err error) {
 	if who, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
 		return who, false, nil

@@ -13,10 +13,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// taskMembers are those of a task, for people.
+// taskMembers lists the members of a task, for error messages.
 const taskMembers = "device, payload, priority, not_before and not_after"
 
-// taskColumn is a column that is no member of the payload: of a task itself.
+// taskColumn is a column for a field of the task itself, not for a member of the payload.
 type taskColumn struct {
 	name string
 	read func(t *operators.NewTask, cell string) error
@@ -42,7 +42,7 @@ func readTime(cell string, to **time.Time) error {
 
 const exampleTime = "a time such as 2026-03-01T04:05:06Z"
 
-// as says what a value should be, if it is not.
+// as returns an error with what, the expected form of a value. If err is nil, it returns nil.
 func as(what string, err error) error {
 	if err == nil {
 		return nil
@@ -50,10 +50,10 @@ func as(what string, err error) error {
 	return errors.New("not " + what)
 }
 
-// taskCSV has a column for each member of the payload, and perhaps those of the task itself.
+// taskCSV reads a CSV file with a column for each member of the payload, and optional columns for fields of the task.
 type taskCSV struct {
 	*csvLines
-	own []*taskColumn // of each column behind device; nil: a member of the payload
+	own []*taskColumn // one entry for each column after device; nil means a member of the payload
 }
 
 func newTaskCSV(body io.Reader) (taskCSV, error) {
@@ -94,10 +94,10 @@ func (l taskCSV) next() (t operators.NewTask, err error) {
 	return t, err
 }
 
-// badTime names the member of an entry that is no time; empty: all are.
+// badTime returns the name of the member of an entry that is not a time, or an empty string if all times are valid.
 func badTime(text []byte) string {
 	var members map[string]json.RawMessage
-	_ = json.Unmarshal(text, &members) // it was found to be an object
+	_ = json.Unmarshal(text, &members) // readLine has parsed the text as an object
 	for _, name := range []string{"not_before", "not_after"} {
 		if value := members[name]; value != nil && json.Unmarshal(value, &time.Time{}) != nil {
 			return name

@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// equalTasks are two tasks twice in different words, as JSON, CSV and NDJSON, and
-// where the first that comes again and its first one stand.
+// equalTasks returns batches in JSON, CSV and NDJSON with two pairs of equal tasks that are written differently. again is
+// the position of the first duplicate, first the position of the task that it equals.
 func equalTasks() []struct{ contentType, body, again, first string } {
 	return []struct{ contentType, body, again, first string }{
 		{"application/json", `{"pool":"p","kind":"k","payload":{"s":1},"duplicates":"%s","tasks":[{"device":"a"},{"device":"b"},
@@ -77,7 +77,7 @@ func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 		if events := string(b.get("/v1/events?kind=batch.created&batch=" + skipped[0]).must(200).body); !strings.Contains(events, "tasks=3 skipped=2") {
 			b.Errorf("the log does not say what was skipped: %s", events)
 		}
-		// They are those of one batch: the same may be queued again.
+		// Duplicates are searched only within one batch: another batch may have the same tasks.
 		b.batch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
 		b.batch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
 		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","duplicates":"refuse","devices":["a","b","a"]}`).
@@ -98,7 +98,7 @@ func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 	})
 }
 
-// TestALongStreamOfDuplicates: of many lines half come again at the end.
+// TestALongStreamOfDuplicates checks a long stream whose second half repeats tasks of the first.
 func TestALongStreamOfDuplicates(t *testing.T) {
 	t.Parallel()
 	b := onServers(t)
@@ -122,7 +122,7 @@ func TestALongStreamOfDuplicates(t *testing.T) {
 	}
 }
 
-// TestStreamsTakeLimits, and whatever else is no plain text.
+// TestStreamsTakeLimits checks that streamed batches accept policies, and other fields that are not plain text.
 func TestStreamsTakeLimits(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// queueOf is what the request asks for. list is that of a long body; nil: it is in the request.
+// queueOf returns the tasks of a request. list is the list of a long body; if it is nil, the tasks are in the request.
 func queueOf(in operators.NewBatch, list *listed, limits Limits) (store.Queue, error) {
 	kinds := 0
 	for _, given := range []bool{len(in.Devices) > 0, len(in.Tasks) > 0, list != nil && list.name != "", in.Select != nil} {
@@ -43,20 +43,20 @@ func queueOf(in operators.NewBatch, list *listed, limits Limits) (store.Queue, e
 	}), limits)}, nil
 }
 
-// numbered are the entries of a batch, and how people are told of one.
+// numbered has the entries of a batch, and how errors name the position of an entry.
 type numbered struct {
 	entries iter.Seq2[operators.NewTask, error]
-	form    string                          // of a position
-	number  func(i int) int                 // of the entry that was read last
-	bad     func(number int, e error) error // nil for none
+	form    string                          // format of a position in an error
+	number  func(i int) int                 // number of the entry that was read last
+	bad     func(number int, e error) error // the error of an entry; nil if e is nil
 }
 
-// entriesOf are those of a JSON list.
+// entriesOf returns the entries of a JSON list.
 func entriesOf(list string, entries iter.Seq2[operators.NewTask, error]) numbered {
 	return numbered{entries, list + "[%d]", func(i int) int { return i }, func(i int, err error) error { return badEntry(list, i, err) }}
 }
 
-// checked checks and yields the tasks of a batch; a bad one refuses all.
+// checked yields the tasks of a batch. It yields an error for an invalid task, which refuses the whole batch.
 func checked(in operators.NewBatch, list numbered, limits Limits) iter.Seq2[store.NewTask, error] {
 	shared, twice := newOverlay(in.Payload), newDuplicates(in)
 	return func(yield func(store.NewTask, error) bool) {
@@ -97,7 +97,7 @@ func checkPayload(payload json.RawMessage) error {
 	return nil
 }
 
-// present makes null and absent the same.
+// present returns nil for null, so that null and an absent value are the same.
 func present(r json.RawMessage) json.RawMessage {
 	if string(r) == "null" {
 		return nil
@@ -105,7 +105,7 @@ func present(r json.RawMessage) json.RawMessage {
 	return r
 }
 
-// newTask checks one entry.
+// newTask checks one entry and returns its task.
 func newTask(t operators.NewTask, in operators.NewBatch, shared overlay) (store.NewTask, error) {
 	if _, err := devices.ParseID(t.Device); err != nil {
 		return store.NewTask{}, err
@@ -123,7 +123,7 @@ func newTask(t operators.NewTask, in operators.NewBatch, shared overlay) (store.
 	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority, NotBefore: t.NotBefore, NotAfter: t.NotAfter}, nil
 }
 
-// checkTimes refuses a task that could never start by its own times and those of its batch.
+// checkTimes refuses a task that could never start because of its own times and the times of its batch.
 func checkTimes(t operators.NewTask, in operators.NewBatch) error {
 	if err := checkYears(t.NotBefore, t.NotAfter); err != nil {
 		return err
@@ -139,20 +139,20 @@ func checkTimes(t operators.NewTask, in operators.NewBatch) error {
 	return nil
 }
 
-// Policies for equal tasks of one batch.
+// The values of the field duplicates for which equal tasks of one batch must be found.
 const (
 	refuseDuplicates = "refuse"
 	skipDuplicates   = "skip"
 )
 
-// errDuplicate: a task is equal to one before it.
+// errDuplicate is the error of a task that equals an earlier task of its batch.
 var errDuplicate = errors.New("is the same task")
 
-// duplicates finds the equal tasks of one batch; nil: they are allowed.
+// duplicates finds equal tasks of one batch. A nil *duplicates allows them.
 type duplicates struct {
 	refuse  bool
 	kind    string
-	payload json.RawMessage // of tasks without their own
+	payload json.RawMessage // payload of tasks without a payload of their own
 	seen    *limits.Repeats
 }
 
@@ -163,7 +163,7 @@ func newDuplicates(in operators.NewBatch) *duplicates {
 	return &duplicates{refuse: in.Duplicates == refuseDuplicates, kind: in.Kind, payload: present(in.Payload), seen: limits.NewRepeats()}
 }
 
-// turnOfRepeats lets one long batch at a time look for equal tasks.
+// turnOfRepeats lets only one long batch at a time search for equal tasks. The caller must call leave when it is done.
 func (b *batches) turnOfRepeats(ctx context.Context, in operators.NewBatch) (leave func(), err error) {
 	if newDuplicates(in) == nil {
 		return func() {}, nil
@@ -174,8 +174,8 @@ func (b *batches) turnOfRepeats(ctx context.Context, in operators.NewBatch) (lea
 	return leave, nil
 }
 
-// check refuses a task that is equal to one before it, or marks it to be
-// skipped. position is where it stands, for people.
+// check refuses a task that equals an earlier one, or marks it to be skipped. position is the format of its position in
+// the request, and at the number, for error messages.
 func (d *duplicates) check(t *store.NewTask, position string, at int) error {
 	if d == nil {
 		return nil
@@ -184,7 +184,7 @@ func (d *duplicates) check(t *store.NewTask, position string, at int) error {
 	if t.Payload == nil {
 		facts.Payload = d.payload
 	}
-	first, again := d.seen.Earlier(facts, int32(at)) // no body has so many entries
+	first, again := d.seen.Earlier(facts, int32(at)) // the number of entries in a body fits into an int32
 	t.Repeated = again
 	if again && d.refuse {
 		return fmt.Errorf("%w as "+position+": equal in device (%s), kind and payload", errDuplicate, first, t.Device)
@@ -192,7 +192,7 @@ func (d *duplicates) check(t *store.NewTask, position string, at int) error {
 	return nil
 }
 
-// codeOfEntry is the code for what is wrong with one entry of a list.
+// codeOfEntry returns the code for the error of one entry of a list.
 func codeOfEntry(err error, usual string) string {
 	if errors.Is(err, errDuplicate) {
 		return codeDuplicateTask
@@ -200,9 +200,9 @@ func codeOfEntry(err error, usual string) string {
 	return usual
 }
 
-// overlay lays the payloads of tasks over the one that their batch shares.
+// overlay merges the payloads of tasks into the payload that their batch shares.
 type overlay struct {
-	shared json.RawMessage // nil: there is none, or it is no object
+	shared json.RawMessage // nil means that there is no shared payload, or that it is not an object
 }
 
 func newOverlay(shared json.RawMessage) overlay {
@@ -212,8 +212,8 @@ func newOverlay(shared json.RawMessage) overlay {
 	return overlay{shared}
 }
 
-// over returns the payload of a task: an object is a merge patch (RFC 7396) to
-// the shared one. Else it is its own as it came; nil: the batch's.
+// over returns the payload of a task. If own is an object, it is a merge patch (RFC 7396) to the shared payload. Otherwise
+// over returns own unchanged; nil means the payload of the batch.
 func (o overlay) over(own json.RawMessage) json.RawMessage {
 	if _, ok := members(own); !ok || o.shared == nil {
 		return own
@@ -221,8 +221,7 @@ func (o overlay) over(own json.RawMessage) json.RawMessage {
 	return mergePatch(o.shared, own)
 }
 
-// mergePatch is MergePatch of RFC 7396. Unchanged values keep their
-// bytes: numbers have all their digits.
+// mergePatch applies a merge patch by RFC 7396. Unchanged values keep their bytes, so numbers keep all their digits.
 func mergePatch(target, patch json.RawMessage) json.RawMessage {
 	changes, ok := members(patch)
 	if !ok {
@@ -240,13 +239,13 @@ func mergePatch(target, patch json.RawMessage) json.RawMessage {
 		merged[name] = mergePatch(merged[name], value)
 	}
 	text, err := json.Marshal(merged)
-	if err != nil { // both were read from JSON
+	if err != nil { // impossible, because both were decoded from JSON
 		return patch
 	}
 	return text
 }
 
-// members of an object; false: it is none.
+// members returns the members of an object. ok is false if text is not an object.
 func members(text json.RawMessage) (all map[string]json.RawMessage, ok bool) {
 	return all, json.Unmarshal(text, &all) == nil && all != nil
 }

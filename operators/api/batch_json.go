@@ -18,20 +18,19 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-const maxMember = 1 << 20 // bytes of a field, and of an entry of a list
+const maxMember = 1 << 20 // maximum size in bytes of a field, and of an entry of a list
 
-// listed is the list of tasks or devices of a long body, which stays where the spool
-// keeps it.
+// listed is the list of tasks or devices of a long body. The list stays in the storage of the spool.
 type listed struct {
-	name string // of the list; empty: there is none
-	at   int64  // where it begins
+	name string // tasks or devices; empty means that there is no list
+	at   int64  // offset in bytes at which the list begins
 	body io.ReadSeeker
 }
 
 type listedKey struct{}
 
-// long takes JSON batches that are long: their list is left out before huma reads the
-// rest, and goes into the ledger entry by entry. Few are kept at once.
+// long handles long JSON batches: their list is removed before huma reads the rest of the body, and is written to the
+// ledger entry by entry. The spool limits how many long bodies are stored at once.
 func (b *batches) long(ctx huma.Context, next func(huma.Context)) error {
 	if form, _, _ := mime.ParseMediaType(ctx.Header("Content-Type")); form != "" && form != "application/json" {
 		next(ctx)
@@ -50,7 +49,7 @@ func (b *batches) long(ctx huma.Context, next func(huma.Context)) error {
 	return body.explain(err)
 }
 
-// outlined goes on with a body that was kept, of which next sees all but the list.
+// outlined stores the body and passes it to next without its list.
 func (b *batches) outlined(ctx huma.Context, from io.Reader, next func(huma.Context)) error {
 	whole, free, err := b.spool.keep(ctx.Context(), from)
 	if err != nil {
@@ -66,19 +65,19 @@ func (b *batches) outlined(ctx huma.Context, from io.Reader, next func(huma.Cont
 	return nil
 }
 
-// withBody is a request whose body was read.
+// withBody is a request whose body has been read already.
 type withBody struct {
 	humaContext
 	body io.Reader
 }
 
-// Unwrap finds the request below.
+// Unwrap returns the context of the request.
 func (c *withBody) Unwrap() huma.Context { return c.humaContext }
 
-// BodyReader is the body.
+// BodyReader returns the body that was read.
 func (c *withBody) BodyReader() io.Reader { return c.body }
 
-// SetReadDeadline does nothing: the connection is only watched by now, and one that ends
+// SetReadDeadline does nothing. The body has been read, and net/http only watches the connection: an expired deadline
 // would end the request.
 func (c *withBody) SetReadDeadline(time.Time) error { return nil }
 
@@ -88,7 +87,7 @@ func badBody(err error) error {
 	return problem(http.StatusBadRequest, codeInvalidRequest, "body: "+err.Error()).because(err)
 }
 
-// outline is the body without its list. A list that is empty is none.
+// outline returns the body without its list, and records the list in l. An empty list counts as no list.
 func (l *listed) outline() ([]byte, error) {
 	from := &bounded{from: l.body, left: maxMember, beyond: errLongMember}
 	d := json.NewDecoder(from)
@@ -122,7 +121,7 @@ func (l *listed) outline() ([]byte, error) {
 		if other != "" && l.name != other {
 			return nil, oneOfThem()
 		}
-		quoted, _ := json.Marshal(field) // a string
+		quoted, _ := json.Marshal(field) // a string always marshals
 		rest = append(append(append(append(rest, quoted...), ':'), value...), ',')
 		if len(rest) > maxMember {
 			return nil, badBody(errLongMember)
@@ -137,7 +136,7 @@ func (l *listed) outline() ([]byte, error) {
 	return append(bytes.TrimSuffix(rest, []byte{','}), '}'), nil
 }
 
-// skip goes past a list, and notes where it is.
+// skip reads past a list and records its name and position.
 func (l *listed) skip(d *json.Decoder, from *bounded, field string) error {
 	token, err := d.Token()
 	if err != nil || token == nil {
@@ -195,7 +194,7 @@ func (l *listed) read(text []byte, entry *operators.NewTask) error {
 	return nil
 }
 
-// listedIn is the list of a long body; nil: it was read whole.
+// listedIn returns the list of a long body, or nil if the body was short and was decoded completely.
 func listedIn(ctx context.Context) *listed {
 	l, _ := ctx.Value(listedKey{}).(*listed)
 	return l
@@ -205,7 +204,7 @@ func oneOfThem() error {
 	return invalid("devices, tasks, select: exactly one of them, with at least one entry")
 }
 
-// unknownField says that an error is about a field that does not exist.
+// unknownField reports whether err is about a field that does not exist.
 func unknownField(err error) bool {
 	return strings.Contains(err.Error(), "json: unknown field") || strings.HasSuffix(err.Error(), unexpectedProperty)
 }

@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// A long body is read as a stream, and means what a short one does.
+// A long body is read as a stream, and has the same effect as a short one.
 func TestLongBatchesMeanWhatShortOnesDo(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	b.pool("p", `{"capacity":1}`)
 	many := func(entry string) string {
 		var out strings.Builder
-		for n := range 10_000 { // beyond what is read at once
+		for n := range 10_000 { // more than the part that is read first
 			fmt.Fprintf(&out, strings.ReplaceAll(entry, "%", "%[1]d")+",", n)
 		}
 		return out.String()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A batch is made urgent, and normal again; lists tell them apart, and the log says who did it.
+// A batch can be made urgent and normal again; lists show the lane, and the log has the operator of each change.
 func TestLaneOfABatch(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {

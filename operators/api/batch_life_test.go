@@ -36,7 +36,7 @@ func TestBatchIsPausedResumedAndCancelled(t *testing.T) {
 			b.Errorf("resumed: %v", resumed)
 		}
 		b.granted("d-2")
-		if again := b.life(id, "pause", ""); again["state"] != "paused" || again["pause_reason"] != "" { // no body, no reason
+		if again := b.life(id, "pause", ""); again["state"] != "paused" || again["pause_reason"] != "" { // without a body there is no reason
 			b.Errorf("paused: %v", again)
 		}
 		if cancelled := b.life(id, "cancel", ""); cancelled["state"] != "cancelling" {
@@ -92,7 +92,7 @@ func TestBatchIsPatched(t *testing.T) {
 			{`{}`, "4 5 6 2098-01-01T00:00:00.000Z"},
 			{`{"priority":-7}`, "-7 5 6 2098-01-01T00:00:00.000Z"},
 			{`{"weight":2,"max_attempts":1,"not_after":"2099-01-01T00:00:00Z"}`, "-7 2 1 2099-01-01T00:00:00.000Z"},
-			{`{"not_after":""}`, "-7 2 1 <nil>"}, // empty is the same as null
+			{`{"not_after":""}`, "-7 2 1 <nil>"}, // an empty string means the same as null
 			{`{"priority":null,"weight":null,"max_attempts":null,"not_after":null}`, "0 1 3 <nil>"},
 		} {
 			if got := shown(b.call("PATCH", path, adminToken, test.body).must(200).fields()); got != test.want {

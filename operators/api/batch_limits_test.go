@@ -13,7 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
-// TestLimitsAreThoseOfThePage: the tests below have smaller ones.
+// TestLimitsAreThoseOfThePage checks the default limits against docs/protocol.md. The other tests use smaller
+// limits.
 func TestLimitsAreThoseOfThePage(t *testing.T) {
 	t.Parallel()
 	l := api.DefaultLimits()
@@ -28,7 +29,7 @@ func TestLimitsAreThoseOfThePage(t *testing.T) {
 	}
 }
 
-// limited has a batch of at most 3 tasks, of 1 KiB if it is streamed.
+// limited has limits of 3 tasks in a batch, and of 1 KiB for a streamed batch.
 func limited(t *testing.T, pause time.Duration) *bench {
 	t.Helper()
 	b := embedded(t, func(s *setup) { s.api.Limits = api.Limits{Stream: 1 << 10, Tasks: 3, Pause: pause} })
@@ -40,7 +41,7 @@ func TestBatchesHaveAMostOfTasksAndBytes(t *testing.T) {
 	t.Parallel()
 	b := limited(t, patience)
 	post := func(query, form, body string) answer { return b.postAs("POST", "/v1/batches"+query, form, body) }
-	blank := strings.Repeat(" ", 70<<10) // makes it a long body
+	blank := strings.Repeat(" ", 70<<10) // makes the body a long one
 	for _, test := range []struct{ query, form, three, four, at string }{
 		{"?pool=p", csvType, "device\na\nb\nc\n", "device\na\nb\nc\nd\n", "line 5"},
 		{"?pool=p", ndjsonType, strings.Repeat("{\"device\":\"a\"}\n", 3), strings.Repeat("{\"device\":\"a\"}\n", 4), "line 4"},
@@ -59,7 +60,7 @@ func TestBatchesHaveAMostOfTasksAndBytes(t *testing.T) {
 	b.postAs("POST", "/v1/devices", ndjsonType, strings.Repeat("\n", 16<<20+1)).problem(http.StatusRequestEntityTooLarge, "body_too_large")
 }
 
-// A sender of a long body that pauses for too long is told so, and its connection ends.
+// A client that pauses too long while it sends a long body gets an error, and its connection ends.
 func TestASilentSenderOfALongBodyIsLeft(t *testing.T) {
 	t.Parallel()
 	b := limited(t, 50*time.Millisecond)

@@ -24,17 +24,17 @@ import (
 const (
 	typeEvents = "text/event-stream"
 
-	maxLine = 128 << 10 // bytes of one line; a payload's may be escaped
+	maxLine = 128 << 10 // bytes of one line; more than maxPayload, because the payload may be escaped
 )
 
-// Limits of a long body. A zero is that of DefaultLimits.
+// Limits are the limits for a long body. A zero field means the value of DefaultLimits.
 type Limits struct {
-	Stream int64         // bytes of a streamed batch
-	Tasks  int           // of one batch
-	Pause  time.Duration // the longest a client may send nothing
+	Stream int64         // maximum bytes of a streamed batch
+	Tasks  int           // maximum number of tasks in one batch
+	Pause  time.Duration // maximum time in which a client may send nothing
 }
 
-// DefaultLimits are those of docs/protocol.md.
+// DefaultLimits returns the limits that docs/protocol.md promises.
 func DefaultLimits() Limits {
 	return Limits{Stream: 2 << 30, Tasks: 1_000_000, Pause: 30 * time.Second}
 }
@@ -44,7 +44,7 @@ func (l Limits) withDefaults() Limits {
 	return Limits{cmp.Or(l.Stream, d.Stream), cmp.Or(l.Tasks, d.Tasks), cmp.Or(l.Pause, d.Pause)}
 }
 
-// checkCount refuses a batch at its first task that is too many.
+// checkCount returns an error if tasks exceeds the maximum number of tasks in a batch.
 func (l Limits) checkCount(tasks int) error {
 	if tasks > l.Tasks {
 		return fmt.Errorf("at most %d tasks in a batch", l.Tasks)
@@ -52,7 +52,7 @@ func (l Limits) checkCount(tasks int) error {
 	return nil
 }
 
-// streamType is that of a body in lines; empty: it is none.
+// streamType returns the media type of a body in lines, CSV or NDJSON, or an empty string for any other body.
 func streamType(ctx huma.Context) string {
 	contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
 	if contentType != operators.TypeCSV && contentType != operators.TypeNDJSON {
@@ -61,8 +61,8 @@ func streamType(ctx huma.Context) string {
 	return contentType
 }
 
-// streamed takes batches whose body is a stream, before huma would read it
-// whole: the batch's fields are in the query then.
+// streamed handles batches whose body is a stream, before huma would read the body into memory. The fields of such a batch
+// are in the query.
 func (b *batches) streamed(operations huma.API) step {
 	return func(ctx huma.Context, next func(huma.Context)) error {
 		contentType := streamType(ctx)
@@ -81,7 +81,7 @@ func (b *batches) streamed(operations huma.API) step {
 		}
 		ctx.SetHeader("Content-Type", "application/json")
 		ctx.SetStatus(made.Status)
-		_ = operations.Marshal(ctx.BodyWriter(), "application/json", made.Body) // a client that left
+		_ = operations.Marshal(ctx.BodyWriter(), "application/json", made.Body) // fails only if the client has disconnected
 		return nil
 	}
 }
@@ -111,7 +111,7 @@ func (b *batches) createStreamed(ctx huma.Context, contentType string, post oper
 	return b.queue(ctx.Context(), post, batch, store.Queue{Tasks: checked(post, linesOf(list), b.limits)}, mode)
 }
 
-// linesOf are the lines of a streamed batch.
+// linesOf returns the lines of a streamed batch as entries.
 func linesOf(list lines[operators.NewTask]) numbered {
 	return numbered{form: "line %d", number: func(int) int { return list.line() }, bad: badLine, entries: func(yield func(operators.NewTask, error) bool) {
 		for {
@@ -130,8 +130,7 @@ func badLine(line int, err error) error {
 	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidLine), fmt.Sprintf("line %d: %v", line, err)).because(err)
 }
 
-// streamFields are the fields of a streamed batch: those of a JSON one but for
-// what its lines say.
+// streamFields returns the fields of a streamed batch: the fields of a JSON batch, except the fields that the lines replace.
 func streamFields(operations huma.API) map[string]*huma.Schema {
 	fields := maps.Clone(schemaOf[operators.NewBatch](operations).Properties)
 	maps.DeleteFunc(fields, func(name string, _ *huma.Schema) bool {
@@ -149,7 +148,7 @@ func schemaOf[T any](operations huma.API) *huma.Schema {
 	return schema
 }
 
-// describeStreams adds the streamed forms of a batch to its operation.
+// describeStreams adds the streamed forms of a batch to the documentation of its operation.
 func describeStreams(operations huma.API, op *huma.Operation) {
 	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia()}}
 	fields := streamFields(operations)
@@ -161,8 +160,7 @@ func describeStreams(operations huma.API, op *huma.Operation) {
 	}
 }
 
-// queryBatch reads a batch's fields from the query, by the schema that its
-// JSON form has.
+// queryBatch reads the fields of a batch from the query, by the schema of its JSON form.
 func queryBatch(operations huma.API, query url.Values) (post operators.NewBatch, mode operators.QueueMode, err error) {
 	fields, modes := streamFields(operations), schemaOf[operators.QueueMode](operations).Properties
 	inBatch, inMode := map[string]json.RawMessage{}, map[string]json.RawMessage{}
@@ -181,26 +179,26 @@ func queryBatch(operations huma.API, query url.Values) (post operators.NewBatch,
 	return post, mode, fill(operations, inMode, &mode)
 }
 
-// queryValue is a value of the query as JSON.
+// queryValue returns the value of a query parameter as JSON.
 func queryValue(schema *huma.Schema, values []string) json.RawMessage {
 	value := values[len(values)-1]
 	switch {
 	case value == "":
 		return json.RawMessage("null")
 	case schema.Type == huma.TypeString:
-		text, _ := json.Marshal(value) // a string cannot fail
+		text, _ := json.Marshal(value) // a string always marshals
 		return text
 	case schema.Type == huma.TypeArray && !strings.HasPrefix(value, "["):
 		text, _ := json.Marshal(strings.Split(strings.Join(values, ","), ","))
 		return text
 	case !json.Valid([]byte(value)):
-		text, _ := json.Marshal(value) // its schema will refuse it
+		text, _ := json.Marshal(value) // the check against its schema will refuse it
 		return text
 	}
 	return json.RawMessage(value)
 }
 
-// fill checks the fields against the schema of T and reads them.
+// fill checks the fields against the schema of T and decodes them.
 func fill[T any](operations huma.API, fields map[string]json.RawMessage, into *T) error {
 	maps.DeleteFunc(fields, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
 	text, err := json.Marshal(fields)

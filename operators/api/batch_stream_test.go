@@ -22,7 +22,7 @@ const (
 	ndjsonType = "application/x-ndjson"
 )
 
-// payloads are those of all tasks, by device.
+// payloads returns the payloads of all tasks that match the filter, by device.
 func (b *bench) payloads(filter string) map[string]any {
 	b.Helper()
 	got := map[string]any{}
@@ -201,11 +201,11 @@ func TestUnknownDevicesAreRefusedOnDemand(t *testing.T) {
 	})
 }
 
-// upload is a body, and the ledger that it goes to: it notes whether the ledger was
-// asked before the end.
+// upload is a request body and also the ledger that receives the batch. It records whether CreateBatch was called before
+// the end of the body.
 type upload struct {
 	*ledger
-	next  func() string // the lines, one after the other
+	next  func() string // returns the next line; an empty string is the end
 	rest  string
 	whole bool
 	early bool
@@ -228,8 +228,8 @@ func (u *upload) CreateBatch(ctx context.Context, actor string, b store.Batch, q
 	return u.ledger.CreateBatch(ctx, actor, b, q)
 }
 
-// TestAnUploadOpensNoTransaction before all of it is here: it may take as long as its
-// sender does, and everybody's claims would pay for it.
+// TestAnUploadOpensNoTransaction checks that the ledger is called only after the complete body has arrived. An upload may
+// take as long as the client does, and an open transaction would slow down the claims of all devices.
 func TestAnUploadOpensNoTransaction(t *testing.T) {
 	t.Parallel()
 	b := onServers(t)
@@ -271,8 +271,8 @@ func TestAnUploadOpensNoTransaction(t *testing.T) {
 	}
 }
 
-// TestALongBodyIsKeptOnDisk, where nothing of it is left; without room for it the
-// batch is refused, and a short one needs none.
+// TestALongBodyIsKeptOnDisk checks that no file is left behind, that the batch is refused if the file cannot be created,
+// and that a short batch needs no file.
 func TestALongBodyIsKeptOnDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -280,7 +280,7 @@ func TestALongBodyIsKeptOnDisk(t *testing.T) {
 	none := embedded(t, func(s *setup) { s.api.SpoolDir = filepath.Join(dir, "missing") })
 	var long strings.Builder
 	for n := range 40_000 {
-		_, _ = fmt.Fprintf(&long, "device-with-a-long-name-%d\n", n) // a builder takes all
+		_, _ = fmt.Fprintf(&long, "device-with-a-long-name-%d\n", n) // a strings.Builder accepts all writes
 	}
 	for _, b := range []*bench{room, none} {
 		b.pool("p", `{"capacity":60}`)

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	maxBatchBody = 64 << 20 // bytes; about 1,000,000 device ids
-	maxPayload   = 32 << 10 // bytes of one task's payload
+	maxBatchBody = 64 << 20 // bytes; enough for about 1,000,000 device ids
+	maxPayload   = 32 << 10 // maximum payload of one task, in bytes
 	maxPriority  = 1_000_000
-	maxTagWords  = 200 // bytes of the tags in an error
+	maxTagWords  = 200 // maximum length of the tags in an error, in bytes
 )
 
 type batchStore interface {
@@ -34,7 +34,7 @@ type batchStore interface {
 	ChangeBatch(ctx context.Context, actor string, id int64, change func(*store.Batch) error) (store.Batch, error)
 }
 
-// batches are the operations on batches.
+// batches has the operations on batches.
 type batches struct {
 	ledger  batchStore
 	waiters *waiters.Notifier
@@ -42,12 +42,12 @@ type batches struct {
 	least   leastLease
 	limits  Limits
 	spool   *spool
-	repeats *fair.Shares // long batches of which equal tasks are found: each task is remembered
+	repeats *fair.Shares // limits long batches with a search for duplicate tasks, which keeps each task in memory
 }
 
 func (b *batches) register(r *routes) {
 	create := creating(operation("POST", "/v1/batches", "createBatch", "Queue tasks", roleOperator, 201))
-	create = also[operators.BatchCreated](r, create, http.StatusOK) // a dry run
+	create = also[operators.BatchCreated](r, create, http.StatusOK) // the status of a dry run
 	create.MaxBodyBytes = maxBatchBody
 	create.BodyReadTimeout = time.Minute
 	create.Middlewares = r.steps(b.streamed(r), b.long)
@@ -101,7 +101,7 @@ func (b *batches) queue(ctx context.Context, post operators.NewBatch, batch stor
 		return nil, problem(http.StatusUnprocessableEntity, codeNoTasks, noDeviceHas(q.Tags)).because(err)
 	case err != nil:
 		return nil, neverStarts(err)
-	case nobody: // a dry run
+	case nobody: // only in a dry run
 		warned.Warnings = append(warned.Warnings, noDeviceHas(q.Tags))
 	}
 	answer := operators.BatchCreated{ID: made.ID, Tasks: made.Total, Warned: warned}
@@ -119,7 +119,7 @@ func (b *batches) queue(ctx context.Context, post operators.NewBatch, batch stor
 	return &created[operators.BatchCreated]{createdStatus(!mode.DryRun), answer}, nil
 }
 
-// noDeviceHas says that a selection by tags is empty, and what to look at.
+// noDeviceHas returns the message that no device has the selected tags, and how to list devices by tag.
 func noDeviceHas(tags map[string]string) string {
 	words := strings.Join(tagWords(tags), ", ")
 	if len(tags) > 1 {
@@ -131,7 +131,7 @@ func noDeviceHas(tags map[string]string) string {
 	return "select.tags: no registered device has " + words + "; GET /v1/devices?tag=NAME:VALUE lists those with a tag"
 }
 
-// read checks the fields of a batch, all but its tasks.
+// read checks the fields of a batch, except its tasks.
 func (b *batches) read(in operators.NewBatch) (store.Batch, error) {
 	if err := checkPayload(in.Payload); err != nil {
 		return store.Batch{}, err
@@ -172,11 +172,11 @@ func (b *batches) read(in operators.NewBatch) (store.Batch, error) {
 func (b *batches) get(ctx context.Context, in *Numbered) (operators.Batch, error) {
 	found, err := b.ledger.Batch(ctx, in.ID)
 	shown := showBatch(found)
-	shown.Payload = found.Payload // not in lists: it may be long
+	shown.Payload = found.Payload // lists leave it out, because it may be long
 	return shown, err
 }
 
-// batchPage is a page of the batches that match.
+// batchPage is a request for a page of the batches that match a filter.
 type batchPage struct {
 	operators.BatchFilter
 	Page
@@ -231,7 +231,7 @@ func showBatch(b store.Batch) operators.Batch {
 	}
 }
 
-// Defaults of a batch whose request omits the field or patches it to null.
+// Defaults of fields that a request omits or a patch sets to null.
 const (
 	defaultWeight      = 1
 	defaultMaxAttempts = 3
@@ -255,7 +255,7 @@ func (b *batches) patch(ctx context.Context, in *struct {
 	return changed, err
 }
 
-// applyPatch changes all but windows and limits.
+// applyPatch applies all changes except the changes of windows and limits.
 func applyPatch(p operators.BatchPatch, b *store.Batch) error {
 	apply(p.Priority, &b.Priority, 0)
 	apply(p.Weight, &b.Weight, defaultWeight)
@@ -288,7 +288,7 @@ func (b *batches) cancel(ctx context.Context, in *Numbered) (operators.Batch, er
 	return b.stopped(b.ledger.CancelBatch(ctx, actor(ctx), in.ID))
 }
 
-// started shows a batch of which something may start that could not before.
+// started offers free slots to the batch after a change that may let its tasks start, and returns the batch.
 func (b *batches) started(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
 		b.waiters.Filler.Fill(batch.Pool)
@@ -296,7 +296,7 @@ func (b *batches) started(batch store.Batch, err error) (operators.Batch, error)
 	return showBatch(batch), err
 }
 
-// stopped shows a batch of which nothing starts any more.
+// stopped removes the batch from the queue after a change that prevents starts, and returns the batch.
 func (b *batches) stopped(batch store.Batch, err error) (operators.Batch, error) {
 	if err == nil {
 		b.waiters.Offers.RemoveBatch(batch.Pool, batch.ID)
@@ -305,13 +305,12 @@ func (b *batches) stopped(batch store.Batch, err error) (operators.Batch, error)
 }
 
 const (
-	rateSpan = 5 * time.Minute  // that the ledger's Recent looks back
-	shortest = 10 * time.Second // less is too short to be a rate
+	rateSpan = 5 * time.Minute  // the period that Batch.Recent of the ledger covers
+	shortest = 10 * time.Second // minimum period for a rate
 	etaMax   = 10 * 365 * 24 * time.Hour
 )
 
-// batchState derives the state: a batch has ended when none of its tasks is
-// open.
+// batchState derives the state of a batch from its counts: a batch has ended when none of its tasks is open.
 func batchState(b store.Batch) string {
 	open := openTasks(b) > 0
 	switch {
@@ -329,8 +328,8 @@ func batchState(b store.Batch) string {
 	return "running"
 }
 
-// batchCondition is the state, and of a batch that runs by its own rules what its windows
-// and its pool make of that.
+// batchCondition returns the state of a batch. If the state is running, the condition also depends on the windows of the
+// batch and on its pool.
 func batchCondition(b store.Batch) string {
 	state, around := batchState(b), b.Around
 	lease := cmp.Or(b.Lease, around.Lease)
@@ -347,8 +346,8 @@ func batchCondition(b store.Batch) string {
 
 func openTasks(b store.Batch) int64 { return b.Counts[store.Pending] + b.Counts[store.Dispatched] }
 
-// ratePerMinute is how many tasks of the batch were done a minute lately; nil:
-// it has not begun.
+// ratePerMinute returns the number of tasks of the batch that ended per minute in the last rateSpan, or nil if the batch
+// has not begun.
 func ratePerMinute(b store.Batch) *float64 {
 	began := began(b)
 	if b.ReadAt.Before(began) {
@@ -358,7 +357,7 @@ func ratePerMinute(b store.Batch) *float64 {
 	return &rate
 }
 
-// began is when tasks of the batch could start first.
+// began returns the earliest time at which tasks of the batch could start.
 func began(b store.Batch) time.Time {
 	if b.NotBefore != nil && b.NotBefore.After(b.CreatedAt) {
 		return *b.NotBefore
@@ -366,7 +365,7 @@ func began(b store.Batch) time.Time {
 	return b.CreatedAt
 }
 
-// eta is when the last task ends if all goes on as lately; nil: unknown.
+// eta returns the time when the last task ends at this rate, or nil if it is unknown.
 func eta(b store.Batch, rate *float64) *operators.Time {
 	if rate == nil || *rate == 0 || batchCondition(b) != "running" {
 		return nil
@@ -376,13 +375,13 @@ func eta(b store.Batch, rate *float64) *operators.Time {
 		return nil
 	}
 	at := b.ReadAt.Add(time.Duration(left))
-	if o := b.Opening; !o.Until.IsZero() && (o.From.After(b.ReadAt) || o.Until.Before(at)) { // it will wait for a window
+	if o := b.Opening; !o.Until.IsZero() && (o.From.After(b.ReadAt) || o.Until.Before(at)) { // the batch will have to wait for a window
 		return nil
 	}
 	return stampSet(at)
 }
 
-// abortRule is that of a request; nil: none.
+// abortRule converts the rule of a request, or returns nil if there is no rule.
 func abortRule(a *operators.Abort) *store.Abort {
 	if a == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// counts adds the counts of a batch up and compares them with its total.
+// counts compares the sum of a batch's counts with its total, and returns its state and counts.
 func (b *bench) counts(id int64) (state string, counts map[string]any) {
 	b.Helper()
 	batch := b.get(fmt.Sprintf("/v1/batches/%d", id)).must(200).fields()
@@ -80,7 +80,7 @@ func TestBatchTakesDefaults(t *testing.T) {
 	})
 }
 
-// badBody is one, and the problem that it is answered with, and what that names.
+// badBody is an invalid body, the expected status and code, and the texts that the problem must contain.
 type badBody struct {
 	body   string
 	status int
@@ -177,11 +177,10 @@ func TestPayloadsComeBackByteForByte(t *testing.T) {
 	})
 }
 
-// compact is the one change that encoding makes: no spaces.
+// compact removes the spaces, as encoding does.
 func compact(text string) string { return strings.ReplaceAll(text, " ", "") }
 
-// Many are queued on Postgres; ten thousand say the same of
-// SQLite.
+// A large batch is queued on Postgres, and a batch of 10,000 tasks on SQLite.
 func TestABatchOfManyDevicesIsQueuedInSeconds(t *testing.T) {
 	t.Parallel()
 	t.Run("servers", func(t *testing.T) {
@@ -194,7 +193,7 @@ func TestABatchOfManyDevicesIsQueuedInSeconds(t *testing.T) {
 	})
 }
 
-// longRows are as many as a long batch has; daily a tenth of them.
+// longRows is the number of tasks of a long batch. With -short it is a tenth.
 func longRows() int {
 	if testing.Short() {
 		return 10_000
@@ -226,7 +225,7 @@ func (b *bench) bigBatch(size int) {
 	}
 }
 
-// TestBatchBodyIsBounded: what a process must hold in memory has an end.
+// TestBatchBodyIsBounded checks that the size of a body that is held in memory is limited.
 func TestBatchBodyIsBounded(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

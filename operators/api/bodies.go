@@ -16,28 +16,27 @@ import (
 	"github.com/fleetslots/dispatcher/internal/fair"
 )
 
-// patientReader reads a long body: the time limit is for each pause and not
-// for all of it, and its size has an end.
+// patientReader reads a long body. Its time limit applies to each pause, not to the whole body, and its size is limited.
 type patientReader struct {
 	from     io.Reader
 	deadline func(time.Time)
 	pause    time.Duration
 	limit    int64
 	left     int64
-	failed   error // of the body, which a parser may hide
+	failed   error // error of reading the body, which a parser may hide
 }
 
-// patient reads at most limit bytes.
+// patient returns a reader of the request's body that reads at most limit bytes.
 func (l Limits) patient(ctx huma.Context, limit int64) *patientReader {
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
 	return &patientReader{from: ctx.BodyReader(), pause: l.Pause, limit: limit, left: limit, deadline: func(t time.Time) {
-		_ = connection.SetReadDeadline(t) // a test's recorder has none
+		_ = connection.SetReadDeadline(t) // the ResponseWriter of a test has no deadlines
 		_ = connection.SetWriteDeadline(time.Time{})
 	}}
 }
 
-// Read reads a part of the body.
+// Read reads a part of the body. Before each read it renews the read deadline.
 func (r *patientReader) Read(b []byte) (int, error) {
 	r.deadline(time.Now().Add(r.pause))
 	n, err := r.from.Read(b)
@@ -46,14 +45,14 @@ func (r *patientReader) Read(b []byte) (int, error) {
 		return 0, r.failed
 	}
 	if errors.Is(err, io.EOF) {
-		r.deadline(time.Time{}) // all is here: what follows takes the ledger's time
+		r.deadline(time.Time{}) // the body is complete: the rest of the time belongs to the ledger
 	} else if err != nil {
 		r.failed = err
 	}
 	return n, err
 }
 
-// explain says of an error that it was the body's, if it was.
+// explain returns the error of reading the body if there was one, otherwise err.
 func (r *patientReader) explain(err error) error {
 	var large *http.MaxBytesError
 	switch {
@@ -65,15 +64,15 @@ func (r *patientReader) explain(err error) error {
 	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(r.failed)
 }
 
-// bounded fails where a reader takes more than is left, which would be kept in memory. A
-// reader reads ahead by no more than its buffer.
+// bounded returns the error beyond after it has returned left bytes, because its reader would keep more data in memory.
+// The reader reads ahead at most by its buffer.
 type bounded struct {
 	from   io.Reader
 	left   int
 	beyond error
 }
 
-// Read reads a part.
+// Read reads a part of the input.
 func (r *bounded) Read(b []byte) (int, error) {
 	if r.left <= 0 {
 		return 0, r.beyond
@@ -84,21 +83,20 @@ func (r *bounded) Read(b []byte) (int, error) {
 }
 
 const (
-	spoolMemory = 1 << 20 // bytes of a body that are kept in memory
-	spoolBodies = 5       // at once; others wait for their turn
-	spoolEach   = 2       // of one operator token
+	spoolMemory = 1 << 20 // maximum part of a body that is kept in memory, in bytes
+	spoolBodies = 5       // maximum number of bodies at once; additional bodies wait
+	spoolEach   = 2       // maximum number of bodies of one operator token at once
 )
 
-// spool keeps the bodies of long batches until they are whole. A transaction
-// that is open for as long as a sender takes would hold back the vacuum of the
-// ledger, and every claim would read the rows that are left. A long body is in a
-// file without a name, which nothing can leave behind.
+// spool stores the body of a long batch until the body is complete. Otherwise a transaction would be open for as long as
+// the sender takes; it would hold back the vacuum of the ledger, and every claim would have to read the dead rows. A long
+// body is in an unnamed file, so a crash leaves no file behind.
 type spool struct {
-	dir   string // empty: where the system keeps temporary files
+	dir   string // empty means the system's directory for temporary files
 	turns *fair.Shares
 }
 
-// keep reads all of a body. The result may be read until free is called.
+// keep reads the complete body. The caller may read the result until it calls free.
 func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.ReadSeeker, free func(), err error) {
 	leave, err := await(ctx, s.turns)
 	if err != nil {
@@ -142,10 +140,10 @@ func (s *spool) file(start, rest io.Reader) (*os.File, error) {
 	return file, nil
 }
 
-// room tells an error of the disk from one of the body.
+// room marks write errors of the disk, to distinguish them from read errors of the body.
 type room struct{ file *os.File }
 
-// Write is the file's.
+// Write writes to the file. An error becomes a problem with the code no_room.
 func (r room) Write(b []byte) (int, error) {
 	n, err := r.file.Write(b)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 const anotherFleetToken = "another-fleet-token-of-the-tests"
 
-// promise opens a report of 900 bytes, and sends none.
+// promise opens a report of 900 bytes and sends none of them.
 func (b *bench) promise(device, token string) {
 	b.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
@@ -25,7 +25,7 @@ func (b *bench) promise(device, token string) {
 	}
 }
 
-// tooMany waits until a report is refused because of the bodies that are not here yet.
+// tooMany waits until a report is refused because too many bodies have not arrived yet.
 func (b *bench) tooMany(device, token string) {
 	b.Helper()
 	until(b.T, func() bool {
@@ -34,7 +34,7 @@ func (b *bench) tooMany(device, token string) {
 	})
 }
 
-// served reports as three devices, in few bytes and in many.
+// served sends a short and a long report of each of three devices.
 func (b *bench) served(token func(device string) string) {
 	b.Helper()
 	for n := range 3 {
@@ -46,8 +46,8 @@ func (b *bench) served(token func(device string) string) {
 
 func always(token string) func(string) string { return func(string) string { return token } }
 
-// A device that promises bodies and sends none has a share of its own, and takes none of
-// the permits: all others are answered, also from its address.
+// A device that announces bodies and does not send them uses up only its own share, and no permits: all other devices are
+// served, even from the same address.
 func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 	t.Parallel()
 	const most = 8 // twice the share of a device
@@ -61,8 +61,8 @@ func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 	b.served(always(fleetToken))
 }
 
-// With a fleet token each body may be in the name of another device: a token has half of
-// all, and devices with one of their own, or with the other fleet token, the rest.
+// With a fleet token, each body can be in the name of another device. Therefore a fleet token gets half of the shares;
+// devices with tokens of their own, or with another fleet token, get the rest.
 func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 	t.Parallel()
 	const most = 8
@@ -83,8 +83,8 @@ func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 	b.served(func(device string) string { return own[device] })
 }
 
-// The attack that stopped all reports over HTTP: more connections than reports may be
-// under way, with the token of one device and with that of the fleet.
+// This attack once stopped all reports over HTTP: more connections than the maximum number of concurrent reports, with the
+// token of one device and with the fleet token.
 func TestPromisedBodiesStopNobody(t *testing.T) {
 	t.Parallel()
 	const connections = 620
@@ -102,8 +102,8 @@ func TestPromisedBodiesStopNobody(t *testing.T) {
 	b.served(always(fleetToken))
 }
 
-// A body that is read whole is many times as large in memory: few large ones are read at
-// once, one of a token. Small ones do not wait.
+// A body that is read into memory takes many times its size. Therefore few large bodies are read at once, and only one of
+// a token. Small bodies do not wait.
 func TestLargeBodiesWaitForTheirTurn(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

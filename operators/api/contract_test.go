@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestOpenAPIOperationsRefuseAsDescribed: without a token, and for something
-// that does not fit, each operation answers a problem of the document.
+// TestOpenAPIOperationsRefuseAsDescribed checks that each operation answers with a documented problem if there is no
+// token, and if the request is invalid.
 func TestOpenAPIOperationsRefuseAsDescribed(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -46,23 +46,23 @@ func TestOpenAPIOperationsRefuseAsDescribed(t *testing.T) {
 	}
 }
 
-// unfit is a request of the operation that no state makes good.
+// unfit returns a request of the operation that is invalid in every state.
 func unfit(name string, op operation) (path string, body any) {
 	_, path, _ = strings.Cut(name, " ")
 	if op.RequestBody != nil {
 		body = `[7]`
 	}
-	if op.OperationID == "report" { // looks at the id before the token
+	if op.OperationID == "report" { // checks the id before the token
 		return strings.Replace(path, "{device}", "d", 1), body
 	}
-	if strings.Contains(path, "{") { // no number, and no name of a device or pool
+	if strings.Contains(path, "{") { // - is not a number, and not a valid name of a device or pool
 		return regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "-"), body
 	}
 	return path + "?page_size=0", body
 }
 
-// TestOpenAPIListsArePagedAndStreamed: whatever answers a list of its own has
-// pages, and both streamed forms of all that there is.
+// TestOpenAPIListsArePagedAndStreamed checks that each operation whose response is a list has pages, and both streamed
+// forms of the complete list.
 func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -117,7 +117,7 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	}
 }
 
-// listOf names the member that is a list of objects; empty: there is none.
+// listOf returns the name of the member that is a list of objects, or an empty string if the schema has none.
 func (d document) listOf(s schema) string {
 	if s.Ref != "" {
 		s = d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")]
@@ -143,8 +143,8 @@ func (a answer) entries(form string) (n int) {
 	return n
 }
 
-// TestOpenAPICreatingCallsTakeAKey: what is answered 201 to a POST is done once
-// for a key, and shows no secret twice.
+// TestOpenAPICreatingCallsTakeAKey checks that a POST that is answered with 201 takes effect once for a key, and returns a
+// secret only once.
 func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -152,7 +152,7 @@ func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 		found := 0
 		for name, op := range b.document().operations() {
 			method, path, _ := strings.Cut(name, " ")
-			if _, creates := op.Responses["201"]; !creates || method != http.MethodPost || op.OperationID == "acquireLease" { // its holder is its key
+			if _, creates := op.Responses["201"]; !creates || method != http.MethodPost || op.OperationID == "acquireLease" { // keyed by its holder
 				continue
 			}
 			found++
@@ -177,7 +177,7 @@ func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 	})
 }
 
-// TestOpenAPIDescribesEverySuccess: those that depend on what was there.
+// TestOpenAPIDescribesEverySuccess checks the operations whose success status depends on whether something existed.
 func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -208,11 +208,11 @@ func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 	}
 }
 
-// TestOnlyTheseRoutesAreNoOperations: what is not in the document is in no
-// matrix of roles, and thus named here.
+// TestOnlyTheseRoutesAreNoOperations lists the routes that are not in the OpenAPI document, because no matrix of roles
+// covers them.
 func TestOnlyTheseRoutesAreNoOperations(t *testing.T) {
 	t.Parallel()
-	const direct = "&op" // of registerDirect, which describes it
+	const direct = "&op" // registered by registerDirect, which also documents it
 	allowed := []string{direct, "GET /metrics", "POST /v1/devices/{device}/report", "GET /healthz", "GET /readyz"}
 	files, err := os.ReadDir(".")
 	if err != nil {

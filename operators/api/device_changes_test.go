@@ -109,13 +109,13 @@ func TestADeletedDeviceLosesItsTokensAndTasks(t *testing.T) {
 		}
 		b.get("/v1/devices/d-1").problem(404, "not_found")
 		b.call("POST", "/v1/devices/d-1/report", token, g.result("succeeded", "")).problem(401, "unauthenticated")
-		// Its slot stays held: it may still be inside.
+		// The slot stays held, because the device may still use the external system.
 		if held := b.get("/v1/pools/p/slots").must(200).fields()["held"]; held != 1.0 {
 			b.Errorf("%v held, want its slot", held)
 		}
 		b.batch(`{"name":"b","pool":"p","devices":["d-2"]}`)
 		b.report("d-2", `{"id":"x"}`).must(200)
-		// With a fleet token it is a device like any other again.
+		// With a fleet token, the deleted device is registered again like any other device.
 		var reply struct{ Acks []struct{ Outcome string } }
 		b.report("d-1", g.result("succeeded", "")).must(200).into(&reply)
 		if len(reply.Acks) != 1 || reply.Acks[0].Outcome != "recorded" {

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	maxImportBody = 16 << 20 // bytes
-	maxImport     = 100_000  // devices of one import; they and their tokens are held in memory
-	importsAtOnce = 3        // one of each operator token; others wait
+	maxImportBody = 16 << 20 // in bytes
+	maxImport     = 100_000  // devices in one import; they and their tokens are held in memory
+	importsAtOnce = 3        // concurrent imports, one of each operator token; additional imports wait
 )
 
-// importing takes devices whose list is the body, before huma would read it.
+// importing handles an import, whose body is a list of devices, before huma would read the body.
 func (d *registry) importing(ctx huma.Context, next func(huma.Context)) error {
 	contentType := streamType(ctx)
 	if contentType == "" {
@@ -46,8 +46,7 @@ func (d *registry) importing(ctx huma.Context, next func(huma.Context)) error {
 	return nil
 }
 
-// importDevices reads all lines before it asks the ledger: a client that sends
-// slowly keeps no transaction open.
+// importDevices reads all lines before it calls the ledger, so that a slow client keeps no transaction open.
 func (d *registry) importDevices(ctx huma.Context, contentType string) (list []store.NewDevice, tokens []string, err error) {
 	url := ctx.URL()
 	existing, err := queryExisting(url.Query())
@@ -94,10 +93,10 @@ func queryExisting(query url.Values) (store.Existing, error) {
 	return "", invalid("existing: refuse, skip, update or rotate")
 }
 
-// profileColumn cannot be the name of a tag, which has no colon.
+// profileColumn is the column of the profile. It cannot be the name of a tag, because tag names have no colon.
 const profileColumn = ":profile"
 
-// deviceCSV has a column for each tag, and perhaps one for the profile.
+// deviceCSV reads a CSV file with a column for each tag, and optionally one for the profile.
 type deviceCSV struct{ *csvLines }
 
 func newDeviceCSV(body io.Reader) (deviceCSV, error) {
@@ -124,10 +123,10 @@ func (l deviceCSV) next() (operators.NewDevice, error) {
 	return device, nil
 }
 
-// imported is an import that was read.
+// imported has the devices of an import that was read.
 type imported struct {
 	list  []store.NewDevice
-	lines []int // of its entries
+	lines []int // line numbers of the devices
 }
 
 func readDevices(body io.Reader, contentType string) (read imported, err error) {
@@ -160,7 +159,7 @@ func readDevices(body io.Reader, contentType string) (read imported, err error) 
 	}
 }
 
-// checkDevice refuses a device that was seen in an earlier line.
+// checkDevice checks one device, and refuses it if an earlier line has the same id.
 func checkDevice(d operators.NewDevice, seen map[string]int, line int) (store.NewDevice, error) {
 	if _, err := devices.ParseID(d.ID); err != nil {
 		return store.NewDevice{}, err
@@ -181,7 +180,7 @@ func checkDevice(d operators.NewDevice, seen map[string]int, line int) (store.Ne
 	return device, err
 }
 
-// writeTokens answers an import with a line for each of its lines.
+// writeTokens answers an import with one line for each of its devices.
 func writeTokens(ctx huma.Context, form string, list []store.NewDevice, tokens []string) {
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
@@ -193,16 +192,16 @@ func writeTokens(ctx huma.Context, form string, list []store.NewDevice, tokens [
 	}
 	for i, d := range list {
 		if i%exportPage == 0 {
-			_ = connection.SetWriteDeadline(time.Now().Add(exportPause)) // a test's recorder has none
+			_ = connection.SetWriteDeadline(time.Now().Add(exportPause)) // the ResponseWriter of a test has no deadlines
 		}
-		if err := write(out, d.ID, tokens[i]); err != nil { // a client that left
+		if err := write(out, d.ID, tokens[i]); err != nil { // fails only if the client has disconnected
 			return
 		}
 	}
 	_ = out.Flush()
 }
 
-// csvToken writes no quotes: neither ids nor tokens have what would need them.
+// csvToken writes a line without quotes: ids and tokens contain no character that needs quotes.
 func csvToken(out io.Writer, device, token string) error {
 	_, err := fmt.Fprintf(out, "%s,%s\n", device, token)
 	return err
@@ -215,7 +214,7 @@ func jsonToken(out io.Writer, device, token string) error {
 	}{device, token})
 }
 
-// describeImport adds the forms of an import to the operation for one device.
+// describeImport adds the forms of an import to the documentation of the operation for one device.
 func describeImport(op *huma.Operation) {
 	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia()}}
 	op.Responses = map[string]*huma.Response{"201": {Content: map[string]*huma.MediaType{

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// importing sends an import; key may be empty.
+// importing sends an import. If key is empty, it sends no Idempotency-Key.
 func (b *bench) importing(query, contentType, accept, key, body string) answer {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/devices"+query, strings.NewReader(body))
@@ -29,7 +29,7 @@ func (b *bench) importing(query, contentType, accept, key, body string) answer {
 	return b.do(request)
 }
 
-// tokensOf are those of an import's answer by device; empty ones stand for none.
+// tokensOf returns the tokens in the response to an import, by device. A device without a new token has an empty string.
 func (a answer) tokensOf() map[string]string {
 	a.t.Helper()
 	tokens := map[string]string{}
@@ -138,7 +138,7 @@ func TestImportOfDevicesThatExist(t *testing.T) {
 		for id, token := range rotated {
 			b.call("POST", "/v1/devices/"+id+"/report", token, `{}`).must(200)
 		}
-		for id, token := range map[string]string{"d-1": old, "d-2": skipped["d-2"]} { // for a day
+		for id, token := range map[string]string{"d-1": old, "d-2": skipped["d-2"]} { // old tokens stay valid for a day
 			b.call("POST", "/v1/devices/"+id+"/report", token, `{}`).must(200)
 		}
 		for id, area := range map[string]any{"d-1": nil, "d-2": "2", "d-3": "3"} {
@@ -149,8 +149,8 @@ func TestImportOfDevicesThatExist(t *testing.T) {
 	})
 }
 
-// TestImportIsReplayedWithoutSecrets: the same request sent again changes
-// nothing and shows no token, and a rotation helps whoever lost the answer.
+// TestImportIsReplayedWithoutSecrets checks that a repeated request changes nothing and returns no tokens, and that a
+// rotation gives new tokens to a client that lost the response.
 func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -168,8 +168,8 @@ func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	})
 }
 
-// TestImportWithoutTheBroker: nothing is done while it cannot be told of the accounts. Lines
-// of devices that exist need it only for a new token, which is made by itself.
+// TestImportWithoutTheBroker checks that no import is done while the broker cannot be reached. Lines of existing devices
+// need the broker only for a new token, which is rotated by another operation.
 func TestImportWithoutTheBroker(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(s *setup) { s.dispatcher.Accounts = brokenAccounts{} })

@@ -15,7 +15,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// seen reports in this order, and tells the list of it.
+// seen sends reports of the devices in this order, and writes them to the list.
 func (b *bench) seen(devices ...string) {
 	b.Helper()
 	for _, d := range devices {
@@ -60,8 +60,7 @@ func TestRecentDevicesAreNewestFirst(t *testing.T) {
 		if len(rows) != 3 || rows[1][0] != "b" || rows[2][0] != "a" {
 			b.Errorf("exported %v", rows)
 		}
-		// A deleted device is not there, and makes room; one that is made anew was
-		// not seen yet.
+		// A deleted device leaves the list. A device that is created again is not in the list until its next report.
 		b.call("DELETE", "/v1/devices/a", adminToken, nil).must(200)
 		b.expectRecent(2, "b", "c")
 		b.device("a")
@@ -71,7 +70,7 @@ func TestRecentDevicesAreNewestFirst(t *testing.T) {
 	})
 }
 
-// TestRecentDevicesAreThoseOfAllReplicas: each tells the list of its own reports.
+// TestRecentDevicesAreThoseOfAllReplicas checks the list if each replica writes its own reports.
 func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -91,7 +90,7 @@ func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 	})
 }
 
-// The list has one page, and that ends with large devices as every other does.
+// The list has one page, which ends early with large devices, as every other page does.
 func TestRecentListOfLargeDevicesEndsSooner(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -120,8 +119,8 @@ func TestRecentRefusesBadInput(t *testing.T) {
 	}
 }
 
-// TestOnlyTheListOfRecentDevicesNeedsRedis: only the list needs it, and what it was not told it
-// is told afterwards.
+// TestOnlyTheListOfRecentDevicesNeedsRedis checks that only the list fails without Redis, and that the reports of this
+// time are written to it later.
 func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)

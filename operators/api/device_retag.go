@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// updateBy changes a device that exists to what a line of an import says of it: other
-// tags stay, and so does a profile that the line does not name.
+// updateBy returns the change that a line of an import makes to an existing device. It keeps all tags that the line does
+// not name, and the profile if the line names none.
 func updateBy(d operators.NewDevice) func(*store.DeviceSpec) error {
 	return func(spec *store.DeviceSpec) error {
 		if d.Profile != "" {
@@ -20,7 +20,7 @@ func updateBy(d operators.NewDevice) func(*store.DeviceSpec) error {
 	}
 }
 
-// retagged sets some tags and takes others away.
+// retagged sets some tags and removes others.
 func retagged(spec *store.DeviceSpec, set map[string]string, unset []string) error {
 	if spec.Tags == nil {
 		spec.Tags = map[string]string{}
@@ -32,7 +32,7 @@ func retagged(spec *store.DeviceSpec, set map[string]string, unset []string) err
 	return checkTags(spec.Tags)
 }
 
-// ofDevice names the device in what is wrong with its tags.
+// ofDevice adds the device id to an error about its tags.
 func ofDevice(id string, err error) error {
 	if bad, ok := errors.AsType[*Problem](err); ok {
 		return invalid("device %s: %s", id, bad.Detail)
@@ -47,7 +47,7 @@ type retagQuery struct {
 	Body   operators.Retag
 }
 
-// check refuses what selects or changes nothing.
+// check refuses a request that selects no devices or changes nothing.
 func (q *retagQuery) check() error {
 	f := q.DeviceFilter
 	switch {
@@ -66,8 +66,8 @@ func (q *retagQuery) check() error {
 	return checkTags(q.Body.Set)
 }
 
-// retag changes the tags of a page of the devices that match. A client goes on with the
-// page token: a device that was changed may match no more, and none is left out by that.
+// retag changes the tags of a page of the devices that match. A client continues with the page token, which is a position
+// in the order of ids: no device is skipped, although changed devices may no longer match.
 func (d *registry) retag(ctx context.Context, in *retagQuery) (done operators.Retagged, err error) {
 	q := &deviceQuery{in.Page, in.DeviceFilter}
 	filter, err := q.filter()
@@ -87,7 +87,7 @@ func (d *registry) retag(ctx context.Context, in *retagQuery) (done operators.Re
 	}
 	n, err := d.ledger.ChangeDevices(ctx, actor(ctx), ids, in.DryRun, func(id string, spec *store.DeviceSpec) error {
 		for name, value := range filter.Tags {
-			if has, there := spec.Tags[name]; !there || has != value { // changed meanwhile
+			if has, there := spec.Tags[name]; !there || has != value { // the tag was changed after the list was read
 				return nil
 			}
 		}

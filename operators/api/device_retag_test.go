@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tags of a device, as the API shows them.
+// tags returns the tags of a device, as the API shows them.
 func (b *bench) tags(device string) map[string]any {
 	b.Helper()
 	tags, _ := b.get("/v1/devices/" + device).must(200).fields()["tags"].(map[string]any)
@@ -58,7 +58,7 @@ func TestRetag(t *testing.T) {
 			b.call("POST", "/v1/devices/retag?prefix=a", adminToken, body).problem(422, "invalid_field").names(b.T, names)
 		}
 		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"big":"`+strings.Repeat("x", 9<<10)+`"}}`).problem(422, "invalid_field")
-		// A change that is too much only with the tags of a device names the device.
+		// If a change exceeds the limit only together with the tags of a device, the error has the id of the device.
 		half := strings.Repeat("x", 5<<10)
 		b.call("POST", "/v1/devices/retag?prefix=a-4", adminToken, `{"set":{"first":"`+half+`"}}`).must(200)
 		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"second":"`+half+`"}}`).problem(422, "invalid_field").names(b.T, "device a-4: tags: ")
@@ -86,7 +86,7 @@ func TestImportUpdates(t *testing.T) {
 		if n := len(list(b.get("/v1/events?kind=device.changed").must(200).fields(), "events")); n != 1 {
 			b.Errorf("%d devices changed, want 1", n)
 		}
-		// One that does not fit refuses all of them.
+		// One invalid line refuses the whole import.
 		b.importing("?existing=update", csvType, "", "", "device,area,:profile\na-2,5,\na-1,7,none\n").problem(422, "invalid_line").names(b.T, "line 3")
 		if b.tags("a-2")["area"] != "2" {
 			b.Error("a part of a refused import stayed")

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// nearSighted is a ledger that looks at two devices at a time.
+// nearSighted is a ledger that reads only two devices in each call.
 type nearSighted struct{ api.Store }
 
 func (n nearSighted) Silent(ctx context.Context, f store.DeviceFilter, since time.Duration, _ int) (store.Silence, error) {
@@ -21,7 +21,7 @@ func (n nearSighted) DevicesWith(ctx context.Context, f store.DeviceFilter, part
 	return n.Store.DevicesWith(ctx, f, part, 2) //nolint:wrapcheck // a test's
 }
 
-// TestSilentDevicesAreListed: also behind a page on which no device is silent.
+// TestSilentDevicesAreListed checks that silent devices are listed even after a page without any.
 func TestSilentDevicesAreListed(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(s *setup) { s.api.Store = nearSighted{s.api.Store} })

@@ -25,18 +25,18 @@ type deviceStore interface {
 	ChangeDevices(ctx context.Context, actor string, ids []string, dry bool, change store.DeviceChange) (int, error)
 }
 
-// DevicePath names a device.
+// DevicePath is the path parameter {id}: the id of a device.
 type DevicePath struct {
 	ID devices.ID `path:"id"`
 }
 
-// checkName refuses what no device can be called.
+// checkName refuses an invalid device id.
 func (d DevicePath) checkName() error {
 	_, err := devices.ParseID(string(d.ID))
 	return err
 }
 
-// registry are the operations on devices.
+// registry has the operations on devices.
 type registry struct {
 	ledger      deviceStore
 	credentials *credentials.Registry
@@ -106,7 +106,7 @@ func (d *registry) list(ctx context.Context, in *deviceQuery) (page pageOf[opera
 	return page, err
 }
 
-// sifted looks at a bounded number of devices, for what no index has.
+// sifted applies a filter for which there is no index, to a limited number of devices.
 func (d *registry) sifted(ctx context.Context, in *deviceQuery, filter store.DeviceFilter) (store.Silence, error) {
 	if in.Part != "" {
 		return d.ledger.DevicesWith(ctx, filter, in.Part, store.SilentLooked)
@@ -140,7 +140,7 @@ func showDevice(d store.Device) operators.Device {
 	}
 }
 
-// Recent is the list of the devices seen last; *seen.List.
+// Recent is the list of the devices that reported most recently. The product uses *seen.List.
 type Recent interface {
 	Newest(ctx context.Context) ([]seen.Sighting, error)
 }
@@ -150,7 +150,7 @@ type deviceQuery struct {
 	operators.DeviceFilter
 }
 
-// filter reads the query.
+// filter converts the query to a filter of the ledger.
 func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	after, err := q.afterName()
 	if err != nil {
@@ -171,7 +171,8 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	return f, nil
 }
 
-// recent goes through all that is remembered: some may have been deleted.
+// recent returns the registered devices among the devices that reported most recently. It reads on through the list, because
+// some of its devices may have been deleted.
 func (d *registry) recent(ctx context.Context, in *deviceQuery) (page pageOf[operators.Device], err error) {
 	if len(in.Tags) > 0 || in.Profile != "" || in.Blocked != "" || in.Prefix != "" || in.Part != "" || in.Silent != 0 || in.Token != "" {
 		return page, invalid("recent: not with tag, profile, blocked, prefix, part, silent_for_ms or page_token")
@@ -201,8 +202,8 @@ func devicesOf(seen []seen.Sighting) []string {
 	return ids
 }
 
-// latest joins what was seen with what is registered. A device that was made
-// anew since it was seen was not seen.
+// latest joins sightings with registered devices. It drops the sighting of a device that was deleted and created again
+// after it.
 func latest(seen []seen.Sighting, found []store.Device) (shown []store.Device) {
 	registered := make(map[string]store.Device, len(found))
 	for _, d := range found {
@@ -220,14 +221,14 @@ func latest(seen []seen.Sighting, found []store.Device) (shown []store.Device) {
 // Limits of a device's tags.
 const (
 	maxTags     = 64
-	maxTagsSize = 8 << 10 // bytes, as JSON
-	maxTagName  = 64      // bytes
+	maxTagsSize = 8 << 10 // size in bytes, as JSON
+	maxTagName  = 64      // length in bytes
 )
 
 type devicePatch struct {
 	operators.DevicePatch
 
-	Attributes json.RawMessage `json:"attributes,omitempty" hidden:"true"` // for a better answer than that there is none
+	Attributes json.RawMessage `json:"attributes,omitempty" hidden:"true"` // accepted only to return a better error than unknown field
 }
 
 func (d *registry) patch(ctx context.Context, in *struct {
@@ -272,14 +273,14 @@ func checkTags(tags map[string]string) error {
 	if len(tags) > maxTags {
 		return invalid("tags: %d, at most %d", len(tags), maxTags)
 	}
-	if text, _ := json.Marshal(tags); len(text) > maxTagsSize { // strings cannot fail
+	if text, _ := json.Marshal(tags); len(text) > maxTagsSize { // strings always marshal
 		return invalid("tags: %d bytes as JSON, at most %d", len(text), maxTagsSize)
 	}
 	return nil
 }
 
-// standardOverlap is how long older tokens go on after a rotation: a day in
-// which the device hears of the new one.
+// standardOverlap is the time for which older tokens stay valid after a rotation: the device has a day to receive the
+// new token.
 const standardOverlap = 24 * time.Hour
 
 func (d *registry) rotateToken(ctx context.Context, in *struct {

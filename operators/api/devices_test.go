@@ -30,12 +30,11 @@ func TestDeviceGetsItsTokenOnce(t *testing.T) {
 			b.Errorf("after its first report: %v", got)
 		}
 		b.call("POST", "/v1/devices/ar:7/report", fleetToken, `{}`).problem(403, "forbidden")
-		b.call("POST", "/v1/devices/AR:7/report", token, `{}`).problem(403, "forbidden") // case-sensitive
+		b.call("POST", "/v1/devices/AR:7/report", token, `{}`).problem(403, "forbidden") // ids are case-sensitive
 	})
 }
 
-// badIDs are ids that no device has, as a path segment, and the code of the
-// refusal.
+// badIDs returns invalid device ids as path segments, and the code of each refusal.
 func badIDs() map[string]string {
 	return map[string]string{
 		"a%2Fb": "invalid_device_id", "a+b": "invalid_device_id", "a%2Bb": "invalid_device_id", "a%23b": "invalid_device_id",

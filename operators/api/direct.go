@@ -18,19 +18,19 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// Names of limit sets, as those of pools.
+// The rules for names of limit sets, which are the same as for pools.
 const (
 	setName    = "^[A-Za-z0-9][A-Za-z0-9._:-]*$"
 	setRule    = "1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"
 	maxSetName = 64
 )
 
-// maxDirect bounds the body of an operation that reads it itself.
+// maxDirect is the maximum size in bytes of a body that an operation reads itself.
 const maxDirect = 1 << 20
 
-// registerDirect adds an operation on a limit set that reads its body and writes its answer
-// itself: takes come thousands of times a second, and huma reads each body twice. bodies and
-// answers describe it: one of them comes. The right to ask is checked as everywhere.
+// registerDirect adds an operation on a limit set that reads its body and writes its response itself: takes arrive
+// thousands of times a second, and huma reads each body twice. bodies and answers are the possible types of the request
+// and of the response, for the OpenAPI document. Authorization is checked as in all other operations.
 func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handle func(huma.Context) error) {
 	named := regexp.MustCompile(setName)
 	op.Parameters = append([]*huma.Param{{
@@ -55,7 +55,7 @@ func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handle 
 	r.Adapter().Handle(&op, r.Middlewares().Handler(last.Handler(func(huma.Context) {})))
 }
 
-// oneOf describes a body that is one of these.
+// oneOf documents a body that has one of these types.
 func oneOf(r *routes, of []any) map[string]*huma.MediaType {
 	schemas := make([]*huma.Schema, len(of))
 	for i, one := range of {
@@ -67,10 +67,10 @@ func oneOf(r *routes, of []any) map[string]*huma.MediaType {
 	return map[string]*huma.MediaType{operators.TypeJSON: {Schema: &huma.Schema{OneOf: schemas}}}
 }
 
-// factsPrefix begins the parameters of a query that are facts.
+// factsPrefix is the prefix of query parameters that are facts.
 const factsPrefix = "facts."
 
-// knownQuery refuses parameters that the operation does not know.
+// knownQuery refuses query parameters that the operation does not have.
 func knownQuery(ctx huma.Context) error {
 	asked := ctx.URL()
 	if asked.RawQuery == "" {
@@ -90,7 +90,7 @@ func knownQuery(ctx huma.Context) error {
 	return p
 }
 
-// readDirect reads a body of JSON as strictly as all others are read.
+// readDirect reads a JSON body with the same strict checks as all other bodies.
 func readDirect(ctx huma.Context, body any) error {
 	r, w := humago.Unwrap(ctx)
 	if form := r.Header.Get("Content-Type"); form != "" && form != operators.TypeJSON {
@@ -108,7 +108,7 @@ func readDirect(ctx huma.Context, body any) error {
 	return malformed(readLine(text, body, "the fields of this request"))
 }
 
-// malformed tells of a body that does not fit as huma does.
+// malformed converts an error of reading a body to a problem like huma's.
 func malformed(err error) error {
 	if err == nil {
 		return nil
@@ -123,7 +123,7 @@ func malformed(err error) error {
 	return problem(http.StatusBadRequest, code, "body: "+err.Error())
 }
 
-// writeDirect sends an answer.
+// writeDirect sends a JSON response.
 func writeDirect(ctx huma.Context, status int, contentType string, answer any) error {
 	text, err := json.Marshal(answer)
 	if err != nil {

@@ -1,10 +1,9 @@
-// Package api is the dispatcher over HTTP: device reports (plain net/http, the
-// hot path), the operators' API (OpenAPI 3.1, described by its own code),
-// health, readiness and metrics.
+// Package api serves the dispatcher over HTTP: device reports (plain net/http, the hot path), the operators' API (OpenAPI
+// 3.1, generated from the code), health, readiness and metrics.
 //
-// Each noun of the operators' API (pools, batches, tasks, ...) is a type that holds
-// what its operations need and registers them; API assembles these types.
+// Each noun of the operators' API (pools, batches, tasks, ...) is a type that holds the dependencies of its operations and
+// registers them. API combines these types.
 //
-// Every error is application/problem+json with a stable code; what went wrong
-// inside is logged, never shown. Errors are mapped in one place, problem.go.
+// The body of every error is application/problem+json with a stable code. Internal causes are logged and never sent.
+// problem.go is the only place that maps errors to responses.
 package api

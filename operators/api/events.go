@@ -26,7 +26,7 @@ type eventStore interface {
 	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
 }
 
-// events are the operations on the log.
+// events has the operations on the log.
 type events struct {
 	ledger   eventStore
 	auth     *authenticator
@@ -73,7 +73,7 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page pageOf[operator
 	return showPage(found, in.full(len(found)), showEvent, func(e store.Event) string { return number(e.ID) }).behind(stretch), err
 }
 
-// eventFilter refuses names that nothing can have, and times that none is between.
+// eventFilter converts the filter. It refuses invalid names, and a period that contains no time.
 func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	if err := checkNames(in.Device, in.Pool); err != nil {
 		return store.EventFilter{}, err
@@ -86,7 +86,7 @@ func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	}, nil
 }
 
-// checkSince refuses times that none is between; a zero one is no bound.
+// checkSince refuses a period that contains no time. A zero time means no bound.
 func checkSince(since, until time.Time) error {
 	switch {
 	case outOfYears(&since):
@@ -109,31 +109,31 @@ func showEvent(e store.Event) operators.Event {
 
 const (
 	livePoll  = 500 * time.Millisecond
-	liveSign  = 15 * time.Second // of life, when there is no news
-	liveWrite = 15 * time.Second // the longest a client may take for what it is sent
-	liveMost  = 100              // streams of one replica at once
-	liveEach  = 10               // of one operator token
+	liveSign  = 15 * time.Second // interval of heartbeats while there are no events
+	liveWrite = 15 * time.Second // maximum time that a client may take to receive what was written
+	liveMost  = 100              // concurrent streams of one replica
+	liveEach  = 10               // concurrent streams of one operator token
 )
 
-// feed is one live stream of events. Ids are given before their commit, so an
-// id may become visible below one that was sent. Therefore nothing is sent
-// beyond a mark before that has settled: see store.EventMark.
+// feed is one live stream of events. Ids are assigned before the commit, so an event can become visible after one with a
+// higher id was sent. Therefore feed sends events only up to a mark below which no event can appear any more: see
+// store.EventMark.
 type feed struct {
 	ledger eventStore
 	filter store.EventFilter
 	mark   store.EventMark
 	marked bool
-	last   int64 // all up to it was sent
+	last   int64 // all events with an id <= last were sent
 	begun  bool  // last is known
 	write  func([]byte) error
 }
 
-// live sends events as they settle, until the client leaves, its token ends or
-// this process does. A client goes on where it was with Last-Event-ID.
+// live sends events once they are complete up to a mark, until the client disconnects, its token ends or this process
+// stops. With Last-Event-ID a client resumes after that event.
 func (e *events) live(ctx context.Context, out huma.Context, in *eventQuery) {
 	_, w := humago.Unwrap(out)
 	f := feed{ledger: e.ledger, write: Live(w, liveWrite)}
-	f.filter, _ = eventFilter(in.EventFilter) // checked before
+	f.filter, _ = eventFilter(in.EventFilter) // list has checked the filter
 	if last, err := strconv.ParseInt(out.Header("Last-Event-ID"), 10, 64); err == nil && last >= 0 {
 		f.last, f.begun = last, true
 	}
@@ -171,7 +171,7 @@ func (e *events) follow(ctx context.Context, f *feed, token string) {
 	}
 }
 
-// advance sends what has settled and sets the next mark.
+// advance sends the events up to the mark, if no event can appear below the mark any more, and sets the next mark.
 func (f *feed) advance(ctx context.Context) (sent bool, err error) {
 	if !f.marked {
 		sent := int64(-1)
@@ -190,7 +190,7 @@ func (f *feed) advance(ctx context.Context) (sent bool, err error) {
 	f.marked = false
 	if !f.begun {
 		f.last, f.begun = f.mark.Last, true
-		return true, f.write(fmt.Appendf(nil, "id: %d\n\n", f.last)) // so that a client knows where it began
+		return true, f.write(fmt.Appendf(nil, "id: %d\n\n", f.last)) // so that a client knows where the stream begins
 	}
 	for f.last < f.mark.Last {
 		if err := f.page(ctx); err != nil {
@@ -228,11 +228,11 @@ func (f *feed) page(ctx context.Context) error {
 	return f.write(text.Bytes())
 }
 
-// Live writes the parts of a stream to a client at once, each within a time. The
-// connection's own deadlines are for requests that end.
+// Live returns a function that writes and flushes a part of a stream. Each write may take the time within. Live removes
+// the read deadline of the connection, which is meant for requests that end.
 func Live(w http.ResponseWriter, within time.Duration) func([]byte) error {
 	connection := http.NewResponseController(w)
-	_ = connection.SetReadDeadline(time.Time{}) // a test's recorder has none
+	_ = connection.SetReadDeadline(time.Time{}) // the ResponseWriter of a test has no deadlines
 	return func(text []byte) error {
 		_ = connection.SetWriteDeadline(time.Now().Add(within))
 		if _, err := w.Write(text); err != nil {

@@ -21,7 +21,7 @@ func TestEventsAreFilteredAndPaged(t *testing.T) {
 		b.batch(newFields)
 		g := b.granted("d-1")
 		b.report("d-1", g.result("succeeded", "")).must(200)
-		b.report("d-1", g.result("succeeded", "")).must(200) // a duplicate is no event
+		b.report("d-1", g.result("succeeded", "")).must(200) // a duplicate result is not an event
 		kinds := func(query string) (kinds []string) {
 			b.Helper()
 			for _, e := range list(b.get("/v1/events?order=oldest&"+query).must(200).fields(), "events") {
@@ -97,7 +97,7 @@ func (b *bench) live(path, token, lastID string) *live {
 	return &live{b: b, lines: bufio.NewScanner(response.Body), response: response}
 }
 
-// next returns the next event with data; nil: the stream ended.
+// next returns the next event with data, or nil if the stream has ended.
 func (l *live) next() map[string]any {
 	l.b.Helper()
 	id := ""
@@ -116,7 +116,7 @@ func (l *live) next() map[string]any {
 	return nil
 }
 
-// began waits for the id that a stream without Last-Event-ID begins with.
+// began waits for the id with which a stream without Last-Event-ID begins.
 func (l *live) began() string {
 	l.b.Helper()
 	for l.lines.Scan() {
@@ -160,8 +160,8 @@ func TestEventsAreStreamedAndResumed(t *testing.T) {
 	})
 }
 
-// Ids are given before commit. An event of a transaction held open has a lower
-// id than one that commits meanwhile: neither is lost, and they come in order.
+// Ids are assigned before the commit. An event of an open transaction has a lower id than an event that another
+// transaction commits later: the stream sends both, in the order of their ids.
 func TestALateCommitLeavesNoGap(t *testing.T) {
 	t.Parallel()
 	b := onServers(t)
@@ -173,7 +173,7 @@ func TestALateCommitLeavesNoGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Rollback()
-	for range 3 { // several transactions between, each committed at once
+	for range 3 { // several transactions in between, each committed at once
 		if _, err := held.ExecContext(t.Context(), record, "held"); err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func TestALateCommitLeavesNoGap(t *testing.T) {
 	select {
 	case kind := <-got:
 		t.Fatalf("%s was sent below an id that can still appear", kind)
-	case <-time.After(2 * time.Second): // several polls
+	case <-time.After(2 * time.Second): // long enough for several polls
 	}
 	if err := held.Commit(); err != nil {
 		t.Fatal(err)
@@ -216,16 +216,16 @@ func TestALiveStreamEndsWithItsTokenAndItsServer(t *testing.T) {
 	stream := b.live("/v1/events", secret, "")
 	stream.began()
 	b.call("DELETE", fmt.Sprintf("/v1/tokens/%v", made["id"]), adminToken, nil).must(200)
-	for stream.next() != nil { // the revocation itself may still come
+	for stream.next() != nil { // the event of the revocation itself may still arrive
 	}
 	stream = b.live("/v1/events", adminToken, "")
 	stream.began()
 	b.api.StopReady()
-	for stream.next() != nil { // ends
+	for stream.next() != nil { // until the stream ends
 	}
 }
 
-// database is the ledger's, as another program would use it.
+// database opens the database of the ledger as another program would.
 func (b *bench) database() *sql.DB {
 	b.Helper()
 	db, err := sql.Open("postgres", b.dsn)
@@ -236,7 +236,7 @@ func (b *bench) database() *sql.DB {
 	return db
 }
 
-// One token cannot take all streams and all lists of a replica.
+// One token cannot use up all streams and exports of a replica.
 func TestOneTokenHasAShareOfTheStreams(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

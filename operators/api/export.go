@@ -20,11 +20,11 @@ import (
 const (
 	eventsPath = "/v1/events"
 
-	exportPage  = 1000             // entries held in memory
-	exportPause = 60 * time.Second // the longest a client may take for a page
+	exportPage  = 1000             // entries that are held in memory
+	exportPause = 60 * time.Second // maximum time that a client may take to receive a page
 
-	exportsMost = 10 // at once
-	exportsEach = 2  // of one operator token
+	exportsMost = 10 // concurrent exports of one replica
+	exportsEach = 2  // concurrent exports of one operator token
 )
 
 // wantsStream says whether the request asks for another form than JSON.
@@ -33,8 +33,8 @@ func wantsStream(r *http.Request) bool {
 	return r.Method == http.MethodGet && form != "" && (form != typeEvents || r.URL.Path == eventsPath)
 }
 
-// streamForm is the first of the streamed forms that a client accepts, unless
-// JSON comes before it; empty: none.
+// streamForm returns the first streamed form that the client accepts. If JSON comes before it, or the client accepts
+// no streamed form, it returns an empty string.
 func streamForm(accept string) string {
 	for part := range strings.SplitSeq(accept, ",") {
 		switch form, _, _ := mime.ParseMediaType(part); form {
@@ -53,12 +53,12 @@ type paged[I any] interface {
 	page() *Page
 }
 
-// registerList adds a list: its pages as JSON, and all of it as a stream.
+// registerList adds a list: its pages as JSON, and the complete list as a stream.
 func registerList[I, T, O any, P paged[I]](r *routes, op huma.Operation, list func(context.Context, *I) (pageOf[T], error), answer func(pageOf[T]) O) {
 	registerLive[I, T, O, P](r, op, list, answer, nil)
 }
 
-// registerLive adds a list that also has a live form; nil: it has none.
+// registerLive adds a list that can also be followed live. If live is nil, the list has no live form.
 func registerLive[I, T, O any, P paged[I]](
 	r *routes, op huma.Operation, list func(context.Context, *I) (pageOf[T], error), answer func(pageOf[T]) O,
 	live func(context.Context, huma.Context, *I),
@@ -94,14 +94,14 @@ func registerLive[I, T, O any, P paged[I]](
 	})
 }
 
-// inForms describes an answer that is JSON, CSV or NDJSON.
+// inForms documents a response that is JSON, CSV or NDJSON.
 func inForms() map[string]*huma.Response {
 	return map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
 		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
 	}}}
 }
 
-// shareOfStream lets few lists be streamed at once: others are refused.
+// shareOfStream limits how many lists are streamed at once. It refuses additional requests.
 func (r *routes) shareOfStream(ctx huma.Context, next func(huma.Context)) error {
 	shares, streams := r.exports, "exports"
 	if streamForm(ctx.Header("Accept")) == typeEvents {
@@ -120,21 +120,21 @@ func textMedia() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
-// stream writes page after page, in the form that was asked for.
+// stream writes page after page, in the form that the client accepts.
 func stream[T any](out huma.Context, page pageOf[T], read func(token string) (pageOf[T], error)) {
 	write := export[T]{csv: streamForm(out.Header("Accept")) == operators.TypeCSV}
 	streamBy(out, write.page, page, read)
 }
 
-// streamBy is stream with entries in a text of their own. A failure half-way closes the
-// connection: a client must not take a part for the whole.
+// streamBy is stream with another format of the entries. If it fails half-way, it breaks the connection, because a client
+// must not take a part for the complete list.
 func streamBy[T any](out huma.Context, write func([]T) ([]byte, error), page pageOf[T], read func(token string) (pageOf[T], error)) {
 	form := streamForm(out.Header("Accept"))
 	out.SetHeader("Content-Type", form)
 	out.SetStatus(http.StatusOK)
 	_, w := humago.Unwrap(out)
 	connection := http.NewResponseController(w)
-	_ = connection.SetReadDeadline(time.Time{}) // the server's is for the request, and a test's recorder has none
+	_ = connection.SetReadDeadline(time.Time{}) // the server's deadline is for the request; the ResponseWriter of a test has no deadlines
 	for {
 		_ = connection.SetWriteDeadline(time.Now().Add(exportPause))
 		text, err := write(page.entries)
@@ -153,7 +153,7 @@ func streamBy[T any](out huma.Context, write func([]T) ([]byte, error), page pag
 	}
 }
 
-// export writes entries in one of the forms.
+// export writes entries as CSV or NDJSON.
 type export[T any] struct {
 	csv    bool
 	headed bool
@@ -178,7 +178,7 @@ func (e *export[T]) page(items []T) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		_ = table.Write(names) // to memory
+		_ = table.Write(names) // a write to memory does not fail
 	}
 	for _, item := range items {
 		_, row, err := cells(item)
@@ -191,8 +191,8 @@ func (e *export[T]) page(items []T) ([]byte, error) {
 	return out.Bytes(), table.Error()
 }
 
-// cells are the members of an entry as JSON shows it, in their order: text as
-// it is, null as nothing, objects and lists as JSON.
+// cells returns the members of the JSON form of an entry, in their order: strings without quotes, null as an empty cell,
+// objects and lists as JSON.
 func cells(item any) (names, row []string, err error) {
 	text, err := json.Marshal(item)
 	if err != nil {
@@ -226,13 +226,13 @@ func cell(value json.RawMessage) string {
 		return ""
 	case '"':
 		var text string
-		_ = json.Unmarshal(value, &text) // it was just decoded
+		_ = json.Unmarshal(value, &text) // the value was decoded before, so it is valid
 		return harmless(text)
 	}
 	return string(value)
 }
 
-// harmless keeps a spreadsheet from taking text of a device for a formula.
+// harmless prevents a spreadsheet from interpreting text of a device as a formula.
 func harmless(text string) string {
 	if text != "" && strings.ContainsRune("=+-@\t\r\n", rune(text[0])) {
 		return "'" + text

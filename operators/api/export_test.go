@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// accept asks for a form.
+// accept sends a GET with this header Accept.
 func (b *bench) accept(path, form string) answer {
 	b.Helper()
 	return b.acceptAs(path, form, adminToken)

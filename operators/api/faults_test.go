@@ -59,7 +59,7 @@ func TestWithoutRedisResultsAreRecordedAndNothingIsGranted(t *testing.T) {
 	if got.Reason != "unavailable" {
 		t.Errorf("reason %s, want unavailable", got.Reason)
 	}
-	b.call("PUT", "/v1/pools/q", adminToken, `{"capacity":60}`).must(201) // Redis hears of it when it is back
+	b.call("PUT", "/v1/pools/q", adminToken, `{"capacity":60}`).must(201) // Redis gets the change when it is reachable again
 }
 
 func TestTooManyReportsAreToldToWait(t *testing.T) {
@@ -77,14 +77,14 @@ func TestTooManyReportsAreToldToWait(t *testing.T) {
 	if p := a.problem(503, "busy_server"); p.ReportAfterMS != 3000 || a.header.Get("Retry-After") != "3" {
 		t.Errorf("%s, Retry-After %q", a.body, a.header.Get("Retry-After"))
 	}
-	b.get("/v1/pools").must(200) // operators are not kept out by devices
+	b.get("/v1/pools").must(200) // devices do not block operators
 	b.store.views.Store(nil)
 	close(end)
 	<-done
 	b.report("e", `{}`).must(200)
 }
 
-// A device that is deleted while its report is handled sends it again, and is then told.
+// If a device is deleted while its report is handled, the device must send the report again.
 func TestADeviceDeletedMeanwhileIsToSendAgain(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -96,7 +96,7 @@ func TestADeviceDeletedMeanwhileIsToSendAgain(t *testing.T) {
 	}
 }
 
-// until polls for a condition.
+// until polls until the condition is true.
 func until(t *testing.T, condition func() bool) {
 	t.Helper()
 	deadline := time.After(2 * patience)

@@ -23,7 +23,7 @@ func stampPointer(t *time.Time) *operators.Time {
 	return &operators.Time{Time: *t}
 }
 
-// apply sets what a change says.
+// apply sets the field to the value of a change, or to standard if the change asks for the default.
 func apply[T any](c operators.Change[T], field *T, standard T) {
 	switch {
 	case !c.Said:
@@ -34,7 +34,7 @@ func apply[T any](c operators.Change[T], field *T, standard T) {
 	}
 }
 
-// readPatch checks what a patch sets, and turns it into what is kept of it.
+// readPatch checks the value of a change and converts it to the stored form.
 func readPatch[Written, Kept any](p operators.Change[Written], read func(Written) (Kept, error)) (operators.Change[Kept], error) {
 	if p.To == nil {
 		return operators.Change[Kept]{Said: p.Said}, nil
@@ -43,16 +43,16 @@ func readPatch[Written, Kept any](p operators.Change[Written], read func(Written
 	return operators.Set(kept), err
 }
 
-// Page is asked for with every list.
+// Page has the paging parameters of every list.
 type Page struct {
 	Size  int    `query:"page_size" minimum:"1" maximum:"1000" default:"100" doc:"Entries of one page"`
 	Token string `query:"page_token" maxLength:"400" doc:"next_page_token of the page before"`
 }
 
-// page finds it in the query of a list.
+// page returns the paging parameters of a list's query.
 func (p *Page) page() *Page { return p }
 
-// afterName is where the page starts in a list ordered by name.
+// afterName returns the name after which the page starts, in a list ordered by name.
 func (p Page) afterName() (string, error) {
 	key, err := base64.RawURLEncoding.DecodeString(p.Token)
 	if err != nil || !storable(string(key)) {
@@ -61,8 +61,8 @@ func (p Page) afterName() (string, error) {
 	return string(key), nil
 }
 
-// afterNumber is where the page starts in a list ordered by number; 0: at its
-// beginning.
+// afterNumber returns the number after which the page starts, in a list ordered by number. If it is 0, the page starts at
+// the beginning.
 func (p Page) afterNumber() (int64, error) {
 	name, err := p.afterName()
 	if err != nil || name == "" {
@@ -79,17 +79,17 @@ func badPage() error {
 	return invalid("page_token: not one that this list gave")
 }
 
-// full says that there may be entries behind a page of so many.
+// full reports whether the page is full, so that there may be more entries after it.
 func (p Page) full(got int) bool { return got >= p.Size }
 
-// pageOf are the entries of a page, and the token of the page after it; empty: there
-// is none.
+// pageOf has the entries of a page and the token of the next page. If next is empty, there is no next page.
 type pageOf[T any] struct {
 	entries []T
 	next    string
 }
 
-// showPage shows entries. more says that there may be others behind the last one's key.
+// showPage converts stored entries to a page. If more is true, there may be entries after the last one, and the page gets
+// a token with the key of its last entry.
 func showPage[K, T any](kept []K, more bool, show func(K) T, key func(K) string) pageOf[T] {
 	p := pageOf[T]{entries: make([]T, len(kept))}
 	for i, one := range kept {
@@ -101,8 +101,8 @@ func showPage[K, T any](kept []K, more bool, show func(K) T, key func(K) string)
 	return p
 }
 
-// behind makes a page that is not full go on behind the entries that were held against
-// the filter.
+// behind sets the token of a page that is not full, if the filter was not yet applied to all entries: the next page starts
+// after the last entry to which it was applied.
 func (p pageOf[T]) behind(stretch store.Stretch) pageOf[T] {
 	if p.next == "" && stretch.More {
 		p.next = pageToken(number(stretch.End))
@@ -112,20 +112,20 @@ func (p pageOf[T]) behind(stretch store.Stretch) pageOf[T] {
 
 func pageToken(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
-// Numbered names a batch, a task or a token.
+// Numbered is the path parameter {id}: the id of a batch, a task or a token.
 type Numbered struct {
 	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
 }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// milliseconds of a duration on the wire.
+// milliseconds converts a number of milliseconds, as sent over the API, to a Duration.
 func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// body is an answer of which only the body matters.
+// body is a response with only a body.
 type body[T any] struct{ Body T }
 
-// created is an answer that is 201 for what is new.
+// created is a response with the status 201 if something was created.
 type created[T any] struct {
 	Status int
 	Body   T
@@ -139,18 +139,18 @@ func createdStatus(isNew bool) int {
 }
 
 const (
-	listsAtOnce = 8 // pages of lists; others wait
-	listsEach   = 3 // of one operator token
+	listsAtOnce = 8 // pages of lists that are read at once; additional requests wait
+	listsEach   = 3 // pages of one operator token that are read at once
 
-	firstPart = 50      // entries: nobody knows yet how large they are
-	pageBytes = 1 << 20 // a page of large entries ends about here
+	firstPart = 50      // entries in the first part of a page, because their size is not known yet
+	pageBytes = 1 << 20 // a page with large entries ends at about this number of bytes
 
-	smallBody   = 64 << 10 // bytes
-	largeAtOnce = 2        // bodies, one of each operator token; others wait
+	smallBody   = 64 << 10 // in bytes
+	largeAtOnce = 2        // large bodies that are read at once, one of each operator token; additional requests wait
 )
 
-// inParts reads a page of at most size entries in parts, and ends it where its entries
-// are large: a page is held in memory. more says that there may be others behind it.
+// inParts reads a page of at most size entries in parts, and ends the page early if its entries are large, because a page
+// is held in memory. more reports whether there may be entries after the page.
 func inParts[T any](size int, read func(last *T, limit int) ([]T, error), weigh func(T) int) (list []T, more bool, err error) {
 	var last *T
 	for weight, limit := 0, firstPart; len(list) < size && weight < pageBytes; {
@@ -172,13 +172,13 @@ func inParts[T any](size int, read func(last *T, limit int) ([]T, error), weigh 
 	return list, true, nil
 }
 
-// turnOfList lets few pages of lists be read and answered at once: others wait.
+// turnOfList limits how many pages of lists are read and sent at once. Additional requests wait.
 func (r *routes) turnOfList(ctx huma.Context, next func(huma.Context)) error {
 	return inTurn(r.lists, ctx, next)
 }
 
-// turnOfLarge lets few large bodies be read at once: in memory one of 1 MiB, as permitted, is
-// 50 MiB where it is a list of empty objects. Others wait.
+// turnOfLarge limits how many large bodies are read at once. Additional requests wait. A body of 1 MiB, the maximum, takes 50
+// MiB of memory if it is a list of empty objects.
 func (r *routes) turnOfLarge(ctx huma.Context, next func(huma.Context)) error {
 	if request, _ := humago.Unwrap(ctx); request.ContentLength < 0 || request.ContentLength > smallBody {
 		return inTurn(r.large, ctx, next)
@@ -190,7 +190,7 @@ func (r *routes) turnOfLarge(ctx huma.Context, next func(huma.Context)) error {
 func inTurn(turns *fair.Shares, ctx huma.Context, next func(huma.Context)) error {
 	leave, err := await(ctx.Context(), turns)
 	if err != nil {
-		return err // nobody hears it any more
+		return err // the client has disconnected and does not get this error
 	}
 	defer leave()
 	next(ctx)

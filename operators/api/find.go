@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// hitsShown are those of one part of what was found.
+// hitsShown is the maximum number of hits in one part of a result.
 const hitsShown = 10
 
 type findStore interface {
@@ -26,7 +26,7 @@ type findStore interface {
 	FailedWith(ctx context.Context, start string, limit int) ([]store.Task, error)
 }
 
-// finder looks for what a text may mean.
+// finder finds the pools, batches, tasks and devices that a text may refer to.
 type finder struct{ ledger findStore }
 
 type findQuery struct {
@@ -65,7 +65,7 @@ func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, erro
 	return found, nil
 }
 
-// capped shows the first hits.
+// capped returns the part with at most hitsShown hits.
 func capped(part operators.FoundPart) operators.FoundPart {
 	if part.Hits == nil {
 		part.Hits = []operators.Hit{}
@@ -76,7 +76,7 @@ func capped(part operators.FoundPart) operators.FoundPart {
 	return part
 }
 
-// exact finds what has exactly this number, id or name.
+// exact finds the task, batch, device and pool with exactly this number, id or name.
 func (f *finder) exact(ctx context.Context, text string) (part operators.FoundPart, err error) {
 	add := func(hit operators.Hit, err error) error {
 		if errors.Is(err, store.ErrNotFound) {
@@ -110,7 +110,7 @@ func (f *finder) exact(ctx context.Context, text string) (part operators.FoundPa
 	return part, nil
 }
 
-// pools are those with the text in their names; first those that begin with it.
+// pools finds the pools with the text in their names. Pools whose names begin with the text come first.
 func (f *finder) pools(ctx context.Context, text string) (part operators.FoundPart, err error) {
 	ranks, err := f.ledger.PoolRanks(ctx, text)
 	for _, r := range ranks {
@@ -132,11 +132,11 @@ func (f *finder) batches(ctx context.Context, text string) (part operators.Found
 	return part, err
 }
 
-// devices are those whose ids begin with the text, by their primary key; while there are
-// few, also those with it elsewhere in their ids, of the first that there are.
+// devices finds the devices whose ids begin with the text, by the primary key. If they do not fill the part, it adds
+// devices with the text elsewhere in their ids, from a limited number of devices in the order of ids.
 func (f *finder) devices(ctx context.Context, text string) (part operators.FoundPart, err error) {
 	if !isID("a" + text) {
-		return part, nil // no id has it
+		return part, nil // no id can contain the text
 	}
 	begin, err := f.ledger.Devices(ctx, store.DeviceFilter{Prefix: text, Limit: hitsShown + 1})
 	if err != nil {
@@ -160,7 +160,7 @@ func (f *finder) devices(ctx context.Context, text string) (part operators.Found
 	return part, err
 }
 
-// tagged are the devices with the tag that the text names; none if it names none.
+// tagged finds the devices with the tag name:value. If the text has another form, it finds nothing.
 func (f *finder) tagged(ctx context.Context, text string) (part operators.FoundPart, err error) {
 	name, value, ok := strings.Cut(text, ":")
 	if !ok || name == "" {

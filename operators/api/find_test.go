@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// hits are what was found in one way, as kinds and ids.
+// hits returns one part of a search result, as kinds and ids.
 func (b *bench) hits(text, part string) string {
 	b.Helper()
 	found := object(b.get("/v1/find?q=" + url.QueryEscape(text)).must(200).fields()[part])
@@ -69,7 +69,7 @@ func TestEverythingIsFound(t *testing.T) {
 	})
 }
 
-// The lists have the filters that a search leads on to.
+// The lists have the filters to which the results of a search link.
 func TestListsTakePartsOfNames(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -100,7 +100,7 @@ func TestListsTakePartsOfNames(t *testing.T) {
 	b.get("/v1/devices?recent=5&part=a").problem(422, "invalid_field").names(t, "recent", "part")
 }
 
-// A search that did not look at all devices says so, and the list goes on where it ended.
+// A search that did not read all devices reports this, and the list continues where the search ended.
 func TestASearchSaysHowFarItLooked(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, func(s *setup) { s.api.Store = nearSighted{s.api.Store} })

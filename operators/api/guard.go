@@ -9,9 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// guard answers what no handler should see, and what the router would answer
-// in its own words: unknown paths, wrong methods, paths with dots that it would
-// redirect, and panics.
+// guard answers requests that no handler should get, and requests for which the router would send a response of its own:
+// unknown paths, wrong methods, paths with dots, which the router would redirect, and panics.
 func (a *API) guard(mux *http.ServeMux) http.Handler {
 	return Rescued(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := unacceptable(r); p != nil {
@@ -45,7 +44,7 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 	}))
 }
 
-// Rescued answers with a problem where next panics.
+// Rescued returns a handler that answers a panic of next with a problem.
 func Rescued(panicked rescue.Told, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := rescue.Call(func() error { next.ServeHTTP(w, r); return nil })
@@ -53,15 +52,15 @@ func Rescued(panicked rescue.Told, next http.Handler) http.Handler {
 		if !ok {
 			return
 		}
-		if cause, ok := p.Cause.(error); ok && errors.Is(cause, http.ErrAbortHandler) { // the server's own way to drop a connection
+		if cause, ok := p.Cause.(error); ok && errors.Is(cause, http.ErrAbortHandler) { // net/http drops the connection after this panic
 			panic(cause)
 		}
-		_ = panicked.Tell("answering "+r.Method+" "+r.URL.Path, err) // the client is told here
+		_ = panicked.Tell("answering "+r.Method+" "+r.URL.Path, err) // the client gets the problem below
 		problem(http.StatusInternalServerError, codeInternal, "something went wrong here; it was logged").write(w)
 	})
 }
 
-// unacceptable is the problem with the envelope of a request; nil: none.
+// unacceptable returns the problem with the path, the query or the headers of a request, or nil if they are acceptable.
 func unacceptable(r *http.Request) *Problem {
 	switch {
 	case !Canonical(r.URL.Path):
@@ -70,13 +69,13 @@ func unacceptable(r *http.Request) *Problem {
 		return problem(http.StatusBadRequest, codeInvalidPath, "path: "+errText.Error())
 	case !storableQuery(r.URL.RawQuery):
 		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+errText.Error())
-	case len(r.Header.Values("Authorization")) > 1: // a proxy in between may have believed the other one
+	case len(r.Header.Values("Authorization")) > 1: // a proxy may have trusted the other header
 		return problem(http.StatusUnauthorized, codeUnauthenticated, "Authorization: more than one")
 	}
 	return nil
 }
 
-// Canonical says that a path has no empty segments, . and ..: routers redirect others.
+// Canonical reports whether a path has no empty segment and no segment . or .. (routers redirect other paths).
 func Canonical(path string) bool {
 	if strings.Contains(path, "//") {
 		return false
@@ -89,17 +88,17 @@ func Canonical(path string) bool {
 	return true
 }
 
-// statusOnly learns what the router would answer.
+// statusOnly is a ResponseWriter that records the status and the headers of the router's response.
 type statusOnly struct {
 	header http.Header
 	status int
 }
 
-// Header of the answer.
+// Header returns the headers of the response.
 func (s *statusOnly) Header() http.Header { return s.header }
 
-// Write drops the body.
+// Write discards the body.
 func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
 
-// WriteHeader notes the status.
+// WriteHeader records the status.
 func (s *statusOnly) WriteHeader(status int) { s.status = status }

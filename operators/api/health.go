@@ -22,49 +22,48 @@ import (
 )
 
 const (
-	probeTime  = time.Second            // bounds one readiness check
-	probeFresh = 500 * time.Millisecond // how old a probe may be that pages show
+	probeTime  = time.Second            // time limit of one readiness check
+	probeFresh = 500 * time.Millisecond // maximum age of a probe that pages show
 
-	// If a check takes slowAnswer or longer, its server is called slow. A check of a healthy
-	// server takes a few milliseconds.
+	// If a check takes slowAnswer or longer, its server is called slow. A check of a healthy server takes a few
+	// milliseconds.
 	slowAnswer = 200 * time.Millisecond
 )
 
 // UnservedError is the error of a Redis that does not serve all pools.
 type UnservedError struct {
-	Served, Known int // pools
+	Served, Known int // numbers of pools
 	Err           error
 }
 
-// Error says how many pools are served, and why not all.
+// Error returns how many pools are served, and why some are not.
 func (e *UnservedError) Error() string {
 	return fmt.Sprintf("%d of %d pools are served: %v", e.Served, e.Known, e.Err)
 }
 
-// Unwrap is why.
+// Unwrap returns the cause.
 func (e *UnservedError) Unwrap() error { return e.Err }
 
 // checkOK is the state of a check that passed.
 const checkOK = "ok"
 
-// Check is one dependency that readiness looks at.
+// Check is the check of one server, as a part of readiness.
 type Check struct {
 	Name     string
-	Required bool // not ready without it; else it only degrades
+	Required bool // if a required check fails, the replica is not ready; another failed check is only reported as degraded
 	Probe    func(context.Context) error
 }
 
-// health answers /healthz (the process lives; no dependency is asked) and
-// /readyz (it can do its work).
+// health answers /healthz (the process is alive; no server is checked) and /readyz (the process can do its work).
 type health struct {
 	checks   []Check
 	panicked rescue.Told
 	now      func() time.Time
 	stopping atomic.Bool
-	shared   *reading.Shared[probed] // of pages, which read often
+	shared   *reading.Shared[probed] // shared probe of pages, which read it often
 
 	mu    sync.Mutex
-	known map[string]Dependency // as the latest probes found them
+	known map[string]Dependency // state of each dependency at its latest probe
 }
 
 func newHealth(checks []Check, panicked rescue.Told, now func() time.Time) *health {
@@ -78,9 +77,9 @@ type Dependency struct {
 	Name  string
 	State string    // ok, degraded or failed
 	Slow  bool      // the server answers, but takes slowAnswer or longer
-	Since time.Time // when it was first found to be slow or not ok; zero: it is neither
+	Since time.Time // time when it was first found slow or not ok; the zero time means that it is neither
 
-	Reason string // why the server failed; empty: unknown, or it did not fail
+	Reason string // cause of the failure; empty means unknown, or no failure
 }
 
 // Bad reports whether the dependency does not answer, or answers slowly.
@@ -94,7 +93,7 @@ func (h *health) register(mux *http.ServeMux) {
 }
 
 func (h *health) ready(w http.ResponseWriter, r *http.Request) {
-	// Pages show what the probe finds, so a client that hangs up does not end it.
+	// Pages show the result of the probe, so it continues if the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), probeTime)
 	defer cancel()
 	found := h.probe(ctx)
@@ -114,16 +113,16 @@ func (h *health) ready(w http.ResponseWriter, r *http.Request) {
 	writeStatus(w, status, body)
 }
 
-// probed is what the checks say.
+// probed is the result of the checks.
 type probed struct {
 	states   map[string]string
-	reasons  map[string]string // of checks that failed for a known reason
-	missing  bool              // one that is required
-	unserved *UnservedError    // nil: all pools are served
+	reasons  map[string]string // only of checks that failed for a known reason
+	missing  bool              // a required check failed
+	unserved *UnservedError    // nil means that all pools are served
 }
 
-// probe asks all dependencies at once, and returns when ctx ends. A check that has not ended
-// by then has failed.
+// probe runs all checks concurrently and returns at the latest when ctx ends. A check that has not ended at that time has
+// failed.
 func (h *health) probe(ctx context.Context) probed {
 	found := probed{states: make(map[string]string, len(h.checks)), reasons: map[string]string{}}
 	var mu sync.Mutex
@@ -153,7 +152,7 @@ func (h *health) probe(ctx context.Context) probed {
 	return found
 }
 
-// note remembers the state of a dependency, and since when it is slow or not ok.
+// note stores the state of a dependency, and the time since when it is slow or not ok.
 func (h *health) note(d Dependency, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -173,10 +172,10 @@ func writeStatus(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// Dependencies asks all dependencies, unless they were asked just now, and returns their states
-// by name. If ctx ends before they answer, it returns the states that the probe before found.
+// Dependencies probes all dependencies, unless a recent probe exists, and returns their states ordered by name. If ctx
+// ends before the probe is done, it returns the states of the previous probe.
 func (a *API) Dependencies(ctx context.Context) []Dependency {
-	_, _ = a.health.shared.Read(ctx) // what it found is in known
+	_, _ = a.health.shared.Read(ctx) // the probe stores its result in known
 	return a.health.list()
 }
 
@@ -186,15 +185,14 @@ func (h *health) list() []Dependency {
 	return slices.SortedFunc(maps.Values(h.known), func(a, b Dependency) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Starting answers in place of an API that cannot be built yet: the process is
-// alive and not ready, and devices are told to come back. The zero value waits
-// for nothing in particular.
+// Starting serves requests until the API can be built: the process is alive and not ready, and devices are instructed to
+// retry later. The zero value names no missing dependency.
 type Starting struct{ missing atomic.Pointer[string] }
 
-// WaitFor names what is missing, as a check of readiness.
+// WaitFor sets the name of the missing dependency, which /readyz reports as a failed check.
 func (s *Starting) WaitFor(check string) { s.missing.Store(&check) }
 
-// ServeHTTP answers health checks, and 503 to everything else.
+// ServeHTTP answers health checks, and answers all other requests with 503.
 func (s *Starting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/healthz":

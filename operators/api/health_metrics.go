@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/reading"
 )
 
-// healthMetrics say at each scrape what /readyz would. A check that hangs has
-// failed, and holds up no scrape.
+// healthMetrics reports the result of /readyz as metrics at each scrape. A check that hangs counts as failed and does not
+// delay the scrape.
 type healthMetrics struct {
 	health  *health
 	states  *reading.Shared[probed]
@@ -19,7 +19,7 @@ type healthMetrics struct {
 	served  *prometheus.Desc
 }
 
-// metrics are a registry of their own.
+// metrics returns a registry with the health metrics.
 func (h *health) metrics() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&healthMetrics{
@@ -32,16 +32,16 @@ func (h *health) metrics() *prometheus.Registry {
 	return registry
 }
 
-// Describe names the metrics.
+// Describe sends the descriptions of the metrics.
 func (m *healthMetrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.isReady
 	out <- m.isUp
 	out <- m.served
 }
 
-// Collect asks the dependencies, for all who scrape at the same time at once.
+// Collect probes the dependencies. Concurrent scrapes share one probe.
 func (m *healthMetrics) Collect(out chan<- prometheus.Metric) {
-	m.health.panicked.Do("collecting", func() { m.collect(out) }) // in a goroutine of the registry's
+	m.health.panicked.Do("collecting", func() { m.collect(out) }) // runs in a goroutine of the registry
 }
 
 func (m *healthMetrics) collect(out chan<- prometheus.Metric) {
@@ -51,7 +51,7 @@ func (m *healthMetrics) collect(out chan<- prometheus.Metric) {
 	ready := err == nil && !p.missing && !m.health.stopping.Load()
 	out <- truth(m.isReady, ready)
 	if err != nil {
-		return // which one hangs is not known
+		return // it is not known which check hangs
 	}
 	out <- prometheus.MustNewConstMetric(m.served, prometheus.GaugeValue, p.servedRatio())
 	for _, check := range m.health.checks {

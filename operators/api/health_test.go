@@ -52,10 +52,10 @@ func TestWhatStopsIsNotReady(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	b.call("GET", "/healthz", "", nil).must(200)
-	b.report("d", `{}`).must(200) // what still comes is answered
+	b.report("d", `{}`).must(200) // reports are still answered
 }
 
-// TestHangingCheckFails: a check is asked with a deadline, and all at once.
+// TestHangingCheckFails checks that the checks run concurrently and with a deadline.
 func TestHangingCheckFails(t *testing.T) {
 	t.Parallel()
 	hang := func(ctx context.Context) error {
@@ -70,7 +70,7 @@ func TestHangingCheckFails(t *testing.T) {
 	}
 }
 
-// A full disk is named, at /readyz and to an operator whose request it refused.
+// A full disk is named by /readyz and in the problem of a request that failed because of it.
 func TestAFullDiskIsNamed(t *testing.T) {
 	t.Parallel()
 	full := fmt.Errorf("writing: %w", store.ErrDiskFull)
@@ -94,8 +94,7 @@ func (n noRoom) CreateBatch(context.Context, string, store.Batch, store.Queue) (
 	return store.Batch{}, n.err
 }
 
-// TestMetricsSayWhatReadyzSays: the metrics say what /readyz says, also of a check that
-// heeds no deadline.
+// TestMetricsSayWhatReadyzSays checks that the metrics agree with /readyz, even if a check ignores its deadline.
 func TestMetricsSayWhatReadyzSays(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
@@ -141,7 +140,7 @@ func TestMetricsAreNamedAsPromised(t *testing.T) {
 	b.pool("p", `{"capacity":1}`)
 	b.batch(`{"pool":"p","devices":["dev-secret-1","dev-secret-2"]}`)
 	g := b.granted("dev-secret-1")
-	b.report("dev-secret-2", `{"id":"x"}`).must(200) // full
+	b.report("dev-secret-2", `{"id":"x"}`).must(200) // the pool is full
 	b.report("dev-secret-1", g.result("succeeded", "")).must(200)
 	b.report("dev-secret-2", `{`).must(400)
 	b.call("POST", "/v1/devices/dev-secret-1/report", "garbage", nil).must(401)

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// historyStore tells what became of the slots.
+// historyStore reads the holdings and the usage over time of a pool.
 type historyStore interface {
 	Holdings(ctx context.Context, f store.HoldingFilter) ([]store.Holding, store.Stretch, error)
 	Minutes(ctx context.Context, pool string, back time.Duration) (store.Minutes, error)
@@ -61,7 +61,7 @@ func timeSet(t time.Time) *time.Time {
 	return &t
 }
 
-// readSlots reads a slot, or the first and the last of several; nil: all.
+// readSlots parses a slot, or the first and the last slot of a range. If text is empty, it returns nil for all slots.
 func readSlots(text string) (*store.SlotRange, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // see above
@@ -91,7 +91,7 @@ type seriesQuery struct {
 	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"In steps of 1 min, 10 min or 1 h"`
 }
 
-// span is a range of a series.
+// span is the period of a series and the length of its steps.
 type span struct{ back, step time.Duration }
 
 func spanOf(name string) span {
@@ -113,8 +113,8 @@ func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, 
 	return showSeries(in.Pool, m, s), nil
 }
 
-// showSeries goes from the present back, minute by minute: what was held follows from what
-// is held. Steps are of the clock, so that one that is past stays as it is.
+// showSeries goes back from the present minute by minute, and computes the earlier numbers of held slots from the current
+// number. Steps are aligned to the clock, so that a completed step does not change.
 func showSeries(pool string, m store.Minutes, s span) operators.Series {
 	each := int64(s.step / time.Minute)
 	now := m.Now.Unix() / 60
@@ -127,7 +127,7 @@ func showSeries(pool string, m store.Minutes, s span) operators.Series {
 			p.At, p.Held, p.Low, p.High = stamp(at), held, held, held
 		}
 		p.Low, p.High = min(p.Low, held), max(p.High, held)
-		for n := len(rest); n > 0 && rest[n-1].At >= minute; n-- { // the present has those that are newer
+		for n := len(rest); n > 0 && rest[n-1].At >= minute; n-- { // the last step also includes newer minutes
 			p.Granted += int64(rest[n-1].Granted)
 			p.Ended += int64(rest[n-1].Ended)
 			p.Lapsed += int64(rest[n-1].Lapsed)
@@ -140,12 +140,12 @@ func showSeries(pool string, m store.Minutes, s span) operators.Series {
 	return operators.Series{Pool: pool, From: stamp(time.Unix(first*60, 0)), To: stamp(m.Now), StepMS: s.step.Milliseconds(), Points: points}
 }
 
-// setCapacities goes forward: a minute says what the capacity was from then on.
+// setCapacities goes forward in time: each minute has the capacity from that minute on.
 func setCapacities(points []operators.SeriesPoint, m store.Minutes) {
 	capacity, rest := m.Before, m.Minutes
 	for _, one := range rest {
 		if capacity < 0 {
-			capacity = one.Capacity // not known before: as it was first
+			capacity = one.Capacity // an earlier capacity is not known: use the first known one
 		}
 	}
 	if capacity < 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A series of steps of ten minutes: what rises and falls inside of one is its least and most,
-// and the capacity is the one at its end.
+// In a series with steps of ten minutes, held_min and held_max include the changes within a step, and the capacity is the
+// one at the end of the step.
 func TestSeriesGoesBackFromThePresent(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 4, 30, 0, time.UTC)
@@ -33,7 +33,7 @@ func TestSeriesGoesBackFromThePresent(t *testing.T) {
 	if before.Held != 0 || before.Capacity != 5 {
 		t.Errorf("the step before: %+v", before)
 	}
-	m.Minutes = append(m.Minutes, store.Minute{At: minute(12, 5), Granted: 3, Capacity: -1}) // after the clock was read
+	m.Minutes = append(m.Minutes, store.Minute{At: minute(12, 5), Granted: 3, Capacity: -1}) // after the clock of the database was read
 	if s = showSeries("p", m, spanOf("24h")); s.Points[143].Granted != 5 || s.Points[143].Held != 4 || s.Points[140].Granted != 7 {
 		t.Errorf("with a minute beyond now: %+v, %+v", s.Points[143], s.Points[140])
 	}

@@ -16,7 +16,7 @@ func (b *bench) history(query string) (list operators.HoldingList) {
 	return list
 }
 
-// The API says who holds a slot, who held it before, and how each of them ended.
+// The API returns who holds a slot, who held it before, and how each holding ended.
 func TestHistoryOfASlot(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -40,7 +40,7 @@ func TestHistoryOfASlot(t *testing.T) {
 				b.Errorf("%d: %+v, want %+v", i, h, want)
 			}
 		}
-		// The one that held it at a time is the first that ended later.
+		// The holding at a time is the first that ended after it.
 		at := url.QueryEscape(all[2].Granted.Format(time.RFC3339Nano))
 		if list := b.history("?slot=0&order=oldest&page_size=1&from=" + at); len(list.History) != 1 || list.History[0].Device != "d-1" || list.NextPageToken == "" {
 			b.Errorf("at %s: %+v", at, list)
@@ -85,7 +85,7 @@ func TestMistakesInAHistoryNameTheirField(t *testing.T) {
 	}
 }
 
-// A series says what was held and granted, and agrees with what is held now.
+// A series has the numbers of held slots and of grants, and agrees with the slots that are held now.
 func TestSeriesOfAPool(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {

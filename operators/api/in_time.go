@@ -17,9 +17,9 @@ import (
 // whatever Redis and Postgres do; the remaining 0.5 s is for a busy machine.
 const AnswerTime = 1500 * time.Millisecond
 
-// InTime serves requests by next. If next has not answered within limit, late answers instead,
-// and what next writes later is dropped. A driver may wait for its server longer than its
-// context allows, so next is left behind. It must not stream: its answer is held in memory.
+// InTime returns a handler that serves requests with next. If next has not answered within limit, late answers instead,
+// and anything that next writes later is discarded. InTime does not wait for next to return, because a database driver may
+// wait longer than its context allows. next must not stream: its response is held in memory.
 func InTime(limit time.Duration, next http.Handler, late http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), limit)
@@ -29,7 +29,7 @@ func InTime(limit time.Duration, next http.Handler, late http.HandlerFunc) http.
 		switch {
 		case ctx.Err() != nil:
 			late(w, r)
-		case err != nil: // next answers its own panics
+		case err != nil: // next must answer its own panics
 			panic(http.ErrAbortHandler)
 		default:
 			maps.Copy(w.Header(), made.header)
@@ -39,23 +39,23 @@ func InTime(limit time.Duration, next http.Handler, late http.HandlerFunc) http.
 	})
 }
 
-// held is an answer that is not sent yet.
+// held is a response that has not been sent yet.
 type held struct {
 	header http.Header
 	status int
 	body   bytes.Buffer
 }
 
-// Header of the answer.
+// Header returns the headers of the response.
 func (h *held) Header() http.Header { return h.header }
 
-// WriteHeader keeps the status.
+// WriteHeader stores the status.
 func (h *held) WriteHeader(status int) { h.status = status }
 
-// Write keeps the body.
+// Write stores a part of the body.
 func (h *held) Write(b []byte) (int, error) { return h.body.Write(b) }
 
-// explanations are the operations that are answered in time, whatever a server does.
+// explanations lists the operations that must answer within the time limit, even if Postgres or Redis does not answer.
 func explanations() []string {
 	return []string{
 		"GET /v1/pools/{pool}/waiting", "GET /v1/batches/{id}/waiting", "GET /v1/pools/{pool}/waiting/tasks", "GET /v1/batches/{id}/waiting/tasks",
@@ -63,7 +63,7 @@ func explanations() []string {
 	}
 }
 
-// inTime bounds the time of an explanation.
+// inTime applies the time limit to next if the pattern is an explanation.
 func (a *API) inTime(pattern string, next http.Handler) http.Handler {
 	if !slices.Contains(explanations(), pattern) {
 		return next
@@ -78,7 +78,7 @@ func (a *API) inTime(pattern string, next http.Handler) http.Handler {
 func (a *API) late(ctx context.Context) *Problem {
 	facts := []string{fmt.Sprintf("the ledger did not answer within %s; send again", a.options.AnswerTime)}
 	now, stop := context.WithCancel(ctx)
-	stop() // the checks of the dependencies are begun, and not waited for
+	stop() // Dependencies starts its checks and does not wait for them
 	for _, d := range a.Dependencies(now) {
 		if d.Bad() {
 			facts = append(facts, fmt.Sprintf("%s: %s since %s", d.Name, d.Word(), d.Since.UTC().Format(time.RFC3339)))

@@ -23,8 +23,8 @@ import (
 
 const (
 	maxMetadata = 4096 // bytes
-	leasesMost  = 128  // asked for at once, without those that wait
-	leasesEach  = 64   // by one token
+	leasesMost  = 128  // concurrent requests for a slot, without the waiting ones
+	leasesEach  = 64   // concurrent requests of one token
 )
 
 type leaseStore interface {
@@ -33,16 +33,16 @@ type leaseStore interface {
 	Pool(ctx context.Context, name string) (store.Pool, error)
 }
 
-// leases are the operations on slots that callers hold.
+// leases has the operations on slots that callers hold.
 type leases struct {
 	ledger  leaseStore
 	slots   dispatcher.Leases
 	least   leastLease
-	longest time.Duration // that an answer waits
+	longest time.Duration // maximum time that a response waits for a slot
 	turns   *fair.Shares
 }
 
-// LeasePath names a lease of a pool.
+// LeasePath has the path parameters of a lease of a pool.
 type LeasePath struct {
 	PoolPath
 	Lease int64 `path:"lease" minimum:"1" maximum:"9007199254740991"`
@@ -62,22 +62,23 @@ func (l *leases) register(r *routes) {
 	registerAnswer(r, forCallers(operation("DELETE", "/v1/pools/{pool}/leases/{lease}", "releaseLease", "Give a slot back, or the position in line; it may be said again", roleOperator, 204)), l.release)
 }
 
-// allowWait lets the answer take as long as it may wait: what is answered at once has less time.
+// allowWait extends the write deadline of a response that may wait for a slot; the default deadline is shorter.
 func (l *leases) allowWait(ctx huma.Context, next func(huma.Context)) error {
 	if wait := l.wait(ctx.Header("Prefer")); wait > 0 {
 		_, w := humago.Unwrap(ctx)
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wait + devices.AnswerAfterWait)) // a test's recorder has none
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wait + devices.AnswerAfterWait)) // unsupported in tests
 	}
 	next(ctx)
 	return nil
 }
 
-// wait is how long an answer waits for one who would let it; 0: who would not.
+// wait returns how long the response to a request with this header Prefer may wait for a slot. If it is 0, the response
+// does not wait.
 func (l *leases) wait(prefer string) time.Duration {
 	return min(devicehttp.PreferredWait(http.Header{"Prefer": {prefer}}), max(l.longest, time.Second)).Truncate(time.Second)
 }
 
-// leaseAnswer is that of a request for a slot.
+// leaseAnswer is the response to a request for a slot.
 type leaseAnswer struct {
 	Status  int
 	Applied string `header:"Preference-Applied"`
@@ -135,8 +136,8 @@ func (l *leases) request(ctx context.Context, pool string, in operators.NewLease
 	}, l.checkLength(ctx, pool, in.LeaseMS)
 }
 
-// checkLength refuses a lease that leaves its holder too little, and one that is longer than the pool
-// allows. If ms is 0, the request names no length.
+// checkLength refuses a lease that leaves its holder too little time, and a lease that is longer than the pool allows. If
+// ms is 0, the request names no length.
 func (l *leases) checkLength(ctx context.Context, pool string, ms int64) error {
 	if ms == 0 {
 		return nil
@@ -172,7 +173,7 @@ func leaserOf(ctx context.Context) dispatcher.Leaser {
 	return dispatcher.Leaser{Name: who.Name, Token: who.hash}
 }
 
-// leaseProblem words what a lease ends with.
+// leaseProblem converts an error of an operation on a lease to a problem.
 func leaseProblem(err error) error {
 	lost, is := errors.AsType[*dispatcher.LostError](err)
 	switch {
@@ -236,7 +237,7 @@ func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error
 	return showLease(task, grant), nil
 }
 
-// showLease shows what the ledger has of a lease.
+// showLease converts a lease of the ledger to the form of the API. If g is nil, the lease is waiting.
 func showLease(t store.Task, g *store.Grant) operators.Lease {
 	caller, holder := store.CallerOf(t.Device)
 	shown := operators.Lease{State: operators.LeaseWaiting, Lease: t.ID, Pool: t.Pool, Caller: caller, Holder: holder, Metadata: t.Payload}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// lease asks for one, and waits for it if the seconds say so.
+// lease requests a lease. If seconds is not 0, the request waits for a slot.
 func (b *bench) lease(token, pool, body string, seconds int) answer {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/pools/"+pool+"/leases", strings.NewReader(body))
@@ -22,7 +22,7 @@ func (b *bench) lease(token, pool, body string, seconds int) answer {
 	return b.do(request)
 }
 
-// text is a number of an answer, for paths.
+// text converts a number of a response to text for a path.
 func text(value any) string {
 	n, _ := value.(float64)
 	return strconv.FormatFloat(n, 'f', -1, 64)
@@ -85,7 +85,7 @@ func TestCallersLeaseSlots(t *testing.T) {
 	})
 }
 
-// Nobody but a caller acts as one: no device has such a name, over any way in.
+// No device can act as a caller: no transport accepts such a device id.
 func TestNoDeviceIsACaller(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -103,7 +103,7 @@ func TestNoDeviceIsACaller(t *testing.T) {
 		t.Errorf("%v", one)
 	}
 	b.get("/v1/devices/@bootstrap%2Fjob").problem(400, "invalid_device_id")
-	if all := list(b.get("/v1/devices").fields(), "devices"); len(all) != 1 { // the one that reported
+	if all := list(b.get("/v1/devices").fields(), "devices"); len(all) != 1 { // the device that reported
 		t.Errorf("devices %v", all)
 	}
 	if of := list(b.get("/v1/tasks?device=@bootstrap/job").must(200).fields(), "tasks"); len(of) != 1 {
@@ -144,8 +144,8 @@ func TestLeasesThatDoNotFitAreRefused(t *testing.T) {
 	b.lease(adminToken, "p", `{"holder":"two"}`, 0).must(201)
 }
 
-// A batch of leases is shown as one of the system. To cancel it ends its leases as it ends tasks, none is
-// retried, and the next lease begins another.
+// The batch of the leases is marked as a batch of the system. Cancelling it ends its leases like tasks, retries none of
+// them, and the next lease creates a new batch.
 func TestTheBatchOfLeasesIsTheSystems(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -182,7 +182,7 @@ func TestTheBatchOfLeasesIsTheSystems(t *testing.T) {
 	}
 }
 
-// A caller has no part in the leases of another, and its end is the end of its requests.
+// A caller can neither read nor change the leases of another caller, and can end its own.
 func TestCallersHaveTheirOwnLeases(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -202,7 +202,7 @@ func TestCallersHaveTheirOwnLeases(t *testing.T) {
 	b.call("DELETE", path+"?token="+text(held["token"]), one, nil).must(204)
 }
 
-// A pool bounds how long callers may ask for, when they acquire a lease and when they renew it.
+// A pool limits the length of the leases that callers acquire and renew.
 func TestTheLongestLeaseOfAPool(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

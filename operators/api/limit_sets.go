@@ -20,18 +20,18 @@ type limitSetStore interface {
 	DeleteLimitSet(ctx context.Context, actor, name string) error
 }
 
-// limitSetPut takes what a GET showed as well.
+// limitSetPut is the body of a PUT. It also accepts the read-only fields that a GET returned.
 type limitSetPut struct {
 	operators.LimitSetSettings
 	Shown
 }
 
-// LimitSetPath names a limit set.
+// LimitSetPath is the path parameter {set}: the name of a limit set.
 type LimitSetPath struct {
 	Set string `path:"set" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
-// limitSets are the operations on limit sets.
+// limitSets has the operations on limit sets.
 type limitSets struct {
 	ledger limitSetStore
 	sets   *policies.Sets
@@ -73,7 +73,7 @@ func (l *limitSets) put(ctx context.Context, in *struct {
 	}
 	var kept json.RawMessage
 	if len(in.Body.Limits) > 0 {
-		kept, _ = json.Marshal(in.Body.Limits) // texts and numbers: cannot fail
+		kept, _ = json.Marshal(in.Body.Limits) // texts and numbers always marshal
 	}
 	put, isNew, err := l.ledger.PutLimitSet(ctx, actor(ctx), in.Set, kept, in.DryRun)
 	if err == nil && !in.DryRun {
@@ -93,12 +93,12 @@ func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, er
 func showLimitSet(s store.LimitSet) operators.LimitSet {
 	shown, err := policies.ParseSet(s.Limits)
 	if err != nil || shown == nil {
-		shown = []policy.Policy{} // of a later release: not to be shown in part
+		shown = []policy.Policy{} // policies of a later release that this one cannot show completely
 	}
 	return operators.LimitSet{Name: s.Name, Limits: shown, Version: s.Version, Created: stamp(s.CreatedAt), Updated: stamp(s.UpdatedAt)}
 }
 
-// registerTakes adds what callers ask, thousands of times a second.
+// registerTakes adds the operations that callers use, thousands of times a second.
 func (l *limitSets) registerTakes(r *routes) {
 	asked := func(verb, id, summary string) huma.Operation {
 		return forCallers(operation("POST", "/v1/limits/{set}/"+verb, id, summary, roleOperator, 200))

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf: they are taken all the same, and
-// nothing is said while there are no devices to look at.
+// TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf checks that such policies are accepted with a warning, and without a
+// warning while there are no devices.
 func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -36,7 +36,7 @@ func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 	})
 }
 
-// warned sends policies wherever they are taken.
+// warned sends the policies with every operation that accepts policies.
 func (b *bench) warned(per, want string, round int, limits string) {
 	b.Helper()
 	batch := b.batch(`{"pool":"p","devices":["d-1"]}`)

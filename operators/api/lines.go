@@ -13,18 +13,18 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// lines reads a body of tasks or devices, one after the other.
+// lines reads the tasks or devices of a body one after the other.
 type lines[T any] interface {
-	// next returns io.EOF behind the last line. An error of a line names it.
+	// next returns the next entry, or io.EOF after the last line. The caller adds the line number to the error of a bad line.
 	next() (T, error)
-	// line is the number of the one last read, from 1.
+	// line returns the number of the line that was read last, counted from 1.
 	line() int
 }
 
-// ndjson reads a line of JSON for each entry; empty lines are skipped.
+// ndjson reads one JSON object from each line. It skips empty lines.
 type ndjson[T any] struct {
 	scanner *bufio.Scanner
-	members string // of an entry, for people
+	members string // names of the members of an entry, for error messages
 	number  int
 }
 
@@ -74,28 +74,28 @@ func readLine(text []byte, entry any, members string) error {
 	return nil
 }
 
-// jsonColumn ends the name of a column whose cells are JSON, not text.
+// jsonColumn is the suffix of the name of a column whose cells are JSON instead of text.
 const jsonColumn = ":json"
 
-// csvLines reads a CSV file whose first line names its columns: device, then
-// the members of an object, which is the payload of a task.
+// csvLines reads a CSV file. Its first line names the columns: device, then the members of an object, which is the payload
+// of a task.
 type csvLines struct {
 	reader  *csv.Reader
 	guard   *bounded
-	columns []csvColumn // those behind device
+	columns []csvColumn // the columns after device
 	number  int
 }
 
 type csvColumn struct {
 	name   string
-	key    string // the member's name as JSON, with its colon
+	key    string // name of the member as JSON, followed by a colon
 	isJSON bool
 }
 
-// newCSV reads the header; members says what the other columns are.
+// newCSV reads the header. members describes the other columns, for error messages.
 func newCSV(body io.Reader, members string) (*csvLines, error) {
 	from := bufio.NewReaderSize(body, 4<<10)
-	if mark, _ := from.Peek(3); string(mark) == "\ufeff" { // Excel's
+	if mark, _ := from.Peek(3); string(mark) == "\ufeff" { // byte order mark that Excel writes
 		_, _ = from.Discard(len(mark))
 	}
 	guard := &bounded{from: from, beyond: errLongLine}
@@ -122,7 +122,7 @@ func (l *csvLines) head(header []string) error {
 			return fmt.Errorf("column %q: each needs a name of its own", name)
 		}
 		seen[plain] = true
-		key, _ := json.Marshal(plain) // a string cannot fail
+		key, _ := json.Marshal(plain) // a string always marshals
 		l.columns = append(l.columns, csvColumn{name: plain, key: string(key) + ":", isJSON: isJSON})
 	}
 	return nil
@@ -155,7 +155,7 @@ func (l *csvLines) next() (operators.NewTask, error) {
 	return operators.NewTask{Device: record[0], Payload: payload}, err
 }
 
-// payload makes an object of the cells that are not empty; nil: all are.
+// payload returns an object of the cells that are not empty, or nil if all cells are empty.
 func (l *csvLines) payload(cells []string) (json.RawMessage, error) {
 	var members []string
 	for i, cell := range cells {
@@ -167,7 +167,7 @@ func (l *csvLines) payload(cells []string) (json.RawMessage, error) {
 		}
 		value := []byte(cell)
 		if !l.columns[i].isJSON {
-			value, _ = json.Marshal(cell) // a string cannot fail
+			value, _ = json.Marshal(cell) // a string always marshals
 		} else if !json.Valid(value) {
 			return nil, fmt.Errorf("column %d: not JSON", i+2)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestMarksAreShownBesideTheTruth of the device and of its task; a mark that somebody took
-// away, too.
+// TestMarksAreShownBesideTheTruth checks the mark that the device and its task show in addition to the ledger's state,
+// including a mark that was removed by hand.
 func TestMarksAreShownBesideTheTruth(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)

@@ -19,10 +19,10 @@ const (
 
 	maxKey = 255 // bytes
 
-	onceMark = "once" // in the metadata of operations that take a key
+	onceMark = "once" // key in the metadata of operations that accept an Idempotency-Key
 )
 
-// creating lets an operation take an Idempotency-Key.
+// creating marks an operation as one that accepts an Idempotency-Key.
 func creating(op huma.Operation) huma.Operation {
 	op.Metadata[onceMark] = true
 	op.Parameters = append(op.Parameters, &huma.Param{
@@ -32,8 +32,8 @@ func creating(op huma.Operation) huma.Operation {
 	return op
 }
 
-// once gives the request's key to the ledger, and hashes the body as it is
-// read: the same key with another request is refused.
+// once passes the request's Idempotency-Key to the ledger, and hashes the body while it is read, so that the ledger can
+// refuse the same key with a different request.
 func once(ctx huma.Context, next func(huma.Context)) error {
 	key := ctx.Header(keyHeader)
 	if takes, _ := ctx.Operation().Metadata[onceMark].(bool); !takes || key == "" {
@@ -46,13 +46,13 @@ func once(ctx huma.Context, next func(huma.Context)) error {
 	}
 	request := &onceContext{humaContext: ctx, hash: sha256.New()}
 	url := ctx.URL()
-	_, _ = fmt.Fprintf(request.hash, "%s %s\n%s\n", ctx.Method(), url.RequestURI(), ctx.Header("Content-Type")) // a hash takes all
+	_, _ = fmt.Fprintf(request.hash, "%s %s\n%s\n", ctx.Method(), url.RequestURI(), ctx.Header("Content-Type")) // a hash accepts all writes
 	request.once = &store.Once{Owner: operatorOf(ctx.Context()).Token, Key: key, Digest: request.digest}
 	next(huma.WithContext(request, store.WithOnce(ctx.Context(), request.once)))
 	return nil
 }
 
-// shownOnce is the secret, unless this answer is a replay: secrets are not kept.
+// shownOnce returns the secret, or an empty string if this response is a replay: secrets are not stored.
 func shownOnce(ctx context.Context, secret string) string {
 	if once := store.OnceOf(ctx); once != nil && once.Replayed {
 		return ""
@@ -60,20 +60,20 @@ func shownOnce(ctx context.Context, secret string) string {
 	return secret
 }
 
-// onceContext hashes a request, and marks an answer that is a replay.
+// onceContext hashes a request, and marks the response if it is a replay.
 type onceContext struct {
 	humaContext
 	hash hash.Hash
 	once *store.Once
 }
 
-// Unwrap finds the request below.
+// Unwrap returns the context of the request.
 func (c *onceContext) Unwrap() huma.Context { return c.humaContext }
 
-// BodyReader hashes what is read through it.
+// BodyReader returns a reader of the body that hashes everything that is read.
 func (c *onceContext) BodyReader() io.Reader { return io.TeeReader(c.humaContext.BodyReader(), c.hash) }
 
-// digest reads what is left of the body.
+// digest reads the rest of the body and returns the hash of the request.
 func (c *onceContext) digest() ([]byte, error) {
 	if _, err := io.Copy(io.Discard, c.BodyReader()); err != nil {
 		return nil, fmt.Errorf("reading the request: %w", err)
@@ -81,7 +81,7 @@ func (c *onceContext) digest() ([]byte, error) {
 	return c.hash.Sum(nil), nil
 }
 
-// SetStatus is called just before an answer is written.
+// SetStatus is called just before a response is written. It adds the header Idempotency-Replayed to a replay.
 func (c *onceContext) SetStatus(status int) {
 	if c.once.Replayed {
 		c.SetHeader(replayedHeader, "true")

@@ -57,7 +57,7 @@ func TestASecretIsNotReplayed(t *testing.T) {
 	})
 }
 
-// slowStore lets a test in while a batch is being created.
+// slowStore calls meanwhile while a batch is being created.
 type slowStore struct {
 	*ledger
 	meanwhile func()

@@ -17,7 +17,7 @@ import (
 
 const goldenDocument = "testdata/openapi.json"
 
-// document is what the tests use of /openapi.json.
+// document is the part of /openapi.json that the tests use.
 type document struct {
 	OpenAPI    string
 	Paths      map[string]map[string]operation
@@ -99,8 +99,8 @@ func TestOpenAPIHasTheReportAndProblems(t *testing.T) {
 	}
 }
 
-// asks are valid requests of every operation; {task} and the like are filled
-// in from what was created before.
+// asks returns a valid body for every operation. Placeholders such as {task} are replaced with things that the test
+// created before.
 func asks() map[string]string {
 	return map[string]string{
 		"PUT /v1/pools/{pool}":                       `{"capacity":2,"lease_ms":60000,"paused":false,"limits":[],"windows":[]}`,
@@ -126,7 +126,7 @@ func asks() map[string]string {
 	}
 }
 
-// filtered adds a filter where one is needed.
+// filtered adds a filter to the paths that need one.
 func filtered(path string) string {
 	switch path {
 	case "/v1/tasks/cancel", "/v1/tasks/retry":
@@ -140,11 +140,11 @@ func filtered(path string) string {
 	return path
 }
 
-// forced is a request to take a slot back.
+// forced is the body of a request to take a slot back.
 const forced = `{"reason":"it hangs"}`
 
-// perform is a valid request of an operation, where there is a batch of d-1, whose
-// task failed, and d-2, which holds g; and "gone" is what may be deleted.
+// perform sends a valid request of an operation. The test has created a batch with two tasks: the task of d-1 has failed,
+// and d-2 holds the grant g. The device gone may be deleted.
 func (b *bench) perform(name string, op operation, g grant) answer {
 	b.Helper()
 	method, path, _ := strings.Cut(name, " ")
@@ -163,7 +163,7 @@ func (b *bench) perform(name string, op operation, g grant) answer {
 		fill["{id}"] = "d-gone"
 	case op.OperationID == "cancelTask", op.OperationID == "getTask":
 		fill["{id}"] = fmt.Sprint(g.ID)
-	case op.OperationID == "cancelBatch": // tasks of the first are to be tried again
+	case op.OperationID == "cancelBatch": // a later operation retries tasks of the first batch
 		fill["{id}"] = "2"
 	case strings.HasPrefix(path, "/v1/devices"):
 		fill["{id}"] = "d-1"
@@ -189,7 +189,7 @@ func (b *bench) perform(name string, op operation, g grant) answer {
 	return b.call(method, path, token, body)
 }
 
-// heldLease is a lease in the pool "leased", and its token.
+// heldLease acquires a lease in the pool leased, and returns its number and its fencing token.
 func (b *bench) heldLease(token string) (lease, fencing string) {
 	b.Helper()
 	got := b.lease(token, "leased", `{}`, 0).must(201).fields()
@@ -231,7 +231,7 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 	})
 }
 
-// check compares a value with its schema and returns what does not fit.
+// check compares a value with its schema and returns the differences.
 func (d document) check(s schema, value any, at string) []string {
 	if s.Ref != "" {
 		return d.check(d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")], value, at)
@@ -273,7 +273,7 @@ func (d document) checkObject(s schema, object map[string]any, at string) (fault
 	return faults
 }
 
-// allows says whether the type fits; a schema without one takes all.
+// allows reports whether the value has a type that the schema allows. A schema without a type allows every value.
 func (s schema) allows(value any) bool {
 	var types []any
 	switch t := s.Type.(type) {

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// operations have one document and one router.
+// operations is a set of operations with one OpenAPI document and one router.
 type operations struct {
 	huma.API
 	auth *authenticator
@@ -28,7 +28,7 @@ func newOperations(mux *http.ServeMux, version string, auth *authenticator, log 
 	config.DocsPath, config.SchemasPath = "", ""
 	config.Formats = map[string]huma.Format{"application/json": bodyFormat(), "json": bodyFormat()}
 	config.Components.Schemas = newSchemas()
-	config.CreateHooks = nil // no $schema links in bodies
+	config.CreateHooks = nil // no $schema links in the bodies
 	config.RejectUnknownQueryParameters = true
 	config.Transformers = []huma.Transformer{shapeProblem}
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
@@ -37,7 +37,7 @@ func newOperations(mux *http.ServeMux, version string, auth *authenticator, log 
 	}
 	o := &operations{API: humago.New(mux, config), auth: auth, log: log}
 	o.UseMiddleware(o.steps(auth.authorize, wholeQuery, once)...)
-	o.UseMiddleware(withProblems) // last: transformers see its context
+	o.UseMiddleware(withProblems) // last, because the transformers need its context
 	return o
 }
 
@@ -45,10 +45,10 @@ func withProblems(ctx huma.Context, next func(huma.Context)) {
 	next(&problemContext{humaContext: ctx})
 }
 
-// step is a middleware that may refuse a request.
+// step is a middleware that can refuse a request with an error.
 type step func(ctx huma.Context, next func(huma.Context)) error
 
-// steps are middlewares whose errors are answered.
+// steps returns middlewares that answer the errors of the steps with a problem.
 func (o *operations) steps(all ...step) huma.Middlewares {
 	middlewares := make(huma.Middlewares, len(all))
 	for i, step := range all {
@@ -69,7 +69,8 @@ func (o *operations) refuse(ctx huma.Context, err error) {
 	_ = o.Marshal(ctx.BodyWriter(), "application/json", p)
 }
 
-// problem is what a client sees of an error. One within is logged, unless the client went away.
+// problem returns the problem that the client gets for err. Problems with status 500 or higher are logged, unless the
+// client has disconnected.
 func (o *operations) problem(ctx context.Context, op *huma.Operation, err error) *Problem {
 	p := asProblem(err)
 	if p.Status >= http.StatusInternalServerError && ctx.Err() == nil {
@@ -78,11 +79,10 @@ func (o *operations) problem(ctx context.Context, op *huma.Operation, err error)
 	return p
 }
 
-// routes take the operations of all nouns. Lists are in the document once, and
-// served twice.
+// routes registers the operations of all nouns. A list is documented once, and served as pages and as a stream.
 type routes struct {
 	*operations
-	streams *operations // the lists in their streamed forms
+	streams *operations // the streamed forms of the lists
 
 	lists, exports, live, large *fair.Shares
 }
@@ -94,7 +94,7 @@ func newRoutes(documented, streams *operations, large *fair.Shares) *routes {
 	}
 }
 
-// operation describes one call of the operators' API.
+// operation returns the description of one operation of the operators' API.
 func operation(method, path, id, summary, role string, status int) huma.Operation {
 	return huma.Operation{
 		Method: method, Path: path, OperationID: id, Summary: summary, DefaultStatus: status,
@@ -103,7 +103,7 @@ func operation(method, path, id, summary, role string, status int) huma.Operatio
 	}
 }
 
-// register adds an operation that answers with a body.
+// register adds an operation whose response is a body.
 func register[I, T any](r *routes, op huma.Operation, handle func(context.Context, *I) (T, error)) {
 	registerAnswer(r, op, func(ctx context.Context, in *I) (*body[T], error) {
 		answer, err := handle(ctx, in)
@@ -111,12 +111,12 @@ func register[I, T any](r *routes, op huma.Operation, handle func(context.Contex
 	})
 }
 
-// registerAnswer adds an operation whose answer is more, or less, than a body.
+// registerAnswer adds an operation whose response has headers or a status in addition to the body, or no body.
 func registerAnswer[I, O any](r *routes, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
 	serve(r, r.operations, op, handle)
 }
 
-// named is a request whose path names something.
+// named is a request whose path contains a name that must be checked.
 type named interface{ checkName() error }
 
 // serve adds an operation whose errors become problems.
@@ -128,7 +128,7 @@ func serve[I, O any](r *routes, on *operations, op huma.Operation, handle func(c
 	if op.MaxBodyBytes == 0 {
 		op.Middlewares = append(op.Middlewares, on.steps(r.turnOfLarge)...)
 	}
-	// Not on itself: huma looks for its own configuration in what it is given.
+	// Registered at on.API, not at on itself, because huma looks for its own configuration type in its argument.
 	huma.Register(on.API, op, func(ctx context.Context, in *I) (out *O, err error) {
 		if path, ok := any(in).(named); ok {
 			err = path.checkName()
@@ -143,7 +143,7 @@ func serve[I, O any](r *routes, on *operations, op huma.Operation, handle func(c
 	})
 }
 
-// also describes a success of another status than the usual one.
+// also documents another success status of an operation, with a body of type T.
 func also[T any](r *routes, op huma.Operation, status int) huma.Operation {
 	if op.Responses == nil {
 		op.Responses = map[string]*huma.Response{}
@@ -164,8 +164,8 @@ func problemResponse(operations huma.API) *huma.Response {
 	}
 }
 
-// newSchemas are the types of the document. Package operators knows nothing of
-// how it describes them.
+// newSchemas returns the registry of the types in the OpenAPI document. Package operators does not depend on this
+// description.
 func newSchemas() huma.Registry {
 	schemas := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Time](), reflect.TypeFor[time.Time]())
@@ -180,12 +180,12 @@ func newSchemas() huma.Registry {
 	return schemas
 }
 
-// describeChange describes a field of a change as its value.
+// describeChange documents Change[T] as its value T.
 func describeChange[T any](schemas huma.Registry) {
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Change[T]](), reflect.TypeFor[T]())
 }
 
-// schemaName keeps the names that the document of v1 has.
+// schemaName returns the name of a type in the OpenAPI document. It keeps the names that version v1 of the document has.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	if t.Kind() == reflect.Pointer {

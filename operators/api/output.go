@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// wholeOutput is the field that stands for an output which is no object.
+// wholeOutput is the field name for a complete output that is not an object.
 const wholeOutput = "."
 
-// outputMember is a member of an output that is no object itself, or an empty one. The names
-// of the objects around it stand before its own, with dots between.
+// outputMember is a member of an output whose value is not an object, or is an empty object. Its name is prefixed with the
+// names of the enclosing objects, separated by dots.
 type outputMember struct {
 	name  string
 	value json.RawMessage
 }
 
-// flattened are the members of an output, in their order.
+// flattened returns the members of an output, in their order.
 func flattened(output json.RawMessage) []outputMember {
 	if output = bytes.TrimSpace(output); len(output) == 0 {
 		return nil
@@ -29,7 +29,7 @@ func flattened(output json.RawMessage) []outputMember {
 
 func flatten(list []outputMember, before string, object json.RawMessage) []outputMember {
 	d := json.NewDecoder(bytes.NewReader(object))
-	_, _ = d.Token() // what is kept is JSON
+	_, _ = d.Token() // stored outputs are valid JSON
 	for d.More() {
 		token, _ := d.Token()
 		name, _ := token.(string)
@@ -46,21 +46,22 @@ func flatten(list []outputMember, before string, object json.RawMessage) []outpu
 	return list
 }
 
-// picker finds fields in an output.
+// picker finds fields by name in an output.
 type picker struct {
 	output  json.RawMessage
-	members map[string]json.RawMessage // nil: it is no object
+	members map[string]json.RawMessage // nil means that the output is not an object
 }
 
 func pickerOf(output json.RawMessage) picker {
 	p := picker{output: bytes.TrimSpace(output)}
 	if len(p.output) > 0 && p.output[0] == '{' {
-		_ = json.Unmarshal(p.output, &p.members) // what is kept is JSON
+		_ = json.Unmarshal(p.output, &p.members) // stored outputs are valid JSON
 	}
 	return p
 }
 
-// pick returns a field; nil: the output has none. A member whose own name has the dots comes first.
+// pick returns the value of a field, or nil if the output does not have the field. A member whose own name contains the
+// dots has precedence over nested members.
 func (p picker) pick(name string) json.RawMessage {
 	if p.members == nil {
 		if name == wholeOutput && len(p.output) > 0 {
@@ -84,7 +85,7 @@ func (p picker) pick(name string) json.RawMessage {
 	return nil
 }
 
-// inside is pick in a member, which has no field for itself.
+// inside is pick for a nested member, where the name wholeOutput has no meaning.
 func (p picker) inside(name string) json.RawMessage {
 	if p.members == nil {
 		return nil
@@ -92,7 +93,8 @@ func (p picker) inside(name string) json.RawMessage {
 	return p.pick(name)
 }
 
-// chosen is an object of those of the fields that an output has; nil: there is no output.
+// chosen returns an object with only the named fields of an output. If fields is empty or there is no output, it returns
+// output itself.
 func chosen(output json.RawMessage, fields []string) json.RawMessage {
 	if len(fields) == 0 || output == nil {
 		return output
@@ -104,7 +106,7 @@ func chosen(output json.RawMessage, fields []string) json.RawMessage {
 		if value == nil {
 			continue
 		}
-		key, _ := json.Marshal(name) // a string cannot fail
+		key, _ := json.Marshal(name) // a string always marshals
 		if text.Len() > 0 {
 			text.WriteByte(',')
 		}
@@ -115,7 +117,7 @@ func chosen(output json.RawMessage, fields []string) json.RawMessage {
 	return json.RawMessage("{" + text.String() + "}")
 }
 
-// typeOf names the type of a value.
+// typeOf returns the type name of a JSON value.
 func typeOf(value json.RawMessage) string {
 	switch value[0] {
 	case '"':

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPayloadsMergeAsRFC7396Says takes the cases of RFC 7396, appendix A, of which the shared
-// payload is an object, and what else a task may have.
+// TestPayloadsMergeAsRFC7396Says checks the cases of RFC 7396, appendix A, in which the shared payload is an object, and
+// other payloads of tasks.
 func TestPayloadsMergeAsRFC7396Says(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ shared, own, want string }{
@@ -31,7 +31,7 @@ func TestPayloadsMergeAsRFC7396Says(t *testing.T) {
 		{`{"a":1}`, ``, ``},
 	} {
 		shared := newOverlay(json.RawMessage(c.shared))
-		for range 2 { // the first task leaves the shared one as it is
+		for range 2 { // the first task must not change the shared payload
 			if got := shared.over(json.RawMessage(c.own)); string(got) != c.want {
 				t.Errorf("%s over %s: %s, want %s", c.own, c.shared, got, c.want)
 			}

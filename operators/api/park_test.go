@@ -21,7 +21,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// ask sends a report that prefers to wait.
+// ask sends a report with the header Prefer.
 func (b *bench) ask(ctx context.Context, device, prefer string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"`+device+`"}`))
 	if err != nil {
@@ -32,7 +32,7 @@ func (b *bench) ask(ctx context.Context, device, prefer string) (*http.Response,
 	return http.DefaultClient.Do(request)
 }
 
-// longPolls lets answers wait, and tells of each that does.
+// longPolls sets the maximum time that a response may wait.
 func longPolls(most time.Duration) func(*setup) {
 	return func(s *setup) { s.reports.LongPollMax = most }
 }
@@ -41,8 +41,7 @@ func (b *bench) wake(device string) {
 	b.dispatcher.Waiters.Parks.Called([]parked.Call{{Device: device, Pool: "p"}})
 }
 
-// wakeUntil wakes a report until it is answered: when it is parked is not seen
-// from outside.
+// wakeUntil wakes a report again and again until it is answered, because the test cannot observe when it is parked.
 func (b *bench) wakeUntil(done <-chan answer, device string) answer {
 	b.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -119,8 +118,7 @@ func TestLongPollCanBeOff(t *testing.T) {
 	}
 }
 
-// A wait takes no permit of those for reports under way: with one permit another report is
-// answered beside it.
+// A waiting report needs no permit for concurrent reports: with one permit, another report is answered at the same time.
 func TestLongPollTakesNoPermit(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, longPolls(time.Minute), func(s *setup) { s.reports.MaxReports = 1 })
@@ -134,8 +132,8 @@ func TestLongPollTakesNoPermit(t *testing.T) {
 	(<-first).must(200)
 }
 
-// The connection's own time limits are for requests that are answered at once:
-// a wait beyond them is no client that has gone.
+// The timeouts of the connection apply to requests that are answered at once. A longer wait must not look like a client
+// that has disconnected.
 func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, longPolls(time.Minute))
@@ -155,8 +153,7 @@ func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 	}
 }
 
-// A device that closes its connection is granted nothing, and its slot is not
-// lost: the next report gets it.
+// A device that closes its connection gets no grant, and its slot is not lost: the next report gets it.
 func TestLongPollOfADeviceThatLeaves(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, longPolls(time.Minute))
@@ -176,7 +173,7 @@ func TestLongPollOfADeviceThatLeaves(t *testing.T) {
 	}
 }
 
-// parkedNow waits until so many reports wait, by the dispatcher's own count.
+// parkedNow waits until the dispatcher counts this number of parked reports.
 func (b *bench) parkedNow(want uint64) {
 	b.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -193,8 +190,7 @@ func (b *bench) parkedNow(want uint64) {
 	}
 }
 
-// pipes is a listener whose connections are in this process: as many as the
-// memory holds.
+// pipes is a listener whose connections stay in this process, so that their number is limited only by memory.
 type pipes struct {
 	accept chan net.Conn
 	closed chan struct{}
@@ -225,11 +221,10 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// Parked reports cost memory, of which there is a bound for each, and all are
-// answered when the process ends. PARKED=10000 parks so many. It runs alone: it
-// measures the memory of the process.
+// The memory of each parked report is limited, and all are answered when the process ends. PARKED=10000 parks 10,000
+// reports. The test does not run in parallel, because it measures the memory of the process.
 func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
-	const wave = 50 // so many at once
+	const wave = 50 // reports at once
 	fleet := uint64(500)
 	if text := os.Getenv("PARKED"); text != "" {
 		var err error
@@ -271,8 +266,8 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 	t.Logf("all answered after %s", time.Since(begin).Round(time.Millisecond))
 }
 
-// waits is a device whose report waits for its answer. A busy
-// machine may refuse the report: it is sent again.
+// waits sends a report that prefers to wait and returns after the response 200. If a busy machine refuses the report, waits sends it
+// again.
 func (p *pipes) waits(t *testing.T, device string) {
 	t.Helper()
 	c := p.dial()
@@ -297,7 +292,7 @@ func (p *pipes) waits(t *testing.T, device string) {
 	}
 }
 
-// inUse is the memory after some collections: each halves stacks.
+// inUse returns the memory statistics after several collections, because each collection halves the stacks.
 func inUse() (m runtime.MemStats) {
 	for range 4 {
 		runtime.GC()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A page of large entries ends sooner, and nothing is left out or told twice.
+// A page of large entries ends early, and the pages together contain each entry once.
 func TestPagesOfLargeEntriesEndSooner(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -55,7 +55,7 @@ func (p *pools) pause(ctx context.Context, in *struct {
 	})
 }
 
-// reasonOf is empty where there is no body.
+// reasonOf returns the reason in a body, or an empty string if there is no body.
 func reasonOf(pause *operators.PauseReason) string {
 	if pause == nil {
 		return ""
@@ -112,7 +112,7 @@ func (p *pools) releaseSlot(ctx context.Context, in *struct {
 	return showHeld(g), err
 }
 
-// notHeld says what of a slot does not exist.
+// notHeld returns the problem for a slot that is not held: the pool, the slot or the grant does not exist.
 func (p *pools) notHeld(ctx context.Context, pool string, slot int, token int64) error {
 	o, err := p.ledger.Occupancy(ctx, pool, 0)
 	switch {

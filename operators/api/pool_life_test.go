@@ -45,7 +45,7 @@ func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 		if f := shown.fields(); f["paused_by"] != "bootstrap" || f["pause_reason"] != "slow" || f["paused_at"] == nil {
 			b.Errorf("paused: %v", f)
 		}
-		b.call("PUT", "/v1/pools/p", adminToken, string(shown.body)).must(200) // what a GET showed
+		b.call("PUT", "/v1/pools/p", adminToken, string(shown.body)).must(200) // the body that a GET returned
 		b.refuses("PATCH", "/v1/pools/p", []badBody{
 			{`{"capacity":-1}`, 422, "invalid_field", nil},
 			{`{"capacity":10001}`, 422, "invalid_field", nil},
@@ -89,7 +89,7 @@ func TestPoolIsDeleted(t *testing.T) {
 	})
 }
 
-// heldSlot is the only one of pool p, held by d-1; d-2 has work, too.
+// heldSlot creates pool p with one slot, which d-1 holds; d-2 has a task, too.
 func (b *bench) heldSlot() grant {
 	b.Helper()
 	b.pool("p", `{"capacity":1}`)
@@ -120,8 +120,7 @@ func TestForceThatNamesNoGrantIsRefused(t *testing.T) {
 	}
 }
 
-// checked is what a verifier is told of a grant: alive, device, slot, and whether
-// there is time left.
+// checked returns the response of a grant check to a verifier: alive, device, slot, and whether lease time is left.
 func (b *bench) checked(g grant) string {
 	b.Helper()
 	answered := b.call("GET", fmt.Sprintf("/v1/pools/p/grants/%d", g.Token), b.token("verifier"), nil).must(200).fields()
@@ -129,7 +128,7 @@ func (b *bench) checked(g grant) string {
 	return fmt.Sprintf("%v %v %v %t", answered["alive"], answered["device"], answered["slot"], left > 0 && left <= 300_000)
 }
 
-// Without haste the holder is asked to stop, and keeps its slot meanwhile.
+// Without now, the holder is asked to stop, and keeps its slot until it has stopped.
 func TestHolderIsAskedToStop(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -187,7 +186,7 @@ func TestSlotIsTakenBackByForce(t *testing.T) {
 	})
 }
 
-// A dry run of a pool's settings is answered, and refused, as the real one is.
+// A dry run of a pool's settings is answered and refused in the same way as the real request.
 func TestDryRunsOfPoolsChangeNothing(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {

@@ -17,7 +17,7 @@ type poolQuery struct {
 	operators.PoolFilter
 }
 
-// plain says that the list is read page by page, and not ranked whole.
+// plain reports whether the list can be read page by page, because it is sorted by name and not filtered.
 func (q *poolQuery) plain() bool { return q.Sort == "name" && q.Name == "" && !q.Only }
 
 func (p *pools) list(ctx context.Context, in *poolQuery) (page pageOf[operators.PoolState], err error) {
@@ -32,8 +32,7 @@ func (p *pools) list(ctx context.Context, in *poolQuery) (page pageOf[operators.
 	return showPage(found, in.full(len(found)), showPoolState, func(v store.PoolView) string { return v.Pool.Name }), err
 }
 
-// ranked reads the little of all pools by which they are sorted, and the views of those on
-// the page.
+// ranked reads the sort key of all pools, sorts them, and reads the full views only of the pools on the page.
 func (p *pools) ranked(ctx context.Context, in *poolQuery) (page pageOf[operators.PoolState], err error) {
 	last, err := in.afterPlace()
 	if err != nil {
@@ -67,7 +66,7 @@ func (p *pools) ranked(ctx context.Context, in *poolQuery) (page pageOf[operator
 	return page, err
 }
 
-// poolPlace is where a pool stands in a list: a higher rank first, then by name.
+// poolPlace is the position of a pool in a sorted list: higher ranks first, then by name.
 type poolPlace struct {
 	rank int64
 	name string
@@ -79,8 +78,8 @@ func (a poolPlace) compare(b poolPlace) int {
 
 func (a poolPlace) key() string { return strconv.FormatInt(a.rank, 10) + ":" + a.name }
 
-// afterPlace is where the page starts: behind the rank that the last pool of the page before
-// had, whatever it has now.
+// afterPlace returns the position after which the page starts. It has the rank that the last pool of the previous page had
+// at that time, even if its rank is different now.
 func (q *poolQuery) afterPlace() (poolPlace, error) {
 	key, err := q.afterName()
 	if err != nil || key == "" {
@@ -95,8 +94,8 @@ func (q *poolQuery) afterPlace() (poolPlace, error) {
 	return poolPlace{rank, name}, nil
 }
 
-// rankBy is the number by which pools are sorted. That of trouble knows the tasks that wait
-// to a power of two, so that rows of a page that is looked at stay where they are.
+// rankBy returns the number by which pools are sorted. For trouble, the waiting tasks count only to a power of two, so
+// that rows of an open page seldom change places.
 func rankBy(sort string, r store.PoolRank, trouble []string) int64 {
 	switch sort {
 	case "held":
@@ -114,7 +113,7 @@ func rankBy(sort string, r store.PoolRank, trouble []string) int64 {
 	return 0
 }
 
-// troubleOf is what is wrong with a pool, worst first.
+// troubleOf returns the problems of a pool, worst first.
 func troubleOf(capacity int, paused bool, s store.PoolStanding) []string {
 	waits := s.Pending > 0
 	trouble := []string{}

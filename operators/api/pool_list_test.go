@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// poolsOf are the names on all pages of a list.
+// poolsOf returns the names on all pages of a list.
 func (b *bench) poolsOf(query string, size int) (names []string) {
 	b.Helper()
 	for token := ""; ; {
@@ -90,13 +90,13 @@ func TestBadListsOfPoolsAreRefused(t *testing.T) {
 	}
 	token := fmt.Sprint(b.get("/v1/pools?sort=held&page_size=1").must(200).fields()["next_page_token"])
 	b.get("/v1/pools?sort=held&page_token=" + token).must(200)
-	for _, query := range []string{"sort=waiting&page_token=" + token, "sort=held&page_token=cC0w"} { // p-0
+	for _, query := range []string{"sort=waiting&page_token=" + token, "sort=held&page_token=cC0w"} { // cC0w is p-0 in base64
 		b.get("/v1/pools?"+query).problem(422, "invalid_field").names(t, "page_token")
 	}
 }
 
-// TestDevicesThatWaitAreCountedByThePoolsOfAPage: as far as of one pool, unless there are more than 100 of
-// them, whatever the size of the page.
+// TestDevicesThatWaitAreCountedByThePoolsOfAPage checks that a list counts the waiting devices as far as a single pool
+// does, unless the page has more than 100 pools; the page size does not matter.
 func TestDevicesThatWaitAreCountedByThePoolsOfAPage(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {

@@ -14,13 +14,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// defaultLease is that of a pool that is put without saying. There is no default
-// capacity: only an operator knows what the external system bears.
+// defaultLease is the lease of a pool whose PUT names none. Capacity has no default, because only an operator knows the
+// capacity of the external system.
 const defaultLease = 300 * time.Second
 
-// Devices that wait are counted up to so many: beyond it the number says only "many",
-// and counting on would cost more than it tells. Of more than 100 pools on a page the ledger counts
-// a hundredth as far, so a page costs no more than 100,000.
+// waitingShown is the maximum to which waiting devices are counted: a higher number would only mean "many", and would cost
+// more than it is worth. If a page has more than 100 pools, the ledger counts to a hundredth of it for each pool, so that
+// a page counts at most 100,000 devices.
 const waitingShown = 1000
 
 type poolStore interface {
@@ -37,8 +37,7 @@ type poolStore interface {
 	usageStore
 }
 
-// poolPut takes what a GET showed as well: what an operator cannot decide is
-// ignored.
+// poolPut is the body of a PUT. It also accepts the read-only fields that a GET returned, and ignores them.
 type poolPut struct {
 	operators.PoolSettings
 
@@ -60,20 +59,20 @@ type poolPut struct {
 	Warnings    json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
 }
 
-// PoolPath names a pool.
+// PoolPath is the path parameter {pool}: the name of a pool.
 type PoolPath struct {
 	Pool string `path:"pool" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
-// PoolMode is how the settings of a pool are taken.
+// PoolMode has the options for a change of a pool's settings.
 type PoolMode struct {
 	DryRun bool `query:"dry_run" doc:"Check only: the answer is as if it was done, and nothing is changed"`
 }
 
-// checkName refuses what no pool can be called.
+// checkName refuses an invalid name of a pool.
 func (p PoolPath) checkName() error { return devices.ParsePool(p.Pool) }
 
-// pools are the operations on pools, their slots and their grants.
+// pools has the operations on pools, their slots and their grants.
 type pools struct {
 	ledger   poolStore
 	upkeep   *upkeep.Keeper
@@ -140,8 +139,8 @@ func (p *pools) put(ctx context.Context, in *struct {
 	return &created[operators.PoolChanged]{createdStatus(isNew && !in.DryRun), operators.PoolChanged{Pool: showPool(put), Warned: warned}}, nil
 }
 
-// tell tells Redis of a change. The ledger already refuses what no longer
-// fits: it only spares devices the wait for a pass.
+// tell updates Redis after a change of a pool. The ledger already enforces the change; the update only saves devices the
+// wait for the next reconciliation.
 func (p *pools) tell(ctx context.Context, name string) {
 	if _, err := p.upkeep.ReconcilePool(ctx, name); err != nil {
 		p.log.WarnContext(ctx, "pool not yet known to Redis; reconciliation will tell it", "pool", name, "err", err)
@@ -169,11 +168,11 @@ func (p *pools) spec(in poolPut) (store.PoolSpec, error) {
 	return spec, p.least.checkPool(spec)
 }
 
-// leastLease is the least that a lease may leave a device.
+// leastLease is the shortest working time that a lease must give a device.
 type leastLease time.Duration
 
-// check refuses leases that leave a device less than the smallest lease
-// once the margin (at most a fifth) and the time of a slow claim are taken off.
+// check refuses a lease that leaves a device less than the shortest working time, after the margin (at most a fifth) and
+// the time of a slow claim are subtracted.
 func (l leastLease) check(lease time.Duration) error { return l.checkField("lease_ms", lease) }
 
 func (l leastLease) checkField(field string, lease time.Duration) error {
@@ -183,7 +182,7 @@ func (l leastLease) checkField(field string, lease time.Duration) error {
 	return nil
 }
 
-// checkPool refuses settings with which no lease of the pool would be long enough.
+// checkPool refuses settings with which every lease of the pool would be too short.
 func (l leastLease) checkPool(spec store.PoolSpec) error {
 	if err := l.check(spec.Lease); err != nil {
 		return err
@@ -215,8 +214,7 @@ func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error
 	return showSlots(o, p.upkeep.Reserved(ctx, in.Pool)), nil
 }
 
-// showSlots shows a reserved slot on each of the lowest free numbers: which
-// number its device will get is not said before it does.
+// showSlots shows each reserved slot at the lowest free number, because the number is only decided by the grant.
 func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 	reserved = reserved[:min(len(reserved), max(o.Pool.Capacity-len(o.Grants), 0))]
 	shown := operators.Slots{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Reserved: len(reserved), Waiting: o.Waiting, Oldest: stampPointer(o.Oldest)}
@@ -229,7 +227,7 @@ func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 		}
 		shown.Slots = append(shown.Slots, one)
 	}
-	free := 0 // lowest number not shown yet
+	free := 0 // lowest number that has not been shown yet
 	for _, g := range o.Grants {
 		for ; free < min(g.Slot, o.Pool.Capacity); free++ {
 			showFree(free)
@@ -248,7 +246,8 @@ func showHeld(g store.Grant) operators.Slot {
 	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Caller: callerName(g.Device), Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
 }
 
-// callerName is what the holder of a caller is shown as; empty: a device is a device.
+// callerName returns the names of the caller and its holder if device is the holder of a caller, and an empty string for a
+// real device.
 func callerName(device string) string {
 	if name, is := store.HolderName(device); is {
 		return name

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// expired makes an operator token that is over.
+// expired creates an operator token that has expired.
 func expired(b *bench) string {
 	b.Helper()
 	secret, past := credentials.NewToken(), time.Unix(1, 0)
@@ -25,7 +25,7 @@ func expired(b *bench) string {
 	return secret
 }
 
-// settings of a pool, without what only the ledger decides.
+// settings returns the fields of a pool that an operator sets.
 func settings(pool map[string]any) string {
 	return fmt.Sprintf("%v %v %v %v %v", pool["capacity"], pool["lease_ms"], pool["paused"], pool["limits"], pool["windows"])
 }
@@ -171,20 +171,20 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 		b.pool("p", `{"capacity":4}`)
 		b.batch(`{"pool":"p","devices":["d-1","d-2","d-3","d-4","d-5","d-6"]}`)
 		grants := map[float64]grant{}
-		for _, device := range []string{"d-1", "d-2", "d-3", "d-4"} { // slots 0 to 3
+		for _, device := range []string{"d-1", "d-2", "d-3", "d-4"} { // they hold the slots 0 to 3
 			g := b.granted(device)
 			grants[float64(g.Slot)] = g
 		}
 		b.report("d-1", grants[0].result("succeeded", "")).must(200)
 		b.report("d-3", grants[2].result("succeeded", "")).must(200)
-		b.pool("p", `{"capacity":1}`) // 1 and 3 stay held, above the capacity
+		b.pool("p", `{"capacity":1}`) // slots 1 and 3 stay held, above the capacity
 		shown := b.get("/v1/pools/p/slots").must(200).fields()
 		want := map[string]any{"pool": "p", "capacity": 1.0, "held": 2.0, "reserved": 0.0, "waiting": 2.0}
 		slots, oldest := list(shown, "slots"), shown["oldest_pending_at"]
 		if batch := b.get("/v1/batches/1").must(200).fields(); oldest == nil || oldest != batch["created_at"] {
 			b.Errorf("the oldest waits since %v, its batch was created %v", oldest, batch["created_at"])
 		}
-		// The list says the same, and of many pools in one page it counts less far.
+		// The list returns the same numbers. On a page with many pools it counts fewer waiting devices.
 		for _, query := range []string{"", "?page_size=500"} {
 			listed := object(list(b.get("/v1/pools"+query).must(200).fields(), "pools")[0])
 			if listed["held"] != shown["held"] || listed["waiting"] != shown["waiting"] || listed["oldest_pending_at"] != oldest || listed["capacity"] != 1.0 {
@@ -211,13 +211,13 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 	})
 }
 
-// A slot that is kept shows on the lowest free number, with whom it is kept for.
+// A reserved slot is shown at the lowest free number, with the device for which it is reserved.
 func TestSlotsShowWhatIsKept(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("p", `{"capacity":3}`)
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
-		b.granted("d-1") // slot 0
+		b.granted("d-1") // holds slot 0
 		seat := slots.Joiner{Waiter: slots.Waiter{Device: "d-2", Batch: 1, Task: 2, Weight: 1}, Reach: slots.ReachPush}
 		pace := slots.Pace{Period: time.Minute, Offer: time.Minute}
 		if line, err := b.semaphore.Join(b.Context(), "p", pace, []slots.Joiner{seat}); err != nil || line.Reserved != 1 {
@@ -235,10 +235,10 @@ func TestSlotsShowWhatIsKept(t *testing.T) {
 	})
 }
 
-// pagesOf is small, so that short lists have several pages.
+// pagesOf is a small page size, so that short lists have several pages.
 const pagesOf = 2
 
-// pages walks a list and returns a field of all entries.
+// pages reads all pages of a list and returns one field of all entries.
 func (b *bench) pages(path, name, field string) []string {
 	b.Helper()
 	var all []string
@@ -265,7 +265,7 @@ func (b *bench) pages(path, name, field string) []string {
 	return nil
 }
 
-// badPages expects refusals of pages that no list has.
+// badPages checks that invalid pages of a list are refused.
 func (b *bench) badPages(path string) {
 	b.Helper()
 	for _, query := range []string{"page_size=0", "page_size=-1", "page_size=1001", "page_size=x", "page_token=%21", "page_token=AA", "page_token=_w"} {

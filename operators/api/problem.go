@@ -20,10 +20,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// retryUnavailable is for operators; devices are told by the dispatcher.
+// retryUnavailable is the Retry-After for operators. The dispatcher sets the one for devices.
 const retryUnavailable = 3 * time.Second
 
-// Problem is the body of every error, and what only the log is told.
+// Problem is the body of every error, with a cause that is only logged.
 type Problem struct { //nolint:errname // the word of RFC 9457
 	operators.Problem
 
@@ -34,21 +34,21 @@ func problem(status int, code, detail string) *Problem {
 	return &Problem{Problem: operators.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}}
 }
 
-// invalid refuses a value that does not fit; it names the field.
+// invalid returns a problem for an invalid value; the message names the field.
 func invalid(format string, a ...any) *Problem {
 	return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf(format, a...))
 }
 
-// Error is for logs: it leaves out the cause, see Unwrap.
+// Error returns the code and the detail, for logs. Unwrap returns the cause.
 func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
 
-// Unwrap gives the log the cause.
+// Unwrap returns the cause, for logs.
 func (p *Problem) Unwrap() error { return p.cause }
 
-// GetStatus makes it an error that huma writes as it is.
+// GetStatus returns the status. With this method, huma sends the problem without changes.
 func (p *Problem) GetStatus() int { return p.Status }
 
-// ContentType is that of RFC 9457.
+// ContentType returns the media type of RFC 9457.
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
 
 func (p *Problem) because(err error) *Problem {
@@ -56,7 +56,7 @@ func (p *Problem) because(err error) *Problem {
 	return p
 }
 
-// asProblem maps errors to HTTP: those that devices are told of, too, by their table.
+// asProblem maps an error to a problem. Errors that devices can get, too, are mapped by the table of package devices.
 func asProblem(err error) *Problem {
 	var known *Problem
 	var tooLarge *http.MaxBytesError
@@ -74,7 +74,7 @@ func asProblem(err error) *Problem {
 	return asLedgerProblem(err)
 }
 
-// asLedgerProblem maps what the ledger says, and the broker beside it.
+// asLedgerProblem maps the errors of the ledger, the MQTT broker and Redis.
 func asLedgerProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, credentials.ErrBroker) && !errors.Is(err, devices.ErrUnavailable):
@@ -96,7 +96,7 @@ func asLedgerProblem(err error) *Problem {
 	return unavailable(serverLedger, "the ledger cannot be reached; send again").because(err)
 }
 
-// unavailable is the problem that a server does not answer.
+// unavailable returns the problem for a server that does not answer.
 func unavailable(server, detail string) *Problem {
 	p := problem(http.StatusServiceUnavailable, codeUnavailable, detail)
 	p.Server = server
@@ -110,7 +110,7 @@ type refusalOf struct {
 	detail string
 }
 
-// refusals are what the ledger says no to.
+// refusals maps the errors with which the ledger refuses an operation.
 func refusals() []refusalOf {
 	return []refusalOf{
 		{store.ErrOpenTasks, http.StatusConflict, codeOpenTasks, "the device has open tasks; cancel=true cancels them"},
@@ -127,9 +127,9 @@ func refusals() []refusalOf {
 	}
 }
 
-// write sends a problem outside of huma's operations.
+// write sends a problem for a request that no huma operation handles.
 func (p *Problem) write(w http.ResponseWriter) {
-	body, _ := json.Marshal(p) // plain fields: cannot fail
+	body, _ := json.Marshal(p) // a struct of plain fields always marshals
 	p.headers(w.Header().Set)
 	w.Header().Set("Content-Type", p.ContentType(""))
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -152,20 +152,20 @@ func (p *Problem) headers(set func(key, value string)) {
 	}
 }
 
-// problemContext lets a problem choose its own status: huma answers every body
-// that does not fit with 422, where the contract says 400 for unknown fields.
+// problemContext lets a problem set its own status: huma answers every invalid body with 422, but the contract requires
+// 400 for unknown fields.
 type problemContext struct {
 	humaContext
 	status int
 }
 
-// humaContext has a name that does not hide the method Context.
+// humaContext is huma.Context under another name, because a field named Context would hide the method Context.
 type humaContext huma.Context
 
-// Unwrap finds the request below.
+// Unwrap returns the context of the request.
 func (c *problemContext) Unwrap() huma.Context { return c.humaContext }
 
-// SetStatus is called by huma just before it writes.
+// SetStatus is called by huma just before it writes. It sets the status of the problem, if there is one.
 func (c *problemContext) SetStatus(status int) {
 	if c.status != 0 {
 		status = c.status
@@ -173,7 +173,7 @@ func (c *problemContext) SetStatus(status int) {
 	c.humaContext.SetStatus(status)
 }
 
-// shapeProblem turns huma's own errors into problems of ours.
+// shapeProblem converts huma's own errors to problems.
 func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
 	var p *Problem
 	switch e := body.(type) {
@@ -191,10 +191,10 @@ func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
 	return p, nil
 }
 
-// unexpectedProperty is huma's word for a field that does not exist.
+// unexpectedProperty is huma's message for a field that does not exist.
 const unexpectedProperty = "unexpected property"
 
-// maxTold is how many bad fields of a request are told.
+// maxTold is the maximum number of bad fields that a problem lists.
 const maxTold = 100
 
 func fromHuma(e *huma.ErrorModel) *Problem {
@@ -226,8 +226,7 @@ func fromHuma(e *huma.ErrorModel) *Problem {
 	return p
 }
 
-// plainLimit writes the number at the end of huma's message as people do:
-// 86400000, not 8.64e+07.
+// plainLimit rewrites the number at the end of huma's message without an exponent: 86400000, not 8.64e+07.
 func plainLimit(message string) string {
 	space := strings.LastIndexByte(message, ' ') + 1
 	if n, err := strconv.ParseFloat(message[space:], 64); err == nil {
@@ -236,7 +235,7 @@ func plainLimit(message string) string {
 	return message
 }
 
-// summary repeats the bad fields in one line, for those who show only that.
+// summary returns the bad fields in one line, for clients that show only the detail.
 func (p *Problem) summary() string {
 	parts := make([]string, len(p.Errors))
 	for i, e := range p.Errors {

@@ -28,7 +28,7 @@ func page(t *testing.T) string {
 	return string(text)
 }
 
-// examples are the named JSON blocks of the page.
+// examples returns the named JSON blocks of docs/protocol.md.
 func examples(t *testing.T) map[string]string {
 	t.Helper()
 	text := page(t)
@@ -46,8 +46,8 @@ func examples(t *testing.T) map[string]string {
 	return found
 }
 
-// strictly decodes an example into what the program writes: every field of it
-// exists and has this type.
+// strictly decodes an example into a type of the program. It fails if the type does not have every field of the example
+// with the same type.
 func strictly[T any](t *testing.T, name, text string) T {
 	t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(text))
@@ -59,7 +59,7 @@ func strictly[T any](t *testing.T, name, text string) T {
 	return v
 }
 
-// requests are the page's, in an order in which each is taken.
+// requests lists the requests of the page, in an order in which each is accepted.
 func requests() []struct {
 	name, method, path string
 	status             int
@@ -90,8 +90,8 @@ func requests() []struct {
 	}
 }
 
-// answers are the page's, by schema; what is asked for at a path is there after
-// the requests.
+// answers lists the schemas of the responses on the page. If path is not empty, the response can be read there after the
+// requests.
 func answers() map[string]struct{ schema, path string } {
 	return map[string]struct{ schema, path string }{
 		"grant-check":    {"GrantCheck", "/v1/pools/ar:330100/grants/1"},
@@ -118,7 +118,7 @@ func TestRequestsOfTheProtocolAreTaken(t *testing.T) {
 	t.Parallel()
 	all := examples(t)
 	forServers(t, func(b *bench) {
-		leased := [2]string{"", "40190"} // its number and its token
+		leased := [2]string{"", "40190"} // number and token of the lease
 		for _, r := range requests() {
 			if r.name == "release-slot" {
 				b.granted("ar-8")
@@ -166,8 +166,8 @@ func TestReportsOfTheProtocolAreTaken(t *testing.T) {
 	}
 }
 
-// TestAnswersOfTheProtocolAreDescribed compares every answer of the page with
-// what the program says, and names an example that nothing tests.
+// TestAnswersOfTheProtocolAreDescribed compares every response on the page with the program, and reports examples that no
+// test uses.
 func TestAnswersOfTheProtocolAreDescribed(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -203,7 +203,7 @@ func TestAnswersOfTheProtocolAreDescribed(t *testing.T) {
 	}
 }
 
-// checkExample expects an example to have this schema, and may leave fields out.
+// checkExample checks that an example matches the schema. The example may leave fields out.
 func (d document) checkExample(t *testing.T, schema, name, text string) {
 	t.Helper()
 	var shown any
@@ -221,7 +221,7 @@ func (d document) checkExample(t *testing.T, schema, name, text string) {
 	}
 }
 
-// checkReply expects an example to be what the program would write.
+// checkReply checks that an example equals the program's encoding of the same reply.
 func checkReply(t *testing.T, name, text string) {
 	t.Helper()
 	reply := strictly[devices.Reply](t, name, text)
@@ -237,8 +237,7 @@ func checkReply(t *testing.T, name, text string) {
 	}
 }
 
-// TestProtocolListsTheCodes compares the table of the page with the codes of
-// the program, and their statuses.
+// TestProtocolListsTheCodes compares the table of codes and statuses on the page with the program.
 func TestProtocolListsTheCodes(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "codes.go", nil, parser.ParseComments)
@@ -269,14 +268,14 @@ func TestProtocolListsTheCodes(t *testing.T) {
 		got = append(got, strings.Join(strings.SplitAfterN(row, "|", 4)[:3], ""))
 	}
 	slices.Sort(want)
-	want = slices.Compact(want) // of reports and of the operators' API
+	want = slices.Compact(want) // some codes are used for reports and for operators
 	if !slices.Equal(got, want) {
 		t.Errorf("the page lists\n%s\nthe program has\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-// TestProtocolListsTheKindsOfEvents: each that the ledger writes is on the page.
-// Those that end in a task's state are written with it, so the states are no part of this.
+// TestProtocolListsTheKindsOfEvents checks that the page has every kind of event that the ledger writes. Kinds that end in
+// the state of a task are written with that state, so the states are not checked.
 func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 	t.Parallel()
 	_, listed, _ := strings.Cut(page(t), "Kinds, of which there may be more: ")
@@ -309,8 +308,7 @@ func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 	}
 }
 
-// TestProtocolMarksWhatIsNotYet compares the table of operators' calls with the
-// operations that are registered.
+// TestProtocolMarksWhatIsNotYet compares the table of operators' calls on the page with the registered operations.
 func TestProtocolMarksWhatIsNotYet(t *testing.T) {
 	t.Parallel()
 	operations := embedded(t).document().operations()
@@ -336,8 +334,7 @@ func TestProtocolMarksWhatIsNotYet(t *testing.T) {
 	}
 }
 
-// TestProblemsAreMadeOfKnownCodes: a code written in place would be missing
-// from the page.
+// TestProblemsAreMadeOfKnownCodes checks that every code is a constant: a literal would be missing on the page.
 func TestProblemsAreMadeOfKnownCodes(t *testing.T) {
 	t.Parallel()
 	names, err := os.ReadDir(".")

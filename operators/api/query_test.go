@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestUnknownQueryParametersAreRefused: by every operation, in all of its forms.
+// TestUnknownQueryParametersAreRefused checks all operations in all of their forms.
 func TestUnknownQueryParametersAreRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -19,7 +19,7 @@ func TestUnknownQueryParametersAreRefused(t *testing.T) {
 		op := operations[name]
 		method, path, _ := strings.Cut(name, " ")
 		path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "1")
-		if op.OperationID == "report" { // devices are in the field for years
+		if op.OperationID == "report" { // devices in the field must not break
 			b.call(method, path+"?nosuch=1", fleetToken, `{}`).must(200)
 			continue
 		}
@@ -31,7 +31,7 @@ func TestUnknownQueryParametersAreRefused(t *testing.T) {
 			}
 		}
 		b.call(method, path+"?nosuch=1", adminToken, body).problem(400, "unknown_field").names(t, "nosuch")
-		for form := range op.Responses["200"].Content { // a list, also as a stream
+		for form := range op.Responses["200"].Content { // a list in each form, including the streams
 			if method == http.MethodGet {
 				b.accept(path+"?nosuch=1", form).problem(400, "unknown_field")
 			}
@@ -39,7 +39,7 @@ func TestUnknownQueryParametersAreRefused(t *testing.T) {
 	}
 }
 
-// TestMistypedQueryChangesNothing: each of these did, or listed all.
+// TestMistypedQueryChangesNothing checks queries that once changed something, or listed everything.
 func TestMistypedQueryChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -58,7 +58,7 @@ func TestMistypedQueryChangesNothing(t *testing.T) {
 		"/v1/tasks/cancel?batch=1&dry_run=false&dry_run=true": {422, "invalid_field", "dry_run"},
 		"/v1/batches?dryrun=true":                             {400, "unknown_field", "dryrun"},
 		"/v1/batches?dry_run":                                 {422, "invalid_field", "dry_run"},
-		"/v1/batches?pool=q":                                  {400, "unknown_field", "pool"}, // of a streamed one
+		"/v1/batches?pool=q":                                  {400, "unknown_field", "pool"}, // a field of a streamed batch
 		"/v1/devices?existing=skip":                           {400, "unknown_field", "existing"},
 	} {
 		var body any

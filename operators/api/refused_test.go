@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// guarded is the API with a gate that locks out, as the program's does.
+// guarded is the API with a gate that locks out, as in the product.
 func guarded(t *testing.T) *bench {
 	t.Helper()
 	return embedded(t, func(s *setup) {
@@ -20,8 +20,8 @@ func guarded(t *testing.T) *bench {
 	})
 }
 
-// TestWrongOperatorTokensAreSlowed, together with those at the sign-in; operators whose
-// token was accepted from the same address go on, and devices do.
+// TestWrongOperatorTokensAreSlowed checks that wrong tokens at the API and at the sign-in count together. Devices, and
+// operators whose token was accepted from the same address, are not affected.
 func TestWrongOperatorTokensAreSlowed(t *testing.T) {
 	t.Parallel()
 	b := guarded(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 )
 
-// reply is a device's view of an answer.
+// reply is the part of a reply that a device reads.
 type reply struct {
 	Re      string
 	Acks    []struct{ Outcome, Code string }
@@ -23,7 +23,7 @@ type reply struct {
 	Reason  string
 }
 
-// outcomes of the results, sorted: their order is not promised.
+// outcomes returns the outcomes of the results, sorted, because their order is not guaranteed.
 func (r reply) outcomes() string {
 	var all []string
 	for _, a := range r.Acks {
@@ -53,8 +53,8 @@ func TestReportIsAnsweredWhole(t *testing.T) {
 	}
 }
 
-// TestRefusedReportsChangeNothing sends reports that are refused whole, each
-// carrying a result that would end a running task.
+// TestRefusedReportsChangeNothing sends reports that are refused as a whole. Each has a result that would end a running
+// task.
 func TestRefusedReportsChangeNothing(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -62,7 +62,7 @@ func TestRefusedReportsChangeNothing(t *testing.T) {
 		b.batch(`{"pool":"p","devices":["d-1"]}`)
 		g := b.granted("d-1")
 		good := fmt.Sprintf(`{"task":%d,"token":%d,"status":"succeeded"}`, g.ID, g.Token)
-		deep := strings.Repeat("[", 14) + strings.Repeat("]", 14) // in output: 3 + 14 levels
+		deep := strings.Repeat("[", 14) + strings.Repeat("]", 14) // 3 + 14 levels, because it is inside output
 		keys := make([]string, 65)
 		for i := range keys {
 			keys[i] = fmt.Sprintf(`"k%d":1`, i)
@@ -114,7 +114,7 @@ func TestRefusedReportsChangeNothing(t *testing.T) {
 	})
 }
 
-// unsized hides the length of a body, which is then sent in chunks.
+// unsized hides the length of a body, so that the body is sent in chunks.
 type unsized struct{ io.Reader }
 
 func TestBadEntriesSpoilNothing(t *testing.T) {
@@ -332,8 +332,8 @@ func TestEnrolmentGivesATokenThatWorks(t *testing.T) {
 	b.report("d", `{}`).problem(403, "forbidden")
 }
 
-// TestBodyThatBreaksOffIsToBeSentAgain: the network's fault must not make a
-// device drop its results, as a 400 would.
+// TestBodyThatBreaksOffIsToBeSentAgain checks that a network failure does not make a device discard its results, as a 400
+// would.
 func TestBodyThatBreaksOffIsToBeSentAgain(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

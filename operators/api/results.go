@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	fieldsMost   = 50   // that one query names
-	fieldMost    = 200  // characters of the name of a field
-	fieldsSample = 1000 // results that are looked at for their fields alone
+	fieldsMost   = 50   // fields that one query may name
+	fieldMost    = 200  // characters in the name of a field
+	fieldsSample = 1000 // results that are sampled if only their fields are listed
 	errorsMost   = 20
 )
 
@@ -24,7 +24,7 @@ type resultStore interface {
 	TopErrors(ctx context.Context, of store.ResultFilter, sample, limit int) ([]store.ErrorCount, error)
 }
 
-// results are the operations on what became of the tasks of a batch.
+// results has the operations on the results of a batch.
 type results struct{ ledger resultStore }
 
 func (s *results) register(r *routes) {
@@ -59,7 +59,7 @@ func (q *resultQuery) filter(after int64) store.ResultFilter {
 	return store.ResultFilter{Batch: q.ID, State: store.TaskState(q.State), Since: q.Since, Until: q.Until, After: after}
 }
 
-// sample is as large as what is asked for needs.
+// sample returns the size of the sample that the query needs.
 func (q *resultQuery) sample() int {
 	if q.Aggregate == "" && q.ByTag == "" {
 		return min(q.Sample, fieldsSample)
@@ -67,7 +67,7 @@ func (q *resultQuery) sample() int {
 	return q.Sample
 }
 
-// list reads one page; its batch is there.
+// list reads one page. The caller has checked that the batch exists.
 func (s *results) list(ctx context.Context, in *resultQuery) (page pageOf[operators.Result], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *results) summary(ctx context.Context, in *resultQuery, batch store.Batc
 	return sum, err
 }
 
-// endedIn counts the tasks that ended in a state; empty: in any.
+// endedIn returns the number of tasks that ended in a state. If state is empty, it counts all ended tasks.
 func endedIn(b store.Batch, state store.TaskState) int64 {
 	if state != "" {
 		return b.Counts[state]

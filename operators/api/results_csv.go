@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// export streams all results: as CSV with a column for each field of the outputs.
+// export streams all results of the query. As CSV, the outputs have one column for each field.
 func (s *results) export(ctx context.Context, in *resultQuery) (*huma.StreamResponse, error) {
 	if in.Aggregate != "" || in.ByTag != "" {
 		return nil, invalid("query.aggregate, query.by_tag: only with JSON")
@@ -50,7 +50,7 @@ func (s *results) export(ctx context.Context, in *resultQuery) (*huma.StreamResp
 	}}, nil
 }
 
-// fieldsOf are the fields of a sample of the outputs, unless they were named.
+// fieldsOf returns the names of the fields in a sample of the outputs, or nil if the query names the fields.
 func (s *results) fieldsOf(ctx context.Context, in *resultQuery) (names []string, err error) {
 	if in.Fields != nil {
 		return nil, nil
@@ -58,7 +58,7 @@ func (s *results) fieldsOf(ctx context.Context, in *resultQuery) (names []string
 	seen := newLook(&resultQuery{})
 	err = s.ledger.SampleResults(ctx, store.Sample{ResultFilter: in.filter(0), Most: fieldsSample}, seen.add)
 	for _, field := range seen.order {
-		if field.Name != wholeOutput { // it stands in the last column
+		if field.Name != wholeOutput { // this field is in the last column
 			names = append(names, field.Name)
 		}
 	}
@@ -68,7 +68,7 @@ func (s *results) fieldsOf(ctx context.Context, in *resultQuery) (names []string
 // resultTable writes results as CSV.
 type resultTable struct {
 	fields []string
-	rest   bool // a last column has what the fields do not
+	rest   bool // a last column has the members that are not in fields
 	headed bool
 }
 
@@ -77,7 +77,7 @@ func (t *resultTable) page(list []operators.Result) ([]byte, error) {
 	table := csv.NewWriter(&out)
 	if !t.headed {
 		t.headed = true
-		_ = table.Write(t.head()) // to memory
+		_ = table.Write(t.head()) // a write to memory does not fail
 	}
 	for _, r := range list {
 		_ = table.Write(t.row(r))
@@ -103,10 +103,10 @@ func (t *resultTable) head() []string {
 
 func (t *resultTable) row(r operators.Result) []string {
 	row := []string{number(r.Task), r.Device, r.State, cellOf(r.Ended), cellOf(r.Duration), harmless(r.Error), cellOf(r.Dropped)}
-	if !t.rest { // the output is an object of what was chosen
+	if !t.rest { // the output is an object with only the chosen fields
 		from := map[string]json.RawMessage{}
 		if len(r.Output) > 0 {
-			_ = json.Unmarshal(r.Output, &from) // it was just made
+			_ = json.Unmarshal(r.Output, &from) // the server has just built this object
 		}
 		for _, field := range t.fields {
 			row = append(row, cellIf(from[field]))
@@ -132,7 +132,7 @@ func (t *resultTable) row(r operators.Result) []string {
 	return append(row, cellOf(has))
 }
 
-// cellIf is empty for a field that an output does not have.
+// cellIf returns the text of a cell, or an empty string if the output does not have the field.
 func cellIf(value json.RawMessage) string {
 	if value == nil {
 		return ""
@@ -140,7 +140,7 @@ func cellIf(value json.RawMessage) string {
 	return cell(value)
 }
 
-// cellOf shows a value as the cells of other lists show it.
+// cellOf returns a value in the format that the cells of other lists have.
 func cellOf(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {

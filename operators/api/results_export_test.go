@@ -2,5 +2,5 @@ package api
 
 import "github.com/fleetslots/dispatcher/operators"
 
-// NumbersOf sums up numbers, which it sorts.
+// NumbersOf summarizes numbers and sorts them in place.
 func NumbersOf(numbers []float64) *operators.NumberValues { return numbersOf(numbers) }

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	foundMost = 200 // fields that are listed
+	foundMost = 200 // maximum number of fields that are listed
 	tagsMost  = 20
 )
 
-// look is what is learned from a sample of results.
+// look collects the summary of a sample of results.
 type look struct {
 	looked   int64
-	sampled  int64 // of these: ended between the times
+	sampled  int64 // results of the sample that ended between since and until
 	since    time.Time
 	until    time.Time
 	fields   map[string]*operators.OutputField
@@ -58,7 +58,7 @@ func (l *look) add(r store.Sampled) {
 	}
 }
 
-// within says whether that is between the times that are asked for.
+// within reports whether a task ended between since and until.
 func (l *look) within(ended *time.Time) bool {
 	if ended == nil {
 		return l.since.IsZero() && l.until.IsZero()
@@ -66,7 +66,7 @@ func (l *look) within(ended *time.Time) bool {
 	return !ended.Before(l.since) && (l.until.IsZero() || ended.Before(l.until))
 }
 
-// note takes the fields of an output.
+// note adds the fields of an output.
 func (l *look) note(r store.Sampled) {
 	for _, m := range flattened(r.Output) {
 		field, kind := l.fields[m.name], typeOf(m.value)
@@ -101,7 +101,7 @@ func (l *look) count(r store.Sampled) {
 	}
 }
 
-// into says what was learned.
+// into writes the collected values to the summary.
 func (l *look) into(sum *operators.ResultSummary) {
 	sum.Looked, sum.Sampled, sum.Fields = l.looked, l.sampled, make([]operators.OutputField, len(l.order))
 	for i, field := range l.order {

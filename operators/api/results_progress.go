@@ -7,22 +7,21 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// leastPace is the shortest time that is taken for a rate: the first tasks may end within
-// milliseconds.
+// leastPace is the shortest time over which a rate is computed, because the first tasks may end within milliseconds.
 const leastPace = 5 * time.Second
 
-// progressSteps are those between the beginning of a batch and now that are shown.
+// progressSteps is the number of spans into which the time between the beginning of a batch and now is divided.
 const progressSteps = 100
 
-// progressOf is how a batch went on: its beginning, then what had ended at the end of each of
-// 100 spans in which something did, then now. Of a batch that is over the last end is the last.
+// progressOf returns the progress of a batch: its beginning, then the state at the end of each span in which tasks ended,
+// then the state now. For a batch that has ended, the last entry is the time when its last task ended.
 func progressOf(b store.Batch, steps []store.Progress) []operators.BatchProgress {
 	now := store.Progress{At: b.ReadAt, Ended: endedIn(b, ""), Failed: b.Counts[store.Failed] + b.Counts[store.TimedOut]}
 	began := store.Progress{At: began(b)}
 	if began.At.After(now.At) {
 		began.At = now.At
 	}
-	for len(steps) > 0 && steps[len(steps)-1].At.After(now.At) { // folded since the batch was read
+	for len(steps) > 0 && steps[len(steps)-1].At.After(now.At) { // counted after the batch was read
 		steps = steps[:len(steps)-1]
 	}
 	kept := append([]store.Progress{began}, lastOfSpans(steps, began.At, now.At)...)

@@ -15,13 +15,13 @@ import (
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
-// ended has a device take its next task and end it.
+// ended lets a device take its next task and end it.
 func (b *bench) ended(device, status, more string) {
 	b.Helper()
 	b.report(device, b.granted(device).result(status, more)).must(200)
 }
 
-// fold brings the counts of batches up to date.
+// fold updates the counts of the batches.
 func (b *bench) fold() {
 	b.Helper()
 	if _, err := b.dispatcher.Upkeep.Fold(b.Context()); err != nil {
@@ -35,7 +35,7 @@ func (b *bench) results(path string) (r operators.Results) {
 	return r
 }
 
-// plain is a percentile in other words than those of the program.
+// plain computes a percentile in another way than the program.
 func plain(numbers []float64, share float64) float64 {
 	slices.Sort(numbers)
 	whole, part := math.Modf(share * float64(len(numbers)-1))
@@ -46,8 +46,8 @@ func plain(numbers []float64, share float64) float64 {
 	return value
 }
 
-// drawn has 120 devices end a task each, three of them in vain, and returns what their outputs
-// have: a number each, and words.
+// drawn lets 120 devices end one task each, three of them as failed. It returns the values in their outputs: a random
+// number and a word each.
 func (b *bench) drawn() (numbers []float64, words map[string]int64) {
 	b.Helper()
 	b.pool("p", `{"capacity":200}`)
@@ -137,7 +137,7 @@ func (b *bench) wantSummary(got operators.Results) {
 	}
 }
 
-// The aggregates are those of a plain computation over outputs that were drawn.
+// The aggregates equal a simple computation over random outputs.
 func TestResultsAreSummedUp(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -185,7 +185,7 @@ func TestResultsAreSummedUp(t *testing.T) {
 	})
 }
 
-// A query beyond a limit is refused, with the field and its limit.
+// A query beyond a limit is refused, with the name of the field and its limit.
 func TestResultsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -219,7 +219,7 @@ func TestResultsAreRefused(t *testing.T) {
 	}
 }
 
-// A flat table has a column for each field, and loses nothing that it has none for.
+// The CSV table has one column for each field, and keeps members that have no column.
 func TestResultsAreAFlatTable(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -260,7 +260,7 @@ func TestResultsAreAFlatTable(t *testing.T) {
 	})
 }
 
-// A field that the look beforehand did not find stands in the last column.
+// A field that the sample did not add to the columns is in the last column.
 func TestAFieldThatWasNotFoundIsNotLost(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -277,7 +277,7 @@ func TestAFieldThatWasNotFoundIsNotLost(t *testing.T) {
 	}
 }
 
-// Of all kinds of numbers, each is in the bin that says so, and JSON can say all of it.
+// Each number of very different sets is counted in the bin that contains it, and all results can be encoded as JSON.
 func TestEveryNumberIsInItsBin(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test draws the same each time

@@ -13,30 +13,30 @@ import (
 
 // The roles of operator tokens.
 const (
-	roleVerifier = "verifier" // only the grant check
+	roleVerifier = "verifier" // may only check grants
 	roleViewer   = "viewer"
 	roleOperator = "operator"
 	roleAdmin    = "admin"
-	roleCaller   = credentials.RoleCaller // only what is for callers, of the pools and limit sets of the token
+	roleCaller   = credentials.RoleCaller // may only use the operations for callers, on the pools and limit sets of its token
 
-	roleKey    = "role"    // in an operation's metadata
-	callersKey = "callers" // there: it is for callers, too
+	roleKey    = "role"    // key of the required role in an operation's metadata
+	callersKey = "callers" // key in an operation's metadata: callers may use the operation, too
 )
 
-// Operator asks something of the API.
+// Operator is the authenticated sender of a request to the API.
 type Operator struct {
-	Name  string // for the audit log
+	Name  string // name for the audit log
 	Role  string // viewer, operator, admin, verifier or caller
-	Token int64  // id of their token; 0: the bootstrap token
+	Token int64  // id of the token; 0 means the bootstrap token
 
-	hash        [sha256.Size]byte // of their token; zero: the bootstrap token
-	pools, sets []string          // that a caller may use: patterns
+	hash        [sha256.Size]byte // hash of the token; zero for the bootstrap token
+	pools, sets []string          // patterns of the pools and limit sets that a caller may use
 
-	From netip.Addr // their address
+	From netip.Addr // address of the sender
 }
 
-// mayDo says whether the operator may ask for the operation. A caller is told the same of a
-// pool that is not there and of one that is not its own.
+// mayDo returns nil if the operator may use the operation, otherwise a problem. A caller gets the same problem for a pool
+// that does not exist and for a pool that its token does not cover.
 func (o Operator) mayDo(ctx huma.Context) error {
 	needed, _ := ctx.Operation().Metadata[roleKey].(string)
 	if callers, _ := ctx.Operation().Metadata[callersKey].(bool); !callers || o.Role != roleCaller {
@@ -51,15 +51,15 @@ func (o Operator) mayDo(ctx huma.Context) error {
 	return problem(http.StatusForbidden, codeForbidden, "the token is for other pools and limit sets")
 }
 
-// May says whether the operator's role allows what needs the other one. The role caller
-// allows nothing of this.
+// May reports whether the operator's role includes the rights of the role needed. For the role caller it always returns
+// false.
 func (o Operator) May(needed string) bool {
 	rank := map[string]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
 	return rank[needed] > 0 && rank[o.Role] >= rank[needed]
 }
 
-// forCallers opens an operation to callers, too: its path names a pool or a limit set, which
-// their token must cover.
+// forCallers also allows an operation for callers. The path of the operation must name a pool or a limit set, which the
+// caller's token must cover.
 func forCallers(op huma.Operation) huma.Operation {
 	op.Metadata[callersKey] = true
 	return op

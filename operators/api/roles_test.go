@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// forCallers says whether the protocol opens a call to callers of the pool or limit set.
+// forCallers reports whether the protocol allows a call for callers of the pool or limit set.
 func forCallers(path string) bool {
 	return strings.HasPrefix(path, "/v1/pools/{pool}/leases") || strings.HasPrefix(path, "/v1/limits/{set}/")
 }
 
-// roleNeeded is what the protocol asks for; "device" is no operator's call.
+// roleNeeded returns the role that the protocol requires for a call. It returns device for calls of devices.
 func roleNeeded(method, path string) string {
 	switch {
 	case path == "/v1/devices/{device}/report":
@@ -33,7 +33,7 @@ func roleNeeded(method, path string) string {
 	return "operator"
 }
 
-// allowed says whether the bearer of a token of this kind gets through.
+// allowed reports whether a token of this kind may make a call that needs this role.
 func allowed(bearer, needed string) bool {
 	rising := []string{"verifier", "viewer", "operator", "admin"}
 	if needed == "device" {
@@ -42,8 +42,8 @@ func allowed(bearer, needed string) bool {
 	return slices.Contains(rising, bearer) && slices.Index(rising, bearer) >= slices.Index(rising, needed)
 }
 
-// refusals by who asks: those whose token says nothing to the operators' API,
-// and those whose token is known and not enough.
+// refusal returns the expected status and code: 401 for a token that the operators' API does not know, 403 for a known
+// token that lacks the role.
 func refusal(bearer, needed string) (status int, code string) {
 	unknown := bearer == "none" || bearer == "garbage" || bearer == "scheme"
 	if unknown || bearer == "fleet" && needed != "device" {
@@ -58,7 +58,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	b.pool("p", `{"capacity":60}`)
 	b.pool("leased", `{"capacity":200}`)
 	b.batch(newFields)
-	b.granted("d-1") // slot 0
+	b.granted("d-1") // holds slot 0
 	b.profile("x", ``)
 	b.limitSet("x", aSet())
 	bearers := map[string]string{
@@ -75,7 +75,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 		path := strings.NewReplacer("{pool}", "p", "{device}", "own", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "x", "{set}", "x").Replace(pattern)
 		for _, bearer := range slices.Sorted(maps.Keys(bearers)) {
 			needed := roleNeeded(method, pattern)
-			if strings.HasPrefix(pattern, "/v1/devices/{id}") { // each on one of its own: it may be gone afterwards
+			if strings.HasPrefix(pattern, "/v1/devices/{id}") { // each call gets its own device, because the device may be deleted afterwards
 				id := operations[name].OperationID + "-" + bearer
 				b.device(id)
 				path = strings.Replace(pattern, "{id}", id, 1)
@@ -103,7 +103,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 				path = "/v1/limits/unused-" + bearer
 			}
 			if needed == "device" && bearer == "fleet" {
-				path = strings.Replace(path, "own", "another", 1) // own has used its token
+				path = strings.Replace(path, "own", "another", 1) // the device own has used its token
 			}
 			if strings.Contains(pattern, "/leases") {
 				if path = pattern; method == http.MethodDelete {
@@ -129,7 +129,7 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	}
 }
 
-// ofLease fills in a lease that the bearer has, or, of one that may have none, another one.
+// ofLease fills in a lease that the bearer holds. For a bearer that cannot have a lease, it fills in another one.
 func (b *bench) ofLease(path, body string, bearers map[string]string, bearer string) (ofPath, ofBody string) {
 	b.Helper()
 	if bearer != "caller" && bearer != "operator" {
@@ -140,7 +140,7 @@ func (b *bench) ofLease(path, body string, bearers map[string]string, bearer str
 	return fill.Replace(path), fill.Replace(body)
 }
 
-// TestStreamsAskForTheRoleOfTheirList: each is a route of its own.
+// TestStreamsAskForTheRoleOfTheirList checks each stream, because a stream is a separate route.
 func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -162,7 +162,7 @@ func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 			for bearer, token := range bearers {
 				needed := roleNeeded(method, path)
 				if form == "text/event-stream" && allowed(bearer, needed) {
-					continue // it would not end
+					continue // a live stream would not end
 				}
 				a := b.acceptAs(strings.NewReplacer("{pool}", "p", "{id}", "1").Replace(path), form, token)
 				if allowed(bearer, needed) || bearer == "caller" && forCallers(path) {
@@ -173,7 +173,7 @@ func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 			}
 		}
 	}
-	if streams < 13 { // two of six lists, and the live events
+	if streams < 13 { // two forms of each of six lists, and the live events
 		t.Errorf("%d streams", streams)
 	}
 }

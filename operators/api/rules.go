@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// limitedQuery names a pool and says how many are wanted.
+// limitedQuery is a request for the subjects of a pool that were refused most.
 type limitedQuery struct {
 	PoolPath
 	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"At most so many"`
@@ -38,7 +38,7 @@ func (p *pools) limited(ctx context.Context, in *limitedQuery) (operators.Limite
 	return list, nil
 }
 
-// readLimits checks policies and turns them into what is kept of them.
+// readLimits checks policies and converts them to the stored form.
 func readLimits(policies []operators.Policy) (json.RawMessage, error) {
 	if len(policies) == 0 {
 		return nil, nil
@@ -54,8 +54,8 @@ type factStore interface {
 	DevicesWithAttribute(ctx context.Context, path, first string) (looked int, found bool, err error)
 }
 
-// warnings are of policies that count by what no device has: then all devices are
-// counted together, which is seldom meant. Nothing is said before there are devices.
+// warnings warns about policies that count by a tag or attribute that no device has. All devices are then counted
+// together, which is seldom intended. Before the first device is registered, there are no warnings.
 type warnings struct{ ledger factStore }
 
 func (ws warnings) of(ctx context.Context, policies []operators.Policy) (w operators.Warned, err error) {
@@ -78,7 +78,7 @@ func (ws warnings) of(ctx context.Context, policies []operators.Policy) (w opera
 	return w, nil
 }
 
-// rules are windows and policies of a batch or pool, as a change leaves them.
+// rules has the windows and policies that a change sets for a batch or a pool.
 type rules struct {
 	windows operators.Change[[]store.Window]
 	limits  operators.Change[json.RawMessage]
@@ -107,16 +107,16 @@ func missing(w *operators.Warned, looked int, found bool, what, name string) {
 	}
 }
 
-// showLimits shows what was kept.
+// showLimits converts stored policies to the form of the API.
 func showLimits(kept json.RawMessage) []operators.Policy {
 	policies, err := policy.Parse(kept)
 	if err != nil || policies == nil {
-		return []operators.Policy{} // of a later release: not to be shown in part
+		return []operators.Policy{} // policies of a later release that this one cannot show completely
 	}
 	return policies
 }
 
-// readWindows checks what operators wrote.
+// readWindows checks the windows of a request and converts them to the stored form.
 func readWindows(list []operators.Window) ([]store.Window, error) {
 	read := make([]store.Window, len(list))
 	for i, w := range list {
@@ -139,7 +139,7 @@ func showWindows(list []store.Window) []operators.Window {
 	return shown
 }
 
-// neverStarts says which rules of a batch stand in one another's way.
+// neverStarts converts store.ErrNeverStarts to a problem that names the contradicting rules of a batch.
 func neverStarts(err error) error {
 	if !errors.Is(err, store.ErrNeverStarts) {
 		return err
@@ -148,7 +148,7 @@ func neverStarts(err error) error {
 		"windows, lease_ms: with finish_inside nothing would ever start, for the windows of the batch and of its pool are never open together for longer than its lease")
 }
 
-// stampSet is a time that may be none.
+// stampSet returns the time, or nil if the time is zero.
 func stampSet(t time.Time) *operators.Time {
 	if t.IsZero() {
 		return nil

@@ -48,7 +48,7 @@ func TestTheETAFollowsTheRate(t *testing.T) {
 		batch store.Batch
 		age   time.Duration
 		rate  string
-		eta   time.Duration // after the reading; 0: unknown
+		eta   time.Duration // after ReadAt; 0 means unknown
 	}{
 		"five minutes":      {store.Batch{Recent: 50}, time.Hour, "10", 3 * time.Minute},
 		"younger":           {store.Batch{Recent: 50}, 100 * time.Second, "30", time.Minute},

@@ -15,14 +15,13 @@ import (
 )
 
 const (
-	maxValues = 25_000 // of a body that is read whole; a list of tasks or devices that is longer is read as a stream
+	maxValues = 25_000 // maximum number of JSON values in a body that is read into memory; longer lists of tasks or devices are streamed
 	maxDepth  = 500
 )
 
-// strictJSON refuses what encoding/json would take: a name that comes twice, of which
-// the last would count; fields in another case; and bodies of so many values that
-// checking them takes much more memory than they have bytes; and text that no database
-// column holds. Invalid JSON passes: the decoder refuses it.
+// strictJSON refuses JSON that encoding/json would accept: duplicate names, of which only the last would count; field
+// names in another case; bodies with so many values that checking them takes much more memory than the body; and text that
+// no database column can store. It accepts invalid JSON, which the decoder refuses later.
 func strictJSON(data []byte) error {
 	if !utf8.Valid(data) {
 		return errText
@@ -38,7 +37,7 @@ type strict struct {
 	failed  error
 }
 
-// next is the next token; false: the end, or no JSON.
+// next returns the next token. ok is false at the end of the input and if the input is not JSON.
 func (s *strict) next() (json.Token, bool) {
 	token, err := s.decoder.Token()
 	if text, ok := token.(string); ok && !storable(text) {
@@ -47,16 +46,16 @@ func (s *strict) next() (json.Token, bool) {
 	return token, err == nil && s.failed == nil
 }
 
-// names says whose the names of objects are.
+// names is the kind of the member names of an object: who defines them.
 type names int
 
 const (
-	ours   names = iota // fields
-	tags                // the operator's, or facts: each once
-	theirs              // of a payload: nobody here reads them
+	ours   names = iota // field names of the API
+	tags                // names of tags or facts, which the operator chooses; each may occur once
+	theirs              // names in a payload, which the dispatcher does not read
 )
 
-// value reads one value.
+// value checks one value.
 func (s *strict) value(path string, depth int, of names) {
 	if s.values++; s.values > maxValues || depth > maxDepth {
 		s.failed = fmt.Errorf("more than %d values, or %d levels", maxValues, maxDepth)
@@ -87,7 +86,7 @@ func (s *strict) members(path string, depth int, of names) {
 		switch {
 		case seen[name] && of != theirs:
 			s.failed = fmt.Errorf("%s: stands there twice", at)
-		case of == ours && strings.ToLower(name) != name: // no field has capitals
+		case of == ours && strings.ToLower(name) != name: // no field name of the API has a capital letter
 			s.failed = fmt.Errorf("%s: %s", at, unexpectedProperty)
 		default:
 			seen[name] = true
@@ -106,21 +105,21 @@ func (n names) below(name string) names {
 	return n
 }
 
-// errText refuses text that no database column holds.
+// errText is the error for text that no database column can store.
 var errText = errors.New("text must be UTF-8 without U+0000")
 
-// storable says whether s can be kept as text.
+// storable reports whether a database column can store s as text.
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// storableQuery says the same of a query string's names and values.
+// storableQuery reports whether the names and values of a query string are storable.
 func storableQuery(raw string) bool {
 	text, err := url.QueryUnescape(raw)
 	return err == nil && storable(text)
 }
 
-// bodyFormat reads the bodies of operators' requests. Huma reads each twice:
-// first as any, to check it against its schema. Absent, null and empty mean the
-// same: empty fields are taken out of what is checked.
+// bodyFormat returns the format with which huma reads the bodies of operators' requests. Huma decodes each body twice: the
+// first time into any, to check it against the schema. Absent, null and empty fields mean the same, so empty fields are
+// removed before that check.
 func bodyFormat() huma.Format {
 	format := huma.DefaultJSONFormat
 	format.Unmarshal = func(data []byte, v any) error {
@@ -140,8 +139,8 @@ func bodyFormat() huma.Format {
 	return format
 }
 
-// wholeQuery refuses a query of which a part would count for nothing. (Names
-// that an operation does not know are refused where its query is read.)
+// wholeQuery refuses a query if a part of it would be ignored. (Unknown names are refused where the query of an operation
+// is read.)
 func wholeQuery(ctx huma.Context, next func(huma.Context)) error {
 	asked := ctx.URL()
 	if err := checkQuery(ctx.Operation().Parameters, asked.RawQuery); err != nil {

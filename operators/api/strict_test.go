@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A name that comes twice, or in another case, means different things to those who read it.
+// A duplicate name, or a name in another case, is interpreted differently by different JSON parsers.
 func TestAmbiguousBodiesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -30,7 +30,7 @@ func TestAmbiguousBodiesAreRefused(t *testing.T) {
 	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"],"payload":{"A":1,"a":2,"a":3}}`).must(201)
 }
 
-// A body full of errors is answered with few, and in little memory.
+// A body with very many errors gets a response with few of them, and needs little memory.
 func TestFewErrorsAreTold(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -43,13 +43,13 @@ const (
 	newFields  = `{"name":"b","pool":"p","devices":["d-1","d-2"]}`
 )
 
-// The servers of all tests of this package: one per test binary, which TestMain ends.
+// The servers of all tests of this package: one of each per test binary. TestMain stops them.
 var (
 	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
 	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
 )
 
-// The flag of the golden file.
+// The flag that rewrites the golden files.
 var _ = flag.Bool("update", false, "write the golden files anew")
 
 func TestMain(m *testing.M) {
@@ -59,12 +59,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// ledger is a store of which a test can spoil single calls.
+// ledger is a store in which a test can intercept single calls.
 type ledger struct {
 	*store.Store
-	pool  atomic.Pointer[func()] // called before a pool is read
-	views atomic.Pointer[func()] // before devices are read for their reports
-	merge atomic.Pointer[func()] // before the attributes of a report are merged
+	pool  atomic.Pointer[func()] // is called before a pool is read
+	views atomic.Pointer[func()] // is called before devices are read for their reports
+	merge atomic.Pointer[func()] // is called before the attributes of a report are merged
 }
 
 func (l *ledger) Views(ctx context.Context, names []string) ([]store.View, error) {
@@ -98,7 +98,7 @@ type bench struct {
 	api        *api.API
 	url        string
 	metrics    *prometheus.Registry
-	dsn        string // of the real Postgres
+	dsn        string // address of the real Postgres
 }
 
 type setup struct {
@@ -107,8 +107,8 @@ type setup struct {
 	reports    devicehttp.Options
 }
 
-// forBackends runs a test on the embedded stores and on real servers: one that a
-// promise rests on, or that asks what the two databases do in ways of their own.
+// forBackends runs a test on the embedded stores and on real servers. It is for tests of a promise, and for tests in which
+// the two databases work differently.
 func forBackends(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -121,7 +121,7 @@ func forBackends(t *testing.T, test func(b *bench)) {
 	})
 }
 
-// forServers runs a test on real servers; in the long suite on the embedded stores, too.
+// forServers runs a test on real servers, and in the long suite also on the embedded stores.
 func forServers(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	if !testing.Short() {
@@ -190,7 +190,7 @@ func (b *bench) serve(handler http.Handler) string {
 	return server.URL
 }
 
-// answer is what came back.
+// answer is a response.
 type answer struct {
 	t      *testing.T
 	what   string
@@ -199,7 +199,7 @@ type answer struct {
 	body   []byte
 }
 
-// call asks the API as the bearer of token; body may be a string or a reader.
+// call sends a request with this token to the API. body may be a string or a reader.
 func (b *bench) call(method, path, token string, body any) answer {
 	b.Helper()
 	return b.callAt(b.url, method, path, token, body)
@@ -254,7 +254,7 @@ func (b *bench) report(device, body string) answer {
 	return b.call("POST", "/v1/devices/"+device+"/report", fleetToken, body)
 }
 
-// must expects a status.
+// must fails the test if the response has another status.
 func (a answer) must(status int) answer {
 	a.t.Helper()
 	if a.status != status {
@@ -271,7 +271,7 @@ func (a answer) into(v any) {
 	}
 }
 
-// fields decodes an object.
+// fields decodes the body as an object.
 func (a answer) fields() map[string]any {
 	a.t.Helper()
 	var fields map[string]any
@@ -285,7 +285,7 @@ type problem struct {
 	ReportAfterMS             int64 `json:"report_after_ms"`
 }
 
-// problem expects a problem of RFC 9457 with this status and code.
+// problem fails the test unless the response is a problem (RFC 9457) with this status and code.
 func (a answer) problem(status int, code string) problem {
 	a.t.Helper()
 	var p problem
@@ -302,19 +302,19 @@ func (a answer) problem(status int, code string) problem {
 	return p
 }
 
-// list is a field that holds one.
+// list returns a field that is a list.
 func list(fields map[string]any, name string) []any {
 	l, _ := fields[name].([]any)
 	return l
 }
 
-// object is a value that is one.
+// object returns a value that is an object.
 func object(value any) map[string]any {
 	o, _ := value.(map[string]any)
 	return o
 }
 
-// names expects the problem's text to name something.
+// names fails the test unless the problem's text contains the parts.
 func (p problem) names(t *testing.T, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -347,14 +347,14 @@ type grant struct {
 	Attempt   int
 }
 
-// granted reports idle and expects a task.
+// granted reports an idle device and expects a task.
 func (b *bench) granted(device string) grant {
 	b.Helper()
 	var reply struct {
 		Reason string
 		Task   grant
 	}
-	for try := 0; try == 0 || reply.Reason == "unavailable" && try < 5; try++ { // a device sends again
+	for try := 0; try == 0 || reply.Reason == "unavailable" && try < 5; try++ { // a device repeats its report
 		b.report(device, `{"id":"g"}`).must(200).into(&reply)
 	}
 	if reply.Reason != "granted" {
@@ -367,7 +367,7 @@ func (g grant) result(status, more string) string {
 	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}],"accept":false}`, g.ID, g.Token, status, more)
 }
 
-// token makes an operator token of a role.
+// token creates an operator token with this role.
 func (b *bench) token(role string) string {
 	b.Helper()
 	secret := credentials.NewToken()
@@ -378,7 +378,7 @@ func (b *bench) token(role string) string {
 	return secret
 }
 
-// caller makes an operator token of the role caller with these patterns.
+// caller creates an operator token with the role caller and these patterns.
 func (b *bench) caller(patterns string) string {
 	b.Helper()
 	token, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"caller",`+patterns+`}`).must(201).fields()["token"].(string)
@@ -402,7 +402,7 @@ func indent(t *testing.T, text []byte) []byte {
 	return append(bytes.TrimSpace(out.Bytes()), '\n')
 }
 
-// postAs sends a body with a content type; empty: none.
+// postAs sends a body with this content type. If contentType is empty, it sends none.
 func (b *bench) postAs(method, path, contentType, body string) answer {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), method, b.url+path, strings.NewReader(body))

@@ -9,8 +9,8 @@ import (
 
 const dropping = `[{"name":"one-each","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":1,"on_limited":"drop","reveal":true}]`
 
-// TestASuppressedTaskIsSeenEverywhere: in its batch, in lists, results as JSON and CSV, events, why and
-// metrics; it is retried by hand, one by one and in bulk.
+// TestASuppressedTaskIsSeenEverywhere checks a suppressed task in its batch, in lists, in results as JSON and CSV, in
+// events, in why and in metrics, and that it can be retried alone and in bulk.
 func TestASuppressedTaskIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {

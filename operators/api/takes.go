@@ -21,16 +21,16 @@ import (
 
 // Limits of takes.
 const (
-	maxTakes     = 100 // of one request
-	maxTakeID    = 128 // bytes
+	maxTakes     = 100 // takes in one request
+	maxTakeID    = 128 // in bytes
 	maxCost      = 1000
 	maxFacts     = 32
-	maxFactName  = 64      // bytes
-	maxFactValue = 1 << 10 // bytes
+	maxFactName  = 64      // in bytes
+	maxFactValue = 1 << 10 // in bytes
 	maxHighest   = 100
 )
 
-// takeBody is a take as it is sent.
+// takeBody is the JSON form of a take.
 type takeBody struct {
 	ID    string                     `json:"id"`
 	Facts map[string]json.RawMessage `json:"facts"`
@@ -58,7 +58,7 @@ func readFacts(at string, given map[string]json.RawMessage) (map[string]string, 
 		text := string(value)
 		switch text[0] {
 		case '"':
-			_ = json.Unmarshal(value, &text) // it was decoded before
+			_ = json.Unmarshal(value, &text) // the value was decoded before, so it is valid
 		case '{', '[', 'n':
 			return nil, invalid("%sfacts.%s: a text, a number, true or false", at, name)
 		}
@@ -82,7 +82,7 @@ func checkFacts(at string, facts map[string]string) error {
 	return nil
 }
 
-// readTakes reads one take, or many.
+// readTakes reads a body with one take, or with a list of takes. many is true for a list.
 func readTakes(ctx huma.Context) (takes []policies.Take, many bool, err error) {
 	var body struct {
 		takeBody
@@ -113,7 +113,7 @@ func readTakes(ctx huma.Context) (takes []policies.Take, many bool, err error) {
 	return takes, true, nil
 }
 
-// takeAt is the path of a take in its request.
+// takeAt returns the path of a take in its request, for error messages. For a single take it is empty.
 func takeAt(i int, many bool) string {
 	if !many {
 		return ""
@@ -121,7 +121,7 @@ func takeAt(i int, many bool) string {
 	return fmt.Sprintf("takes[%d].", i)
 }
 
-// answering answers takes by what ask says.
+// answering returns a handler that answers takes with the verdicts of ask.
 func (l *limitSets) answering(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) func(huma.Context) error {
 	return func(ctx huma.Context) error {
 		styled, err := styledByStatus(ctx)
@@ -163,7 +163,7 @@ func takeProblem(err error, many bool) error {
 	return err
 }
 
-// styledByStatus says whether the status of the answer is to say whether a take is allowed.
+// styledByStatus reports whether the response must show in its status whether the take is allowed.
 func styledByStatus(ctx huma.Context) (bool, error) {
 	switch status := ctx.Query("status"); status {
 	case "", "200":
@@ -190,17 +190,16 @@ func showVerdict(v policies.Verdict, cost int64) operators.Taken {
 	return taken
 }
 
-// roundedUp is a duration in whole units: who comes back then does not come too early.
+// roundedUp converts d to whole units, rounded up, so that a client that waits that long does not return too early.
 func roundedUp(d, unit time.Duration) int64 { return int64((d + unit - 1) / unit) }
 
-// refusedTake is a problem with what the answer would say.
+// refusedTake is a problem together with the fields of the normal response.
 type refusedTake struct { //nolint:errname // an answer
 	operators.Problem
 	operators.Taken
 }
 
-// writeStyled answers a take by the status, and by the fields of
-// draft-ietf-httpapi-ratelimit-headers.
+// writeStyled answers a take with a status, and with the header fields of draft-ietf-httpapi-ratelimit-headers.
 func writeStyled(ctx huma.Context, v policies.Verdict, cost int64) error {
 	taken := showVerdict(v, cost)
 	if len(v.Items) > 0 {
@@ -228,7 +227,7 @@ func rateFields(v policies.Verdict, say func(*limits.Rule, limits.Standing) stri
 	return strings.Join(items, ", ")
 }
 
-// rateQuota says what a policy allows. A period of the calendar has no length that is always the same.
+// rateQuota returns the quota of a policy. A calendar period has no window length, because its length varies.
 func rateQuota(r *limits.Rule, s limits.Standing) string {
 	text, per := ";q="+number(s.Max), r.PerMS
 	if s.Window < len(r.Windows) {
@@ -276,7 +275,7 @@ func (l *limitSets) usage(ctx huma.Context) error {
 		if err != nil {
 			return err
 		}
-		if operatorOf(ctx.Context()).Role == roleCaller { // these are facts of other callers, too
+		if operatorOf(ctx.Context()).Role == roleCaller { // the facts may belong to other callers
 			for i, u := range highest {
 				highest[i] = u.Hidden()
 			}

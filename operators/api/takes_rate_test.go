@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// taker is a program with a connection that it keeps.
+// taker is a program that keeps one connection open.
 type taker struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -52,7 +52,7 @@ func (t *taker) take(body string) error {
 	return err
 }
 
-// cpu is what this process, and its Redis, used.
+// cpu returns the CPU time that this process and its Redis have used.
 func (b *bench) cpu() time.Duration {
 	b.Helper()
 	var own syscall.Rusage
@@ -74,11 +74,12 @@ func (b *bench) cpu() time.Duration {
 	return used
 }
 
-// How fast a set answers over HTTP, with the client, the server and Redis on this machine:
+// TestTakesASecond measures how many takes a second a set answers over HTTP, with the client, the server and Redis on this
+// machine:
 //
 //	TAKES=1 go test ./operators/api -run 'TestTakesASecond$' -v
 //
-// The time of the processors for a take says on a busy machine what an idle one could do.
+// On a busy machine, the CPU time of a take shows what an idle machine could do.
 func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 	if os.Getenv("TAKES") == "" {
 		t.Skip("a measurement: set TAKES=1")
@@ -86,7 +87,7 @@ func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 	const connections, takes = 32, 60_000
 	b := onServers(t)
 	b.limitSet("sms", `{"limits":[{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":20,"per_ms":60000}]}]}`)
-	if err := b.dispatcher.Devices.FollowTokens(t.Context()); err != nil { // as a pass does
+	if err := b.dispatcher.Devices.FollowTokens(t.Context()); err != nil { // as the periodic pass does
 		t.Fatal(err)
 	}
 	caller := b.caller(`"limit_sets":["*"]`)
@@ -103,7 +104,7 @@ func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 	slices.SortFunc(alone, cmp.Compare[time.Duration])
 	var all sync.WaitGroup
 	var next atomic.Int64
-	all.Go(func() { // tokens are believed for seconds after a reading
+	all.Go(func() { // tokens are trusted only for seconds after a reading
 		pass := time.NewTicker(time.Second)
 		defer pass.Stop()
 		for next.Load() < takes {

@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// aSet allows three a minute to each phone, and five a day to each user and country.
+// aSet allows 3 a minute (and 50 a day) for each phone, and 5 a day for each user and country.
 func aSet() string {
 	return `{"limits":[
 	{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":60000},{"max":50,"per_ms":86400000}]},
@@ -25,7 +25,7 @@ func (b *bench) limitSet(name, settings string) {
 	b.call("PUT", "/v1/limits/"+name, adminToken, settings).must(201)
 }
 
-// taken is an answer to a take.
+// taken is the response to a take.
 type taken struct {
 	Allowed   bool
 	Cost      int64
@@ -99,7 +99,7 @@ func TestTakesAreCountedByEachPolicy(t *testing.T) {
 	})
 }
 
-// An id counts once, also of requests that meet; other facts are another take.
+// An id counts once, even for concurrent requests. The same id with other facts is another take.
 func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -131,7 +131,7 @@ func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 	})
 }
 
-// Two costs of one id would be counted each time that they are sent in turns.
+// If an id could have two costs, alternating requests would be counted each time.
 func TestAnIDHasOneCost(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -152,7 +152,7 @@ func TestAnIDHasOneCost(t *testing.T) {
 	})
 }
 
-// Programs that number alike take each for itself, and give back what is their own.
+// Callers that use the same ids have separate takes, and can give back only their own.
 func TestIDsAreEachCallersOwn(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -202,7 +202,7 @@ func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
 		want int64
 	}{
 		{`{"id":"m-1","facts":{"phone":"a"},"cost":2}`, 2},
-		{`{"id":"m-1","facts":{"phone":"a"},"cost":2}`, 2}, // sent again
+		{`{"id":"m-1","facts":{"phone":"a"},"cost":2}`, 2}, // repeated
 		{`{"id":"m-1","facts":{"phone":"b"},"cost":1}`, 0},
 		{`{"id":"m-2","facts":{"phone":"a"},"cost":1}`, 0},
 	} {
@@ -217,7 +217,7 @@ func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
 	b.call("POST", "/v1/limits/sms/return", adminToken, `{"facts":{"phone":"a"}}`).problem(422, "invalid_field").names(t, "id:")
 }
 
-// The style of HTTP: 429, Retry-After and the RateLimit fields.
+// With status=429, responses use HTTP's own means: 429, Retry-After and the RateLimit fields.
 func TestTheStatusSaysWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -292,7 +292,7 @@ func TestBadTakesNameTheirField(t *testing.T) {
 	}
 }
 
-// A caller sees nothing but the sets of its token, and is not told which others there are.
+// A caller can access only the sets that its token covers, and cannot find out which other sets exist.
 func TestCallersTakeFromTheirSets(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -339,7 +339,8 @@ func TestUsageIsThatOfTheSubject(t *testing.T) {
 	}
 }
 
-// TestASetRevealsFactsWhereItSaysSo: and drops nothing, as nothing waits in it.
+// TestASetRevealsFactsWhereItSaysSo checks that a set reveals facts if its policy allows it, and that a policy of a set
+// cannot drop, because nothing waits in a set.
 func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -366,7 +367,7 @@ func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	}
 }
 
-// A policy reveals facts of all callers: one of them sees no more than digests of those.
+// A policy can reveal the facts of all callers, but a caller sees only digests of the facts of other callers.
 func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -378,7 +379,7 @@ func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 		{b.token("viewer"), highest, "facts.phone=+49 1", "#"},
 		{caller, highest, `"facts.phone#`, "+49"},
 		{caller, highest, `"facts.user facts.country#`, "ann"},
-		{caller, own, "facts.phone=+49 1", "#"}, // it knows them
+		{caller, own, "facts.phone=+49 1", "#"}, // the caller knows these facts
 	} {
 		text := string(b.call("GET", test.path, test.token, nil).must(200).body)
 		if !strings.Contains(text, test.want) || strings.Contains(text, test.not) {
@@ -387,8 +388,8 @@ func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 	}
 }
 
-// A set needs nothing to begin with, and begins empty when Redis lost its data; it says so until
-// its windows are whole.
+// A set needs no preparation. It begins empty after Redis has lost its data, and reports this until its windows are
+// complete again.
 func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -414,7 +415,7 @@ func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 	})
 }
 
-// With Redis away the policies say what becomes of a take, and it is counted.
+// Without Redis, on_error of the policies decides a take, and the take is counted in the metrics.
 func TestTakesWithoutRedis(t *testing.T) {
 	t.Parallel()
 	b := onServers(t)
@@ -450,7 +451,7 @@ func TestTakesWithoutRedis(t *testing.T) {
 	}
 }
 
-// The metric counts a refused take by the policy in refused_by, and by the kind of that policy.
+// The metric counts a refused take by the policy in refused_by, and by the kind of this policy.
 func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -494,13 +495,13 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 	})
 }
 
-// A replica that knew a set takes by its new policies once it has followed, and knows when it is gone.
+// A replica that has cached a set uses its new policies after the next Follow, and also learns when the set is deleted.
 func TestReplicasFollowLimitSets(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.limitSet("sms", aSet())
 		url := b.serve(b.newAPI(func(s *setup) { s.dispatcher.Registerer = nil }).Handler())
-		follow := b.dispatcher.Policies.Sets.Follow // that of the other one, whose dispatcher is the last
+		follow := b.dispatcher.Policies.Sets.Follow // Follow of the other replica, whose dispatcher was created last
 		at := func(status int) (got taken) {
 			b.Helper()
 			a := b.callAt(url, "POST", "/v1/limits/sms/peek", adminToken, `{}`).must(status)

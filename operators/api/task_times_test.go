@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Tasks have times and priorities of their own, in whatever form they come.
+// Tasks can have their own times and priorities, in every form of a batch.
 func TestTasksHaveTheirOwnTimes(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -72,7 +72,7 @@ func TestTimesThatCannotBeAreRefused(t *testing.T) {
 	})
 }
 
-// Neither ledger keeps them: one would fail, the other forget them.
+// Neither ledger can store such times: one would return an error, the other would lose them.
 func TestTimesOutOfTheYearsAreRefused(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

@@ -22,7 +22,7 @@ type taskStore interface {
 	CountRetriable(ctx context.Context, filter store.TaskFilter) (int64, error)
 }
 
-// tasks are the operations on tasks.
+// tasks has the operations on tasks.
 type tasks struct {
 	ledger  taskStore
 	waiters *waiters.Notifier
@@ -73,7 +73,7 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page pageOf[operators.
 	return showPage(found, more, showTask, func(t store.Task) string { return number(t.ID) }).behind(stretch), err
 }
 
-// taskFilter refuses names that nothing can have.
+// taskFilter converts the filter, and refuses invalid names.
 func taskFilter(in operators.TaskFilter) (store.TaskFilter, error) {
 	if err := checkNames(in.Device, in.Pool); err != nil {
 		return store.TaskFilter{}, err
@@ -83,7 +83,7 @@ func taskFilter(in operators.TaskFilter) (store.TaskFilter, error) {
 	}, nil
 }
 
-// checkNames checks a filter; empty: it has none.
+// checkNames refuses an invalid device id or pool name in a filter. An empty name is not checked.
 func checkNames(device, pool string) error {
 	if device != "" && !store.IsCaller(device) {
 		if _, err := devices.ParseID(device); err != nil {
@@ -142,7 +142,7 @@ func showGrant(g store.Grant) *operators.Grant {
 	}
 }
 
-// bulkLimit bounds what one request changes, so that it ends.
+// bulkLimit is the maximum number of tasks that one request changes, so that its time is limited.
 const bulkLimit = 20_000
 
 type bulkQuery struct {

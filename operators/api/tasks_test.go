@@ -128,7 +128,7 @@ func TestTaskIsCancelled(t *testing.T) {
 	})
 }
 
-// A client that follows the tokens finds what is rare behind pages without entries.
+// A client that follows the page tokens finds a rare entry after pages without entries.
 func TestEmptyPagesHaveATokenUntilTheEnd(t *testing.T) {
 	t.Parallel()
 	b := onServers(t)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// checkSpan refuses times that nothing can start between.
+// checkSpan refuses a pair of times between which nothing can start.
 func checkSpan(from, to *time.Time) error {
 	if err := checkYears(from, to); err != nil {
 		return invalid("%v", err)
@@ -16,7 +16,7 @@ func checkSpan(from, to *time.Time) error {
 	return nil
 }
 
-// checkYears refuses a time that neither ledger can keep.
+// checkYears refuses a time that Postgres or SQLite cannot store.
 func checkYears(notBefore, notAfter *time.Time) error {
 	if outOfYears(notBefore) {
 		return errors.New("not_before: " + inYears)
@@ -33,5 +33,5 @@ func outOfYears(at *time.Time) bool {
 	return at != nil && (at.UTC().Year() < 1 || at.UTC().Year() > 9999)
 }
 
-// never says that there is no time between.
+// never reports whether to is not later than from, so that there is no time between them.
 func never(from, to *time.Time) bool { return from != nil && to != nil && !to.After(*from) }

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tokenID makes an operator token that nobody uses, of a name of its own.
+// tokenID creates an operator token with a unique name that nobody uses.
 func (b *bench) tokenID() int64 {
 	b.Helper()
 	var made struct{ ID int64 }
@@ -22,7 +22,7 @@ func (b *bench) tokenID() int64 {
 func TestOperatorTokensActInTheirRole(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.device("d-1") // its token is no operator's
+		b.device("d-1") // creates a token that is not an operator's
 		made := b.call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).must(201).fields()
 		secret, _ := made["token"].(string)
 		b.pool("p", `{"capacity":60}`)
@@ -44,7 +44,7 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 		path := fmt.Sprintf("/v1/tokens/%v", made["id"])
 		b.call("DELETE", path, adminToken, nil).must(200)
 		b.call("DELETE", path, adminToken, nil).problem(404, "not_found")
-		b.call("DELETE", "/v1/tokens/1", adminToken, nil).problem(404, "not_found") // the device's
+		b.call("DELETE", "/v1/tokens/1", adminToken, nil).problem(404, "not_found") // the token of the device
 		for bad, field := range map[string]string{
 			`"role":"caller"`:                                                 "pools, limit_sets",
 			`"role":"viewer","pools":["x"]`:                                   "pools, limit_sets",
@@ -67,7 +67,7 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 	})
 }
 
-// The patterns of a caller are kept, shown, and told in the log.
+// The patterns of a caller are stored, shown and logged.
 func TestPatternsOfACallerAreKept(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -95,8 +95,8 @@ func TestPatternsOfACallerAreKept(t *testing.T) {
 	})
 }
 
-// A token that was revoked, or has expired, is of no use 5 s later on a
-// replica that knew it; one that did not know it refuses it at once.
+// A token that was revoked or has expired is refused after at most 5 s by a replica that has cached it. A replica that has
+// not cached it refuses it at once.
 func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -116,8 +116,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	b.call("GET", "/v1/pools", secret, nil).problem(401, "unauthenticated")
 }
 
-// The list says when a token was used last. A use is no change of the token, of which
-// replicas would be told.
+// The list has the time of the last use of a token. Replicas are not notified of a use, because it is not a change of the token.
 func TestTheListSaysWhenTokensWereUsed(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

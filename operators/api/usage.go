@@ -12,13 +12,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// usageStore is what is read of the device whose usage is asked for.
+// usageStore reads the device, and its profile, whose usage is requested.
 type usageStore interface {
 	Device(ctx context.Context, id string) (store.Device, error)
 	Profile(ctx context.Context, name string) (store.Profile, error)
 }
 
-// poolUsageQuery names a pool, and a device of which the usage is asked.
+// poolUsageQuery is a request for the usage of the policies of a pool, in total or by one device.
 type poolUsageQuery struct {
 	PoolPath
 	Device string `query:"device" doc:"What this device used; default: the subjects that used most"`

@@ -8,7 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestUsageOfAPool: the highest of its policies, and what one device used of them and of its profile.
+// TestUsageOfAPool checks the highest usage of a pool's policies, and the usage of one device under these policies and
+// under the policies of its profile.
 func TestUsageOfAPool(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

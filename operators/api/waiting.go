@@ -10,15 +10,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// waiting are the operations on what waits in a pool or of a batch.
+// waiting has the operations on the waiting tasks of a pool or a batch.
 type waiting struct{ explainer *dispatcher.Explainer }
 
-// WaitingSample bounds the cost of a judgement.
+// WaitingSample limits how many tasks are evaluated, and so the cost.
 type WaitingSample struct {
 	Most int `query:"sample" minimum:"1" maximum:"500" default:"500" doc:"Up to so many tasks are judged; of more, a sample"`
 }
 
-// WaitingFor selects tasks by what they wait for.
+// WaitingFor selects waiting tasks by their first reason.
 type WaitingFor struct {
 	Code string `query:"code" maxLength:"64" doc:"Only tasks whose first reason has this code"`
 }
@@ -84,7 +84,7 @@ func (w *waiting) parts(ctx context.Context, of store.WaitingOf, most int) (oper
 	return shown, err
 }
 
-// list judges the next tasks, and goes on behind the last one that it looked at.
+// list evaluates the next tasks. The token of the next page points after the last task that was evaluated or listed.
 func (w *waiting) list(ctx context.Context, of store.WaitingOf, in Page, code string) (page pageOf[operators.WaitingTask], err error) {
 	if code != "" && !decision.MayWait(decision.Code(code)) {
 		return page, invalid("code: %q is no reason that a task can wait for", code)
@@ -93,7 +93,7 @@ func (w *waiting) list(ctx context.Context, of store.WaitingOf, in Page, code st
 	if err != nil {
 		return page, err
 	}
-	looked := dispatcher.MostJudged // to find those with a code
+	looked := dispatcher.MostJudged // more than a page, to find the tasks with this code
 	if code == "" {
 		looked = min(looked, in.Size)
 	}
@@ -117,7 +117,7 @@ func (w *waiting) list(ctx context.Context, of store.WaitingOf, in Page, code st
 	return page, nil
 }
 
-// afterMark is where the page starts, in the batch that is listed; the zero mark: at the beginning.
+// afterMark returns the position after which the page starts, in the listed batch. The zero mark is the beginning.
 func (p Page) afterMark(of store.WaitingOf) (mark store.LineMark, err error) {
 	text, err := p.afterName()
 	if err != nil || text == "" {

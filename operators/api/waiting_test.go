@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// mixed is a pool in which tasks wait for four reasons: seven of them.
+// mixed creates a pool in which seven tasks wait for four reasons.
 func (b *bench) mixed() (batches []int64) {
 	b.Helper()
 	b.pool("p", `{"capacity":5,"limits":[{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]}`)
@@ -67,7 +67,7 @@ func TestWaitingAddsUpAndLists(t *testing.T) {
 	})
 }
 
-// A part names what helps each of its tasks; what helps only some of them, these tasks name.
+// The actions of a part help all of its tasks; actions that help only some tasks are listed with these tasks.
 func TestActionsOfAPartHelpAll(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -96,7 +96,7 @@ func TestActionsOfAPartHelpAll(t *testing.T) {
 	expect("/v1/pools/p/waiting", "[{resume pool p dispatcher pools resume p}]")
 }
 
-// expectEach lists a part, by pages and as a stream, and asks why of each.
+// expectEach lists the tasks of a part, in pages and as a stream, and compares each with its why.
 func (b *bench) expectEach(path string, p operators.WaitingPart) {
 	b.Helper()
 	list := path + "/tasks?code=" + p.Code
@@ -130,7 +130,7 @@ func TestWaitingRefusesWhatItCannotList(t *testing.T) {
 	b.call("GET", "/v1/pools/p/waiting", b.token("verifier"), nil).problem(403, "forbidden")
 }
 
-// A batch that cannot go on is not said to run.
+// The condition of a batch is not running if the batch cannot start tasks.
 func TestTheConditionOfABatch(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// hours is a window of that long from some hours before now, in JSON.
+// hours returns a window in JSON that opened some hours before now and has this length.
 func hours(before, length int) string {
 	from := time.Now().UTC().Add(time.Duration(-before) * time.Hour)
 	return fmt.Sprintf(`{"cron":"%d %d * * *","duration":"%dh"}`, from.Minute(), from.Hour(), length)
@@ -85,7 +85,7 @@ func TestWindowsAreChecked(t *testing.T) {
 		b.call("PATCH", "/v1/pools/p", adminToken, `{`+body).problem(422, "invalid_field").names(t, names)
 		b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{`+body).problem(422, "invalid_field").names(t, names)
 	}
-	// Leases of two hours never end inside of windows of one.
+	// A lease of two hours never ends within a window of one hour.
 	const hour = `"windows":[{"cron":"0 1 * * *","duration":"1h"}]}`
 	for _, test := range []struct {
 		body   string
@@ -94,7 +94,7 @@ func TestWindowsAreChecked(t *testing.T) {
 		{`{"pool":"p","devices":["a"],` + hour, 422},
 		{`{"pool":"p","devices":["a"],"finish_inside":false,` + hour, 201},
 		{`{"pool":"p","devices":["a"],"lease_ms":1800000,` + hour, 201},
-		{`{"pool":"p","devices":["a"],"windows":[{"cron":"0 1 * * *","duration":"1h"},{"cron":"0 2 * * *","duration":"90m"}]}`, 201}, // they touch
+		{`{"pool":"p","devices":["a"],"windows":[{"cron":"0 1 * * *","duration":"1h"},{"cron":"0 2 * * *","duration":"90m"}]}`, 201}, // adjacent windows
 		{`{"pool":"brief","devices":["a"]}`, 422},
 		{`{"pool":"brief","devices":["a"],"lease_ms":1800000}`, 201},
 		{`{"pool":"nowhere","devices":["a"],` + hour, 422},

@@ -1,5 +1,5 @@
-// Package gate handles callers without the right token: it locks out addresses
-// that guess tokens of operators, and counts, logs and records refusals.
+// Package gate handles clients without a valid token: it locks out addresses that guess operators' tokens, and counts,
+// logs and records refusals.
 package gate
 
 import (
@@ -20,59 +20,59 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// At names the interface that refused a caller.
+// At is the name of the interface that refused a client.
 type At string
 
-// The interfaces. The first two refuse operators, which is also an event.
+// The interfaces. A refusal by API or SignIn is also recorded as an event.
 const (
 	API    At = "api"
 	SignIn At = "sign_in"
-	Report At = "report" // over HTTP
+	Report At = "report" // a report over HTTP
 	Broker At = "broker" // a device's session at the embedded broker
 )
 
 // Reason is the cause of a refusal.
 type Reason string
 
-// The reasons.
+// The reasons for a refusal.
 const (
 	Unauthenticated Reason = "unauthenticated" // the token is missing or unknown
-	Forbidden       Reason = "forbidden"       // the token is known, and lacks the role
+	Forbidden       Reason = "forbidden"       // the token is known, but lacks the role
 	LockedOut       Reason = "locked_out"      // too many wrong tokens came from the address
 	Unavailable     Reason = "unavailable"     // the token could not be checked
 )
 
-// nobody is the principal that no token names. No operator's token has that name.
+// nobody is the principal of a request without a known token. No operator's token has this name.
 const nobody = "nobody"
 
-// recordTime bounds the writing of an event.
+// recordTime is the time limit for writing an event.
 const recordTime = 2 * time.Second
 
-// Refusal is one request, or one session, that was refused.
+// Refusal is one request or one session that was refused.
 type Refusal struct {
 	At        At
 	Reason    Reason
-	Principal string     // name of the token, or the device that it claims to be; empty: nobody
-	From      netip.Addr // invalid: not known
+	Principal string     // name of the token, or id that the device claims; empty means nobody
+	From      netip.Addr // an invalid address means that the address is unknown
 	Detail    string     // operation or path, or the error
-	Guess     bool       // its token is unknown
+	Guess     bool       // the token is unknown, so it counts as a guess
 }
 
-// Ledger keeps events; *store.Store.
+// Ledger records events of refusals. The product uses *store.Store.
 type Ledger interface {
 	RecordRefusal(ctx context.Context, e store.Event) error
 }
 
-// Options set up a Gate.
+// Options are the settings of a Gate.
 type Options struct {
 	Log     *slog.Logger
 	Ledger  Ledger
-	Proxies []netip.Prefix   // whose X-Forwarded-For is trusted
-	Guesses int              // wrong tokens after which an address is locked out; default 10
-	Now     func() time.Time // default time.Now
+	Proxies []netip.Prefix   // networks whose X-Forwarded-For is trusted
+	Guesses int              // number of wrong tokens after which an address is locked out; 0 means 10
+	Now     func() time.Time // nil means time.Now
 }
 
-// Gate counts refusals and wrong tokens of one replica. It collects dispatcher_refusals_total.
+// Gate counts the refusals and wrong tokens of one replica. It collects dispatcher_refusals_total.
 type Gate struct {
 	*prometheus.CounterVec
 
@@ -81,7 +81,7 @@ type Gate struct {
 	samples samples
 }
 
-// New returns a gate without refusals.
+// New returns a gate that has counted no refusals.
 func New(o Options) *Gate {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -92,7 +92,7 @@ func New(o Options) *Gate {
 		}, []string{"at", "reason"}),
 		options: o, guesses: newGuesses(o.Now, cmp.Or(o.Guesses, mostGuesses)), samples: samples{now: o.Now, of: map[group]*throttle.Samples[sample]{}},
 	}
-	for _, at := range []At{API, SignIn, Report, Broker} { // there from 0 on
+	for _, at := range []At{API, SignIn, Report, Broker} { // so that each series exists from the start, with the value 0
 		for _, reason := range []Reason{Unauthenticated, Forbidden, LockedOut, Unavailable} {
 			g.WithLabelValues(string(at), string(reason))
 		}
@@ -100,17 +100,17 @@ func New(o Options) *Gate {
 	return g
 }
 
-// From is the address that a request came from.
+// From returns the address that a request came from, as seen behind trusted proxies.
 func (g *Gate) From(r *http.Request) netip.Addr { return client(r, g.options.Proxies) }
 
-// Wait is how long that address must not try that token; 0: it may try now.
+// Wait returns how long the address must not try this token. If it is 0, the address may try the token now.
 func (g *Gate) Wait(from netip.Addr, token string) time.Duration { return g.guesses.wait(from, token) }
 
-// Accepted notes that an operator's token was accepted from there.
+// Accepted records that an operator's token from this address was accepted.
 func (g *Gate) Accepted(from netip.Addr, token string) { g.guesses.accepted(from, token) }
 
-// Refuse counts a refusal. The first of its kind in a minute is logged and, of an
-// operator, an event; the next one says how many were left out.
+// Refuse counts a refusal. The first refusal of its kind in a minute is logged; at the interfaces API and SignIn it is
+// also recorded as an event. The next log line or event has the number of refusals that were left out.
 func (g *Gate) Refuse(ctx context.Context, r Refusal) {
 	g.tell(ctx, r)
 	if r.Guess && g.guesses.wrong(r.From) {
@@ -119,12 +119,12 @@ func (g *Gate) Refuse(ctx context.Context, r Refusal) {
 	}
 }
 
-// RefuseReport is Refuse of a report over HTTP.
+// RefuseReport calls Refuse for a report over HTTP.
 func (g *Gate) RefuseReport(r *http.Request, device string, err error) {
 	g.Refuse(r.Context(), Refusal{At: Report, Reason: ReasonOf(err), Principal: device, From: g.From(r), Detail: "report"})
 }
 
-// ReasonOf is the reason for the error that refused a device.
+// ReasonOf returns the reason for the error with which a device was refused.
 func ReasonOf(err error) Reason {
 	switch {
 	case errors.Is(err, devices.ErrUnauthenticated):
@@ -156,7 +156,7 @@ func (g *Gate) tell(ctx context.Context, r Refusal) {
 	}
 }
 
-// record goes on when the request has ended: a caller that leaves early is recorded, too.
+// record writes the event even if the request has ended, so that a client that disconnects early is recorded, too.
 func (g *Gate) record(ctx context.Context, r Refusal, detail string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
@@ -165,7 +165,7 @@ func (g *Gate) record(ctx context.Context, r Refusal, detail string) {
 	}
 }
 
-// short bounds a stranger's text in the log.
+// short limits the length of text from an unknown client, and makes it valid UTF-8 without NUL.
 func short(text string) string {
 	const most = 128
 	if len(text) > most {

@@ -43,7 +43,7 @@ func (s *scene) refuse(at gate.At, reason gate.Reason, principal, from string, g
 	s.Refuse(s.t.Context(), gate.Refusal{At: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools", Guess: guess})
 }
 
-// told expects so many lines and events since it was asked last.
+// told checks how many lines were logged and how many events recorded since the last call.
 func (s *scene) told(lines, events int) {
 	s.t.Helper()
 	if got := strings.Count(s.log.String(), "msg=refused"); got != lines || len(s.events) != events {
@@ -66,7 +66,7 @@ func TestRefusalsAreSampled(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	s.told(1, 1)
-	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.2", false) // from elsewhere
+	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.2", false) // from another address
 	s.told(1, 1)
 	s.now = s.now.Add(time.Minute)
 	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1", false)
@@ -76,7 +76,8 @@ func TestRefusalsAreSampled(t *testing.T) {
 	s.told(1, 1)
 }
 
-// TestDevicesAreNoEvents: a fleet with a wrong token would fill the log of operators.
+// TestDevicesAreNoEvents checks that refused devices are only logged: a fleet with a wrong token would fill the log of
+// events.
 func TestDevicesAreNoEvents(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -90,8 +91,7 @@ func TestDevicesAreNoEvents(t *testing.T) {
 	s.told(1, 1)
 }
 
-// TestManyWhoGuessHideNobody: guessers fill the table, and a caller whose token
-// is known is told apart.
+// TestManyWhoGuessHideNobody checks that a refusal of a known principal is logged even if guessers fill the samples.
 func TestManyWhoGuessHideNobody(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -116,13 +116,13 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	for range 9 {
 		s.refuse(gate.API, gate.Unauthenticated, "", from.String(), true)
 	}
-	s.refuse(gate.API, gate.Unauthenticated, "", from.String(), false) // without a token nobody guesses
+	s.refuse(gate.API, gate.Unauthenticated, "", from.String(), false) // a request without a token is not a guess
 	if wait := s.Wait(from, "x"); wait != 0 {
 		t.Errorf("waits %v after nine", wait)
 	}
 	s.told(1, 1)
-	s.refuse(gate.SignIn, gate.Unauthenticated, "", from.String(), true) // together with those
-	s.told(2, 2)                                                         // and that it is locked out
+	s.refuse(gate.SignIn, gate.Unauthenticated, "", from.String(), true) // counts together with the guesses at the API
+	s.told(2, 2)                                                         // the second one is about the lock-out
 	for token, want := range map[string]time.Duration{"x": 10 * time.Minute, "": 10 * time.Minute, "good": 0} {
 		if wait := s.Wait(from, token); wait != want {
 			t.Errorf("waits %v with %q, want %v", wait, token, want)
@@ -137,7 +137,8 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	}
 }
 
-// TestATokenIsGoodForAnHour at its address while that is locked out.
+// TestATokenIsGoodForAnHour checks that an accepted token stays usable for an hour from its address while the address is
+// locked out.
 func TestATokenIsGoodForAnHour(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -155,7 +156,7 @@ func TestATokenIsGoodForAnHour(t *testing.T) {
 	}
 }
 
-// TestAStrangersTextIsBounded in the log.
+// TestAStrangersTextIsBounded checks that text of an unknown client is shortened and made valid in the log.
 func TestAStrangersTextIsBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t)

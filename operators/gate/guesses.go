@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// After mostGuesses wrong tokens from one address within guessSpan, that
-// address is locked out for lockedOut.
+// After mostGuesses wrong tokens from one address within guessSpan, the address is locked out for the time lockedOut.
 const (
 	mostGuesses = 10
 	guessSpan   = 10 * time.Minute
 	lockedOut   = 10 * time.Minute
-	goodFor     = time.Hour // a token that was accepted from there goes on
-	mostGuests  = 10_000    // addresses that are remembered, and good tokens
+	goodFor     = time.Hour // how long an accepted token stays usable from its address during a lock-out
+	mostGuests  = 10_000    // maximum number of remembered addresses, and of remembered good tokens
 )
 
 // guesses counts wrong tokens by address, in this replica.
@@ -27,11 +26,11 @@ type guesses struct {
 
 	mu   sync.Mutex
 	of   map[netip.Prefix]*guess
-	good map[goodToken]time.Time // when it was last accepted
+	good map[goodToken]time.Time // time when the token was last accepted
 }
 
-// goodToken was accepted from an address. It stays valid there while others are locked
-// out: a guesser in a network must not stop the other callers there.
+// goodToken is a token that was accepted from an address. It stays usable from that address during a lock-out: a guesser
+// in a network must not block the other clients there.
 type goodToken struct {
 	from netip.Prefix
 	hash [sha256.Size]byte
@@ -40,24 +39,24 @@ type goodToken struct {
 type guess struct {
 	wrong int
 	since time.Time
-	until time.Time // locked out; zero: not
+	until time.Time // end of the lock-out; the zero time means that the address is not locked out
 }
 
 func newGuesses(now func() time.Time, most int) *guesses {
 	return &guesses{now: now, most: most, of: map[netip.Prefix]*guess{}, good: map[goodToken]time.Time{}}
 }
 
-// network is the range in which one guesser has many addresses: of IPv6, a /64.
+// network returns the range in which one guesser may own many addresses: for IPv6 a /64, for IPv4 the address itself.
 func network(a netip.Addr) netip.Prefix {
 	bits := 32
 	if a.Is6() {
 		bits = 64
 	}
-	prefix, _ := a.Prefix(bits) // none of no address
+	prefix, _ := a.Prefix(bits) // the zero Prefix for an invalid address
 	return prefix
 }
 
-// wait is how long the address must not try that token; 0: it may try now.
+// wait returns how long the address must not try this token. If it is 0, the address may try the token now.
 func (g *guesses) wait(from netip.Addr, token string) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,7 +71,7 @@ func (g *guesses) wait(from netip.Addr, token string) time.Duration {
 	return wait
 }
 
-// accepted notes a token that was accepted.
+// accepted records that a token was accepted from this address.
 func (g *guesses) accepted(from netip.Addr, token string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,7 +81,7 @@ func (g *guesses) accepted(from netip.Addr, token string) {
 	g.good[goodToken{network(from), sha256.Sum256([]byte(token))}] = g.now()
 }
 
-// wrong notes an unknown token, and says whether it locks the address out.
+// wrong counts an unknown token, and reports whether it locks the address out.
 func (g *guesses) wrong(from netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,7 +103,7 @@ func (g *guesses) wrong(from netip.Addr) bool {
 	return true
 }
 
-// forget makes room: expired entries first, then any.
+// forget removes expired entries, then any entries until there is room for one more.
 func (g *guesses) forget(now time.Time) {
 	for key, one := range g.of {
 		if now.Sub(one.since) > guessSpan && now.After(one.until) {
@@ -119,10 +118,9 @@ func (g *guesses) forget(now time.Time) {
 	}
 }
 
-// client is the address that a request came from: the one that a trusted proxy
-// forwards, otherwise the peer's own. The list is read from its end, where the
-// nearest proxy writes; entries that a client wrote itself come before and are
-// never reached.
+// client returns the address that a request came from: the address that a trusted proxy forwards, otherwise the address of
+// the peer. X-Forwarded-For is read from its end, where the nearest proxy writes. Entries that a client forged come
+// earlier in the list and are never reached.
 func client(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	at := address(r.RemoteAddr)
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
@@ -136,8 +134,8 @@ func client(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	return at
 }
 
-// Proxied says that an address belongs to a proxy that is not trusted to forward
-// client addresses: all clients behind it count as one.
+// Proxied reports whether the request came through a proxy that is not trusted to forward client addresses. All clients
+// behind such a proxy count as one.
 func (g *Gate) Proxied(r *http.Request) bool {
 	return r.Header.Get("X-Forwarded-For") != "" && g.From(r) == address(r.RemoteAddr)
 }
@@ -146,11 +144,11 @@ func contains(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
-// address reads one with or without a port; invalid: not an address.
+// address parses an address with or without a port. If text is not an address, the result is invalid.
 func address(text string) netip.Addr {
 	a, err := netip.ParseAddr(strings.Trim(text, "[]"))
 	if err != nil {
-		withPort, _ := netip.ParseAddrPort(text) // invalid if it is none
+		withPort, _ := netip.ParseAddrPort(text) // ParseAddrPort returns an invalid address on an error
 		a = withPort.Addr()
 	}
 	return a.Unmap().WithZone("")

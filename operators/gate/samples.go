@@ -8,8 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/throttle"
 )
 
-// Refusals are sampled in groups of their own, so that guessers do not hide callers whose
-// token is known.
+// group is the key by which refusals are sampled separately, so that guessers cannot hide clients whose token is known.
 type group struct {
 	at     At
 	reason Reason
@@ -27,7 +26,8 @@ type samples struct {
 	of map[group]*throttle.Samples[sample]
 }
 
-// pass says whether a refusal is logged, and how many of its group were left out since.
+// pass reports whether a refusal is logged. leftOut is the number of refusals like it that were left out since the last
+// logged one, plus the refusals of its group that did not fit into the sample.
 func (s *samples) pass(r Refusal) (leftOut int, ok bool) {
 	return s.group(r).Pass(sample{r.Principal, network(r.From)})
 }
