@@ -12,15 +12,15 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 )
 
-// provisioning is the accounts of devices at mosquitto, when they are set up.
+// provisioning manages the accounts of devices at mosquitto. It exists only if provisioning is set up.
 type provisioning struct {
 	*dynsec.Client
 
-	checked atomic.Bool // the dispatchers' own rights, since the broker was reached
+	checked atomic.Bool // whether the dispatcher's own rights were checked since the last connection to the broker
 }
 
-// check verifies the dispatchers' rights once for each connection to the
-// broker, which may have come back with another list of accounts.
+// check verifies the dispatcher's rights once after each connection to the broker, because the broker
+// may have restarted with another list of accounts.
 func (p *provisioning) check(ctx context.Context) error {
 	if p == nil || p.checked.Swap(true) {
 		return nil
@@ -39,10 +39,10 @@ func (p *provisioning) connectedAgain() {
 	}
 }
 
-// AsksLedger is false: mosquitto has a list of its own.
+// AsksLedger returns false, because mosquitto has its own list of accounts.
 func (p *provisioning) AsksLedger() bool { return false }
 
-// newProvisioning is nil when it is off.
+// newProvisioning returns nil if provisioning is off.
 func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 	if config.MQTTProvision != provisionDynsec {
 		return nil, nil //nolint:nilnil // off is no error
@@ -58,7 +58,7 @@ func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 	return &provisioning{Client: client}, nil
 }
 
-// followAccounts lets the accounts at the broker follow the devices.
+// followAccounts makes the accounts at the broker agree with the devices.
 func (a *App) followAccounts(ctx context.Context) (int, error) {
 	if err := a.accounts.check(ctx); err != nil {
 		return 0, err
@@ -66,19 +66,19 @@ func (a *App) followAccounts(ctx context.Context) (int, error) {
 	return a.dispatcher.Devices.FollowDevices(ctx)
 }
 
-// sessions are the accounts at the embedded broker: it asks the ledger at each
-// connection, so only what is open has to be told.
+// sessions manages the accounts at the embedded broker. The broker asks the ledger at each connection,
+// so sessions only has to end the connections that are open.
 type sessions struct{ broker func() *broker.Broker }
 
 var _ credentials.Accounts = sessions{}
 
-// Set has nothing to do.
+// Set does nothing.
 func (s sessions) Set(context.Context, ...devices.Account) error { return nil }
 
-// AsksLedger is true.
+// AsksLedger returns true.
 func (s sessions) AsksLedger() bool { return true }
 
-// Enable has nothing to do.
+// Enable does nothing.
 func (s sessions) Enable(context.Context, devices.ID) error { return nil }
 
 // Disable ends the device's sessions.

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// importing is the tokens of those that were given one.
+// importing imports devices, and returns the tokens of the devices that were given one.
 func (i *instance) importing(t *testing.T, existing string, lines ...string) (map[devices.ID]string, error) {
 	t.Helper()
 	client, err := operators.New(operators.Config{URL: i.url, Token: i.admin})
@@ -41,7 +41,7 @@ func (i *instance) importing(t *testing.T, existing string, lines ...string) (ma
 	return tokens, nil
 }
 
-// csvOf are those of an import.
+// csvOf returns the lines of an import with this number of devices.
 func csvOf(prefix string, number int) []string {
 	all := []string{"device"}
 	for i := range number {
@@ -67,7 +67,7 @@ func (p provisioned) connect(t *testing.T, tokens map[devices.ID]string) {
 	}
 }
 
-// noAccounts waits until the broker has only the dispatchers'.
+// noAccounts waits until the only account at the broker is the dispatcher's.
 func (p provisioned) noAccounts(t *testing.T) {
 	t.Helper()
 	eventually(t, "no account is left behind", func() bool {
@@ -75,7 +75,8 @@ func (p provisioned) noAccounts(t *testing.T) {
 	})
 }
 
-// While many accounts are made, others have their turn at the broker.
+// TestManyDevicesAreImportedAtMosquitto checks that other requests to the broker are served while many
+// accounts are created.
 func TestManyDevicesAreImportedAtMosquitto(t *testing.T) {
 	t.Parallel()
 	number := 1000
@@ -120,7 +121,7 @@ func TestManyDevicesAreImportedAtMosquitto(t *testing.T) {
 	if _, err := p.importing(t, "rotate", csvOf("d-", 2)...); !refusedWith(err, "one_by_one") {
 		t.Errorf("rotated together: %v", err)
 	}
-	f.reports(t) // goes on
+	f.reports(t) // its session continues
 	if tokens, err = p.importing(t, "skip", csvOf("d-", number+1)...); err != nil || len(tokens) != 1 {
 		t.Errorf("one more: %d, %v", len(tokens), err)
 	}
@@ -167,7 +168,8 @@ func TestAnImportThatFailsLeavesNoAccounts(t *testing.T) {
 	p.connect(t, tokens)
 }
 
-// Replicas import the same devices at once: whoever is given a token gets in with it.
+// TestReplicasImportAtOnce checks that replicas can import the same devices concurrently: every device
+// that is given a token can connect with it.
 func TestReplicasImportAtOnce(t *testing.T) {
 	t.Parallel()
 	p := startProvisioned(t)
@@ -193,7 +195,7 @@ func TestReplicasImportAtOnce(t *testing.T) {
 			wait.Go(func() { take(replica.importing(t, "skip", csvOf(prefix, 60)...)) })
 		}
 		wait.Wait()
-		take(p.importing(t, "skip", csvOf(prefix, 60)...)) // those that were refused
+		take(p.importing(t, "skip", csvOf(prefix, 60)...)) // the lines that were refused before
 		if len(all) != 60 {
 			t.Errorf("%d of 60 devices have a token", len(all))
 		}

@@ -14,7 +14,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// provisioned is replicas that keep accounts at one mosquitto.
+// provisioned is two replicas that manage accounts at one mosquitto.
 type provisioned struct {
 	*instance
 	other  *instance
@@ -34,7 +34,7 @@ func startProvisioned(t *testing.T, more ...string) provisioned {
 	return provisioned{one, two, b}
 }
 
-// token is of an answer that shows one.
+// token returns the token in an answer that shows one.
 func token(t *testing.T, content []byte) string {
 	t.Helper()
 	var made struct{ Token string }
@@ -49,7 +49,7 @@ func (p provisioned) create(t *testing.T, id string) string {
 	return token(t, p.operate(t, http.MethodPost, "/v1/devices", fmt.Sprintf(`{"id":%q}`, id)))
 }
 
-// field is a device at a broker.
+// field is a device that is connected to a broker.
 type field struct {
 	paho.Client
 	err     error
@@ -74,8 +74,8 @@ func join(t *testing.T, addr string, id devices.ID, password string) *field {
 	return f
 }
 
-// reports sends a report until an answer comes: what was sent while the
-// dispatcher was not there is lost.
+// reports sends a report until a reply arrives, because reports that are sent while the dispatcher is
+// not subscribed are lost.
 func (f *field) reports(t *testing.T) devices.Reply {
 	t.Helper()
 	var reply devices.Reply
@@ -105,8 +105,8 @@ func (f *field) ends(t *testing.T) {
 	}
 }
 
-// out polls until the device cannot connect. 5 s are promised; how long it took
-// is logged, for a busy machine is no broken promise.
+// out polls until the device cannot connect. The promised limit is 5 s. out logs how long it took
+// instead of checking the limit, because a busy machine does not break the promise.
 func (p provisioned) out(t *testing.T, id devices.ID, password string) {
 	t.Helper()
 	since := time.Now()
@@ -201,7 +201,7 @@ func TestReplicasProvisionAtOnce(t *testing.T) {
 	made := make([][]byte, number)
 	var wait sync.WaitGroup
 	for i := range number {
-		for _, replica := range []*instance{p.instance, p.other} { // both want the same device
+		for _, replica := range []*instance{p.instance, p.other} { // both create the same device
 			wait.Go(func() {
 				status, body := replica.call(t, http.MethodPost, "/v1/devices", p.admin, fmt.Sprintf(`{"id":"d-%d"}`, i))
 				switch status {
@@ -214,7 +214,7 @@ func TestReplicasProvisionAtOnce(t *testing.T) {
 			})
 		}
 		if i%4 == 3 {
-			wait.Wait() // more would wait for their turn longer than they may
+			wait.Wait() // more concurrent requests would exceed their time limit
 		}
 	}
 	wait.Wait()
@@ -257,7 +257,7 @@ func TestDevEndsSessions(t *testing.T) {
 			i.operate(t, http.MethodDelete, "/v1/devices/deleted", "")
 		case "rotated":
 			i.operate(t, http.MethodPost, "/v1/devices/rotated/token", `{"overlap_ms":60000}`)
-			f.reports(t) // goes on: so does the older token
+			f.reports(t) // the session continues, and the older token is still valid
 			i.operate(t, http.MethodPost, "/v1/devices/rotated/token", `{"overlap_ms":0}`)
 		}
 		f.ends(t)

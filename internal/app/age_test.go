@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestEmbeddedKeysEnd: what has a TTL leaves the in-process Redis, too, and no
-// sooner.
+// TestEmbeddedKeysEnd checks that a key with a TTL expires in the in-process Redis as well, and not too
+// early.
 func TestEmbeddedKeysEnd(t *testing.T) {
 	t.Parallel()
 	var opened cleanup

@@ -20,8 +20,8 @@ import (
 // answeredWithin is the promised time limit of an answer, whatever Redis and Postgres do.
 const answeredWithin = 2 * time.Second
 
-// explanations and pages are what is asked during each fault; of the pages, -short asks those
-// that need Redis, and one of Postgres alone.
+// explanations and pages return the paths that are requested during each fault. With -short, only the
+// pages that need Redis and one page that needs only Postgres are requested.
 func explanations() []string {
 	return []string{"/v1/pools/p/waiting", "/v1/batches/3/waiting", "/v1/pools/p/waiting/tasks", "/v1/tasks/50/why"}
 }
@@ -36,15 +36,15 @@ func pages() []string {
 
 const pagesInShort = 9
 
-// asked is a dispatcher that people ask while its servers are in trouble.
+// asked is a dispatcher that is queried while its servers are in trouble.
 type asked struct {
 	*instance
 	redis, postgres *servers.Proxy
 	cookie          *http.Cookie
 }
 
-// newAsked has 80 tasks that wait. Nearly every device has a set of batches of its own, so that
-// Redis is asked about each; policies are asked, too.
+// newAsked creates 80 waiting tasks. Nearly every device has its own set of batches, so that Redis is
+// asked about each device. The policies are read as well.
 func newAsked(t *testing.T) *asked {
 	t.Helper()
 	server, dsn := shared.Server(t), shared.NewLedger(t)
@@ -94,8 +94,8 @@ func (a *asked) ask(ctx context.Context, path string) (answer, error) {
 	return answer{path, response.StatusCode, string(text), time.Since(began)}, err
 }
 
-// all asks for all paths, three at a time, and returns the answers and the longest time for which
-// the machine stood still meanwhile.
+// all requests all paths, three concurrently. It returns the answers, and the longest time for which
+// the machine did not run the test during the requests.
 func (a *asked) all(t *testing.T, paths []string) (answers []answer, still time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +122,7 @@ func (a *asked) all(t *testing.T, paths []string) (answers []answer, still time.
 	return answers, <-measured
 }
 
-// standstill returns by how much a tick was late at most until ctx ends.
+// standstill returns the longest delay of a tick until ctx ends.
 func standstill(ctx context.Context) (longest time.Duration) {
 	const every = 10 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -148,10 +148,10 @@ func (a *asked) well(t *testing.T) {
 	})
 }
 
-// TestPeopleAreAnsweredInTime: explanations and pages are answered within 2 s while Redis or Postgres
-// is stopped, hangs, or is slow: 300 ms for each command of Redis, 100 ms and 300 ms for each round trip to
-// Postgres. Without Redis all is answered. What needs a Postgres that is missing or too slow
-// says so, since when, and what to do.
+// TestPeopleAreAnsweredInTime checks that explanations and pages are answered within 2 s while Redis or
+// Postgres is stopped, hangs, or is slow: 300 ms for each command of Redis, 100 ms or 300 ms for each
+// round trip to Postgres. Without Redis, all requests are answered. If Postgres is missing or too slow,
+// the answer says so, since when, and what to do.
 //
 //nolint:tparallel // one fault at a time
 func TestPeopleAreAnsweredInTime(t *testing.T) {
@@ -165,7 +165,7 @@ func TestPeopleAreAnsweredInTime(t *testing.T) {
 	for _, fault := range []struct {
 		name       string
 		begin, end func()
-		postgres   bool // it may be why something is not answered
+		postgres   bool // a request may remain unanswered because of this fault
 	}{
 		{"redis stopped", a.redis.Cut, a.redis.Heal, false},
 		{"redis hangs", a.redis.HoldReplies, a.redis.ReleaseReplies, false},
@@ -194,7 +194,7 @@ func TestPeopleAreAnsweredInTime(t *testing.T) {
 	}
 }
 
-// judge checks an answer that came during a fault. postgres: the fault was one of Postgres.
+// judge checks an answer that was given during a fault. postgres is true if Postgres had the fault.
 func (a *asked) judge(t *testing.T, one answer, postgres bool) {
 	t.Helper()
 	switch {
@@ -214,11 +214,12 @@ func (a *asked) judge(t *testing.T, one answer, postgres bool) {
 	}
 }
 
-// quick is the longest answer time of a machine that is not busy while Redis and Postgres are well.
+// quick is the longest answer time of an idle machine while Redis and Postgres work.
 const quick = 250 * time.Millisecond
 
-// complete checks that all was answered without Redis. What was late is asked for again: a busy
-// machine is late, too. If it is not quick with Redis either (end ends the fault), Redis is not why.
+// complete checks that all requests were answered without Redis. It repeats the late requests, because
+// a busy machine is late as well. If a request is not quick even after end has ended the fault, Redis
+// is not the cause.
 func (a *asked) complete(t *testing.T, answers []answer, end func()) {
 	t.Helper()
 	missing := func() (list []answer) {
@@ -244,7 +245,7 @@ func (a *asked) complete(t *testing.T, answers []answer, end func()) {
 	}
 }
 
-// again asks for the same, one after the other.
+// again repeats the requests one after the other.
 func (a *asked) again(t *testing.T, list []answer) (answers []answer) {
 	t.Helper()
 	for _, one := range list {
@@ -257,7 +258,8 @@ func (a *asked) again(t *testing.T, list []answer) (answers []answer) {
 	return answers
 }
 
-// problemIn returns what a page says that could not be read; of another answer all.
+// problemIn returns the text of the problem that a page shows. For any other answer it returns the
+// whole text.
 func problemIn(text string) string {
 	if _, found, ok := strings.Cut(text, `<p class="problem" role="alert">`); ok {
 		text, _, _ = strings.Cut(found, "</p>")

@@ -33,25 +33,26 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Requests in flight are finished within drainGrace, which is longer than the
-// handling of any report, and Stop ends within stopGrace. Slots of running
-// devices stay held; their leases outlive the process.
+// Stop finishes the requests in flight within drainGrace, which is longer than the handling of any
+// report. Stop returns within stopGrace. Slots of running devices stay held, because their leases do
+// not end with the process.
 const (
 	drainGrace = 9 * time.Second
 	stopGrace  = 10 * time.Second
 )
 
-// backends are the parts in which serve and dev differ. They are closed by App.
+// backends are the parts that differ between serve and dev. App closes them.
 type backends struct {
 	store    *store.Store
 	redis    *redisconn.Conn
-	accounts credentials.Accounts // nil: none follow the devices
+	accounts credentials.Accounts // nil if no accounts follow the devices
 	dev      bool
-	link     string              // secret with which the dashboard is entered once; empty: none
-	age      func(time.Duration) // lets the TTLs of an in-process Redis pass, which has no clock for them; nil: it has
+	link     string              // secret of the link that signs in to the dashboard once; empty without a link
+	age      func(time.Duration) // advances the clock for the TTLs of an in-process Redis, which has no own clock; nil for a real Redis
 }
 
-// App is a dispatcher that is wired and bound. It does nothing before Start.
+// App is a dispatcher whose parts are connected and whose listeners are bound. It does nothing before
+// Start.
 type App struct {
 	config     Config
 	log        *slog.Logger
@@ -59,15 +60,15 @@ type App struct {
 	dispatcher *dispatcher.Dispatcher
 	gate       *gate.Gate
 	api        *api.API
-	web        *web.Web      // nil: off
-	accounts   *provisioning // nil: off
+	web        *web.Web      // nil if the dashboard is off
+	accounts   *provisioning // nil if provisioning is off
 	passes     *passes
 	presence   *presence
 	cleanup    cleanup
 	*front
 }
 
-// assemble wires an App. On an error the caller closes what it opened.
+// assemble connects the parts of an App. If a later step fails, the caller closes what it opened.
 func assemble(config Config, log *slog.Logger, version string, b backends, f *front) *App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -76,7 +77,7 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 		b.store.NoteAccounts()
 	}
 	a := &App{config: config, log: log, semaphore: slots.New(b.redis.Client), front: f}
-	proxies, _ := config.proxies() // Validate has looked at them
+	proxies, _ := config.proxies() // Validate has checked them
 	a.gate = gate.New(gate.Options{Log: log, Ledger: b.store, Proxies: proxies})
 	metrics.MustRegister(a.gate)
 	seen := seen.NewList(b.redis.Client)
@@ -126,17 +127,17 @@ func (a *App) checks(b backends) []api.Check {
 	}
 }
 
-// Start lets the dispatcher work: the passes first, so that pools are known to
-// Redis before their first report.
+// Start starts the dispatcher. It starts the passes first, so that Redis knows the pools before their
+// first report.
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
 	a.open(a.api, a.web)
 	return a.serve(ctx)
 }
 
-// Stop ends the dispatcher in the order that loses nothing: not ready, no new
-// reports, no waiting, what is in flight, the passes, then the connections. The error names
-// what was left when the time was up.
+// Stop ends the dispatcher in an order that loses nothing: it reports not ready, stops the parked
+// reports and the streams, finishes the requests in flight and the passes, and then closes the
+// connections. If the time limit is reached, the error names the parts that had not ended.
 func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
@@ -164,7 +165,7 @@ func (a *App) run(ctx context.Context) error {
 	return errors.Join(err, a.Stop(context.WithoutCancel(ctx)))
 }
 
-// cleanup closes resources in the reverse order of their opening.
+// cleanup closes resources in the reverse order in which they were opened.
 type cleanup struct{ steps []cleanupStep }
 
 type cleanupStep struct {
@@ -176,7 +177,7 @@ func (c *cleanup) add(name string, close func() error) {
 	c.steps = append(c.steps, cleanupStep{name, close})
 }
 
-// run closes everything once; a step that fails or hangs does not keep the rest open.
+// run closes all resources once. A step that fails or hangs does not prevent the other steps.
 func (c *cleanup) run(ctx context.Context) error {
 	var errs []error
 	for _, step := range slices.Backward(c.steps) {
@@ -189,14 +190,14 @@ func (c *cleanup) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// closedBefore says whether there was nobody left to say goodbye to: a server
-// resets connections when it restarts, and an idle one notices when it is closed.
+// closedBefore reports whether the error means that the connection was already closed. A server resets
+// its connections when it restarts, and an idle connection notices this only when it is closed.
 func closedBefore(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// within runs a step. One that goes on when ctx has ended is left behind: a
-// driver that waits for a server that is silent knows no context.
+// within runs a step. If the step has not ended when ctx ends, within returns without it, because a
+// driver that waits for a server that does not answer ignores contexts.
 func within(ctx context.Context, step func(context.Context) error) error {
 	return rescue.Within(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the step's own
 }

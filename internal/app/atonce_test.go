@@ -10,8 +10,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// atOnce sends a report of one device over both transports to both replicas at
-// the same moment, each under an id of its own, and returns all replies.
+// atOnce sends a report of one device concurrently over both transports to both replicas, each with a
+// different id, and returns all replies.
 func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices.Reply {
 	t.Helper()
 	const overMQTT = 2
@@ -27,13 +27,13 @@ func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices
 	}
 	all.Go(func() {
 		<-begin
-		for n := range overMQTT { // the broker hands them to the replicas in turn
+		for n := range overMQTT { // the broker distributes them to the replicas in turn
 			m.Publish(devices.ReportTopic(m.id), 1, false, fmt.Sprintf(body, len(replicas)+n))
 		}
 		for heard := 0; heard < overMQTT; {
 			reply := m.hear(t)
 			if reply.Reason == devices.ReasonUnavailable && reply.Acks == nil {
-				continue // a busy machine took longer than 3 s: the real answer follows
+				continue // a busy machine took longer than 3 s, and the real reply follows
 			}
 			answers <- reply
 			heard++
@@ -49,8 +49,8 @@ func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices
 	return replies
 }
 
-// TestOneDeviceAtTwoReplicasAtOnce: one grant and one result, whichever replica
-// answers.
+// TestOneDeviceAtTwoReplicasAtOnce checks that there is one grant and one recorded result, whichever
+// replica answers.
 func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	t.Parallel()
 	broker := servers.Mosquitto(t)
@@ -67,7 +67,7 @@ func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	for round := range rounds {
 		replicas[round%2].operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["meter","meter"]}`)
 		task := theOneGrant(t, atOnce(t, replicas, m, `{"id":"ask-%d"}`), delivered)
-		if task == nil { // all met one another: the next report finds out
+		if task == nil { // all reports collided; the next report shows the grant
 			task = replicas[round%2].report(t, "meter", `{"id":"once more"}`).Task
 		}
 		result := fmt.Sprintf(`{"id":"tell-%%d","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded","output":{"round":%d}}]}`, task.ID, task.Token, round)
@@ -84,7 +84,7 @@ func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 		if recorded != 1 {
 			t.Errorf("round %d: recorded %d times", round, recorded)
 		}
-		// The other task of the round goes, so that the next starts anew.
+		// The second task of the round ends, so that the next round starts from the same state.
 		if task = replicas[round%2].report(t, "meter", `{"id":"rest"}`).Task; task == nil {
 			t.Fatal("the second task was not granted")
 		}
@@ -99,7 +99,7 @@ func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	t.Logf("reasons %v, outcomes %v", delivered, answered)
 }
 
-// theOneGrant expects every grant among the replies to be the same one.
+// theOneGrant checks that all grants among the replies are the same grant, and returns it.
 func theOneGrant(t *testing.T, replies []devices.Reply, reasons map[devices.Reason]int) (granted *devices.Task) {
 	t.Helper()
 	for _, reply := range replies {

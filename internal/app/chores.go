@@ -13,11 +13,12 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// ageEvery is how often the keys of an in-process Redis are cleaned up. A late pass
-// keeps them longer, which nothing depends on.
+// ageEvery is the interval at which expired keys of an in-process Redis are deleted. A late pass keeps
+// the keys longer, and nothing depends on that.
 const ageEvery = 10 * time.Second
 
-// warmEvery is how often connections that ended are replaced: most live for 20 minutes.
+// warmEvery is the interval at which ended connections are replaced. Most connections live for 20
+// minutes.
 const warmEvery = 15 * time.Second
 
 func (a *App) newPasses(b backends) *passes {
@@ -83,13 +84,13 @@ func (a *App) retain(ctx context.Context) error {
 	return err
 }
 
-// chores are passes of the dispatcher that log what they found to do.
+// chores are passes of the dispatcher that log their results.
 type chores struct {
 	dispatcher *dispatcher.Dispatcher
 	log        *slog.Logger
 }
 
-// counting logs how many there were, if any.
+// counting returns a pass that logs the count returned by run if it is above 0.
 func (c chores) counting(message, of string, run func(context.Context) (int, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, err := run(ctx)
@@ -137,16 +138,18 @@ func (c chores) fold(ctx context.Context) error {
 const (
 	memoryEvery = time.Second
 
-	// memoryGoal is what the process stays at while what it needs fits: a million devices do.
-	// Left to itself the collector lets garbage double that, and keeps what it once had.
+	// memoryGoal is the memory limit of the process while its needs fit into it; the needs of a million
+	// devices do. Without a limit, the garbage collector lets the heap grow to twice the live data, and
+	// does not return the memory.
 	memoryGoal = 160 << 20
 
-	// memoryBeside is needed beside heap and stacks: what the collector keeps.
+	// memoryBeside is the memory that is needed in addition to heap and stacks, for data of the garbage
+	// collector.
 	memoryBeside = 32 << 20
 )
 
-// keepMemory is a pass that has garbage collected sooner the nearer the process comes to
-// memoryGoal. GOMEMLIMIT goes before it.
+// keepMemory is a pass that sets the memory limit of the Go runtime, so that garbage is collected more
+// often as the process approaches memoryGoal. If GOMEMLIMIT is set, keepMemory changes nothing.
 func keepMemory(context.Context) error {
 	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	if metrics.Read(used); os.Getenv("GOMEMLIMIT") == "" {
@@ -155,6 +158,7 @@ func keepMemory(context.Context) error {
 	return nil
 }
 
-// memoryLimit leaves room where more is needed, as for many connections: a limit
-// closer to what is used would have the collector run all the time.
+// memoryLimit returns the memory limit for used bytes. It leaves room if more than memoryGoal is
+// needed, for example for many connections: with a limit closer to the used memory, the garbage
+// collector would run all the time.
 func memoryLimit(used int64) int64 { return max(memoryGoal, used*5/4+memoryBeside) }

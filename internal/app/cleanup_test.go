@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestClosingWhatTheOtherSideClosedIsNoFault: the process ends with status 0
-// though a server had reset its idle connections.
+// TestClosingWhatTheOtherSideClosedIsNoFault checks that the process ends with status 0 although a
+// server has reset its idle connections.
 func TestClosingWhatTheOtherSideClosedIsNoFault(t *testing.T) {
 	t.Parallel()
 	disk := errors.New("disk full")

@@ -14,9 +14,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Two servers that scrape, or a page beside them, cost one reading a second.
-// Waiters are counted task by task, and a scrape shows the counts that the one before had
-// read.
+// The metrics are read at most once per second, even if two servers scrape, or pages use them as well.
+// Waiting devices are counted task by task, which takes long, so a scrape returns the previous counts
+// while new ones are read.
 const (
 	readingFresh = time.Second
 	waitingFresh = 10 * time.Second
@@ -24,19 +24,20 @@ const (
 )
 
 const (
-	scrapeTime  = 3 * time.Second  // a scrape waits no longer for a reading
-	readingTime = 10 * time.Second // a reading that nobody waits for ends
+	scrapeTime  = 3 * time.Second  // maximum time that a scrape waits for a read
+	readingTime = 10 * time.Second // time limit of a read, even if no scrape waits for it
 )
 
-// poolReader is the source of the pools' state; *store.Store.
+// poolReader reads the state of the pools. *store.Store implements it.
 type poolReader interface {
 	PoolStats(ctx context.Context) ([]store.PoolStat, error)
 	PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolView, error)
 }
 
-// stateMetrics are read when they are gathered: nothing here is kept by increments, so it
-// cannot drift. They are no Collector: a registry would compare and sort all of them, which
-// for thousands of pools takes longer than to read and write them.
+// stateMetrics are metrics that are read from the ledger when they are gathered. No value is kept by
+// increments, so no value can drift. stateMetrics is not a prometheus.Collector: a registry would
+// compare and sort all metrics, which takes longer for thousands of pools than reading and writing
+// them.
 type stateMetrics struct {
 	stats    *reading.Shared[[]store.PoolStat]
 	waits    *reading.Shared[map[string]int]
@@ -54,8 +55,8 @@ func newStateMetrics(r poolReader, log *slog.Logger, panicked rescue.Told) *stat
 	}
 }
 
-// Gather reads the ledger. A value that cannot be read in time is absent: none
-// is better than an old one, and a scrape must end.
+// Gather reads the ledger. If a value cannot be read in time, it is absent: no value is better than an
+// old one, and a scrape must end.
 func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.patience)
 	defer cancel()
@@ -71,8 +72,8 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	return gauges(stats, waiting), nil
 }
 
-// gauges are the families of the pools, each with a series at least. A pool in which
-// nobody counted yet who waits has no such series.
+// gauges returns the metric families of the pools that have at least one series. A pool whose waiting
+// devices were not counted yet has no series for them.
 func gauges(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
 	held := family("slots_held", "Slots held by devices, by the ledger.")
 	capacity := family("slots_capacity", "Slots of the pool.")
@@ -109,7 +110,7 @@ func gauge(of *dto.MetricFamily, value float64, labels ...*dto.LabelPair) {
 	of.Metric = append(of.Metric, &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}})
 }
 
-// buildInfo is a constant 1 that carries the version.
+// buildInfo returns a metric that is always 1 and carries the version as a label.
 func buildInfo(version string) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "dispatcher_build_info", Help: "Always 1; carries the version.",

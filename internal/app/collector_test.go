@@ -20,7 +20,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pools answers what it is told, once hold is closed.
+// pools is a poolReader. It returns the errors stats and waits, after hold has been closed.
 type pools struct {
 	hold         chan struct{}
 	stats, waits error
@@ -51,7 +51,7 @@ func stateOf(p *pools) *stateMetrics {
 	return newStateMetrics(p, slog.New(slog.DiscardHandler), nil)
 }
 
-// scrape is what Prometheus would be told.
+// scrape returns the text that Prometheus would scrape.
 func scrape(t *testing.T, all ...prometheus.Gatherer) string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -62,7 +62,7 @@ func scrape(t *testing.T, all ...prometheus.Gatherer) string {
 	return w.Body.String()
 }
 
-// samples are the lines of a scrape with these names.
+// samples returns the lines of a scrape with these names.
 func samples(text string, names ...string) (lines []string) {
 	for line := range strings.Lines(text) {
 		name, _, _ := strings.Cut(line, "{")
@@ -101,7 +101,8 @@ func TestMetricsShowTheStateOfPools(t *testing.T) {
 	}
 }
 
-// A value that cannot be read is absent; all others are shown.
+// TestStateThatCannotBeRead checks that a value that cannot be read is absent, and all other values are
+// shown.
 func TestStateThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -125,7 +126,8 @@ func TestStateThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestScrapeOfADeadLedger: scrapes end without it, and do not pile up there.
+// TestScrapeOfADeadLedger checks that scrapes end although the ledger does not answer, and that they do
+// not start more and more reads.
 func TestScrapeOfADeadLedger(t *testing.T) {
 	t.Parallel()
 	p := &pools{hold: make(chan struct{})}

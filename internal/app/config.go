@@ -17,9 +17,9 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// Config is how a dispatcher runs. Every field has a setting of the same name
-// in the YAML file (http_listen), in the environment (DISPATCHER_HTTP_LISTEN)
-// and, unless it is secret, among the flags (--http-listen).
+// Config holds the settings of a dispatcher. Every field has a setting of the same name in the YAML
+// file (http_listen), in the environment (DISPATCHER_HTTP_LISTEN) and, unless it is secret, among the
+// flags (--http-listen).
 type Config struct {
 	PostgresDSN string `koanf:"postgres_dsn"`
 	RedisURL    string `koanf:"redis_url"`
@@ -39,7 +39,7 @@ type Config struct {
 	TrustedProxies string `koanf:"trusted_proxies"`
 
 	AdminToken     string `koanf:"admin_token"`
-	FleetToken     string `koanf:"fleet_token"` // one, or two with a comma between
+	FleetToken     string `koanf:"fleet_token"` // one token, or two tokens separated by a comma
 	FleetTokenMode string `koanf:"fleet_token_mode"`
 
 	ReapInterval      time.Duration `koanf:"reap_interval"`
@@ -59,13 +59,14 @@ type Config struct {
 	LogFormat string `koanf:"log_format"`
 	LogLevel  string `koanf:"log_level"`
 
-	// AfterRestore is no setting: left behind, it would stop the fleet at each
-	// start. No pool grants anything for RestoreLeast. See store.AfterRestore.
+	// AfterRestore is not a setting: in a configuration file, it would block grants to the whole fleet
+	// after each start. If it is true, no pool grants anything for at least RestoreLeast. See
+	// store.AfterRestore.
 	AfterRestore bool          `koanf:"-"`
 	RestoreLeast time.Duration `koanf:"-"`
 }
 
-// Validate names every setting that does not fit, and its limit.
+// Validate returns an error that names every invalid setting and its limits.
 func (c Config) Validate() error {
 	values, err := c.values()
 	_, badProxy := c.proxies()
@@ -76,7 +77,7 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
 }
 
-// Complete says whether there is what Serve needs.
+// Complete returns an error if a setting that Serve needs is missing.
 func (c Config) Complete() error {
 	var missing []string
 	for _, s := range []struct{ key, value string }{{"postgres_dsn", c.PostgresDSN}, {"redis_url", c.RedisURL}} {
@@ -92,7 +93,7 @@ func (c Config) Complete() error {
 
 const day = 24 * time.Hour
 
-// retention is how long history is kept; 0: for ever.
+// retention returns how long history is kept. 0 means forever.
 func (c Config) retention() (time.Duration, error) {
 	if days, ok := strings.CutSuffix(c.Retention, "d"); ok {
 		n, err := strconv.Atoi(days)
@@ -115,9 +116,10 @@ func (c Config) validateRetention() error {
 	return nil
 }
 
-// urgentShare is the part of a pool for which urgent batches go before all others, in percent; 0: the default.
+// urgentShare returns the part of a pool, in percent, for which urgent batches go before all others. 0
+// means the default.
 func (c Config) urgentShare() int {
-	percent, _ := strconv.Atoi(strings.TrimSuffix(c.UrgentShare, "%")) // Validate has looked at it
+	percent, _ := strconv.Atoi(strings.TrimSuffix(c.UrgentShare, "%")) // Validate has checked it
 	return percent
 }
 
@@ -128,7 +130,7 @@ func (c Config) validateUrgentShare() error {
 	return nil
 }
 
-// minToken is the shortest token that is not refused as guessable.
+// minToken is the minimum length of a token. Shorter tokens are refused because they can be guessed.
 const minToken = 16
 
 func (c Config) validateTokens() error {
@@ -151,12 +153,12 @@ func (c Config) validateTokens() error {
 	return errors.Join(errs...)
 }
 
-// validateServers quotes nothing: there are passwords in both settings, and in
-// the errors of the Postgres driver.
+// validateServers quotes no values in its errors: both settings may contain passwords, and so may the
+// errors of the Postgres driver.
 func (c Config) validateServers() error {
 	var errs []error
 	if c.PostgresDSN != "" {
-		// The driver takes an unknown scheme for a key, and sends it.
+		// The driver would parse an unknown scheme as a key, and send it to the server.
 		scheme, _, isURL := strings.Cut(c.PostgresDSN, "://")
 		other := isURL && !strings.Contains(scheme, "=") && scheme != "postgres" && scheme != "postgresql"
 		if _, err := pq.NewConfig(c.PostgresDSN); err != nil || other {
@@ -190,7 +192,7 @@ func (c Config) validateProvision() error {
 	return nil
 }
 
-// validateMQTT keeps passwords out of what is shown.
+// validateMQTT checks mqtt_url. Its errors do not contain passwords.
 func (c Config) validateMQTT() error {
 	if c.MQTTURL == "" {
 		return nil
@@ -229,7 +231,7 @@ func (c Config) validateWeb() error {
 	return errors.New("web_prefix: a path such as /dispatcher, without a slash at its end")
 }
 
-// proxies are the networks whose X-Forwarded-For is believed.
+// proxies returns the networks whose X-Forwarded-For header is trusted.
 func (c Config) proxies() ([]netip.Prefix, error) {
 	var list []netip.Prefix
 	for text := range strings.FieldsFuncSeq(c.TrustedProxies, func(r rune) bool { return r == ',' || r == ' ' }) {

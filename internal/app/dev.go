@@ -26,36 +26,36 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// internalUser is the dispatcher's own name at the embedded broker. It is no
-// valid device id.
+// internalUser is the name of the dispatcher's account at the embedded broker. It is not a valid device
+// id, so no device can have it.
 const internalUser = "$dispatcher"
 
-// brokerGrace bounds the end of the embedded broker.
+// brokerGrace is the time limit for stopping the embedded broker.
 const brokerGrace = 5 * time.Second
 
-// DevOptions set up the embedded mode.
+// DevOptions configure the embedded mode.
 type DevOptions struct {
 	Listen       string // address for HTTP
-	ListenMoves  bool   // a taken port moves on to the next free one
-	MQTT         string // address of the embedded broker
+	ListenMoves  bool   // if the port is taken, use the next free port
+	MQTT         string // address of the embedded MQTT broker
 	MQTTMoves    bool
-	Data         string        // folder of the ledger and the tokens; made if missing
-	Announce     []string      // folders in which the commands of this machine look for it
-	Program      string        // how a shell in the current folder calls this program; empty: dispatcher
-	ReportPeriod time.Duration // of idle devices
+	Data         string        // folder of the ledger and the tokens; created if it is missing
+	Announce     []string      // folders in which the commands on this machine look for the server
+	Program      string        // how a shell in the current folder calls this program; empty means dispatcher
+	ReportPeriod time.Duration // report period of idle devices
 	Version      string
 	Logger       *slog.Logger
 }
 
-// DevServer is a dispatcher with everything it needs inside: SQLite, an
-// in-process Redis with the same Lua, and an MQTT broker. For one machine and
-// for trying things out; the ledger outlives restarts.
+// DevServer is a dispatcher with all its servers embedded: SQLite, an in-process Redis that runs the
+// same Lua scripts, and an MQTT broker. It is for one machine and for trying things out. The ledger
+// survives restarts.
 type DevServer struct {
 	URL, MQTTURL           string
 	AdminToken, FleetToken string
 	Data                   string
-	SignInURL              string // signs a browser in, once
-	Program                string // how a shell calls it
+	SignInURL              string // address that signs a browser in once
+	Program                string // how a shell calls this program
 
 	app      *App
 	broker   *broker.Broker
@@ -63,7 +63,7 @@ type DevServer struct {
 	log      *slog.Logger
 }
 
-// NewDev opens the ledger and binds the addresses; nothing is started.
+// NewDev opens the ledger and binds the addresses. It starts nothing.
 func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	var opened cleanup
 	defer func() {
@@ -102,8 +102,8 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	if err := d.connect(mqttListener, o.Logger, &opened); err != nil {                                    //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
 	}
-	// From here on the app closes what was opened: the broker first, which
-	// asks the ledger, and the folder last.
+	// From here on the app closes the resources: first the broker, which asks the ledger, and last the
+	// lock of the folder.
 	d.app.cleanup = opened
 	return d, nil
 }
@@ -117,7 +117,7 @@ func (d *DevServer) config(o DevOptions) Config {
 	}
 }
 
-// prepare makes the folder, takes it for this process and reads its tokens.
+// prepare creates the folder, locks it for this process and reads its tokens.
 func (d *DevServer) prepare(o DevOptions, opened *cleanup) error {
 	if err := os.MkdirAll(o.Data, 0o700); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (d *DevServer) prepare(o DevOptions, opened *cleanup) error {
 	return err
 }
 
-// keptToken reads a token, or makes one and keeps it.
+// keptToken reads a token from the file. If there is no token, it creates one and stores it.
 func keptToken(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	if token := strings.TrimSpace(string(content)); err == nil && token != "" {
@@ -150,8 +150,8 @@ func keptToken(path string) (string, error) {
 	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
-// embedded opens the SQLite ledger and an in-process Redis. The latter starts
-// empty every time and is restored from the ledger.
+// embedded opens the SQLite ledger and an in-process Redis. Redis starts empty each time, and is
+// restored from the ledger.
 func embedded(ctx context.Context, data string, opened *cleanup) (backends, error) {
 	ledger, err := store.OpenSQLite(ctx, filepath.Join(data, "ledger.db"))
 	if err != nil {
@@ -162,7 +162,7 @@ func embedded(ctx context.Context, data string, opened *cleanup) (backends, erro
 		return backends{}, err
 	}
 	memory := miniredis.NewMiniRedis()
-	password := credentials.NewToken() // the port is open to every user of this machine
+	password := credentials.NewToken() // every user of this machine can connect to the port
 	memory.RequireAuth(password)
 	if err := memory.StartAddr("127.0.0.1:0"); err != nil {
 		return backends{}, err
@@ -175,8 +175,8 @@ func embedded(ctx context.Context, data string, opened *cleanup) (backends, erro
 	return backends{store: ledger, redis: client, dev: true, age: memory.FastForward}, nil
 }
 
-// connect puts the embedded broker behind the listener, and the dispatcher on
-// it as it would be on any other.
+// connect creates the embedded broker on the listener, and connects the dispatcher to it like to any
+// other broker.
 func (d *DevServer) connect(l net.Listener, log *slog.Logger, opened *cleanup) error {
 	internal := broker.Credentials{User: internalUser, Password: credentials.NewToken()}
 	b, err := broker.New(broker.Options{
@@ -198,7 +198,7 @@ func (d *DevServer) connect(l net.Listener, log *slog.Logger, opened *cleanup) e
 	return d.app.attachMQTT(mqtt.Options{URL: d.MQTTURL, User: internal.User, Password: internal.Password})
 }
 
-// Run works until ctx ends. started is called once everything serves.
+// Run runs the dispatcher until ctx ends. It calls started after everything has been started.
 func (d *DevServer) Run(ctx context.Context, started func()) error {
 	err := d.broker.Start()
 	if err == nil {
@@ -206,7 +206,7 @@ func (d *DevServer) Run(ctx context.Context, started func()) error {
 	}
 	if err == nil {
 		notice, failed := d.announceItself()
-		if failed != nil { // a home that cannot be written to: the commands need DISPATCHER_URL then
+		if failed != nil { // if the home directory is not writable, the commands need DISPATCHER_URL
 			d.log.WarnContext(ctx, "commands may not find this server by themselves", "err", failed)
 		}
 		started()
@@ -219,19 +219,19 @@ func (d *DevServer) Run(ctx context.Context, started func()) error {
 	return errors.Join(err, d.app.Stop(context.WithoutCancel(ctx)))
 }
 
-// announceItself lets the commands of this machine find the server.
+// announceItself writes the notices by which the commands on this machine find the server.
 func (d *DevServer) announceItself() (*localdev.Notice, error) {
-	data, err := filepath.Abs(d.Data) // commands run in other folders
+	data, err := filepath.Abs(d.Data) // commands may run in other folders
 	if err != nil {
 		data = d.Data
 	}
 	return localdev.Announce(localdev.Server{URL: d.URL, MQTTURL: d.MQTTURL, Token: d.AdminToken, FleetToken: d.FleetToken, Data: data}, d.announce...)
 }
 
-// portsTried after the asked one, when it may move.
+// portsTried is the number of ports that listen tries after the requested port.
 const portsTried = 50
 
-// listen binds an address; when it is taken and may move, the next free port.
+// listen binds an address. If the port is taken and moves is true, it binds the next free port.
 func listen(ctx context.Context, address string, moves bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err == nil || !moves || !errors.Is(err, syscall.EADDRINUSE) {
@@ -250,7 +250,7 @@ func listen(ctx context.Context, address string, moves bool) (net.Listener, erro
 	return nil, err
 }
 
-// Banner says what this is and how to use it, with lines to paste.
+// Banner writes what this server is and how to use it, with command lines to paste.
 func (d *DevServer) Banner(w io.Writer) {
 	host, port, _ := net.SplitHostPort(strings.TrimPrefix(d.MQTTURL, "mqtt://"))
 	_, _ = fmt.Fprintf(w, `

@@ -27,7 +27,7 @@ func devOptions(data string) DevOptions {
 	}
 }
 
-// startDev runs the embedded mode on the ledger in the folder.
+// startDev runs the embedded mode with the ledger in the folder data.
 func startDev(t *testing.T, data string) (*instance, *DevServer) {
 	t.Helper()
 	d, err := NewDev(t.Context(), devOptions(data))
@@ -62,7 +62,7 @@ func TestDevMovesOnlyDefaultPorts(t *testing.T) {
 				t.Errorf("explicit address in use: %v; want an error that names %s and %s", err, name, address)
 			}
 			set(&o, address, true)
-			d, err := NewDev(t.Context(), o) // the same folder: the failure has let it go
+			d, err := NewDev(t.Context(), o) // the same folder: the failed start has released its lock
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +154,7 @@ func TestDevGoesOnWithItsData(t *testing.T) {
 	}
 }
 
-// meter is a device that speaks MQTT.
+// meter is a device that uses MQTT.
 type meter struct {
 	paho.Client
 	id      devices.ID
@@ -240,7 +240,7 @@ func TestDevServesHTTPAndMQTT(t *testing.T) {
 	}
 }
 
-// The lines to paste are run as they are printed.
+// TestDevBannerLinesWork runs the command lines of the banner exactly as they are printed.
 //
 //nolint:tparallel // the second subtest needs the batch of the first
 func TestDevBannerLinesWork(t *testing.T) {
@@ -286,7 +286,8 @@ func TestDevBannerLinesWork(t *testing.T) {
 	})
 }
 
-// TestDevBannerSignsIn, and the address alone does not: other users of the machine know it.
+// TestDevBannerSignsIn checks that the link in the banner signs in, and that the address without its
+// secret does not, because other users of the machine know the address.
 func TestDevBannerSignsIn(t *testing.T) {
 	t.Parallel()
 	_, d := startDev(t, t.TempDir())

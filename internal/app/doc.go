@@ -1,4 +1,4 @@
-// Package app wires the dispatcher together: New opens what it depends on and
-// binds its listeners, Start lets it work, Stop ends it within a bound. Serve
-// and Dev differ only in what they plug in: real servers, or embedded ones.
+// Package app connects the parts of the dispatcher. Serve and NewDev open the servers that it depends
+// on and bind its listeners; App.Start starts it, and App.Stop ends it within a time limit. Serve uses
+// real servers, NewDev embedded ones.
 package app

@@ -9,24 +9,24 @@ import (
 	"testing"
 )
 
-// exchange is what a device and operators do, and what the last report is
-// answered, over HTTP and over MQTT. Each line of script is one step of play;
-// @device, @other, @pool, and the @task and @token of the latest grant stand
-// for those of this run. want is a reply in short (see inShort).
+// exchange is a script of what a device and operators do, and the expected reply to the last report,
+// over HTTP and over MQTT. Each line of script is one step of play. @device, @other and @pool, and
+// @task and @token of the latest grant, stand for the values of this run. want is a reply in short form
+// (see inShort).
 type exchange struct {
 	script, want string
-	mqtt         string // instead of want, where the protocol says so
+	mqtt         string // expected over MQTT instead of want, if the protocol defines a difference
 }
 
 const (
-	// held is a grant to the device.
+	// held grants a task to the device.
 	held = `pool {"capacity":1}
 batch {"devices":["@device"],"retry_backoff_ms":0}
 report {"id":"held"}
 `
 	done = `{"task":@task,"token":@token,"status":"succeeded"}`
-	// failed is the result of what a device was told to stop; stopped is that it
-	// was told so before.
+	// failed is the result for a task that was cancelled; stopped is the earlier reply that cancelled
+	// it.
 	failed  = `report {"id":"2","results":[{"task":@task,"token":@token,"status":"failed"}]}`
 	stopped = `report {"id":"1","running":[{"task":@task,"token":@token}]}` + "\n" + failed
 )
@@ -39,7 +39,7 @@ func exchanges() map[string]exchange {
 	return all
 }
 
-// reasonsTold are the reasons of replies, also to reports without an id.
+// reasonsTold returns exchanges for all reasons of replies, including replies to reports without an id.
 func reasonsTold() map[string]exchange {
 	return map[string]exchange{
 		"granted":              {script: held, want: "granted"},
@@ -67,7 +67,8 @@ func reasonsTold() map[string]exchange {
 	}
 }
 
-// outcomesTold are the acknowledgements of results, and what is to stop.
+// outcomesTold returns exchanges for the acknowledgements of results, and for tasks that are to be
+// stopped.
 func outcomesTold() map[string]exchange {
 	return map[string]exchange{
 		"recorded":          {script: held + `report {"id":"1","results":[` + done + `]}`, want: "none recorded"},
@@ -104,7 +105,8 @@ func outcomesTold() map[string]exchange {
 	}
 }
 
-// reportsRead have text and fields of all kinds; the examples of the page are known by their names.
+// reportsRead returns exchanges whose reports have texts and fields of all kinds. The examples in the
+// documentation are found by their names.
 func reportsRead() map[string]exchange {
 	return map[string]exchange{
 		"nothing but null":       {script: `report {"id":null,"results":null,"running":null,"accept":null,"attributes":null}`, want: "none"},
@@ -127,7 +129,7 @@ func reportsRead() map[string]exchange {
 	}
 }
 
-// attributes are so many members of an object.
+// attributes returns n members of an object.
 func attributes(n int) string {
 	members := make([]string, n)
 	for i := range members {
@@ -136,7 +138,7 @@ func attributes(n int) string {
 	return strings.Join(members, ",")
 }
 
-// reportsRefused are answered with errors.
+// reportsRefused returns exchanges whose reports are answered with errors.
 func reportsRefused() map[string]exchange {
 	deep, many := strings.Repeat("[", 17)+strings.Repeat("]", 17), strings.Repeat(`{},`, 100)+`{}`
 	return map[string]exchange{
@@ -157,7 +159,7 @@ func reportsRefused() map[string]exchange {
 	}
 }
 
-// outages are the exchanges while a server is away.
+// outages returns exchanges while a server cannot be reached.
 func outages() map[string]exchange {
 	return map[string]exchange{
 		"no Redis":             {script: "pool {\"capacity\":60}\nbatch {\"devices\":[\"@device\"]}\nwithout redis\nreport {\"id\":\"1\"}", want: "unavailable"},
@@ -169,7 +171,7 @@ func outages() map[string]exchange {
 	}
 }
 
-// reportExamples are the reports shown in the protocol's page.
+// reportExamples returns the reports in docs/protocol.md.
 func reportExamples(t *testing.T) map[string]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/protocol.md")

@@ -21,18 +21,18 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// listeners are bound before anything starts, so that a taken port fails at
-// once. operator may be nil: then device serves operators too.
+// listeners are bound before anything starts, so that a taken port fails at once. operator may be nil:
+// then device also serves operators.
 type listeners struct {
 	device, operator net.Listener
 }
 
-// front is the listening side: it can answer before there is an App behind it.
+// front holds the transports. It can answer requests before there is an App behind it.
 type front struct {
-	servers  []*server    // devices', then operators' if that is another
-	mqtt     *mqtt.Client // nil: off
+	servers  []*server    // server of the devices, then the server of the operators if there is a separate one
+	mqtt     *mqtt.Client // nil if MQTT is off
 	starting *api.Starting
-	failed   chan error // of the servers
+	failed   chan error // errors of servers that ended by themselves
 }
 
 func newFront(l listeners, log *slog.Logger) *front {
@@ -62,7 +62,7 @@ func (f *front) serve(ctx context.Context) error {
 	return nil
 }
 
-// open lets the API answer, and the dashboard if there is one.
+// open makes the servers answer with the API, and with the dashboard if there is one.
 func (f *front) open(a *api.API, dashboard *web.Web) {
 	operators := a.Handler()
 	if dashboard != nil {
@@ -77,11 +77,10 @@ func (f *front) open(a *api.API, dashboard *web.Web) {
 	}
 }
 
-// Failed tells of a listener that ended by itself.
+// Failed returns a channel that delivers the error of a listener that ended by itself.
 func (f *front) Failed() <-chan error { return f.failed }
 
-// drain finishes all transports at once: one that hangs takes no time from the
-// others.
+// drain finishes all transports concurrently, so that one that hangs takes no time from the others.
 func (f *front) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainGrace)
 	defer cancel()
@@ -103,10 +102,10 @@ func (f *front) drain(ctx context.Context) error {
 	return failed
 }
 
-// Addr is where devices report over HTTP.
+// Addr returns the address at which devices report over HTTP.
 func (f *front) Addr() string { return f.servers[0].listener.Addr().String() }
 
-// mqttState is off, connecting or connected. A broker that refuses is said by the client.
+// mqttState returns off, connecting or connected. The client logs a broker that refuses the connection.
 func (f *front) mqttState() string {
 	switch {
 	case f.mqtt == nil:
@@ -117,24 +116,24 @@ func (f *front) mqttState() string {
 	return "connecting"
 }
 
-// server is one HTTP listener at work.
+// server is one HTTP listener with its server.
 type server struct {
 	listener net.Listener
 	http     *http.Server
 	handler  atomic.Pointer[http.Handler]
-	underway atomic.Int64 // requests that are not answered yet
+	underway atomic.Int64 // number of requests that are not answered yet
 	begin    sync.Once
-	failed   chan<- error // tells when it ended by itself; has room for that
+	failed   chan<- error // receives the error when the server ends by itself; buffered, so that sending does not block
 }
 
-// newServer sets every limit: net/http has none by default.
+// newServer creates a server with all time and size limits, because net/http has none by default.
 func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
 	s := &server{listener: l, failed: failed}
 	s.use(handler)
 	s.http = &http.Server{
 		Handler:           http.HandlerFunc(s.serve),
 		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       15 * time.Second, // operations with large bodies set their own
+		ReadTimeout:       15 * time.Second, // operations with large bodies set their own limit
 		WriteTimeout:      90 * time.Second,
 		IdleTimeout:       75 * time.Second,
 		MaxHeaderBytes:    16 << 10,
@@ -143,7 +142,7 @@ func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *s
 	return s
 }
 
-// use lets another handler answer from now on.
+// use replaces the handler that answers requests.
 func (s *server) use(handler http.Handler) { s.handler.Store(&handler) }
 
 func (s *server) serve(w http.ResponseWriter, r *http.Request) {
@@ -152,7 +151,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	(*s.handler.Load()).ServeHTTP(w, r)
 }
 
-// start serves, unless it does already.
+// start begins to serve. Further calls do nothing.
 func (s *server) start() {
 	s.begin.Do(func() {
 		rescue.Async(func() error {
@@ -165,8 +164,8 @@ func (s *server) start() {
 	})
 }
 
-// stop answers what was asked and closes the listener, also one that never
-// served. Requests without an answer when ctx ends are cut off.
+// stop finishes the requests in flight and closes the listener, even if it never served. Requests that
+// are not answered when ctx ends are cut off.
 func (s *server) stop(ctx context.Context) error {
 	defer s.listener.Close()
 	if err := s.http.Shutdown(ctx); err != nil {
@@ -175,14 +174,14 @@ func (s *server) stop(ctx context.Context) error {
 	return nil
 }
 
-// Wake asks a device that has a session to report now.
+// Wake asks a device that is connected over MQTT to report now.
 func (a *App) Wake(device devices.ID, hold time.Duration) {
 	if a.mqtt != nil {
 		a.mqtt.Wake(device, hold)
 	}
 }
 
-// refusedSession tells the gate of a device that the embedded broker refused.
+// refusedSession reports to the gate that the embedded broker refused a device.
 func (a *App) refusedSession(ctx context.Context, r broker.Refusal) {
 	refusal := gate.Refusal{At: gate.Broker, Reason: gate.ReasonOf(r.Err), Principal: r.User, Detail: r.Err.Error()}
 	if remote, err := netip.ParseAddrPort(r.Remote); err == nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// TestSlotsAreTakenBackWhenTheirLeaseEnds, with a reaper that comes by once an
-// hour: each lease in its turn, also those given after the first has ended.
+// TestSlotsAreTakenBackWhenTheirLeaseEnds checks, with a pass that runs only once an hour, that each
+// slot is reaped when its lease ends, including the leases that were granted after the first one had
+// ended.
 func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	t.Parallel()
 	d, err := NewDev(t.Context(), devOptions(t.TempDir()))
@@ -32,7 +33,8 @@ func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	}
 }
 
-// A lease that could not be ended when its time came is looked at again, soon.
+// TestALeaseThatIsOverIsLookedAtAgain checks that a lease that could not be ended on time is soon tried
+// again.
 func TestALeaseThatIsOverIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	for left, want := range map[time.Duration]struct {

@@ -16,14 +16,14 @@ import (
 	"github.com/knadh/koanf/v2"
 )
 
-// Load builds the configuration: defaults, then the YAML file, then the
-// environment, then the flags that were set. An empty value is the same as
-// none. Unknown names are errors; so a misspelt setting never silently keeps
-// its default. file is the content of the YAML file, environ as of os.Environ.
+// Load builds the configuration from the defaults, the YAML file, the environment and the flags that
+// were set; later sources override earlier ones. An empty value counts as not set. Unknown names are
+// errors, so that a misspelt setting never silently keeps its default. file is the content of the YAML
+// file, environ has the format of os.Environ.
 //
-// Errors name settings and quote no secret, nor what may be one by mistake.
+// Errors name settings. They never quote a secret, or a value that may be a secret by mistake.
 func Load(file []byte, environ []string, flags map[string]string) (Config, error) {
-	k := koanf.New("\x00") // keys are flat: nothing is a path
+	k := koanf.New("\x00") // the delimiter never occurs: keys are flat names, not paths
 	inFile, err := fromFile(file)
 	if err != nil {
 		return Config{}, fmt.Errorf("configuration file: %w", err)
@@ -59,8 +59,8 @@ func decode(k *koanf.Koanf) (Config, error) {
 	return c, c.Validate()
 }
 
-// checkDurations says it in words of ours, and quotes no value: it may be a
-// secret by mistake.
+// checkDurations returns the errors of durations in our own words. It quotes no value, because the
+// value may be a secret by mistake.
 func checkDurations(k *koanf.Koanf) error {
 	var errs []error
 	for _, s := range Settings() {
@@ -82,7 +82,7 @@ func defaults() map[string]any {
 	return values
 }
 
-// fromFile reads the YAML file: one mapping of settings to text.
+// fromFile reads the YAML file, which must be one mapping from settings to strings.
 func fromFile(file []byte) (map[string]any, error) {
 	content, err := yaml.Parser().Unmarshal(file)
 	if err != nil {
@@ -98,7 +98,7 @@ func fromFile(file []byte) (map[string]any, error) {
 		case string:
 			put(values, key, v)
 		case int:
-			if v != 0 { // 10 of what? And 0755 of a password would be 493.
+			if v != 0 { // 10 has no unit, and the password 0755 would become 493.
 				return nil, fmt.Errorf("%s: a number; durations have a unit (10s), and other numbers go in quotes", key)
 			}
 			put(values, key, "0")
@@ -109,7 +109,7 @@ func fromFile(file []byte) (map[string]any, error) {
 	return values, nil
 }
 
-// notYAML keeps only the line of a parser's error, which quotes the file.
+// notYAML keeps only the line number of a parser's error, because the error quotes the file.
 func notYAML(err error) error {
 	const what = "not a YAML mapping of settings to values"
 	if line := regexp.MustCompile(`line \d+`).FindString(err.Error()); line != "" {
@@ -118,8 +118,8 @@ func notYAML(err error) error {
 	return errors.New(what)
 }
 
-// fromEnvironment takes the DISPATCHER_ variables. Those that Kubernetes
-// injects for a service named dispatcher are no settings.
+// fromEnvironment reads the DISPATCHER_ variables. It ignores the variables that Kubernetes injects for
+// a service named dispatcher.
 func fromEnvironment(environ []string) (map[string]any, error) {
 	values, by := make(map[string]any), make(map[string]string)
 	for _, entry := range environ {
@@ -152,10 +152,11 @@ func fromEnvironment(environ []string) (map[string]any, error) {
 
 func injected(short string) bool {
 	return strings.HasPrefix(short, "PORT") || strings.HasPrefix(short, "SERVICE_") ||
-		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, short) // of the command line, and what run tells its command
+		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, short) // of the command line, and set by run for its command
 }
 
-// variable finds the setting of a variable; a secret may be named by a file.
+// variable returns the setting of an environment variable. For a secret, the variable may name a file
+// that contains it.
 func variable(name string) (s Setting, isFile, ok bool) {
 	for _, s := range Settings() {
 		switch {
@@ -168,7 +169,8 @@ func variable(name string) (s Setting, isFile, ok bool) {
 	return Setting{}, false, false
 }
 
-// readSecret does not say the path: by mistake it is the secret itself.
+// readSecret keeps the path out of its errors, because a user may have put the secret itself there by
+// mistake.
 func readSecret(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -196,7 +198,7 @@ func fromFlags(flags map[string]string) (map[string]any, error) {
 	return values, nil
 }
 
-// put leaves out what is empty, so that the layer below shows through.
+// put adds a value if it is not empty, so that an empty value does not override an earlier source.
 func put(values map[string]any, key, value string) {
 	if value != "" {
 		values[key] = value

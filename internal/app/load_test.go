@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// canary is a secret that no message may show, nor a part of it.
+// canary is a secret. No message may contain it or a part of it.
 const canary = "Kq7vW2canaryX9pL4"
 
 func leaks(text string) bool {
@@ -65,7 +65,7 @@ func TestEmptyFilesGiveTheDefaults(t *testing.T) {
 	}
 }
 
-// Each setting reaches its field, from each layer.
+// TestEverySettingIsRead checks that each setting reaches its field from each source.
 func TestEverySettingIsRead(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{
@@ -172,7 +172,7 @@ func TestKubernetesVariablesAreIgnored(t *testing.T) {
 	}
 }
 
-// refused is a configuration with a mistake, and what the error must name.
+// refused is a configuration with an error, and the text that the error must contain.
 type refused struct {
 	file    string
 	environ []string
@@ -187,7 +187,7 @@ func broken(tb testing.TB) map[string]refused {
 	return all
 }
 
-// brokenSources cannot be read, or not as settings.
+// brokenSources returns configurations that cannot be read, or not as settings.
 func brokenSources(tb testing.TB) map[string]refused {
 	tb.Helper()
 	type set = []string
@@ -223,7 +223,7 @@ func brokenSources(tb testing.TB) map[string]refused {
 	}
 }
 
-// brokenValues are settings that are out of range, or do not fit together.
+// brokenValues returns configurations with settings that are out of range or contradict each other.
 func brokenValues() map[string]refused {
 	type set = []string
 	return map[string]refused{
@@ -326,7 +326,7 @@ func FuzzLoad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte, environ string) {
 		var values []string
 		for entry := range strings.SplitSeq(environ, "\n") {
-			if name, _, _ := strings.Cut(entry, "="); !strings.HasSuffix(name, "_FILE") { // no files of this machine
+			if name, _, _ := strings.Cut(entry, "="); !strings.HasSuffix(name, "_FILE") { // do not read files of this machine
 				values = append(values, entry)
 			}
 		}
@@ -350,7 +350,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// overlaps: the same text is the value of a setting that is no secret.
+// overlaps reports whether the secret is also part of the value of a setting that is not secret.
 func overlaps(c Config, secret string) bool {
 	for _, s := range []string{c.MQTTURL, c.MQTTUser, c.HTTPListen, c.OperatorListen, c.TLSCertFile, c.TLSKeyFile, c.TrustedProxies, c.Retention, c.MQTTCAFile, c.MQTTCertFile, c.MQTTKeyFile} {
 		if strings.Contains(s, secret) {

@@ -2,7 +2,8 @@ package app
 
 import "testing"
 
-// The limit is heap and stacks plus a quarter, plus what the collector keeps.
+// TestMemoryLimitLeavesRoom checks the limit: heap and stacks plus a quarter, plus memoryBeside, and at
+// least memoryGoal.
 func TestMemoryLimitLeavesRoom(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// names notes the names of what is registered.
+// names is a registerer that records the names of the registered metrics.
 type names map[string]bool
 
 func (n names) Register(c prometheus.Collector) error {
@@ -40,8 +40,9 @@ func (n names) MustRegister(all ...prometheus.Collector) {
 
 func (names) Unregister(prometheus.Collector) bool { return false }
 
-// metricNames are all metrics of a dispatcher: what its decisions register,
-// some of it unseen before the first event, and what an instance shows.
+// metricNames returns the names of all metrics of a dispatcher: the metrics that the package dispatcher
+// registers, of which some have no value before their first event, and the metrics that an instance
+// exposes.
 func metricNames(t *testing.T) names {
 	t.Helper()
 	all := names{}
@@ -56,7 +57,7 @@ func metricNames(t *testing.T) names {
 	return all
 }
 
-// queries are the expressions of alerts and board, by where they stand.
+// queries returns the expressions of the alerts and the dashboard, by their place.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -114,7 +115,8 @@ func file(t *testing.T, path string) string {
 	return string(content)
 }
 
-// Alerts and board are PromQL, of metrics that exist. up is Prometheus' own.
+// TestQueriesAreOfMetricsThatExist checks that alerts and dashboard are valid PromQL and use only
+// metrics that exist. Prometheus itself provides the metric up.
 func TestQueriesAreOfMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	metrics, all := metricNames(t), queries(t)
@@ -138,7 +140,8 @@ func TestQueriesAreOfMetricsThatExist(t *testing.T) {
 	}
 }
 
-// base is the histogram of a series, where it belongs to one.
+// base returns the histogram to which a series belongs. If it belongs to none, it returns the series
+// itself.
 func base(metrics names, series string) string {
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 		if of, ok := strings.CutSuffix(series, suffix); ok && metrics[of] {
@@ -148,7 +151,8 @@ func base(metrics names, series string) string {
 	return series
 }
 
-// The protocol lists all metrics, and the documents name no others.
+// TestMetricsAreDocumented checks that the protocol lists all metrics, and that the documents name no
+// other metrics.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	metrics := metricNames(t)

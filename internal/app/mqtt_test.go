@@ -13,7 +13,8 @@ import (
 
 type noReports struct{ devices.Handler }
 
-// TestBrokerWithTLS: both sides show a certificate, and check the other's.
+// TestBrokerWithTLS checks that the dispatcher and the broker each present a certificate, and verify
+// the certificate of the other side.
 func TestBrokerWithTLS(t *testing.T) {
 	t.Parallel()
 	serverCert, serverKey, _ := selfSigned(t)

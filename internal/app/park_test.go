@@ -15,7 +15,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// longPoll sends a report whose answer may wait, and returns where it comes.
+// longPoll sends a report that may be parked, and returns the channel for its reply.
 func (i *instance) longPoll(t *testing.T, device string) <-chan devices.Reply {
 	t.Helper()
 	replies := make(chan devices.Reply, 1)
@@ -43,7 +43,8 @@ func (i *instance) longPoll(t *testing.T, device string) <-chan devices.Reply {
 	return replies
 }
 
-// brokenLongPoll is one whose connection breaks when the returned function is called.
+// brokenLongPoll sends a report that may be parked. Its connection breaks when the returned function is
+// called.
 func (i *instance) brokenLongPoll(t *testing.T, device string) (breaks func()) {
 	t.Helper()
 	link := servers.NewProxy(t, strings.TrimPrefix(i.url, "http://"))
@@ -69,7 +70,7 @@ func (i *instance) brokenLongPoll(t *testing.T, device string) (breaks func()) {
 	return link.Cut
 }
 
-// parked waits until so many reports are at a replica.
+// parked waits until want reports are parked at this replica.
 func (i *instance) parked(t *testing.T, want string) {
 	t.Helper()
 	eventually(t, want+" parked", func() bool {
@@ -92,8 +93,8 @@ func TestEndAnswersWhatIsParked(t *testing.T) {
 	}
 }
 
-// The report of a device that is parked at one replica ends when the device
-// comes to another: behind a load balancer it may.
+// TestNewestLongPollWinsOverReplicas checks that a parked report at one replica ends when the device
+// reports to another replica, as can happen behind a load balancer.
 func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 	t.Parallel()
 	server, dsn := servers.Redis(t), shared.NewLedger(t)
@@ -121,9 +122,9 @@ func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 	<-newer
 }
 
-// A device whose connection breaks is told of nothing from then on, before
-// anything is offered to it, and keeps its position in the queue: what falls free goes to
-// the next at once, at whichever replica that one waits.
+// TestABrokenLongPollIsOfferedNothing checks that a device whose connection breaks counts as not
+// reachable at once, before a slot is offered to it, and keeps its position in the queue. The next free
+// slot goes to the next waiter at once, whichever replica has parked its report.
 func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	t.Parallel()
 	for name, replicas := range map[string]int{"one replica": 1, "two replicas": 2} {
@@ -171,9 +172,9 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	}
 }
 
-// A replica that dies between the release and the waking leaves a wake-up
-// unsent. Another replica sends it within two of its passes; how often they come
-// is promised elsewhere (TestWhatWasLeftUnsaidIsSaidWithinASecond).
+// TestSlotsAreHandedOnTwiceASecond checks the interval of the pass "hand on". A replica that dies
+// between the release and the wake-up leaves a wake-up unsent. Another replica sends it within two of
+// its passes, as TestWhatWasLeftUnsaidIsSaidWithinASecond checks.
 func TestSlotsAreHandedOnTwiceASecond(t *testing.T) {
 	t.Parallel()
 	app := &App{dispatcher: dispatcher.New(dispatcher.Config{})}

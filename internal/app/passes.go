@@ -13,28 +13,28 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// pass is one background pass: it runs every so often, for at most limit.
+// pass is one background pass. It runs at the interval every, for at most limit.
 type pass struct {
 	name  string
 	every time.Duration
 	limit time.Duration
 	run   func(context.Context) error
-	quiet bool // it runs so often that its failures are left to the others to tell
+	quiet bool // its failures are logged at level debug, because it runs often and other passes fail for the same reasons
 
 	mu      sync.Mutex
-	current int       // number of the run under way; 0: none
+	current int       // number of the run in progress; 0 means that no run is in progress
 	runs    int       // runs started so far
-	started time.Time // of the latest
+	started time.Time // start of the latest run
 	good    time.Time // when a run last ended without an error
-	failed  bool      // the run that ended last did
+	failed  bool      // the run that ended last failed
 }
 
-// passes drives the background work. robfig/cron says when; the guard around
-// each pass is ours, because cron's own SkipIfStillRunning (v3.0.1) keeps its
-// token after a panic and never runs the job again.
+// passes runs the background passes. robfig/cron decides when. The guard around each pass is our own,
+// because cron's SkipIfStillRunning (v3.0.1) keeps its token after a panic and then never runs the job
+// again.
 //
-// Cron goes by the wall clock, so a clock that steps back would silence it; a
-// plain ticker starts what is overdue by elapsed time.
+// Cron uses the wall clock, so a clock that steps back would stop it. Therefore a plain ticker also
+// starts passes that are overdue by elapsed time.
 type passes struct {
 	cron    *cron.Cron
 	all     []*pass
@@ -47,10 +47,10 @@ type passes struct {
 	wait   rescue.Crew
 }
 
-// interval is a schedule; cron.Every would round it to seconds.
+// interval is a schedule with a constant interval. cron.Every would round the interval to seconds.
 type interval time.Duration
 
-// Next firing.
+// Next returns the time of the next run.
 func (i interval) Next(now time.Time) time.Time { return now.Add(time.Duration(i)) }
 
 func newPasses(log *slog.Logger, panicked rescue.Told, all ...*pass) *passes {
@@ -69,10 +69,10 @@ func (p *passes) start() {
 	}
 }
 
-// beside has start run this, which is no pass, until stop ends its context.
+// beside registers a function that is not a pass. start runs it until stop ends its context.
 func (p *passes) beside(run func(ctx context.Context)) { p.besides = append(p.besides, run) }
 
-// stop ends the passes and waits for those under way, as long as ctx allows.
+// stop ends the passes, and waits for the runs in progress until ctx ends.
 func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron makes a context of its own
 	p.cancel()
 	running := p.cron.Stop()
@@ -87,7 +87,7 @@ func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron
 	return nil
 }
 
-// underway names the passes that run now.
+// underway returns the names of the passes that run now.
 func (p *passes) underway() []string {
 	var names []string
 	for _, one := range p.all {
@@ -98,8 +98,7 @@ func (p *passes) underway() []string {
 	return names
 }
 
-// watch runs a pass at once, and then whenever cron has let it wait for twice
-// its interval.
+// watch runs a pass at once, and then whenever cron has not started it for twice its interval.
 func (p *passes) watch(one *pass) {
 	p.wait.Go(one.name, func() { p.attempt(one) })
 	tick := time.NewTicker(one.every)
@@ -110,15 +109,15 @@ func (p *passes) watch(one *pass) {
 			return
 		case <-tick.C:
 			if one.overdue(p.now()) {
-				p.wait.Go(one.name, func() { p.attempt(one) }) // one that hangs must not hold the ticker
+				p.wait.Go(one.name, func() { p.attempt(one) }) // a run that hangs must not block the ticker
 			}
 		}
 	}
 }
 
-// attempt runs a pass unless it is under way. One that still hangs after twice
-// its limit, though its context has ended, is left behind: the next run starts
-// beside it, as passes of other replicas do.
+// attempt runs a pass unless a run is in progress. A run that still hangs after twice its limit,
+// although its context has ended, is abandoned: the next run starts concurrently, as runs of other
+// replicas do.
 func (p *passes) attempt(one *pass) {
 	if p.ctx.Err() != nil {
 		return
@@ -160,7 +159,7 @@ func (o *pass) leave(run int) {
 	}
 }
 
-// ended notes how a run ended.
+// ended records how a run ended.
 func (o *pass) ended(err error, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -182,13 +181,13 @@ func (o *pass) overdue(now time.Time) bool {
 }
 
 const (
-	lapseLook  = time.Second           // how often the next end of a lease is looked for: no lease is much shorter
-	lapseSlack = 50 * time.Millisecond // after it: what ends in that time is taken back together
+	lapseLook  = time.Second           // interval at which the next end of a lease is read; no lease is much shorter
+	lapseSlack = 50 * time.Millisecond // delay after the end of a lease; leases that end within it are reaped together
 )
 
-// onTime runs the reaper just after a lease has ended, so that its slot does
-// not stand empty until the pass comes by. It adds nothing to what a pass may do,
-// and the pass finds whatever is missed here.
+// onTime runs the reaper just after a lease has ended, so that the slot does not stay unused until the
+// next regular run. It runs the same reaper as a regular run, and the next regular run reaps any lease
+// that onTime misses.
 func (p *passes) onTime(ctx context.Context, reap *pass, next func(context.Context) (left time.Duration, found bool, err error)) {
 	for {
 		wait, ends := untilLapse(ctx, next)
@@ -203,8 +202,8 @@ func (p *passes) onTime(ctx context.Context, reap *pass, next func(context.Conte
 	}
 }
 
-// untilLapse is when to look again, and whether a lease will have ended by then. The
-// passes log a ledger that does not answer.
+// untilLapse returns how long to wait before the next look, and whether a lease will have ended then.
+// It does not log an unreachable ledger, because the passes do.
 func untilLapse(ctx context.Context, next func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, ends bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -215,9 +214,8 @@ func untilLapse(ctx context.Context, next func(context.Context) (left time.Durat
 	return waitFor(left)
 }
 
-// waitFor is how long to wait for the end of a lease. One that ended a while ago is still
-// there because Reap did not trust the ledger's clock at the time: a reading took
-// long, or the clock stepped.
+// waitFor returns how long to wait for the end of a lease. If a lease ended a while ago and is still
+// there, Reap did not trust the ledger's clock: reading the clock took long, or the clock stepped.
 func waitFor(left time.Duration) (wait time.Duration, ends bool) {
 	switch {
 	case left > lapseLook:

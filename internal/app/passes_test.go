@@ -14,16 +14,16 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// The tests of passes run in bubbles of fake time: seconds pass when every
-// goroutine waits.
+// The tests of passes run in synctest bubbles with a fake clock: time advances when every goroutine
+// waits.
 
-// elapse lets time pass and waits until everything due has happened.
+// elapse advances the time by d, and waits until everything that is due has happened.
 func elapse(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// running starts passes and stops them with the test.
+// running starts passes, and stops them at the end of the test.
 func running(t *testing.T, all ...*pass) *passes {
 	t.Helper()
 	p := newPasses(slog.New(slog.DiscardHandler), nil, all...)
@@ -122,7 +122,7 @@ func TestPassThatHangsIsEndedByItsLimit(t *testing.T) {
 	})
 }
 
-// deaf is a pass of which one run hangs and does not even hear its context.
+// deaf returns a pass. One run of it hangs and ignores its context.
 func deaf(runs *atomic.Int32, hangs int32, release <-chan struct{}) *pass {
 	return &pass{name: "deaf", every: time.Second, limit: 2 * time.Second, run: func(context.Context) error {
 		if runs.Add(1) == hangs {
@@ -141,7 +141,7 @@ func TestPassThatHangsForEverIsLeftBehind(t *testing.T) {
 				var runs atomic.Int32
 				release := make(chan struct{})
 				p := running(t, deaf(&runs, hangs, release))
-				if hangs == 2 { // a run of the ticker
+				if hangs == 2 { // a run that the ticker starts
 					p.cron.Stop()
 				}
 				elapse(3 * time.Second)
@@ -177,8 +177,9 @@ func TestLateEndOfAnOldRunDoesNotEndTheNewOne(t *testing.T) {
 	}
 }
 
-// Cron waits by the wall clock: after a step back of an hour it is silent for
-// an hour. Here it is silent for good.
+// TestPassesGoOnWhenCronIsSilent checks that passes run while cron starts none. Cron waits by the wall
+// clock: after it steps back by an hour, cron starts nothing for an hour. In this test, cron is
+// stopped.
 func TestPassesGoOnWhenCronIsSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -203,8 +204,8 @@ func TestOverdueIsByElapsedTime(t *testing.T) {
 			t.Errorf("overdue %s after the last start: %t, want %t", after, got, want)
 		}
 	}
-	// The reading that the program compares has a monotonic part, which no
-	// step of the wall clock changes.
+	// The times that the program compares have a monotonic part, which a step of the wall clock does
+	// not change.
 	if !strings.Contains(start.String(), "m=+") {
 		t.Error("time.Now has no monotonic reading here")
 	}
@@ -261,8 +262,8 @@ func TestStopEndsTheContextOfPasses(t *testing.T) {
 	})
 }
 
-// Why the guard is ours: cron v3.0.1 gives the token of SkipIfStillRunning
-// back only after a run that returns.
+// TestSkipIfStillRunningOfCronWedgesAfterAPanic shows why the guard is our own: SkipIfStillRunning of
+// cron v3.0.1 returns its token only after a run that returns.
 func TestSkipIfStillRunningOfCronWedgesAfterAPanic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// Each replica shows all that serve, also where one of them is without a
-// dashboard; one that is stopped leaves the list.
+// TestReplicasKnowOneAnother checks that each replica with a dashboard shows all replicas, including
+// one without a dashboard, and that a stopped replica leaves the list.
 func TestReplicasKnowOneAnother(t *testing.T) {
 	t.Parallel()
 	dsn, redis := shared.NewLedger(t), servers.Redis(t)

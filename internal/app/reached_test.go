@@ -14,8 +14,8 @@ import (
 // a parked report. It is far below the 10 s between two runs of the pass "last-seen".
 const soonGranted = 3 * time.Second
 
-// A task that is queued for a parked report is granted at once, also if a report without
-// Prefer, to whichever replica, came just before the parked one.
+// TestALongPollIsGrantedANewTaskAtOnce checks that a new task for the device of a parked report is
+// granted at once, even if a report without Prefer was sent to any replica just before the parked one.
 func TestALongPollIsGrantedANewTaskAtOnce(t *testing.T) {
 	t.Parallel()
 	t.Run("dev", func(t *testing.T) {
@@ -47,12 +47,12 @@ func newTestReplica(t *testing.T, config Config) testReplica {
 	return testReplica{i, a}
 }
 
-// expectSoonGranted plays the exchange with several devices: one receives the results and
-// creates the batches, other parks the reports.
+// expectSoonGranted runs the exchange with several devices: the replica one receives the results and
+// creates the batches, the replica other parks the reports.
 func expectSoonGranted(t *testing.T, one, other testReplica) {
 	t.Helper()
 	one.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":10}`)
-	other.flushReached(t) // the other replica knows the pool by then
+	other.flushReached(t) // after this, the other replica knows the pool
 	for n := range 2 {
 		device := fmt.Sprint("d", n)
 		first := other.longPoll(t, device)
@@ -113,7 +113,7 @@ func (r testReplica) pass(t *testing.T, name string) *pass {
 	return nil
 }
 
-// startedRuns is how many runs of a pass were started.
+// startedRuns returns how many runs of a pass have been started.
 func (o *pass) startedRuns() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -14,11 +14,12 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// redisEvery is how often Redis is examined. A lost one is found by its calls, and
-// by the checks.
+// redisEvery is the interval at which Redis is examined. The loss of Redis is found earlier, by calls
+// to it and by the checks.
 const redisEvery = 10 * time.Second
 
-// redisCheck says which of the pools that this replica knows Redis serves.
+// redisCheck returns the check of Redis. If a node fails, its error contains how many of the pools
+// known to this replica Redis still serves.
 func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
 	return api.Check{Name: "redis", Probe: func(ctx context.Context) error {
 		known := pools()
@@ -34,12 +35,11 @@ func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
 	}}
 }
 
-// redisWatch logs the kind and version of Redis and its faults: at the start, and
-// on each change.
+// redisWatch logs the kind, the version and the faults of Redis, at the start and after each change.
 type redisWatch struct {
 	conn *redisconn.Conn
 	log  *slog.Logger
-	said []string // the last time
+	said []string // what the last call logged or would have logged
 }
 
 func (w *redisWatch) look(ctx context.Context) error {
@@ -63,7 +63,7 @@ func (w *redisWatch) look(ctx context.Context) error {
 	return nil
 }
 
-// say logs changes since the last call.
+// say calls log if now differs from the previous call.
 func (w *redisWatch) say(now []string, log func()) {
 	if !slices.Equal(now, w.said) {
 		log()
@@ -71,10 +71,10 @@ func (w *redisWatch) say(now []string, log func()) {
 	w.said = now
 }
 
-// LogRedis sends the log of the Redis client to log, at level debug: by itself
-// it writes a line to standard error for each connection that fails, and what
-// matters of them is in the errors already. The client has one logger for the
-// whole process, so only main may call it, before anything starts.
+// LogRedis sends the log of the Redis client to log, at level debug. By default, the client writes a
+// line to standard error for each connection that fails, although the returned errors already contain
+// what matters. The client has one logger for the whole process, so only main may call LogRedis, before
+// anything starts.
 func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
 
 type redisLog struct{ log *slog.Logger }

@@ -18,8 +18,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestServeWithTheLeastRights: a Redis with TLS and the users of deploy/, as managed
-// ones have: all that the program does is permitted.
+// TestServeWithTheLeastRights checks, with a Redis with TLS and the users in deploy/ as managed
+// services have them, that all commands of the program are permitted.
 func TestServeWithTheLeastRights(t *testing.T) {
 	t.Parallel()
 	users, err := filepath.Abs(filepath.Join("..", "..", "deploy", "redis", "users.acl"))
@@ -59,7 +59,8 @@ func TestServeWithTheLeastRights(t *testing.T) {
 	}
 }
 
-// A Redis that cannot be used is in the log at once, with the reason, and without a pool.
+// TestRedisThatCannotBeUsedIsSaid checks that an unusable Redis is logged at once with the reason, even
+// if there is no pool.
 func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t, "--requirepass", "another")
@@ -73,8 +74,8 @@ func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 	<-log.said
 }
 
-// TestHealthSaysWhichPoolsAreServed: one address of a Cluster serves all pools; when
-// a master dies that has no replica, health says for which share nothing is granted.
+// TestHealthSaysWhichPoolsAreServed checks that all pools are served through one address of a Cluster.
+// If a master without a replica dies, health reports for how many of the pools nothing is granted.
 func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 	t.Parallel()
 	cluster := servers.RedisCluster3(t, false, "--cluster-require-full-coverage", "no")
@@ -111,8 +112,8 @@ func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 	})
 }
 
-// TestGrantsGoOnAfterAFailover: of a Cluster known by one address, and of Sentinel.
-// The ledger has the releases that Redis' replica did not hear of any more.
+// TestGrantsGoOnAfterAFailover checks that grants continue after a failover of a Cluster known by one
+// address, and of Sentinel. The ledger has the releases that the Redis replica did not receive.
 func TestGrantsGoOnAfterAFailover(t *testing.T) {
 	t.Parallel()
 	for kind, start := range map[string]func(*testing.T) (url string, kill func()){

@@ -13,7 +13,8 @@ var update = flag.Bool("update", false, "write the golden files") //nolint:goche
 
 const referenceFile = "../../docs/configuration.md"
 
-// The page is written from the settings themselves, so that it cannot differ.
+// TestReferenceIsTheSettings checks that the reference page is generated from the settings, so that
+// they cannot differ.
 func TestReferenceIsTheSettings(t *testing.T) {
 	t.Parallel()
 	want := reference()

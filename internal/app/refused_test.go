@@ -11,7 +11,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 )
 
-// lines is a log that may be read while it is written.
+// lines is a log that can be read while it is written.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -38,8 +38,8 @@ func (l *lines) lacks(parts ...string) bool {
 	return true
 }
 
-// TestRefusedSessionsAreSeen at the embedded broker: with the device, the address and the
-// reason in the log, and counted.
+// TestRefusedSessionsAreSeen checks that sessions refused by the embedded broker are logged with the
+// device, the address and the reason, and counted.
 func TestRefusedSessionsAreSeen(t *testing.T) {
 	t.Parallel()
 	o, log := devOptions(t.TempDir()), &lines{}

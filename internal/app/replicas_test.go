@@ -13,13 +13,13 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// A change of a pool is true on all replicas within 1 s, also when the replica
-// that took it cannot tell Redis.
+// TestAPoolChangeIsLiveWithoutItsNotification checks that a change of a pool is effective on all
+// replicas within 1 s, even if the replica that made the change cannot reach Redis.
 func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 	t.Parallel()
 	dsn, redis := shared.NewLedger(t), servers.Redis(t)
 	link := servers.NewProxy(t, redis.Addr)
-	const slow = "DISPATCHER_RECONCILE_INTERVAL=5m" // it is not reconciliation that repairs it
+	const slow = "DISPATCHER_RECONCILE_INTERVAL=5m" // reconciliation runs too rarely to be the cause of the repair
 	cutOff, _ := startServing(t, serveConfig(t, dsn, "redis://"+link.Addr, slow))
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL(), slow))
 	other.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
@@ -56,7 +56,7 @@ func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 	}
 }
 
-// alter changes the ledger behind the dispatcher's back.
+// alter changes the ledger without the knowledge of the dispatcher.
 func alter(t *testing.T, dsn, statement string) {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
@@ -69,8 +69,9 @@ func alter(t *testing.T, dsn, statement string) {
 	}
 }
 
-// Redis that comes back without its data is told of all pools at once, not by
-// the next reconciliation, and without a report that would find out.
+// TestRedisThatComesBackIsReconciledAtOnce checks that a Redis that restarts without its data is
+// reconciled for all pools at once: not by the next run of the pass reconcile, and without a report
+// that finds the pool unknown.
 func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	t.Parallel()
 	redis := servers.Redis(t)
@@ -79,13 +80,13 @@ func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	for _, pool := range []string{"p", "q"} {
 		i.operate(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1}`)
 	}
-	alter(t, dsn, `UPDATE pools SET updated_at = updated_at - interval '1 minute'`) // it is not as a change that p is told
+	alter(t, dsn, `UPDATE pools SET updated_at = updated_at - interval '1 minute'`) // so that p is not sent to Redis as a changed pool
 	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a"]}`)
 	if reply := i.report(t, "a", `{"id":"1"}`); reply.Task == nil {
 		t.Fatalf("%+v, want a grant", reply)
 	}
 	redis.Kill()
-	// A result is recorded without Redis; its report finds Redis gone.
+	// A result is recorded without Redis, and its report finds Redis unreachable.
 	eventually(t, "Redis missed", func() bool {
 		i.operate(t, http.MethodPut, "/v1/pools/q", fmt.Sprintf(`{"capacity":%d}`, time.Now().UnixNano()%1000))
 		return a.semaphore.Outages() > 0
@@ -103,8 +104,9 @@ func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	t.Logf("reconciled %s after Redis was back", time.Since(begin).Round(time.Millisecond))
 }
 
-// A Redis that takes calls and never answers costs one wait, not one for each
-// report: results are recorded and acknowledged, nothing is granted.
+// TestBlackHoledRedisDoesNotHoldReportsUp checks that a Redis that accepts calls and never answers
+// costs one wait in total, not one per report. Results are recorded and acknowledged, nothing is
+// granted.
 func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	t.Parallel()
 	redis := servers.Redis(t)
@@ -115,7 +117,7 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	for n := range names {
 		names[n] = fmt.Sprintf("d%d", n)
 	}
-	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, fleet+1)) // the slots of ended grants are freed 10 s later
+	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, fleet+1)) // the slots of the ended grants are freed only 10 s later
 	queued := `{"pool":"p","kind":"k","devices":["` + strings.Join(names, `","`) + `"]}`
 	i.operate(t, http.MethodPost, "/v1/batches", queued)
 	i.operate(t, http.MethodPost, "/v1/batches", queued)
@@ -136,8 +138,8 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 			t.Fatalf("%+v, want the result recorded and nothing granted", reply)
 		}
 	}
-	// Without the breaker each report waits 3 s, for its release and its
-	// acquire; here one does, and one more every half second for half a second.
+	// Without the breaker, each report would wait 3 s for its release and its acquire. With the
+	// breaker, one report waits, and then one more every half second for half a second.
 	took := time.Since(begin)
 	t.Logf("%d reports took %s", fleet, took.Round(time.Millisecond))
 	if took > fleet*time.Second {
@@ -149,7 +151,8 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	}
 }
 
-// The list of recent devices has those that any replica saw, newest first.
+// TestRecentDevicesOfAllReplicas checks that the list of recent devices contains the devices of all
+// replicas, newest first.
 func TestRecentDevicesOfAllReplicas(t *testing.T) {
 	t.Parallel()
 	dsn, redis := shared.NewLedger(t), servers.Redis(t)

@@ -15,14 +15,14 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// restored is a ledger that went back to a backup while devices hold grants that
-// it does not know, as many as the pool has slots.
+// restored is a ledger that was restored from a backup while devices hold grants that it does not
+// contain, as many as the pool has slots.
 type restored struct {
-	first, second *instance // of which the first may have been told
-	app           *App      // the first
+	first, second *instance // first may have been started with --after-restore
+	app           *App      // the app of first
 	dsn           string
-	inside        []devices.Task // of the device "a", and of "b"
-	tokens        []int64        // that were given so far
+	inside        []devices.Task // the unknown tasks of the devices "a" and "b"
+	tokens        []int64        // fencing tokens that were assigned so far
 }
 
 const restoredSlots = 2
@@ -36,7 +36,7 @@ func restore(t *testing.T, told bool) *restored {
 	old := i.report(t, "old", `{"id":"1"}`).Task
 	r := &restored{dsn: backUp(t, dsn, i), tokens: []int64{old.Token}}
 
-	// After the backup: the old grant ends, and two others are made.
+	// After the backup, the old grant ends and two new grants are made.
 	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
 	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":200000}`, restoredSlots))
 	i.report(t, "old", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, old.ID, old.Token))
@@ -54,7 +54,7 @@ func restore(t *testing.T, told bool) *restored {
 	return r
 }
 
-// reports lets each device that is not inside report to one of the replicas, once.
+// reports lets each device without a grant report once, to one of the replicas.
 func (r *restored) reports(t *testing.T) map[string]devices.Reply {
 	t.Helper()
 	replies := make(map[string]devices.Reply)
@@ -65,8 +65,9 @@ func (r *restored) reports(t *testing.T) map[string]devices.Reply {
 	return replies
 }
 
-// With --after-restore nobody gets in beside those whom the ledger does not know,
-// at any replica, and no token comes twice.
+// TestAfterARestoreNobodyGetsInBesideWhoIsInside checks that with --after-restore nothing is granted at
+// any replica while devices hold grants that the ledger does not know, and that no fencing token is
+// assigned twice.
 func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 	t.Parallel()
 	r := restore(t, true)
@@ -91,7 +92,7 @@ func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 			return task != nil
 		})
 	}
-	// Redis knew a later version of the pool than the backup did.
+	// Redis had a later version of the pool than the backup.
 	r.first.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":7}`)
 	eventually(t, "the new capacity in Redis", func() bool {
 		snapshot, err := r.app.semaphore.Snapshot(t.Context(), "p")
@@ -99,7 +100,8 @@ func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 	})
 }
 
-// This is what the flag is for.
+// TestARestoreThatNobodyIsToldOfLetsTooManyIn shows why the flag is needed: without it, more grants are
+// made than the pool has slots.
 func TestARestoreThatNobodyIsToldOfLetsTooManyIn(t *testing.T) {
 	t.Parallel()
 	r := restore(t, false)
@@ -114,7 +116,7 @@ func TestARestoreThatNobodyIsToldOfLetsTooManyIn(t *testing.T) {
 	}
 }
 
-// backUp stops a replica and returns a copy of its database as it is now.
+// backUp stops a replica, and returns a copy of its database.
 func backUp(t *testing.T, dsn string, i *instance) (backup string) {
 	t.Helper()
 	if err := i.stop(); err != nil {
@@ -144,9 +146,9 @@ func databaseOf(t *testing.T, dsn string) string {
 	return strings.TrimPrefix(u.Path, "/")
 }
 
-// TestAfterARestoreEachPoolWaitsForItsOwnLeases: a caller was told 24 hours after the backup was made, in a
-// pool whose own lease is a minute. That pool grants nothing for 24 hours, the other pool goes on
-// after five minutes.
+// TestAfterARestoreEachPoolWaitsForItsOwnLeases checks a pool whose own lease is a minute. After the
+// backup was made, a caller was granted a lease of 24 hours there. This pool grants nothing for 24
+// hours; the other pool grants again after five minutes.
 func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
 	t.Parallel()
 	redis, dsn := servers.Redis(t), shared.NewLedger(t)
@@ -180,7 +182,7 @@ func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
 	}
 }
 
-// eventuallyLeases gets a slot for a caller.
+// eventuallyLeases waits until a caller is granted a lease.
 func (i *instance) eventuallyLeases(t *testing.T, pool, token, body string) {
 	t.Helper()
 	eventually(t, "a lease", func() bool {
@@ -189,7 +191,7 @@ func (i *instance) eventuallyLeases(t *testing.T, pool, token, body string) {
 	})
 }
 
-// standsStill is how long nothing is granted to the only task of a device, as `why` says.
+// standsStill returns how long nothing is granted to the only task of a device, as `why` reports it.
 func (i *instance) standsStill(t *testing.T, device string) time.Duration {
 	t.Helper()
 	var list struct{ Tasks []struct{ ID int64 } }

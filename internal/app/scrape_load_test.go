@@ -13,8 +13,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestScrapeOfManyPools measures a scrape of 3,000 pools with 20 of 30 slots
-// held and 80 devices that wait in each, beside the passes of a replica:
+// TestScrapeOfManyPools measures a scrape of 3,000 pools, each with 20 of 30 slots held and 80 waiting
+// devices, while the passes of a replica run:
 //
 //	POOLS=1 go test ./internal/app -run 'TestScrapeOfManyPools$' -v
 func TestScrapeOfManyPools(t *testing.T) {
@@ -46,7 +46,7 @@ func TestScrapeOfManyPools(t *testing.T) {
 	}
 	var took []time.Duration
 	var text []byte
-	waiting := 0 // scrapes that told who waits
+	waiting := 0 // number of scrapes with the count of waiting devices
 	for range 15 {
 		begin := time.Now()
 		text = i.operate(t, http.MethodGet, "/metrics", "")

@@ -17,7 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Starting waits this long for Postgres, which may come up beside us.
+// At the start, the process waits at most postgresWait for Postgres, which may be starting at the same
+// time.
 const (
 	postgresWait  = time.Minute
 	postgresRetry = time.Second
@@ -55,7 +56,7 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	for _, s := range f.servers {
 		opened.add("http", s.http.Close)
 	}
-	f.start() // Postgres may be a while
+	f.start() // answers requests while the process waits for Postgres
 	ledger, err := openPostgres(ctx, config, log, f.starting)
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	if err != nil {
 		return nil, err
 	}
-	if accounts != nil { // not a nil pointer in an interface
+	if accounts != nil { // avoids a nil pointer in a non-nil interface
 		b.accounts = accounts
 		opened.add("accounts at the broker", accounts.Close)
 	}
@@ -87,7 +88,7 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	return a, nil
 }
 
-// bind opens the listeners, with TLS where it is set up.
+// bind opens the listeners, with TLS if it is configured.
 func bind(config Config, opened *cleanup) (listeners, error) {
 	var l listeners
 	for _, one := range []struct {
@@ -122,8 +123,8 @@ func withTLS(l net.Listener, config Config) (net.Listener, error) {
 	}), nil
 }
 
-// openPostgres waits for Postgres, refuses one that may lose commits, brings
-// its schema up to date, and lets nothing be granted after a restore.
+// openPostgres waits for Postgres, refuses a server that may lose commits, applies or checks the
+// migrations, and blocks grants after a restore.
 func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.Starting) (*store.Store, error) {
 	starting.WaitFor("postgres")
 	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
@@ -183,8 +184,8 @@ func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Lo
 	return nil
 }
 
-// standStill lets nothing be granted after a restore, and says of each start
-// where and until when that is so.
+// standStill blocks grants if this start follows a restore. At each start while grants are blocked, it
+// logs in how many pools and until when.
 func standStill(ctx context.Context, ledger *store.Store, config Config, log *slog.Logger) error {
 	if config.AfterRestore {
 		if _, err := ledger.AfterRestore(ctx, "serve --after-restore", config.RestoreLeast); err != nil {
@@ -200,7 +201,7 @@ func standStill(ctx context.Context, ledger *store.Store, config Config, log *sl
 	return err
 }
 
-// Broker is how the MQTT broker is reached.
+// Broker returns the options for the connection to the MQTT broker.
 func (c Config) Broker() (mqtt.Options, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.MQTTCAFile != "" {

@@ -26,8 +26,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// settings of a dispatcher on an empty database and a Redis of its own; more
-// are pairs of variable and value.
+// serveConfig returns the configuration of a dispatcher with these servers. more has settings in the
+// form variable=value.
 func serveConfig(t *testing.T, dsn, redisURL string, more ...string) Config {
 	t.Helper()
 	environ := append([]string{
@@ -41,7 +41,7 @@ func serveConfig(t *testing.T, dsn, redisURL string, more ...string) Config {
 	return config
 }
 
-// startServing runs a replica; its listener is bound when this returns.
+// startServing runs a replica. The listener is bound when it returns.
 func startServing(t *testing.T, config Config) (*instance, *App) {
 	t.Helper()
 	a, err := newServing(t.Context(), config, quiet(), "test")
@@ -51,8 +51,7 @@ func startServing(t *testing.T, config Config) (*instance, *App) {
 	return begin(t, a), a
 }
 
-// begin lets an app work, and waits until its API answers: before, its front
-// does.
+// begin runs an app, and waits until its API answers. Before that, only its front answers.
 func begin(t *testing.T, a *App) *instance {
 	t.Helper()
 	i := launch(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
@@ -66,8 +65,8 @@ func begin(t *testing.T, a *App) *instance {
 	return i
 }
 
-// grantAndResult takes one task of a new pool through a replica, and gives its
-// result to another.
+// grantAndResult lets a device take the task of a new pool at one replica, and sends the result to
+// other.
 func grantAndResult(t *testing.T, one, other *instance) {
 	t.Helper()
 	one.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
@@ -86,7 +85,7 @@ func TestServeWithABroker(t *testing.T) {
 	t.Parallel()
 	broker := servers.Mosquitto(t)
 	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
-	config.FleetToken = "" // with one, unknown devices are welcome
+	config.FleetToken = "" // a fleet token would admit unknown devices
 	i, _ := startServing(t, config)
 	eventuallyOnline(t, i)
 	m := newMeter(t, &DevServer{MQTTURL: broker.URL}, "stranger")
@@ -157,7 +156,7 @@ func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	grantAndResult(t, replicas[0], replicas[1])
 }
 
-// heard is a log handler that tells when a message was written.
+// heard is a log handler that signals when a message was logged.
 type heard struct {
 	slog.Handler
 	message string
@@ -238,7 +237,7 @@ func TestServeWithTLS(t *testing.T) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
-	eventually(t, "answered over TLS", func() bool { // what begin waits for is said over TLS only
+	eventually(t, "answered over TLS", func() bool { // begin would poll without TLS
 		status, _ := call(t, client, http.MethodPost, "https://"+a.Addr()+"/v1/devices/a/report", fleetToken, `{"id":"1"}`)
 		return status == http.StatusOK
 	})
@@ -254,7 +253,7 @@ func TestServeWithTLS(t *testing.T) {
 	}
 }
 
-// selfSigned writes a certificate for the loopback and its key.
+// selfSigned writes a certificate for the loopback address and its key.
 func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -289,7 +288,7 @@ func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
 	return files["CERTIFICATE"], files["PRIVATE KEY"], roots
 }
 
-// A listener that fails ends the process with its error.
+// TestFailedListenerEndsTheProcess checks that a listener that fails ends the process with its error.
 func TestFailedListenerEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	a, err := newServing(t.Context(), serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL()), quiet(), "test")
@@ -309,8 +308,8 @@ func TestFailedListenerEndsTheProcess(t *testing.T) {
 	}
 }
 
-// From the first moment the process says that it lives and is not ready, and
-// devices are told to come back.
+// TestAnswersWhileItWaitsForPostgres checks that the process reports from the start that it is alive
+// and not ready, and that devices are asked to report again later.
 func TestAnswersWhileItWaitsForPostgres(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t)

@@ -15,24 +15,24 @@ import (
 
 const envPrefix = "DISPATCHER_"
 
-// Setting is one line of the configuration reference.
+// Setting describes one setting, as in a line of the configuration reference.
 type Setting struct {
-	Key     string // in YAML; in the environment DISPATCHER_ and upper case
+	Key     string // name in YAML; the environment variable is DISPATCHER_ and the key in upper case
 	Default string
-	Secret  bool // no flag; also read from the file that KEY_FILE names
+	Secret  bool // it has no flag, and can also be read from the file that the variable KEY_FILE names
 	Help    string
 
-	Least, Most time.Duration // of a duration; Most 0: no limits
-	Choices     []string      // the only values there are; none: any
+	Least, Most time.Duration // limits of a duration; if Most is 0, there are no limits
+	Choices     []string      // the permitted values; if empty, any value is permitted
 }
 
-// Env is the setting's environment variable.
+// Env returns the environment variable of the setting.
 func (s Setting) Env() string { return envPrefix + strings.ToUpper(s.Key) }
 
-// Flag is the setting's command-line flag.
+// Flag returns the command-line flag of the setting.
 func (s Setting) Flag() string { return strings.ReplaceAll(s.Key, "_", "-") }
 
-// Range says what values there are; empty: any.
+// Range returns the permitted values as text. It is empty if any value is permitted.
 func (s Setting) Range() string {
 	if s.Most > 0 {
 		return terminal.Duration(s.Least) + " to " + terminal.Duration(s.Most)
@@ -40,7 +40,7 @@ func (s Setting) Range() string {
 	return strings.Join(s.Choices, ", ")
 }
 
-// Usage is the help and the range in one line.
+// Usage returns the help and, for a duration, its limits in one line.
 func (s Setting) Usage() string {
 	if s.Most > 0 {
 		return s.Help + "; " + s.Range()
@@ -48,7 +48,7 @@ func (s Setting) Usage() string {
 	return s.Help
 }
 
-// check refuses a value outside the range.
+// check returns an error if the value is not permitted.
 func (s Setting) check(value any) error {
 	switch v := value.(type) {
 	case time.Duration:
@@ -63,7 +63,7 @@ func (s Setting) check(value any) error {
 	return nil
 }
 
-// Settings are all there are, in the order of the reference.
+// Settings returns all settings, in the order of the reference.
 func Settings() []Setting {
 	return []Setting{
 		{Key: "postgres_dsn", Secret: true, Help: "Postgres, as a URL or key=value pairs; needed; say sslmode yourself, e.g. verify-full"},
@@ -100,11 +100,10 @@ func Settings() []Setting {
 	}
 }
 
-// redacted stands for a secret that is set.
+// redacted replaces a secret that is set.
 const redacted = "***"
 
-// LogValue is the configuration for a log, one attribute per setting, without
-// its secrets.
+// LogValue returns the configuration for a log, one attribute per setting, without the secrets.
 func (c Config) LogValue() slog.Value {
 	values, err := c.values()
 	if err != nil {
@@ -121,7 +120,7 @@ func (c Config) LogValue() slog.Value {
 	return slog.GroupValue(attributes...)
 }
 
-// values are the configuration by its keys.
+// values returns the configuration as a map from keys to values.
 func (c Config) values() (map[string]any, error) {
 	values := make(map[string]any)
 	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{Result: &values, TagName: "koanf"})

@@ -17,15 +17,15 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// reportInFlight is a replica with a report whose claim the ledger does not
-// answer; answered gets the status, 0 without an answer.
+// reportInFlight starts a replica with a report whose claim the ledger does not answer. answered
+// receives the status, or 0 without an answer.
 func reportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Proxy, answered <-chan int) {
 	t.Helper()
 	server := shared.Server(t)
 	ledger = servers.NewProxy(t, server.Addr())
 	underway := make(chan struct{})
 	var once sync.Once
-	ledger.HoldRepliesAfter("slow-device") // of Postgres as a whole it would be found that it is silent
+	ledger.HoldRepliesAfter("slow-device") // holding all replies would make the replica find that Postgres does not answer
 	ledger.OnRequest(func(b []byte) {
 		if bytes.Contains(b, []byte("slow-device")) {
 			once.Do(func() { close(underway) })
@@ -55,7 +55,8 @@ func reportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Proxy, a
 	return i, a, ledger, status
 }
 
-// A report that is under way when the process is told to end is answered.
+// TestEndAnswersWhatIsInFlight checks that a report that is in flight when the process begins to stop
+// is answered.
 func TestEndAnswersWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	i, a, ledger, answered := reportInFlight(t)
@@ -78,7 +79,8 @@ func TestEndAnswersWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// A report that hangs does not keep the process: what was left is named.
+// TestEndHasALimit checks that a report that hangs does not prevent the stop, and that the error names
+// what had not ended.
 func TestEndHasALimit(t *testing.T) {
 	t.Parallel()
 	i, _, _, answered := reportInFlight(t)
@@ -91,9 +93,9 @@ func TestEndHasALimit(t *testing.T) {
 	<-answered
 }
 
-// The order of the end: not ready and no listener, then what is in flight,
-// over both transports, then the passes; the slots stay held, and the device
-// goes on at another replica.
+// TestEndInOrder checks the order of the stop: first not ready and no listener, then the requests in
+// flight over both transports, then the passes. The slots stay held, and the device continues at
+// another replica.
 func TestEndInOrder(t *testing.T) {
 	t.Parallel()
 	broker, redis, dsn := servers.Mosquitto(t), servers.Redis(t), shared.NewLedger(t)
@@ -137,7 +139,7 @@ func TestEndInOrder(t *testing.T) {
 		t.Errorf("end: %v", err)
 	}
 	slots := slices.Concat(other.operate(t, http.MethodGet, "/v1/pools/p/slots", ""), other.operate(t, http.MethodGet, "/v1/pools/q/slots", ""))
-	for _, token := range tokens { // all are held still, and what was granted was delivered
+	for _, token := range tokens { // all slots are still held, and all grants were delivered
 		if !bytes.Contains(slots, fmt.Appendf(nil, `"token":%d,`, token)) {
 			t.Errorf("%s: token %d is missing", slots, token)
 		}
@@ -148,7 +150,7 @@ func TestEndInOrder(t *testing.T) {
 	}
 }
 
-// tokensOf waits for so many grants.
+// tokensOf waits for n grants, and returns their fencing tokens.
 func tokensOf(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64) {
 	t.Helper()
 	for range n {
@@ -165,7 +167,7 @@ func tokensOf(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64
 	return tokens
 }
 
-// heldClaims is a session that holds the locks of pools alone, as a resize does.
+// heldClaims is a database session that holds the locks of pools exclusively, as a resize does.
 type heldClaims struct{ conn *sql.Conn }
 
 func holdClaims(t *testing.T, dsn string, pools ...string) *heldClaims {
@@ -187,7 +189,7 @@ func holdClaims(t *testing.T, dsn string, pools ...string) *heldClaims {
 	return &heldClaims{conn}
 }
 
-// waiting is how many claims wait for the lock.
+// waiting returns how many claims wait for the lock.
 func (h *heldClaims) waiting(t *testing.T) (n int) {
 	t.Helper()
 	err := h.conn.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks
@@ -206,7 +208,7 @@ func (h *heldClaims) release(t *testing.T) {
 	_ = h.conn.Close()
 }
 
-// eventuallyClosed waits until nobody can connect any more.
+// eventuallyClosed waits until no client can connect any more.
 func eventuallyClosed(t *testing.T, a *App) {
 	t.Helper()
 	eventually(t, "the listener closed", func() bool {

@@ -25,12 +25,12 @@ const (
 
 var shared servers.SharedPostgres //nolint:gochecknoglobals // one server for all tests, closed by TestMain
 
-// Besides the tests' own checks: nothing that was stopped leaves a goroutine.
+// TestMain checks, after all tests, that nothing that was stopped has left a goroutine.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	shared.Close()
 	http.DefaultClient.CloseIdleConnections()
-	// This one of the library looks once a second whether its pool was closed.
+	// This goroutine of the library checks once per second whether its pool was closed.
 	dial := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 	if err := goleak.Find(dial); code == 0 && err != nil {
 		slog.New(slog.NewTextHandler(os.Stderr, nil)).Error("goroutines left", "err", err)
@@ -41,14 +41,14 @@ func TestMain(m *testing.M) {
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// instance is a dispatcher at work.
+// instance is a running dispatcher.
 type instance struct {
 	url          string
 	admin, fleet string
-	stop         func() error // ends it and returns what Run returned; once
+	stop         func() error // ends the dispatcher and returns the error of Run; call it once
 }
 
-// launch runs until stop is called or the test ends.
+// launch runs a dispatcher until stop is called or the test ends.
 func launch(t *testing.T, i instance, run func(ctx context.Context, started func()) error) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -111,7 +111,7 @@ func call(t *testing.T, client *http.Client, method, url, token, body string) (i
 	return response.StatusCode, content
 }
 
-// operate is a call of an operator that succeeds.
+// operate sends a request of an operator, which must succeed, and returns the body.
 func (i *instance) operate(t *testing.T, method, path, body string) []byte {
 	t.Helper()
 	status, content := i.call(t, method, path, i.admin, body)
@@ -121,7 +121,7 @@ func (i *instance) operate(t *testing.T, method, path, body string) []byte {
 	return content
 }
 
-// report sends one report; while the dispatcher finds its feet, again.
+// report sends a report. It repeats the report while the dispatcher is not ready.
 func (i *instance) report(t *testing.T, device, body string) devices.Reply {
 	t.Helper()
 	var reply devices.Reply
@@ -145,7 +145,7 @@ func decodeReply(t *testing.T, content []byte) devices.Reply {
 	return reply
 }
 
-// eventuallyOnline waits for the dispatcher at its broker.
+// eventuallyOnline waits until the dispatcher is connected to its broker.
 func eventuallyOnline(t *testing.T, i *instance) {
 	t.Helper()
 	eventually(t, "the dispatcher at the broker", func() bool {
@@ -154,7 +154,7 @@ func eventuallyOnline(t *testing.T, i *instance) {
 	})
 }
 
-// eventually polls until ok, at most for the tests' patience.
+// eventually polls until ok returns true, for at most patience.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -18,8 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestTransportsAgree plays every exchange over HTTP and over MQTT, and
-// compares the whole replies.
+// TestTransportsAgree plays every exchange over HTTP and over MQTT, and compares the complete replies.
 func TestTransportsAgree(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -51,7 +50,7 @@ func TestTransportsAgreeInOutages(t *testing.T) {
 	}
 }
 
-// stage is a dispatcher on real servers, two of which can be taken away.
+// stage is a dispatcher on real servers. Postgres and Redis can be disconnected.
 type stage struct {
 	*instance
 	store           *store.Store
@@ -104,7 +103,7 @@ func (s *stage) compare(t *testing.T, n int, e exchange) {
 		t.Errorf("MQTT: %s, want %s: %+v", got, e.mqtt, overMQTT.reply)
 	}
 	http, mqtt := overHTTP.reply.ReportAfterMS, overMQTT.reply.ReportAfterMS
-	apart := http > 4*mqtt || mqtt > 4*http && e.want != "full" // in the queue, a device with push need not come by itself
+	apart := http > 4*mqtt || mqtt > 4*http && e.want != "full" // in the queue, a device that is reached by push need not report by itself
 	if e.mqtt == e.want && (http <= 0 || mqtt <= 0 || apart) {
 		t.Errorf("report_after_ms %d over HTTP, %d over MQTT", http, mqtt)
 	}
@@ -113,18 +112,18 @@ func (s *stage) compare(t *testing.T, n int, e exchange) {
 	}
 }
 
-// sender reports as one device.
+// sender sends a report as one device, and returns the reply.
 type sender func(t *testing.T, body string) devices.Reply
 
-// part is one run of a script.
+// part is one run of a script, over one transport.
 type part struct {
 	pool          string
 	tasks, tokens ordinals
-	grant         devices.Task  // the latest
-	reply         devices.Reply // the latest
+	grant         devices.Task  // the latest grant
+	reply         devices.Reply // the latest reply
 }
 
-// ordinals stand for the numbers of grants: the first is 1.
+// ordinals maps ids of grants to ordinal numbers that start at 1.
 type ordinals map[int64]int64
 
 func (o ordinals) add(n int64) {
@@ -133,7 +132,7 @@ func (o ordinals) add(n int64) {
 	}
 }
 
-// replace leaves a number as it is that was never granted.
+// replace replaces an id by its ordinal number. It does not change an id that was never granted.
 func (o ordinals) replace(n *int64) {
 	if ordinal, known := o[*n]; known {
 		*n = ordinal
@@ -177,7 +176,7 @@ func (s *stage) play(t *testing.T, name, script string, connect func(device stri
 			map[string]*servers.Proxy{"postgres": s.postgres, "redis": s.redis}[what].Cut()
 		case "report":
 			p.heard(report(t, what))
-			eventually(t, "an answer", func() bool { // a pool may have to be found again
+			eventually(t, "an answer", func() bool { // a pool may have to be restored first
 				done := n == len(lines)-1 || p.reply.Reason != devices.ReasonUnavailable
 				if !done {
 					p.heard(report(t, what))
@@ -208,7 +207,7 @@ func (p *part) heard(reply devices.Reply) {
 	p.tokens.add(p.grant.Token)
 }
 
-// normal is the latest reply without what differs from run to run.
+// normal returns the latest reply without the values that differ from run to run.
 func (p *part) normal(t *testing.T) devices.Reply {
 	t.Helper()
 	reply := p.reply
@@ -218,7 +217,7 @@ func (p *part) normal(t *testing.T) devices.Reply {
 		p.tokens.replace(token)
 	}
 	lease := func(ms *int64) {
-		if *ms < 200_000 || *ms > 290_000 { // 300 s less the margin, and what passed since
+		if *ms < 200_000 || *ms > 290_000 { // 300 s minus the margin and the elapsed time
 			t.Errorf("lease_ms %d", *ms)
 		}
 		*ms = 0
@@ -241,7 +240,7 @@ func (p *part) normal(t *testing.T) devices.Reply {
 		reply.Task = &task
 	}
 	if slices.Contains(errorReasons(), reply.Reason) {
-		reply.Re, reply.Detail = "", "" // a problem of HTTP names no report; the words may differ
+		reply.Re, reply.Detail = "", "" // an HTTP problem does not name the report, and its words may differ
 	}
 	return reply
 }
@@ -250,8 +249,8 @@ func errorReasons() []devices.Reason {
 	return []devices.Reason{devices.ReasonInvalid, devices.ReasonForbidden, devices.ReasonTooLarge, devices.ReasonBusyServer, devices.ReasonUnavailable}
 }
 
-// replyOfHTTP maps an error to the reply that says the same over MQTT, by the
-// table of the page.
+// replyOfHTTP maps an HTTP error to the MQTT reply with the same meaning, by the table in
+// docs/protocol.md.
 func replyOfHTTP(t *testing.T, status int, content []byte) devices.Reply {
 	t.Helper()
 	if status == http.StatusOK {
@@ -271,7 +270,7 @@ func replyOfHTTP(t *testing.T, status int, content []byte) devices.Reply {
 	return devices.Reply{Reason: reasons[status], Code: problem.Code, Detail: problem.Detail, ReportAfterMS: problem.ReportAfterMS}
 }
 
-// inShort is the reason, with the code, then what else the reply says.
+// inShort returns the reason with the code, followed by the other content of the reply.
 func inShort(r devices.Reply) string {
 	with := func(word, code string) string { return strings.TrimSuffix(word+":"+code, ":") }
 	words := []string{with(string(r.Reason), r.Code)}

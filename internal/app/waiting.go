@@ -8,22 +8,23 @@ import (
 )
 
 const (
-	waitingShown = 10_000                 // devices are counted in a pool at most
-	waitingShare = 500 * time.Millisecond // for which one reading counts, however many pools there are
-	waitingPools = 20                     // in which one statement counts
+	waitingShown = 10_000                 // maximum number of devices that are counted in one pool
+	waitingShare = 500 * time.Millisecond // time for counting in one read, independent of the number of pools
+	waitingPools = 20                     // number of pools that one statement counts
 )
 
-// waitingCounts counts the devices that wait, in some pools after the others: each reading
-// goes on behind the last one. One reading at a time uses it.
+// waitingCounts counts the waiting devices of each pool, some pools in each read: a read continues
+// after the last pool of the previous one. Only one read may run at a time.
 type waitingCounts struct {
 	pools    poolReader
 	share    time.Duration
-	last     string         // the last pool in which it counted
-	counting map[string]int // in this round through all pools
-	counted  map[string]int // in the one before
+	last     string         // the last pool that was counted
+	counting map[string]int // counts of the current round through all pools
+	counted  map[string]int // counts of the previous round
 }
 
-// read returns the newest count of each pool in which it counted.
+// read counts until the time w.share has passed or the round ends. It returns the newest count of each
+// pool that was counted.
 func (w *waitingCounts) read(ctx context.Context) (map[string]int, error) {
 	for begin := time.Now(); ; {
 		round, err := w.step(ctx)
@@ -39,7 +40,7 @@ func (w *waitingCounts) read(ctx context.Context) (map[string]int, error) {
 	return newest, nil
 }
 
-// step counts in the next pools. round: those were the last ones.
+// step counts the next pools. round is true if they were the last pools of the round.
 func (w *waitingCounts) step(ctx context.Context) (round bool, err error) {
 	views, err := w.pools.PoolViews(ctx, w.last, waitingPools, waitingShown)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// named are pools by name, in each of which one more device waits than in the one before.
+// named is a list of pools by name. Each pool has one waiting device more than the previous pool.
 type named struct {
 	poolReader
 	all []string
@@ -27,8 +27,8 @@ func (n *named) PoolViews(_ context.Context, after string, limit, _ int) (views 
 	return views, nil
 }
 
-// Of many pools each reading counts in some, and soon in all; one that is gone is
-// forgotten.
+// TestWaitingIsCountedInTurns checks that with many pools each read counts some of them, and soon all
+// are counted. Deleted pools are forgotten.
 func TestWaitingIsCountedInTurns(t *testing.T) {
 	t.Parallel()
 	source := &named{}

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newWeb wires the dashboard; nil: it is off.
+// newWeb creates the dashboard. It returns nil if the dashboard is off.
 func (a *App) newWeb(b backends, version string) *web.Web {
 	if a.config.Web == webOff {
 		return nil
@@ -26,14 +26,13 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 	})
 }
 
-// Reading the last hour takes at most recallTime. A failed reading is
-// retried after recallAgain.
+// Reading the last hour takes at most recallTime. A failed read is retried after recallAgain.
 const (
 	recallTime  = 30 * time.Second
 	recallAgain = 10 * time.Second
 )
 
-// recall loads the hour before this process began into the dashboard.
+// recall loads the hour before the start of this process into the dashboard.
 func (a *App) recall(ctx context.Context) {
 	if a.web == nil {
 		return
@@ -58,7 +57,7 @@ func (a *App) recall(ctx context.Context) {
 	}
 }
 
-// system is the content of the system page about this replica.
+// system returns the data of the system page about this replica.
 func (a *App) system(b backends, version string) web.System {
 	s := web.System{Mode: "production", ID: a.presence.id, Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.shown() }, Settings: a.config.shown()}
 	if b.dev {
@@ -67,7 +66,7 @@ func (a *App) system(b backends, version string) web.System {
 	return s
 }
 
-// shown are the passes for people.
+// shown returns the passes for the system page.
 func (p *passes) shown() []web.Pass {
 	list := make([]web.Pass, len(p.all))
 	for i, one := range p.all {
@@ -86,7 +85,7 @@ func (o *pass) shown() web.Pass {
 	return shown
 }
 
-// shown is the configuration for people, without its secrets.
+// shown returns the settings for the system page, without secrets.
 func (c Config) shown() []web.Setting {
 	values, err := c.values()
 	if err != nil {
@@ -108,10 +107,10 @@ type presenceStore interface {
 	RemoveReplica(ctx context.Context, id string) error
 }
 
-// presence tells the other replicas of this one.
+// presence records this replica in the ledger, where the other replicas read it.
 type presence struct {
 	ledger  presenceStore
-	id      string // of this process
+	id      string // id of this process
 	host    string
 	version string
 	started time.Time
@@ -125,7 +124,7 @@ func newPresence(ledger presenceStore, version string, started time.Time) *prese
 	return &presence{ledger: ledger, id: rand.Text(), host: host, version: version, started: started}
 }
 
-// sign gives a sign of life.
+// sign records a heartbeat of this replica in the ledger.
 func (a *App) sign(ctx context.Context) error {
 	failed, reaped := a.passes.state("reap")
 	state, err := json.Marshal(web.Heartbeat{Checks: states(a.api.Dependencies(ctx)), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
@@ -145,7 +144,7 @@ func (a *App) sign(ctx context.Context) error {
 	return p.ledger.RecordHeartbeat(ctx, sign)
 }
 
-// states returns the states of dependencies by name.
+// states returns the states of the dependencies by name.
 func states(list []api.Dependency) map[string]string {
 	all := make(map[string]string, len(list))
 	for _, d := range list {
@@ -154,15 +153,15 @@ func states(list []api.Dependency) map[string]string {
 	return all
 }
 
-// leave says that this replica ends. If it cannot, its row grows old.
+// leave removes this replica from the ledger. If that fails, the row stays and its heartbeat grows old.
 func (a *App) leave(ctx context.Context) {
 	if err := within(ctx, func(ctx context.Context) error { return a.presence.ledger.RemoveReplica(ctx, a.presence.id) }); err != nil {
 		a.log.DebugContext(ctx, "the other replicas were not told of the end of this one", "err", err)
 	}
 }
 
-// state names the passes whose last run failed, and says when one of them last
-// ended well; zero: not yet.
+// state returns the names of the passes whose last run failed. good is the last time when the pass
+// named in the parameter of ended a run without an error, or zero.
 func (p *passes) state(of string) (failed []string, good time.Time) {
 	for _, one := range p.all {
 		shown := one.shown()

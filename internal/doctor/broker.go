@@ -14,8 +14,9 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 )
 
-// broker tries the broker as the dispatcher, as nobody, and as a device. replicas are those
-// that run: while there are or may be any, the shared subscription is theirs.
+// broker tests the broker as the dispatcher, without an account, and as a device. replicas is the
+// number of running replicas, or notKnown. If replicas run or may run, broker does not test the shared
+// subscription, because it would take reports from them.
 func (p Patient) broker(ctx context.Context, replicas int) []Finding {
 	if p.Config.MQTTURL == "" {
 		return []Finding{{Check: "broker", State: OK, Found: "none: devices use HTTP"}}
@@ -37,7 +38,8 @@ func (p Patient) broker(ctx context.Context, replicas int) []Finding {
 	return append(list, p.device(ctx, b, own))
 }
 
-// subscribes tries the subscription of the replicas, if none of them would lose a report by it.
+// subscribes tests the subscription of the replicas, unless a running replica would lose a report by
+// it.
 func subscribes(ctx context.Context, own paho.Client, replicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
 	if replicas == notKnown {
@@ -54,11 +56,12 @@ func subscribes(ctx context.Context, own paho.Client, replicas int) Finding {
 		f.Remedy = "let the dispatcher's account subscribe to " + filter + ": see deploy/mosquitto"
 		return f
 	}
-	_ = settled(ctx, own.Unsubscribe(filter)) // the connection ends soon
+	_ = settled(ctx, own.Unsubscribe(filter)) // an error does not matter, because the connection ends soon
 	return f
 }
 
-// anonymous tries whether somebody without an account hears what is sent to a device.
+// anonymous tests whether a client without an account can connect, and whether it receives messages to
+// devices.
 func anonymous(ctx context.Context, b visitor, own paho.Client) Finding {
 	f := Finding{Check: "broker without an account", State: OK, Found: "nobody is let in"}
 	stranger, err := b.enter(ctx, account{id: "doctor-" + rand.Text()[:8]})
@@ -77,7 +80,7 @@ func anonymous(ctx context.Context, b visitor, own paho.Client) Finding {
 	return f
 }
 
-// rights compares those that dynamic security should have, and changes none.
+// rights compares the rights at the dynamic-security plugin with the expected ones. It changes nothing.
 func (p Patient) rights(ctx context.Context, options mqtt.Options) Finding {
 	f := Finding{Check: "broker accounts", State: OK, Found: "they do not follow the devices (mqtt_provision=off)"}
 	if p.Config.MQTTProvision != "dynsec" {
@@ -98,7 +101,7 @@ func (p Patient) rights(ctx context.Context, options mqtt.Options) Finding {
 	return f
 }
 
-// device tries whether a device hears its replies, and those to others.
+// device tests that a device receives its own replies, and no replies to other devices.
 func (p Patient) device(ctx context.Context, b visitor, own paho.Client) Finding {
 	f := Finding{Check: "broker rules for devices", State: OK, Found: "a device reads its own replies, and none of another"}
 	if p.Device == "" {
@@ -114,7 +117,7 @@ func (p Patient) device(ctx context.Context, b visitor, own paho.Client) Finding
 	if err := subscribe(ctx, client, mine, heard); err != nil {
 		return Finding{f.Check, Failed, p.Device + ": " + err.Error(), "let each device subscribe to its own replies: see deploy/mosquitto"}
 	}
-	_ = subscribe(ctx, client, devices.ReplyTopic("+"), heard) // refused by a careful broker
+	_ = subscribe(ctx, client, devices.ReplyTopic("+"), heard) // a broker with correct rules refuses it
 	err = errors.Join(settled(ctx, own.Publish(b.topic, 1, false, devices.EncodeWake(0))), settled(ctx, own.Publish(mine, 1, false, devices.EncodeWake(0))))
 	for err == nil {
 		select {
@@ -122,7 +125,7 @@ func (p Patient) device(ctx context.Context, b visitor, own paho.Client) Finding
 			if topic == b.topic {
 				return Finding{f.Check, Failed, "a device reads what is sent to another", "give each device the rights to its own topics alone: deploy/mosquitto/passwords/acl, or dynsec"}
 			}
-			return f // the other one was sent before
+			return f // the reply to the other device was published first
 		case <-ctx.Done():
 			err = fmt.Errorf("what the dispatcher sent to %s did not come", mine)
 		}

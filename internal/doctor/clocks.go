@@ -9,19 +9,20 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// clocksApart is how much clocks may differ.
+// clocksApart is the maximum accepted difference between two clocks.
 const clocksApart = time.Second
 
-// reading is how far a clock is ahead of the one of this machine, give or take.
+// reading is the result of reading a clock: how far it is ahead of another clock, and the maximum
+// error.
 type reading struct{ ahead, doubt time.Duration }
 
-// clocks compares those that could be asked.
+// clocks compares the clocks of the servers that answer.
 func (p Patient) clocks(ctx context.Context, ledger *store.Store, redis *redisconn.Conn) (list []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var read []reading
 	ask := func(name string, clock func(context.Context) (time.Time, error)) {
-		if r, err := p.read(ctx, clock); err == nil { // who does not answer has a finding of its own
+		if r, err := p.read(ctx, clock); err == nil { // a server that does not answer has a separate finding
 			read = append(read, r)
 			list = append(list, apart("clock of "+name, r, "this machine"))
 		}
@@ -39,7 +40,8 @@ func (p Patient) clocks(ctx context.Context, ledger *store.Store, redis *redisco
 	return list
 }
 
-// read asks a clock. It showed its time some time between question and answer.
+// read reads a clock. The clock was read at some time between the question and the answer, so the
+// maximum error is half of this time.
 func (p Patient) read(ctx context.Context, clock func(context.Context) (time.Time, error)) (reading, error) {
 	asked := p.Now()
 	shown, err := clock(ctx)

@@ -1,6 +1,6 @@
-// Package doctor examines an installation: it reads the settings of serve, asks the
-// servers that they name, and says of each thing whether it is well, and how to mend it.
-// It changes nothing but a key of Redis that ends by itself.
+// Package doctor examines an installation. It reads the settings of serve, queries the servers that
+// they name, and reports for each check whether the result is good and how to fix it. It changes
+// nothing except one key in Redis that expires by itself.
 package doctor
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// State of what was looked at.
+// State is the result of a check.
 type State string
 
-// The states. Failed: the program does not work, or a promise may be broken. Warning: it
-// works, and not as well as it could. Unknown: nobody could tell from here.
+// The states. Failed: the program does not work, or a promise may be broken. Warning: it works, but not
+// as well as it could. Unknown: the doctor cannot find out.
 const (
 	OK      State = "ok"
 	Warning State = "warning"
@@ -25,22 +25,22 @@ const (
 	Unknown State = "unknown"
 )
 
-// Finding is what came of one check. It holds no secrets.
+// Finding is the result of one check. It contains no secrets.
 type Finding struct {
 	Check  string `json:"check"`
 	State  State  `json:"state"`
 	Found  string `json:"found"`
-	Remedy string `json:"remedy,omitempty"` // unless it is ok
+	Remedy string `json:"remedy,omitempty"` // how to fix it; empty if State is OK
 }
 
-// check is a row of a table: what is examined, and how to mend it.
+// check is a row of a table: what is examined, and how to fix it.
 type check[T any] struct {
 	name string
-	look func(T) (State, string) // and what was found
+	look func(T) (State, string) // returns the state and what was found
 	mend string
 }
 
-// through looks at one thing by all rows of a table.
+// through applies all checks of a table to one value.
 func through[T any](of T, table []check[T]) []Finding {
 	list := make([]Finding, len(table))
 	for i, c := range table {
@@ -53,21 +53,22 @@ func through[T any](of T, table []check[T]) []Finding {
 	return list
 }
 
-// Patient is what is examined.
+// Patient is the installation that is examined.
 type Patient struct {
 	Config  app.Config
-	Version string // of this program
+	Version string // version of this program
 	Now     func() time.Time
 
-	// An account of a device at the broker, to try its rights; no device: it is not tried.
+	// The account of a device at the broker, to test its rights. If Device is empty, they are not
+	// tested.
 	Device, DeviceToken string
 }
 
-// Each server has so much time for all that it is asked.
+// patience is the time limit for all queries to one server.
 const patience = 15 * time.Second
 
-// Examine looks at everything; without the settings it needs, at nothing else. A server that does not answer is one finding, and what
-// depends on it is left out.
+// Examine runs all checks. If a required setting is missing, it returns only this finding. A server
+// that does not answer is one finding, and the checks that depend on it are left out.
 func (p Patient) Examine(ctx context.Context) []Finding {
 	if err := p.Config.Complete(); err != nil {
 		return []Finding{Misconfigured(err)}
@@ -109,7 +110,7 @@ func (p Patient) openRedis() (*redisconn.Conn, []Finding) {
 	return redisconn.Open(options), nil
 }
 
-// Count says how many findings are in a state.
+// Count returns the number of findings with this state.
 func Count(list []Finding, state State) (n int) {
 	for _, f := range list {
 		if f.State == state {
@@ -119,7 +120,7 @@ func Count(list []Finding, state State) (n int) {
 	return n
 }
 
-// size is a number of bytes, for people.
+// size returns a number of bytes as text for people.
 func size(n int64) string {
 	const unit = 1 << 10
 	value, names := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/lib/pq" // the driver with which the servers are misconfigured
+	_ "github.com/lib/pq" // the driver by which the tests change the servers
 
 	"github.com/fleetslots/dispatcher/devices/dynsec"
 	"github.com/fleetslots/dispatcher/internal/app"
@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// patient is well, but for the little memory of the tests' Postgres and a Redis without a log.
+// patient returns an installation in good order, except for the small memory of the tests' Postgres and
+// a Redis without an append-only file.
 func patient(t *testing.T, settings ...string) doctor.Patient {
 	t.Helper()
 	config := settingsOf(t, append([]string{
@@ -38,7 +39,7 @@ func patient(t *testing.T, settings ...string) doctor.Patient {
 	return doctor.Patient{Config: config, Version: "v1", Now: time.Now}
 }
 
-// settingsOf loads settings of which the later ones win.
+// settingsOf loads settings. A later setting overrides an earlier one with the same name.
 func settingsOf(t *testing.T, settings ...string) app.Config {
 	t.Helper()
 	values := map[string]string{}
@@ -109,7 +110,8 @@ func keepReplica(t *testing.T, p doctor.Patient, beat store.Heartbeat) {
 	}
 }
 
-// Each fault is made on a database of its own.
+// TestALedgerThatIsNotAsItShouldBe checks the findings for faults of the ledger. Each fault is made in
+// its own database.
 func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -230,7 +232,8 @@ func TestARedisThatIsNotAsItShouldBe(t *testing.T) {
 	}
 }
 
-// The clock of this machine is the one that differs here, by 3.5 s give or take.
+// TestClocksThatDiffer checks clocks that differ. The clock of this machine is changed by 3.5 s, with
+// some error in reading.
 func TestClocksThatDiffer(t *testing.T) {
 	t.Parallel()
 	p := patient(t)

@@ -11,26 +11,26 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// connectionsEach are those that a replica opens at most.
+// connectionsEach is the maximum number of connections that one replica opens.
 const connectionsEach = 26
 
 const (
-	walEnough     = 1 << 30   // of max_wal_size
-	buffersEnough = 128 << 20 // of shared_buffers
+	walEnough     = 1 << 30   // minimum of max_wal_size without a warning
+	buffersEnough = 128 << 20 // minimum of shared_buffers without a warning
 	longOpen      = 10 * time.Minute
-	manyDead      = 100_000 // rows
+	manyDead      = 100_000 // number of rows up to which dead or changed rows give no warning
 )
 
-// database is what is known of Postgres.
+// database is the state of Postgres as it was read.
 type database struct {
 	store.Condition
-	unsafe   error // what CheckSettings says
+	unsafe   error // the error of CheckSettings
 	missing  []string
 	expected []migrations.Object
-	replicas int // that run; at least 1
+	replicas int // number of running replicas, at least 1
 }
 
-// postgres asks Postgres, and looks at its answer.
+// postgres reads the state of Postgres and checks it.
 func (p Patient) postgres(ctx context.Context, ledger *store.Store) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -46,7 +46,7 @@ func databaseOf(ctx context.Context, ledger *store.Store) (d database, err error
 		return d, err
 	}
 	d.unsafe = ledger.CheckSettings(ctx)
-	if d.expected, err = migrations.Objects(); err != nil || d.Standby { // a standby takes no table of migrations
+	if d.expected, err = migrations.Objects(); err != nil || d.Standby { // on a standby, the table of migrations cannot be created
 		return d, err
 	}
 	states, err := ledger.MigrationStatus(ctx)
@@ -131,7 +131,8 @@ func ledgerChecks() []check[database] {
 
 func (d database) text(setting string) string { return d.Settings[setting].Text }
 
-// connections compares what the replicas may open with what there is.
+// connections compares the number of connections that the replicas may open with the number that the
+// role may use.
 func (d database) connections() (State, string) {
 	there := d.Settings["max_connections"].Number - d.Settings["superuser_reserved_connections"].Number
 	if d.RoleLimit >= 0 {
@@ -141,7 +142,7 @@ func (d database) connections() (State, string) {
 	return unless(need > there, Warning), fmt.Sprintf("%d for this role, %d in use; replicas of this kind (%d) open up to %d", there, d.InUse, d.replicas, need)
 }
 
-// objects looks for those of a kind that the schema has.
+// objects checks that all expected objects of a kind exist in the schema and are in order.
 func (d database) objects(kind string, have map[string]bool, bad string) (State, string) {
 	if len(d.missing) > 0 {
 		return Unknown, "the schema is not complete"
@@ -165,8 +166,8 @@ func (d database) objects(kind string, have map[string]bool, bad string) (State,
 	return OK, fmt.Sprintf("all %d", n)
 }
 
-// statistics finds tables with more dead rows than live ones, and those whose
-// statistics are of another size of theirs.
+// statistics finds tables with more dead rows than live rows, and tables with more rows changed since
+// the last ANALYZE than live rows. Up to manyDead rows do not count.
 func (d database) statistics() (State, string) {
 	var wrong []string
 	for _, t := range d.Statistics {
@@ -190,7 +191,7 @@ func at(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// unless is ok, unless something is so.
+// unless returns state if so is true, and otherwise OK.
 func unless(so bool, state State) State {
 	if so {
 		return state
@@ -198,7 +199,7 @@ func unless(so bool, state State) State {
 	return OK
 }
 
-// running are the replicas that were seen in the last minute.
+// running returns the replicas whose last heartbeat is at most a minute old.
 func running(list []store.Replica, now time.Time) []store.Replica {
 	return slices.DeleteFunc(slices.Clone(list), func(r store.Replica) bool { return now.Sub(r.Seen) > time.Minute })
 }

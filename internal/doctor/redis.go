@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// redis asks Redis, and looks at what it notes.
+// redis reads the state of Redis and checks it.
 func (p Patient) redis(ctx context.Context, conn *redisconn.Conn) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -41,7 +41,8 @@ func (p Patient) redis(ctx context.Context, conn *redisconn.Conn) []Finding {
 	})
 }
 
-// about is failed by trouble about something, and warned by a hint.
+// about returns Failed if there is trouble with a subject, Warning if there is only a hint about it,
+// and otherwise OK.
 func about(n redisconn.Notes, what redisconn.Subject, ok string) (State, string) {
 	for _, told := range []struct {
 		list  []redisconn.Note

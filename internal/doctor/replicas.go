@@ -10,20 +10,20 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// reapedLately is how old the last pass of the reaper may be.
+// reapedLately is the maximum accepted age of the reaper's last run.
 const reapedLately = 2 * time.Minute
 
-// fleet is the replicas that run.
+// fleet holds the running replicas.
 type fleet struct {
 	list []store.Replica
-	now  time.Time // of the ledger
+	now  time.Time // time of the ledger
 	own  string    // version of this program
 }
 
-// notKnown is how many replicas run where the ledger does not say it.
+// notKnown is the number of running replicas if the ledger cannot be read.
 const notKnown = -1
 
-// replicas looks at those that were seen in the last minute.
+// replicas checks the replicas whose last heartbeat is at most a minute old, and returns their number.
 func (p Patient) replicas(ctx context.Context, ledger *store.Store) (seen int, _ []Finding) {
 	if ledger == nil {
 		return notKnown, nil
@@ -31,7 +31,7 @@ func (p Patient) replicas(ctx context.Context, ledger *store.Store) (seen int, _
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	all, now, err := ledger.Replicas(ctx)
-	if err != nil { // the schema says why
+	if err != nil { // the check of the schema reports the reason
 		return notKnown, []Finding{{"replicas", Unknown, "the ledger does not tell", "mend the schema first"}}
 	}
 	f := fleet{running(all, now), now, p.Version}
@@ -70,7 +70,7 @@ func (f fleet) versions() []string {
 	return slices.Compact(versions)
 }
 
-// reaped is when any replica ended a pass last.
+// reaped returns when the reaper of any replica last ended a run.
 func (f fleet) reaped() (last time.Time, known bool) {
 	for _, r := range f.list {
 		if r.Reaped != nil && r.Reaped.After(last) {

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// A certificate is to be renewed so long before its end.
+// renewBefore is the remaining validity below which a certificate should be renewed.
 const renewBefore = 14 * 24 * time.Hour
 
-// spoolNeeds are the bytes that streamed batches may take at once: five of 2 GiB.
+// spoolNeeds is the number of bytes that streamed batches may use concurrently: five batches of 2 GiB.
 const spoolNeeds = 10 << 30
 
-// Misconfigured is what is found of settings with which nothing can be examined.
+// Misconfigured returns the finding for settings with which nothing can be examined.
 func Misconfigured(err error) Finding {
 	return Finding{"settings", Failed, err.Error(), "correct the environment, the file or the flags: docs/configuration.md"}
 }
 
-// settings looks at what is known without a server.
+// settings runs the checks that need no server.
 func (p Patient) settings() []Finding {
 	list := through(p, []check[Patient]{
 		{"settings", func(p Patient) (State, string) { return OK, "valid; this program is version " + p.Version }, ""},
@@ -56,7 +56,7 @@ func (p Patient) certificate() (State, string) {
 	return OK, found
 }
 
-// Disk says whether a folder of this machine has so many bytes free.
+// Disk checks whether the file system of a folder on this machine has the needed number of free bytes.
 func Disk(name, folder string, needed int64) Finding {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(folder, &fs); err != nil {

@@ -12,19 +12,19 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 )
 
-// listens is how long a message that must not come is waited for.
+// listens is the time that the doctor waits for a message that must not arrive.
 const listens = 300 * time.Millisecond
 
-// visitor comes to the broker with several accounts, one connection each.
+// visitor connects to the broker with several accounts, one connection for each.
 type visitor struct {
 	options mqtt.Options
-	topic   string // of the replies to a device that does not exist
+	topic   string // topic of replies to a device that does not exist
 }
 
-// account is one at the broker.
+// account is an account at the broker.
 type account struct{ id, user, password string }
 
-// enter connects. The broker's refusal is the error.
+// enter connects with an account. If the broker refuses, it returns the refusal as the error.
 func (v visitor) enter(ctx context.Context, a account) (paho.Client, error) {
 	dial, err := mqtt.Dialer(v.options.URL, v.options.TLS)
 	if err != nil {
@@ -35,7 +35,7 @@ func (v visitor) enter(ctx context.Context, a account) (paho.Client, error) {
 		return nil, err
 	}
 	client := paho.NewClient(mqtt.PahoOptions(a.id, a.user, a.password, mqtt.KeepAlive).
-		AddBroker("tcp://broker"). // not asked: the connection is open
+		AddBroker("tcp://broker"). // a placeholder that is never resolved: the connection is already open
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }))
 	if err := settled(ctx, client.Connect()); err != nil {
 		_ = network.Close()
@@ -44,7 +44,8 @@ func (v visitor) enter(ctx context.Context, a account) (paho.Client, error) {
 	return client, nil
 }
 
-// subscribe passes the topics of what comes to heard, while there is room.
+// subscribe subscribes to a filter. It sends the topic of each received message to heard, and drops it
+// if the channel is full.
 func subscribe(ctx context.Context, client paho.Client, filter string, heard chan<- string) error {
 	token := client.Subscribe(filter, 1, func(_ paho.Client, m paho.Message) {
 		select {
@@ -56,7 +57,7 @@ func subscribe(ctx context.Context, client paho.Client, filter string, heard cha
 		return err
 	}
 	if granted, ok := token.(*paho.SubscribeToken); ok {
-		for _, qos := range granted.Result() { // by another name than the filter if it is shared
+		for _, qos := range granted.Result() { // for a shared subscription, the key in the result differs from filter
 			if qos != 1 {
 				return errors.New("the broker refused the subscription " + filter + ", or offers no QoS 1 for it")
 			}
@@ -65,7 +66,7 @@ func subscribe(ctx context.Context, client paho.Client, filter string, heard cha
 	return nil
 }
 
-// settled waits for the broker's answer.
+// settled waits for the answer of the broker.
 func settled(ctx context.Context, token paho.Token) error {
 	select {
 	case <-token.Done():
@@ -75,7 +76,7 @@ func settled(ctx context.Context, token paho.Token) error {
 	}
 }
 
-// hears is whether something of a topic comes soon.
+// hears reports whether a message with this topic arrives soon.
 func hears(ctx context.Context, heard <-chan string, topic string) bool {
 	late := time.After(listens)
 	for {

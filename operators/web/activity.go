@@ -11,7 +11,7 @@ import (
 
 const eventsShown = 100
 
-// activityPages show the events.
+// activityPages show the events of the log.
 type activityPages struct {
 	*frame
 
@@ -24,7 +24,7 @@ func (a *activityPages) route(to *site) {
 	to.pages.HandleFunc("GET /activity.csv", a.csv)
 }
 
-// eventFilters are the filters of the API that the page offers.
+// eventFilters returns the names of the API filters that the page offers.
 func eventFilters() []string { return []string{"kind", "actor", "pool", "batch", "task", "device"} }
 
 func (a *activityPages) list(r *http.Request) (page, error) {
@@ -43,7 +43,7 @@ func (a *activityPages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// withTimes makes times as browsers send them those of the API.
+// withTimes converts the times in the query from the format of browsers to the format of the API.
 func withTimes(query url.Values) (url.Values, error) {
 	for _, name := range []string{"since", "until"} {
 		at, err := chosenTime(query, name)
@@ -57,7 +57,8 @@ func withTimes(query url.Values) (url.Values, error) {
 	return query, nil
 }
 
-// eventsWatch: only the newest page changes.
+// eventsWatch returns the events after which the page is read again. Only the newest page of the list
+// changes.
 func eventsWatch(filters url.Values, newest bool) watch {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(filters.Get(name), 10, 64)
@@ -73,7 +74,7 @@ func eventsWatch(filters url.Values, newest bool) watch {
 	return narrow
 }
 
-// csv streams all events that match, as the API does.
+// csv streams all events that match as CSV. The API writes the CSV.
 func (a *activityPages) csv(rw http.ResponseWriter, r *http.Request) {
 	query, err := withTimes(filtersOf(r.URL.Query(), append(eventFilters(), "since", "until")...))
 	if err != nil {

@@ -11,19 +11,18 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// client is a client of the API of this process, which acts as the visitor of
-// each request.
+// client is a client of the API of this process. It acts as the visitor of each request.
 type client struct{ *operators.Client }
 
 func newClient(api API) client {
 	c, err := operators.New(operators.Config{URL: "http://inside", Tries: 1, Transport: inProcess{api}})
-	if err != nil { // that URL is one
+	if err != nil { // the URL is valid
 		panic(err)
 	}
 	return client{c}
 }
 
-// get reads a resource without a type of its own, or a path that a visitor wrote.
+// get reads a resource that has no method in the client, or a path that a visitor entered.
 func (c client) get(r *http.Request, path string, query url.Values, answer any) error {
 	return c.Do(r.Context(), operators.Request{Method: http.MethodGet, Path: path, Query: query}, answer)
 }
@@ -33,8 +32,8 @@ func (c client) post(ctx context.Context, path string, body any) error {
 	return c.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }
 
-// command is a form that sends an action about one entry of a list, with the
-// reason if it has one, and leads back to the page of that entry.
+// command returns a change that sends an action on one entry of a list, with the reason if the form has
+// one. It leads back to the page of the entry.
 func (c client) command(list, action, said string) change {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
@@ -46,7 +45,7 @@ func (c client) command(list, action, said string) change {
 	}
 }
 
-// filtersOf takes the filters of those names out of a query; none is empty.
+// filtersOf returns the parameters of query with these names that are not empty.
 func filtersOf(query url.Values, names ...string) url.Values {
 	filters := url.Values{}
 	for _, name := range names {
@@ -57,11 +56,11 @@ func filtersOf(query url.Values, names ...string) url.Values {
 	return filters
 }
 
-// pager knows the part of a list that a visitor looks at.
+// pager identifies the part of a list that a visitor views.
 type pager struct {
 	path    string
 	filters url.Values
-	token   string // of the API; empty: the first part
+	token   string // page token of the API; empty means the first part
 }
 
 func pagerOf(r *http.Request, filters url.Values) pager {
@@ -70,7 +69,7 @@ func pagerOf(r *http.Request, filters url.Values) pager {
 
 func (p pager) first() bool { return p.token == "" }
 
-// query asks the API for that part.
+// query returns the query of the API for this part.
 func (p pager) query(size int) url.Values {
 	query := url.Values{"page_size": {strconv.Itoa(size)}}
 	for name := range p.filters {
@@ -82,7 +81,7 @@ func (p pager) query(size int) url.Values {
 	return query
 }
 
-// next is the address of the part with that token; empty: there is none.
+// next returns the address of the part with this token. It is empty if token is empty.
 func (p pager) next(token string) string {
 	if token == "" {
 		return ""
@@ -94,16 +93,16 @@ func (p pager) next(token string) string {
 	return p.path + "?" + query.Encode()
 }
 
-// inProcess takes requests to the API without a network.
+// inProcess sends requests to the API without a network.
 type inProcess struct{ api API }
 
-// RoundTrip answers a request as the visitor of its context.
+// RoundTrip answers a request. It acts as the visitor in the request's context.
 func (i inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	in := *r
 	if in.Body == nil {
 		in.Body = http.NoBody
 	} else if in.ContentLength == 0 {
-		in.ContentLength = -1 // not known
+		in.ContentLength = -1 // unknown
 	}
 	out := &recorded{header: http.Header{}, status: http.StatusOK}
 	i.api.Inside(visitorOf(r.Context()), out, &in)
@@ -117,11 +116,11 @@ type recorded struct {
 	body   bytes.Buffer
 }
 
-// Header of the answer.
+// Header returns the header of the answer.
 func (r *recorded) Header() http.Header { return r.header }
 
-// WriteHeader keeps the status.
+// WriteHeader records the status.
 func (r *recorded) WriteHeader(status int) { r.status = status }
 
-// Write keeps the body.
+// Write records the body.
 func (r *recorded) Write(b []byte) (int, error) { return r.body.Write(b) }

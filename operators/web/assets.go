@@ -15,8 +15,8 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// assetTags are the ETags of the assets, by path. They are weak: an asset goes packed to
-// whoever takes it so.
+// assetTags returns the ETags of the assets by path. They are weak, because an asset is sent compressed
+// to clients that accept it.
 func assetTags() map[string]string {
 	tags := map[string]string{}
 	err := fs.WalkDir(assets, "assets", func(path string, entry fs.DirEntry, err error) error {
@@ -28,12 +28,12 @@ func assetTags() map[string]string {
 		return err
 	})
 	if err != nil {
-		panic(err) // they are part of the program
+		panic(err) // the assets are embedded in the program
 	}
 	return tags
 }
 
-// serveAssets answers a browser that has the newest version of an asset with nothing more than that.
+// serveAssets serves the assets. It answers 304 to a browser that has the current version of an asset.
 func serveAssets() http.HandlerFunc {
 	tags := assetTags()
 	return packed(func(rw http.ResponseWriter, r *http.Request) {
@@ -45,8 +45,8 @@ func serveAssets() http.HandlerFunc {
 	})
 }
 
-// packed compresses what is short enough to be sent at once: pages and assets. Streams
-// and exports are sent as they come.
+// packed compresses answers that are short enough to be sent at once: pages and assets. It is not for
+// streams and exports, which are sent while they are produced.
 func packed(next http.HandlerFunc) http.HandlerFunc {
 	wrap, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// fetch asks for a path with a header, and unpacks the answer.
+// fetch requests a path with one header, and decompresses the answer.
 func (b *bench) fetch(path, name, value string) (status int, header http.Header, text string) {
 	b.Helper()
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, nil)
@@ -16,7 +16,7 @@ func (b *bench) fetch(path, name, value string) (status int, header http.Header,
 		b.Fatal(err)
 	}
 	r.Header.Set(name, value)
-	response, err := http.DefaultTransport.RoundTrip(r) // a client unpacks
+	response, err := http.DefaultTransport.RoundTrip(r) // an http.Client would decompress the answer
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -34,7 +34,8 @@ func (b *bench) fetch(path, name, value string) (status int, header http.Header,
 	return response.StatusCode, response.Header, string(read)
 }
 
-// A browser that has an asset is told that it is the newest; one that has not gets it packed.
+// TestAssetsAreSentOnce checks that a browser with the current version of an asset gets 304, and any
+// other browser gets the asset compressed.
 func TestAssetsAreSentOnce(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

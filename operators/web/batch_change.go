@@ -12,7 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// typedAbove is how many tasks may be cancelled without their number being typed.
+// typedAbove is the number of pending tasks above which an operator has to type the number to cancel
+// the batch.
 const typedAbove = 1000
 
 func (b *batchPages) cancelling(r *http.Request) (page, error) {
@@ -22,8 +23,8 @@ func (b *batchPages) cancelling(r *http.Request) (page, error) {
 	}}, err
 }
 
-// cancel asks for the number of the tasks that wait, if they are many: the one that the
-// page said, and no fewer than wait now.
+// cancel cancels a batch. If many tasks wait, the operator must type the number that the page showed,
+// and that number must not be lower than the number of tasks that wait now.
 func (b *batchPages) cancel(r *http.Request) (next, said string, err error) {
 	one, err := b.read(r)
 	if err != nil {
@@ -57,7 +58,7 @@ func (b *batchPages) editing(r *http.Request) (page, error) {
 	}}, err
 }
 
-// changeable are the inputs for what a batch can be changed in.
+// changeable returns the form inputs for the fields of a batch that can be changed.
 func changeable(b operators.Batch) url.Values {
 	return url.Values{
 		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "attempts": {strconv.Itoa(b.MaxAttempts)},
@@ -65,7 +66,7 @@ func changeable(b operators.Batch) url.Values {
 	}
 }
 
-// edit sends what differs from the batch.
+// edit sends only the fields that differ from the batch.
 func (b *batchPages) edit(r *http.Request) (next, said string, err error) {
 	one, err := b.read(r)
 	if err != nil {
@@ -106,8 +107,9 @@ func (b *batchPages) edit(r *http.Request) (next, said string, err error) {
 	return "/batches/" + url.PathEscape(r.PathValue("id")), "batch-changed", err
 }
 
-// shownAs is what an input of a form was filled with: what differs from it was entered, whatever
-// others have changed meanwhile.
+// shownAs returns the text with which an input of a form was filled. If the input differs from this
+// text, the operator changed it, even if another operator has changed the batch since the form was
+// shown.
 func shownAs(form url.Values, input, otherwise string) string {
 	if !form.Has("was." + input) {
 		return otherwise
@@ -115,15 +117,15 @@ func shownAs(form url.Values, input, otherwise string) string {
 	return strings.ReplaceAll(form.Get("was."+input), "\r\n", "\n")
 }
 
-// rowsText tells rows apart.
+// rowsText returns a text of the filled rows that differs if the rows differ.
 func rowsText(rows []policyRow) string { return fmt.Sprintf("%q", filledRows(rows)) }
 
-// filledRows are those in which something was entered.
+// filledRows returns the rows in which something was entered.
 func filledRows(rows []policyRow) []policyRow {
 	return slices.DeleteFunc(slices.Clone(rows), func(r policyRow) bool { return r.Name+r.Per+r.Rate == "" })
 }
 
-// dateInput is a time as browsers want it; empty: none.
+// dateInput returns a time in the format of a browser's input. It is empty if at is nil.
 func dateInput(at *operators.Time) string {
 	if at == nil {
 		return ""
@@ -131,7 +133,7 @@ func dateInput(at *operators.Time) string {
 	return at.UTC().Format("2006-01-02T15:04:05")
 }
 
-// laneInput is empty for the default.
+// laneInput returns the lane of a batch. It is empty for the default lane.
 func laneInput(lane string) string {
 	if lane == "normal" {
 		return ""
@@ -139,7 +141,7 @@ func laneInput(lane string) string {
 	return lane
 }
 
-// durationInput is a duration to be edited; empty: the default.
+// durationInput returns a duration for an input. It is empty for 0, which means the default.
 func durationInput(ms int64) string {
 	if ms == 0 {
 		return ""

@@ -16,10 +16,10 @@ const (
 	sameAll    = "all"
 	sameFailed = "failed"
 
-	clonePage = 1000 // tasks that are read at once
+	clonePage = 1000 // tasks that are read in one request
 )
 
-// cloned are the inputs for a batch like another one: its work and its settings, but for
+// cloned returns the form inputs for a new batch with the work and the settings of b. It leaves out
 // times that have passed.
 func cloned(b operators.Batch, now time.Time) url.Values {
 	f := url.Values{
@@ -31,7 +31,7 @@ func cloned(b operators.Batch, now time.Time) url.Values {
 		row.enter(f)
 	}
 	if b.RetryBackoffMS == 0 {
-		f.Set("backoff", "0s") // nothing is the default
+		f.Set("backoff", "0s") // an empty input would mean the default
 	}
 	if len(b.RetryOn) == 1 {
 		f.Set("retry_on", b.RetryOn[0])
@@ -54,7 +54,7 @@ func cloned(b operators.Batch, now time.Time) url.Values {
 	return f
 }
 
-// source is the batch that the form is cloned from; nil: none.
+// source returns the batch that the form is cloned from. It returns nil if from is empty.
 func (b *batchForms) source(r *http.Request, from string) (*operators.Batch, error) {
 	if from == "" {
 		return nil, nil //nolint:nilnil // there is none, and nothing went wrong
@@ -67,14 +67,14 @@ func (b *batchForms) source(r *http.Request, from string) (*operators.Batch, err
 	return &batch, err
 }
 
-// sameDevices are the tasks of another batch, as lines for a new one: those of all its
-// devices, or of those that failed. They are read page by page, as the lines are sent.
+// sameDevices reads the tasks of another batch as lines of NDJSON for a new batch: the tasks of all its
+// devices, or of the devices that failed. It reads the tasks page by page, while the lines are sent.
 type sameDevices struct {
 	api    client
 	r      *http.Request
 	from   operators.Batch
 	now    time.Time
-	states []string // left to read; empty text: all
+	states []string // states left to read; an empty string means all states
 	token  string
 	lines  bytes.Buffer
 }
@@ -87,7 +87,7 @@ func (b *batchForms) sameAs(r *http.Request, from operators.Batch, same string) 
 	return io.NopCloser(&sameDevices{api: b.api, r: r, from: from, states: states, now: b.now()}), nil
 }
 
-// Read gives the next lines.
+// Read returns the next lines.
 func (s *sameDevices) Read(to []byte) (int, error) {
 	for s.lines.Len() == 0 {
 		if len(s.states) == 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// batchForms create batches.
+// batchForms are the forms that create batches.
 type batchForms struct {
 	*frame
 
@@ -28,35 +28,35 @@ func (b *batchForms) route(to *site) {
 	to.pages.HandleFunc("POST /new-batch", b.create)
 }
 
-// batchForm is the input as it was entered, and the result of counting its tasks.
+// batchForm is the entered input, and the result of counting its tasks.
 type batchForm struct {
 	url.Values
 
-	Pools    []operators.PoolState // to choose from; some
+	Pools    []operators.PoolState // pools to choose from; not all if there are many
 	Operator bool
-	Source   *operators.Batch // that it is cloned from; nil: none
-	Counted  *int64           // tasks that it would create
-	Skipped  int64            // of those that were entered
+	Source   *operators.Batch // batch that the form is cloned from, or nil
+	Counted  *int64           // number of tasks that the batch would have; nil if they were not counted
+	Skipped  int64            // number of entered tasks that would be skipped
 	Problem  string
 }
 
-// trimmed is an input without the spaces around it.
+// trimmed returns an input without surrounding white space.
 func (f *batchForm) trimmed(name string) string { return strings.TrimSpace(f.Get(name)) }
 
-// Timed says that the form limits when tasks may start.
+// Timed reports whether the form limits when tasks may start.
 func (f *batchForm) Timed() bool {
 	return f.Get("not_before")+f.Get("not_after")+f.Get("max_wait")+f.trimmed("windows") != "" || f.Get("finish_inside") == ""
 }
 
-// Tuned says that a field differs from its default.
+// Tuned reports whether a field differs from its default.
 func (f *batchForm) Tuned() bool {
 	return f.Get("on_lost")+f.Get("lane")+f.Get("lease")+f.Get("max_run")+f.Get("retry_on") != "" || f.Get("backoff") != "" && f.Get("backoff") != "10s" || f.Get("attempts") != "3" || f.Get("weight") != "1" || f.Get("priority") != "0"
 }
 
-// Rows are the policies that were entered, and empty rows.
+// Rows returns the entered policies, followed by empty rows.
 func (f *batchForm) Rows() []policyRow { return withEmpty(filledRows(enteredRows(f.Values))) }
 
-// Slowed says that the batch has limits of its own, or pauses itself.
+// Slowed reports whether the batch has its own limits or an abort rule.
 func (f *batchForm) Slowed() bool {
 	return f.Get("abort_failure")+f.Get("abort_min") != "" || len(filledRows(enteredRows(f.Values))) > 0
 }
@@ -76,7 +76,7 @@ func (b *batchForms) empty(r *http.Request) (page, error) {
 	return b.page(r, f)
 }
 
-// page adds the parts of the form that are not entered.
+// page returns the page of the form. It adds the data that is not entered.
 func (b *batchForms) page(r *http.Request, f *batchForm) (page, error) {
 	f.Operator = b.may(r, "operator")
 	var list operators.PoolList
@@ -85,7 +85,7 @@ func (b *batchForms) page(r *http.Request, f *batchForm) (page, error) {
 	return page{title: "New batch", section: "batches", template: "batch-new", data: f}, err
 }
 
-// create counts or creates. A refused form comes back as it was entered.
+// create counts the tasks or creates the batch. It shows a refused form again with its input.
 func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
 	f := &batchForm{}
 	made, err := b.submit(r, f)
@@ -135,8 +135,8 @@ func (b *batchForms) submit(r *http.Request, f *batchForm) (made operators.Batch
 	return made, err
 }
 
-// read takes the input. The text of a file goes where its text can also
-// be pasted: a browser does not send a file again that was refused.
+// read parses the input. It stores the text of an uploaded file in the field "tasks", into which text
+// can also be pasted, because a browser does not send the file again after the form was refused.
 func (f *batchForm) read(r *http.Request) error {
 	if err := r.ParseMultipartForm(maxForm); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
@@ -160,12 +160,12 @@ func (f *batchForm) read(r *http.Request) error {
 	if f.trimmed("tasks") != "" && f.Get("tasks_of") == "" {
 		return badForm("Tasks: a file or text, not both.")
 	}
-	f.Set("tasks", string(text)) // in place of that of a file that was refused
+	f.Set("tasks", string(text)) // replaces the text of the file of an earlier, refused form
 	f.Set("tasks_of", header.Filename)
 	return nil
 }
 
-// request is the form as a request of the API.
+// request returns the request of the API for the form.
 func (f *batchForm) request() (operators.Request, error) {
 	body, err := f.body()
 	if err != nil {
@@ -200,7 +200,7 @@ func (f *batchForm) request() (operators.Request, error) {
 	return request, operators.InQuery(body, request.Query)
 }
 
-// choose adds the devices by name or by tags.
+// choose adds the devices, listed by id or selected by tags.
 func (f *batchForm) choose(body map[string]any) error {
 	if list := strings.FieldsFunc(f.Get("devices"), func(c rune) bool { return strings.ContainsRune(" \t\r\n,;", c) }); len(list) > 0 {
 		body["devices"] = list
@@ -219,7 +219,7 @@ func (f *batchForm) choose(body map[string]any) error {
 	return nil
 }
 
-// body has the fields of the batch that were filled in.
+// body returns the fields of the batch that were filled in.
 func (f *batchForm) body() (map[string]any, error) {
 	body := map[string]any{"pool": f.trimmed("pool")}
 	for name := range filtersOf(f.Values, "name", "kind", "on_lost", "lane", "duplicates") {
@@ -300,7 +300,7 @@ func inMS(text string) (any, error) {
 	return d.Milliseconds(), nil
 }
 
-// utc reads what browsers send of a date and time, or a time with its zone.
+// utc reads a date and time in the format of browsers, or a time with its zone.
 func utc(text string) (any, error) {
 	t, err := inUTC(text)
 	return t.Format(time.RFC3339), err
@@ -322,7 +322,7 @@ func object(text string) (any, error) {
 	return json.RawMessage(text), nil
 }
 
-// openings reads a window from each line.
+// openings reads one window from each line.
 func openings(text string) (any, error) {
 	var list []operators.Window
 	for line := range strings.Lines(text) {

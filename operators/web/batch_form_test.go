@@ -25,7 +25,7 @@ func (b *bench) submit(form map[string]string, file string) (status int, text, n
 			b.Fatal(err)
 		}
 	}
-	part, err := to.CreateFormFile("file", "tasks") // a browser sends an empty one, too
+	part, err := to.CreateFormFile("file", "tasks") // a browser also sends an empty file
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func (b *bench) submit(form map[string]string, file string) (status int, text, n
 	return response.StatusCode, string(body), response.Header.Get("Location")
 }
 
-// full fills in everything but the devices.
+// full returns a form in which everything except the devices is filled in.
 func full() map[string]string {
 	return map[string]string{
 		"name": "nightly", "pool": "p", "kind": "speedtest", "payload": `{"server":"st1","streams":1}`, "finish_inside": "true",
@@ -60,7 +60,8 @@ func full() map[string]string {
 	}
 }
 
-// All that can be entered reaches the batch, in each of the forms of its tasks.
+// TestBatchFormSaysAll checks that every input of the form reaches the batch, in each format of its
+// tasks.
 func TestBatchFormSaysAll(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -135,15 +136,15 @@ func (b *bench) checkFull(name, id string) {
 	}
 }
 
-// refusal is what a page says is wrong.
+// refusal returns the text of the error on a page.
 func refusal(text string) string {
 	_, after, _ := strings.Cut(text, `class="problem" role="alert">`)
 	problem, _, _ := strings.Cut(after, "</p>")
 	return html.UnescapeString(problem)
 }
 
-// A refused form says why, and keeps all that was entered, also the content of a
-// file.
+// TestBatchFormKeepsWhatWasEntered checks that a refused form shows the reason and keeps all input,
+// including the content of a file.
 func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -198,7 +199,8 @@ func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 	}
 }
 
-// A file that was refused stays as text, and a corrected one takes its place.
+// TestACorrectedFileReplacesTheRefusedOne checks that a refused file stays in the form as text, and
+// that a corrected file replaces it.
 func TestACorrectedFileReplacesTheRefusedOne(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -215,7 +217,7 @@ func TestACorrectedFileReplacesTheRefusedOne(t *testing.T) {
 	}
 }
 
-// A count creates nothing, and says what would be left out.
+// TestBatchFormCounts checks that a count creates nothing, and shows what would be skipped.
 func TestBatchFormCounts(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -234,7 +236,8 @@ func TestBatchFormCounts(t *testing.T) {
 	}
 }
 
-// In a browser: what is folded away opens when it says something.
+// TestBatchFormInABrowser checks in a browser that a collapsed part of the form is open if one of its
+// inputs is filled in.
 func TestBatchFormInABrowser(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -11,7 +11,7 @@ import (
 
 const batchesShown = 30
 
-// batchPages show batches.
+// batchPages show and change batches.
 type batchPages struct {
 	*frame
 
@@ -34,17 +34,18 @@ func (b *batchPages) route(to *site) {
 	to.pages.HandleFunc("GET /batches/{id}/results.csv", b.csv)
 }
 
-// batch is a batch as pages show it.
+// batch adds the values that pages show to a batch.
 type batch struct{ operators.Batch }
 
-// part is one state of a batch in its progress, out of 100.
+// part is the share of one state in the progress bar of a batch. X and Width are in percent.
 type part struct {
 	State    string
 	Count    int64
 	X, Width float64
 }
 
-// Parts are the states that a batch has tasks in, those that ended first.
+// Parts returns the states in which the batch has tasks. The states in which tasks have ended come
+// first.
 func (b batch) Parts() []part {
 	var list []part
 	x := 0.0
@@ -60,10 +61,11 @@ func (b batch) Parts() []part {
 	return list
 }
 
-// Open says that tasks of the batch may still run.
+// Open reports whether tasks of the batch may still run.
 func (b batch) Open() bool { return b.Ended() < b.Total }
 
-// endedIn counts the tasks that ended in a state; empty: in any.
+// endedIn returns the number of tasks that ended in a state. If state is empty, it counts all ended
+// tasks.
 func (b batch) endedIn(state string) int64 {
 	if state == "" {
 		return b.Ended()
@@ -71,7 +73,7 @@ func (b batch) endedIn(state string) int64 {
 	return b.Counts[state]
 }
 
-// Label is what people call the batch.
+// Label returns the name of the batch, or "batch" and its id if it has no name.
 func (b batch) Label() string {
 	if b.Name != "" {
 		return b.Name
@@ -79,7 +81,7 @@ func (b batch) Label() string {
 	return "batch " + strconv.FormatInt(b.ID, 10)
 }
 
-// RateText is how many tasks end in a minute.
+// RateText returns how many tasks end per minute.
 func (b batch) RateText() string {
 	if b.RatePerMinute == nil {
 		return "–"
@@ -118,7 +120,7 @@ func (b *batchPages) show(r *http.Request, waiting waits) (page, error) {
 		return page{}, err
 	}
 	if one.Counts[operators.Pending] == 0 {
-		waiting = waits{} // the sample is older
+		waiting = waits{} // the sample is older than the batch as read here
 	}
 	waiting.Remedies = b.remedies(r)
 	policies, err := json.Marshal(one.Limits)

@@ -18,19 +18,18 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// tab is a page of a browser that complains about nothing: whatever is on its
-// console in the end fails the test, and so does a dialog.
+// tab is a page of a browser. Any message on its console, and any dialog, fails the test at its end.
 type tab struct {
 	*testing.T
 	ctx context.Context //nolint:containedctx // chromedp's handle of the tab
 
 	mu         sync.Mutex
 	complaints []string
-	forgiven   []string // parts of those that are expected
+	forgiven   []string // parts of the messages that are expected
 }
 
-// chromium is the browser of all tests of this package: each has tabs in a context of
-// its own there, with its own cookies. The zero value is ready.
+// chromium is the browser of all tests of this package. Each test has its tabs in a separate context
+// with separate cookies. The zero value is ready to use.
 type chromium struct {
 	once sync.Once
 	ctx  context.Context //nolint:containedctx // chromedp's handle of the browser
@@ -46,7 +45,7 @@ func (c *chromium) start(t *testing.T) context.Context {
 		allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
 		ctx, done := chromedp.NewContext(allocated)
 		c.ctx, c.end = ctx, func() { done(); end() }
-		c.err = chromedp.Do(ctx, chromedp.Navigate("about:blank")) // it lives as long as its first tab
+		c.err = chromedp.Do(ctx, chromedp.Navigate("about:blank")) // the browser lives as long as its first tab
 	})
 	if c.err != nil {
 		t.Fatal(c.err)
@@ -60,7 +59,7 @@ func (c *chromium) Close() {
 	}
 }
 
-// browse opens a tab that shares nothing with those of other tests.
+// browse opens a tab that shares nothing with the tabs of other tests.
 func browse(t *testing.T) *tab {
 	t.Helper()
 	ctx, done := chromedp.NewContext(browser.start(t), chromedp.WithNewBrowserContext())
@@ -68,7 +67,7 @@ func browse(t *testing.T) *tab {
 	return newTab(t, ctx)
 }
 
-// another tab, with the same cookies.
+// another opens another tab with the same cookies.
 func (b *tab) another() *tab {
 	ctx, done := chromedp.NewContext(b.ctx)
 	b.Cleanup(done)
@@ -88,7 +87,7 @@ func newTab(t *testing.T, ctx context.Context) *tab {
 				return
 			}
 			if strings.HasPrefix(m.Text, "Autofocus processing was blocked") {
-				continue // the test was quicker than the page
+				continue // the test ended before the page was complete
 			}
 			b.complain(string(m.Type) + ": " + m.Text + " " + m.URL)
 		}
@@ -121,8 +120,8 @@ func (b *tab) complain(about string) {
 	b.complaints = append(b.complaints, about)
 }
 
-// forgive says what is expected to be on the console: the browser may tell of it
-// before the test says so, or after.
+// forgive names a part of an expected console message. The browser may write the message before or
+// after the call.
 func (b *tab) forgive(part string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,7 +134,8 @@ func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	defer cancel()
 	for _, action := range actions {
 		err := chromedp.Do(ctx, action)
-		// A page may replace what was just found: nothing is done to it yet then.
+		// A page may replace an element that was just found. In this case nothing has been done to the
+		// element yet.
 		for err != nil && strings.Contains(err.Error(), "Could not find node") {
 			err = chromedp.Do(ctx, action)
 		}
@@ -150,7 +150,7 @@ func (b *tab) open(url string) {
 	b.do(chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("main")))
 }
 
-// ask evaluates an expression of the page.
+// ask evaluates a JavaScript expression in the page.
 func ask[T any](b *tab, expression string) T {
 	b.Helper()
 	value, err := evaluate[T](b, expression)
@@ -171,8 +171,8 @@ func (b *tab) text(selector string) string {
 	return ask[string](b, fmt.Sprintf("(document.querySelector(%q) || {textContent: ''}).textContent", selector))
 }
 
-// until waits until an expression is true in the page. While the browser goes
-// from one page to the next there is none to ask.
+// until waits until an expression is true in the page. While the browser loads the next page, there is
+// no page to evaluate it in, so until tries again.
 func (b *tab) until(expression string) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
@@ -193,27 +193,27 @@ func (b *tab) until(expression string) {
 	}
 }
 
-// click clicks what the selector finds, as a person would.
+// click clicks the element that the selector finds, as a person would.
 func (b *tab) click(selector string) {
 	b.Helper()
 	b.do(chromedp.Click(chromedp.CSS(selector)))
 }
 
-// look is how a page is shown.
+// look is a way to show a page: colour scheme and size.
 type look struct {
 	name, scheme  string
 	width, height int64
-	forced        string // "active": with the colours of the system
+	forced        string // "active" means the colours of the system
 }
 
-// shoot shows the page wide and narrow, and it fits. It keeps pictures of that, light and
-// dark, in the folder WEB_SHOTS: a picture takes the time of ten pages.
+// shoot shows the page wide and narrow, and checks that it fits. If the folder WEB_SHOTS is set, shoot
+// stores pictures there, light and dark. A picture takes as long as ten pages.
 func (b *tab) shoot(name string) {
 	b.Helper()
 	for _, look := range []look{{"light", "light", 1440, 1000, ""}, {"dark", "dark", 1440, 1000, ""}, {"narrow", "light", 390, 860, ""}, {"narrow-dark", "dark", 390, 860, ""}} {
 		dir := os.Getenv("WEB_SHOTS")
 		if dir == "" && look.scheme == "dark" {
-			continue // as wide as the light one
+			continue // it is as wide as the light page
 		}
 		b.look(look)
 		if wide := ask[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
@@ -225,7 +225,7 @@ func (b *tab) shoot(name string) {
 	}
 }
 
-// look shows the page so.
+// look shows the page in this way.
 func (b *tab) look(l look) {
 	b.Helper()
 	b.do(chromedp.EmulateViewport(l.width, l.height))
@@ -237,7 +237,7 @@ func (b *tab) look(l look) {
 	}
 }
 
-// keep writes a picture of the page to a file.
+// keep stores a picture of the page in a file.
 func (b *tab) keep(file string) {
 	b.Helper()
 	image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())

@@ -10,11 +10,11 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// onTop tells the task of the row that is first in the list of events.
+// onTop evaluates to the id of the first row in the list of events.
 const onTop = `document.querySelector("#activity tbody tr").id`
 
-// Rows that somebody points at stay where they are: what is new is counted, and shown
-// when it is asked for.
+// TestARowUnderTheCursorStays checks that rows under the pointer stay in their place. New rows are
+// counted, and shown when the user asks for them.
 func TestARowUnderTheCursorStays(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -34,11 +34,12 @@ func TestARowUnderTheCursorStays(t *testing.T) {
 	}
 	tab.click("#more")
 	tab.until(`document.querySelectorAll("#activity tbody tr").length === 5 && document.getElementById("more").hidden && ` + onTop + ` !== "` + first + `"`)
-	b.grant("d-6") // nobody points at the list now
+	b.grant("d-6") // the pointer is not over the list now
 	tab.until(`document.querySelectorAll("#activity tbody tr").length === 6`)
 }
 
-// Updates can be paused. Those that came meanwhile are shown afterwards.
+// TestUpdatesArePaused checks that updates can be paused, and that the updates of the pause are shown
+// afterwards.
 func TestUpdatesArePaused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -61,7 +62,8 @@ func TestUpdatesArePaused(t *testing.T) {
 	tab.until(`document.querySelectorAll(".grid .cell.fresh").length === 2 && document.getElementById("pulse").textContent === "live"`)
 }
 
-// A server that says nothing more is noticed within five seconds, although the connection stands.
+// TestASilentServerIsNoticed checks that a page notices within five seconds that the server sends
+// nothing, although the connection is open.
 func TestASilentServerIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -82,7 +84,8 @@ func TestASilentServerIsNoticed(t *testing.T) {
 	tab.until(`document.getElementById("stale").hidden`)
 }
 
-// Nothing on a page moves by itself while slots are granted and given back.
+// TestNothingShiftsWhileSlotsChange checks that no element of a page moves while slots are granted and
+// released.
 func TestNothingShiftsWhileSlotsChange(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -6,38 +6,37 @@ import (
 	"time"
 )
 
-// shortest is the least that a chart spans: a pool that was just made has seen
-// little.
+// shortest is the shortest time that a chart spans. A new pool has little history.
 const shortest = 2 * time.Minute
 
-// chart is how full a pool was lately, as an SVG of Width x Height draws it.
+// chart shows how full a pool was recently. It is drawn as an SVG of Width x Height.
 type chart struct {
 	curve
 	columns
 
 	Width, Height int
-	Span          time.Duration // from the left edge to the right one
-	Label         string        // in words
+	Span          time.Duration // time from the left edge to the right edge
+	Label         string        // description of the chart in words
 }
 
-// curve is the slots held.
+// curve is the number of held slots over time.
 type curve struct {
 	Area, Line string
-	Band       string // between the least and the most of each step; empty: a point has only one value
-	Limit      string // the capacity
+	Band       string // area between the lowest and the highest value of each step; empty if each point has only one value
+	Limit      string // line of the capacity
 	Top        int    // value at the upper edge
 }
 
-// columns are bars of counts: grants below, reaps on top, and denied reports in a row of
-// their own.
+// columns are bars of counts: grants at the bottom, reaps on top of them, and denied reports in a
+// separate row.
 type columns struct {
 	Grants, Reaps []bar
 	Denied        []bar
 	BarWidth      float64
-	Every         string // the time that one bar stands for
+	Every         string // the time that one bar covers, in words
 	MaxBar        int
 	MaxDenied     int
-	Counting      *time.Time // since when denials are known; nil: as long as the rest
+	Counting      *time.Time // time since which denials were counted; nil if they were counted over the whole chart
 }
 
 type bar struct {
@@ -45,7 +44,7 @@ type bar struct {
 	Title        string
 }
 
-// chartOf draws points of the last hour. The right edge is the last of them.
+// chartOf draws the points of the last hour. The right edge is the time of the last point.
 func chartOf(points []point, width, height int) chart {
 	span := shortest
 	if n := len(points); n > 0 {
@@ -54,7 +53,7 @@ func chartOf(points []point, width, height int) chart {
 	return chartWithin(points, width, height, span)
 }
 
-// chartWithin draws points over a time.
+// chartWithin draws points over the given span.
 func chartWithin(points []point, width, height int, span time.Duration) chart {
 	c := chart{Width: width, Height: height, Span: span, Label: "no history yet"}
 	if len(points) == 0 {
@@ -72,8 +71,8 @@ func chartWithin(points []point, width, height int, span time.Duration) chart {
 	return c
 }
 
-// draw makes the paths. Of many points in one column the lowest and the highest
-// are drawn, and the capacity only where it changes.
+// draw makes the paths. If a column has many points, it draws the lowest and the highest. It draws the
+// capacity only where it changes.
 func (c *chart) draw(points []point) {
 	last := points[len(points)-1]
 	y := c.y
@@ -94,8 +93,8 @@ func (c *chart) draw(points []point) {
 	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, c.Width, c.Height, c.x(last, points[0]), c.Height)
 }
 
-// thinned keeps about so many points: the first, the last, and the lowest and
-// highest of each stretch between, in their order.
+// thinned reduces the points to about as many as `about`: the first, the last, and the lowest and
+// highest of each section between them, in their order.
 func thinned(points []point, about int) []point {
 	each := 2 * len(points) / max(about, 1)
 	if each <= 2 {
@@ -120,14 +119,14 @@ func thinned(points []point, about int) []point {
 	return append(kept, points[len(points)-1])
 }
 
-// y leaves some room above.
+// y returns the y coordinate of n slots. It leaves some room at the top.
 func (c *chart) y(n uint16) float64 { return float64(c.Height) * (1 - 0.92*float64(n)/float64(c.Top)) }
 
 func (c *chart) x(last, p point) float64 {
 	return float64(c.Width) * (1 - float64(last.at-p.at)/float64(c.Span.Milliseconds()))
 }
 
-// bars draws the counts. Where much time is shown, a bar stands for a minute.
+// bars draws the counts. If the chart spans more than longBars, a bar covers a minute.
 func (c *chart) bars(points []point, counting time.Time) {
 	if len(points) == 0 {
 		return
@@ -143,7 +142,7 @@ func (c *chart) bars(points []point, counting time.Time) {
 	c.barsOf(summed(points, every), points[len(points)-1], every, c.Every)
 }
 
-// barsOf draws counts, each up to its point.
+// barsOf draws a bar for each sum. A bar ends at the point of its sum.
 func (c *chart) barsOf(sums []sum, last point, every time.Duration, name string) {
 	c.Every = name
 	c.BarWidth = max(0.8*float64(c.Width)*float64(every)/float64(c.Span), 1.6)
@@ -167,18 +166,18 @@ func (c *chart) barsOf(sums []sum, last point, every time.Duration, name string)
 	}
 }
 
-// longBars is how much time is shown in bars of pointEvery.
+// longBars is the longest span of a chart whose bars cover pointEvery each.
 const longBars = 10 * time.Minute
 
-// sum holds the counts up to a point, since the point of the sum before.
+// sum holds the counts after the point of the previous sum, up to its own point.
 type sum struct {
 	happened
 
 	point point
 }
 
-// summed adds up counts in spans of the clock, so that a bar that is
-// past stays what it is.
+// summed adds up the counts per interval of the clock, so that the bar of a past interval does not
+// change. If every is pointEvery, each point has its own sum.
 func summed(points []point, every time.Duration) []sum {
 	var sums []sum
 	span := int64(-1)

@@ -9,7 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// An hour is a short path with all its peaks, and bars of a minute.
+// TestChartOfAnHour checks that the path of an hour is short but keeps all peaks, and that a bar covers
+// a minute.
 func TestChartOfAnHour(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -44,8 +45,8 @@ func TestChartOfAnHour(t *testing.T) {
 	}
 }
 
-// The recalled hour begins with the pool, ends before the first observed sample,
-// and shows the capacity at the time.
+// TestRecalledHour checks that a recalled hour begins with the creation of the pool, ends before the
+// first observed point, and shows the capacity at each time.
 func TestRecalledHour(t *testing.T) {
 	t.Parallel()
 	h := newHistory()

@@ -12,18 +12,18 @@ import (
 const (
 	devicesShown = 50
 	recentShown  = 100
-	silentFor    = 3 // periods
+	silentFor    = 3 // report periods
 
-	// devicesFollow is how often it is looked when devices were seen last.
+	// devicesFollow is the interval at which the page reads again when devices were last seen.
 	devicesFollow = 10 * time.Second
 )
 
-// devicePages show devices.
+// devicePages show, block and unblock devices.
 type devicePages struct {
 	*frame
 
 	api    client
-	period time.Duration // in which devices report
+	period time.Duration // report period of devices
 }
 
 func (d *devicePages) route(to *site) {
@@ -34,7 +34,7 @@ func (d *devicePages) route(to *site) {
 	to.act("/devices/{id}/unblock", "operator", d.api.command("devices", "unblock", "unblocked"))
 }
 
-// list shows devices by id, those seen last, or those that are silent.
+// list returns the page of devices: devices by id, recently seen devices, or silent devices.
 func (d *devicePages) list(r *http.Request) (page, error) {
 	filters := filtersOf(r.URL.Query(), "prefix", "part", "tag", "blocked")
 	pager := pagerOf(r, filters)
@@ -57,7 +57,7 @@ func (d *devicePages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// show shows one device and all that happened to it, in one line of time.
+// show returns the page of one device, with all its events in one time line.
 func (d *devicePages) show(r *http.Request) (page, error) {
 	id := r.PathValue("id")
 	device, err := d.api.Devices.Get(r.Context(), id)
@@ -92,19 +92,20 @@ func (d *devicePages) show(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// held is what a device that runs a task holds: one slot, at most; nil: none.
+// held returns the slot that a device holds for its running task, or nil if it holds none. A device
+// holds at most one slot.
 func (d *devicePages) held(r *http.Request, running []operators.Task) (*heldSlot, error) {
 	if len(running) == 0 {
 		return nil, nil //nolint:nilnil // it holds none
 	}
 	task, err := d.api.Tasks.Get(r.Context(), running[0].ID)
-	if err != nil || task.Grant == nil { // it has ended just now
+	if err != nil || task.Grant == nil { // the task has just ended
 		return nil, err
 	}
 	return &heldSlot{*task.Grant, task.ID}, nil
 }
 
-// heldSlot is the slot that a device is in.
+// heldSlot is the slot that a device holds, with its task.
 type heldSlot struct {
 	operators.Grant
 
@@ -118,5 +119,5 @@ func (d *devicePages) blocking(r *http.Request) (page, error) {
 	}}, err
 }
 
-// silence is how long a device that is well is not seen at most.
+// silence returns the time after which a device that was not seen is called silent.
 func (d *devicePages) silence() time.Duration { return silentFor*d.period + seenWithin }

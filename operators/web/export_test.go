@@ -9,10 +9,10 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
 )
 
-// Way is the request that does an action of a remedy, or shows the page that does.
+// Way is the request that performs the action of a remedy, or shows the page for it.
 type Way struct{ Method, Path string }
 
-// WayTo is the way of the pages to an action; false: there is none.
+// WayTo returns the request for an action. ok is false if no page performs it.
 func WayTo(act decision.Act, subject decision.Subject) (Way, bool) {
 	for _, way := range remedyWays() {
 		if way.act == act && way.subject == subject {
@@ -23,14 +23,14 @@ func WayTo(act decision.Act, subject decision.Subject) (Way, bool) {
 	return Way{}, false
 }
 
-// Routes says whether there is a page, or something that takes its form.
+// Routes reports whether there is a page at path, or a handler for its form.
 func (w *Web) Routes(method, path string) bool {
 	_, pattern := w.site.pages.Handler(&http.Request{Method: method, URL: &url.URL{Path: path}})
 	return pattern != ""
 }
 
-// Held is how many slots of a pool the charts show, by time in ms, and what was
-// granted and taken back since the point before.
+// Held returns the points that the charts show for a pool: the time in ms, the number of held slots,
+// and the grants and reaps since the previous point.
 func (w *Web) Held(pool string) (at []int64, held, grants, reaps []int) {
 	for _, p := range w.history.of(pool) {
 		at, held, grants, reaps = append(at, p.at), append(held, int(p.held)), append(grants, int(p.grants)), append(reaps, int(p.reaps))

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The page of a pool has two figures of what waits: devices, counted up to a bound, and tasks.
-// Each says which it is.
+// TestFiguresOfWhatWaitsSayWhatTheyCount checks that the page of a pool names its two figures of
+// waiting work: devices, counted up to a limit, and tasks.
 func TestFiguresOfWhatWaitsSayWhatTheyCount(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -8,23 +8,23 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// findPages show what a text may mean.
+// findPages show the search results for a text.
 type findPages struct{ api client }
 
 func (f *findPages) route(to *site) { to.page("/find", f.find) }
 
-// hit is one thing that was found, with its page.
+// hit is one search result, with the path of its page.
 type hit struct {
 	Kind, ID, Text string
 	Path           string
 }
 
-// findings are what was found in one way.
+// findings are the search results of one kind of match.
 type findings struct {
 	Title  string
 	Hits   []hit
-	More   string // the list with all of them; empty: these are all
-	Looked int    // only so many were looked at; 0: all
+	More   string // path of the list with all results; empty if Hits has all of them
+	Looked int    // number of entries that were searched; 0 means all
 }
 
 func (f *findPages) find(r *http.Request) (page, error) {
@@ -40,7 +40,7 @@ func (f *findPages) find(r *http.Request) (page, error) {
 	return page{title: "Find", template: "find", find: text, data: map[string]any{"Text": text, "Parts": parts}}, nil
 }
 
-// partsOf are those with hits or a bound, exact ones first.
+// partsOf returns the parts that have hits or whose search was bounded. Exact hits come first.
 func partsOf(found operators.Found) (parts []findings) {
 	q := url.QueryEscape(found.Text)
 	for _, p := range []struct {
@@ -69,7 +69,7 @@ func partsOf(found operators.Found) (parts []findings) {
 	return parts
 }
 
-// shown is what was found as people call it: a batch by its name.
+// shown returns a hit with the name that people use for it. A batch is shown by its name.
 func shown(h operators.Hit) hit {
 	list := map[string]string{"pool": "/pools/", "batch": "/batches/", "task": "/tasks/", "device": "/devices/"}[h.Kind]
 	one := hit{Kind: h.Kind, ID: h.ID, Text: h.Text, Path: list + url.PathEscape(h.ID)}

@@ -10,8 +10,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Where there are many pools each is a row: worst first, found by a part of its name, and
-// sorted by a click, without the script.
+// TestManyPoolsAreRows checks that many pools are shown as rows, the pool with the worst trouble first,
+// that a pool is found by a part of its name, and that a click sorts the rows, without the script.
 func TestManyPoolsAreRows(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -62,7 +62,7 @@ func TestManyPoolsAreRows(t *testing.T) {
 	}
 }
 
-// The rows follow what happens, each in its place.
+// TestRowsOfPoolsAreLive checks that the rows are updated, each in its place.
 func TestRowsOfPoolsAreLive(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -80,7 +80,8 @@ func TestRowsOfPoolsAreLive(t *testing.T) {
 	tab.shoot("pool-rows")
 }
 
-// Ctrl-K leads to the search from every page, and / does where nothing is entered.
+// TestTheSearchIsAKeyAway checks that Ctrl-K moves to the search on every page, and that / does so
+// while no input has the focus.
 func TestTheSearchIsAKeyAway(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -134,7 +135,8 @@ func TestTheSearchIsAKeyAway(t *testing.T) {
 	}
 }
 
-// A part with more hits than are shown leads to the list with the filter.
+// TestFoundPartsLeadToTheirLists checks that a part with more hits than are shown links to the list
+// with the filter.
 func TestFoundPartsLeadToTheirLists(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// foreign is a request that a page of another site can make the browser of its reader send.
+// foreign is a request that a page of another site can make a visitor's browser send.
 type foreign struct {
 	method, path string
 	header       map[string]string
@@ -49,7 +49,8 @@ func (f foreign) send(b *bench) int {
 	return status
 }
 
-// A page of another site cannot lock its reader out, whatever it makes the browser send.
+// TestForeignPagesLockNobodyOut checks that a page of another site cannot lock out its visitor,
+// whatever request it makes the browser send.
 func TestForeignPagesLockNobodyOut(t *testing.T) {
 	t.Parallel()
 	for mode, change := range map[string]func(*web.Options){"serve": func(*web.Options) {}, "dev": linked} {

@@ -32,15 +32,14 @@ func visitorOf(ctx context.Context) api.Operator {
 	return who
 }
 
-// frame is the part of the answer that all pages share: the shell, refusals and
-// failures.
+// frame is the part of an answer that all pages share: the shell, refusals and failures.
 type frame struct {
 	set      *template.Template
 	prefix   string
 	mode     string
 	readOnly bool
 	system   System
-	isLive   func(address *url.URL) bool // the hub reads that page
+	isLive   func(address *url.URL) bool // reports whether the hub reads the page at address
 	gate     *gate.Gate
 	logger   *slog.Logger
 	now      func() time.Time
@@ -53,12 +52,13 @@ func newFrame(o Options) *frame {
 
 func (f *frame) url(path string) string { return f.prefix + path }
 
-// may says whether the page may offer actions that need a role.
+// may reports whether the page may offer actions that need a role.
 func (f *frame) may(r *http.Request, role string) bool {
 	return !f.readOnly && visitorOf(r.Context()).May(role)
 }
 
-// forbidden is the answer to a visitor without the role, of which the gate is told.
+// forbidden returns the answer to a visitor who may not act. If the visitor lacks the role, it reports
+// the refusal to the gate.
 func (f *frame) forbidden(r *http.Request, role string) *operators.Problem {
 	who := visitorOf(r.Context())
 	if !who.May(role) {
@@ -78,19 +78,19 @@ type shell struct {
 	Title, Section string
 	Main           template.HTML
 	Version        string
-	Live           string // the page's own address, for its stream; empty: it does not change
-	Moment         string // of the ledger, that the page shows; empty: it shows no numbers
+	Live           string // the address of the page, for its stream; empty if the page does not change
+	Moment         string // snapshot of the ledger that the page shows; empty if it shows none
 	Who            api.Operator
 	ReadOnly       bool
 	Mode           string
 	Done           string
 	Now            int64
 	Nav            []navigation
-	Find           string // what was looked for; empty: nothing
-	Theme          string // light, dark, or that of the system
+	Find           string // the text that the visitor searched for; empty if there was no search
+	Theme          string // light or dark; empty means the theme of the system
 }
 
-// themeOf is the theme that somebody chose in this browser.
+// themeOf returns the theme that was chosen in this browser. It is empty if none was chosen.
 func themeOf(r *http.Request) string {
 	if chosen, err := r.Cookie("theme"); err == nil && (chosen.Value == "light" || chosen.Value == "dark") {
 		return chosen.Value
@@ -112,7 +112,7 @@ func sections() []navigation {
 	}
 }
 
-// said are the only messages that an address can make a page show.
+// said returns, by key, the only messages that an address can make a page show.
 func said() map[string]string {
 	return map[string]string{
 		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks go on; nothing new is granted.", "resumed": "Resumed.",
@@ -123,7 +123,7 @@ func said() map[string]string {
 	}
 }
 
-// answer renders a page, and sends it or the failure.
+// answer renders a page and sends it. If err is not nil or rendering fails, it sends the failure.
 func (f *frame) answer(rw http.ResponseWriter, r *http.Request, status int, p page, err error) {
 	var made *sheet
 	if err == nil {
@@ -162,7 +162,7 @@ func (f *frame) write(rw http.ResponseWriter, r *http.Request, status int, name 
 	})(rw, r)
 }
 
-// fail shows a refusal or a failure.
+// fail sends a page that shows a refusal or a failure.
 func (f *frame) fail(rw http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
 	if _, ok := errors.AsType[*operators.Problem](err); !ok {
@@ -185,8 +185,8 @@ func statusOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// plainError is an error for people: problems as they are, nothing of what is
-// within.
+// plainError returns the text of an error for people. It words a problem of the API as it is, and hides
+// internal details of any other error.
 func plainError(err error) string {
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
 		return inWords(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status)))
@@ -194,7 +194,7 @@ func plainError(err error) string {
 	return "The ledger cannot be reached just now."
 }
 
-// inWords names an entry of a list as a form does: "Limit 3, per" and not limits[2].per.
+// inWords names an entry of a list as a form does: "Limit 3, per" instead of limits[2].per.
 func inWords(detail string) string {
 	list, rest, found := strings.Cut(detail, "[")
 	name := map[string]string{"limits": "Limit", "windows": "Window"}[list]
@@ -216,19 +216,18 @@ func badForm(detail string) error {
 //go:embed templates
 var templates embed.FS
 
-// page is the content from a loader, and its template.
+// page is the content that a loader returns, with the name of its template.
 type page struct {
 	title    string
-	section  string // of the navigation
+	section  string // entry of the navigation that is current
 	template string
 	data     any
 	watch    watch
-	moment   string // of the ledger; empty: nothing of it is shown
-	find     string // what it was looked for
+	moment   string // snapshot of the ledger; empty if the page was not read in a snapshot
+	find     string // the text that the visitor searched for
 }
 
-// sheet is a page as it was rendered: all of it, and the parts that change by
-// themselves.
+// sheet is a rendered page: the whole page, and its pieces, which are sent again when they change.
 type sheet struct {
 	title  string
 	main   template.HTML
@@ -239,14 +238,14 @@ type sheet struct {
 	find   string
 }
 
-// version tells sheets of different content apart.
+// version returns a hash of the content. Sheets with different content have different versions.
 func (s *sheet) version() string {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(s.main)) // a hash takes all
+	_, _ = h.Write([]byte(s.main)) // writing to a hash never fails
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// canvas is the data of a page's template.
+// canvas is the data that the template of a page gets.
 type canvas struct {
 	Data any
 
@@ -254,8 +253,8 @@ type canvas struct {
 	sheet *sheet
 }
 
-// Piece renders a part of the page that is sent anew when it changes. The
-// template's outermost element must have that id.
+// Piece renders a part of the page that is sent again when it changes. The outermost element of the
+// template must have this id.
 func (c *canvas) Piece(id, name string, data any) (template.HTML, error) {
 	html, err := executed(c.set, name, data)
 	c.sheet.order = append(c.sheet.order, id)

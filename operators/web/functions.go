@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// functions are what templates can call.
+// functions returns the functions that templates can call.
 func functions(o Options) template.FuncMap {
 	return template.FuncMap{
 		"url":     func(parts ...any) string { return o.Prefix + fmt.Sprint(parts...) },
@@ -52,7 +52,7 @@ func functions(o Options) template.FuncMap {
 	}
 }
 
-// only says why a form is missing.
+// only returns the text that explains why a form is missing.
 func (o Options) only(who, act string) string {
 	if o.ReadOnly {
 		return "This dashboard is read-only: nobody can " + act + " here."
@@ -60,11 +60,11 @@ func (o Options) only(who, act string) string {
 	return "Only " + who + " can " + act + "."
 }
 
-// instant is a time, of the API or of the ledger.
+// instant is a time of the API or of the ledger. It may be a nil pointer.
 type instant interface{ UTC() time.Time }
 
-// when is a time that may be missing: exact for those who read without the script,
-// which makes it relative and leaves the exact one to the pointer.
+// when renders a time that may be nil. Without the script, a reader sees the exact time. The script
+// replaces it by a relative time and shows the exact time as a tooltip.
 func when(of instant) template.HTML {
 	switch t := of.(type) {
 	case *time.Time:
@@ -81,8 +81,8 @@ func when(of instant) template.HTML {
 		t.Format("2006-01-02T15:04:05.000Z"), t.Format("2006-01-02 15:04:05 UTC"), t.Format("Jan 2 15:04:05")))
 }
 
-// timed is text of the API with its times as they are read: the script gives them in the
-// reader's zone.
+// timed returns a function that renders text of the API with readable times. The script shows the times
+// in the reader's time zone.
 func timed() func(text string) template.HTML {
 	times := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 	return func(text string) template.HTML {
@@ -99,18 +99,18 @@ func exactly(at string) string {
 	return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, at, exact, exact)
 }
 
-// command is a line for a terminal, which can be copied.
+// command renders a command line with a button that copies it.
 func command(line string) template.HTML {
 	return template.HTML("<code>"+template.HTMLEscapeString(line)+"</code> ") + copying(line, "command") //nolint:gosec // escaped
 }
 
-// copying is a button that copies text; a browser without the script shows none.
+// copying renders a button that copies text. Without the script, browsers do not show the button.
 func copying(text, what string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<button type="button" class="copy script" data-copy="%s" title="Copy the %s">Copy</button>`, //nolint:gosec // escaped
 		template.HTMLEscapeString(text), template.HTMLEscapeString(what)))
 }
 
-// zero makes a count quiet that is none.
+// zero returns the attribute that makes a count of 0 less visible.
 func zero(count any) template.HTMLAttr {
 	if n, ok := count.(*int64); ok && n != nil {
 		count = *n
@@ -121,7 +121,7 @@ func zero(count any) template.HTMLAttr {
 	return ""
 }
 
-// brief is a duration in its two largest units.
+// brief returns a duration in its two largest units.
 func brief(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -138,7 +138,7 @@ func brief(d time.Duration) string {
 	return twoUnits(d, 24*time.Hour, "d", time.Hour, "h")
 }
 
-// milliseconds are a duration, that may be missing.
+// milliseconds renders a duration in ms that may be nil.
 func milliseconds(of any) string {
 	switch ms := of.(type) {
 	case int64:
@@ -159,7 +159,7 @@ func twoUnits(d, large time.Duration, name string, small time.Duration, smallNam
 	return text
 }
 
-// thousands is a whole number with thin spaces.
+// thousands returns a whole number with thin spaces between the thousands.
 func thousands(v any) string {
 	if n, ok := v.(*int64); ok {
 		v = *n
@@ -179,7 +179,7 @@ func thousands(v any) string {
 	return sign + out.String()
 }
 
-// indented is JSON for reading; what is none stays as it is.
+// indented returns JSON with line breaks and indentation. It returns invalid JSON unchanged.
 func indented(raw json.RawMessage) string {
 	var out bytes.Buffer
 	if err := json.Indent(&out, raw, "", "  "); err != nil {
@@ -196,7 +196,7 @@ func plural(n any, one, many string) string {
 	return text + " " + many
 }
 
-// meaning is what a state of tasks says; empty: of all.
+// meaning explains a state of tasks. The empty state means all tasks.
 func meaning(state string) string {
 	return map[string]string{
 		"":           "All tasks, whatever became of them",
@@ -211,7 +211,7 @@ func meaning(state string) string {
 	}[state]
 }
 
-// dict gives a template several values by name.
+// dict builds a map from pairs of a name and a value, so that a template can pass several values.
 func dict(pairs ...any) (map[string]any, error) {
 	values := make(map[string]any, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {

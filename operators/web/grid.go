@@ -10,15 +10,15 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// A slot looks by what is left of its lease.
+// The look of a slot depends on the part of its lease that is left.
 const (
 	halfLeft     = 0.5
 	expiringLeft = 0.2
 
-	holdersShown = 200 // rows of the table; beyond, the page of tasks lists all
+	holdersShown = 200 // rows of the table; if there are more holders, the page of tasks lists all
 )
 
-type slot = operators.Slot // beside its member Slot
+type slot = operators.Slot // an alias, so that cell can embed it and also use its field Slot
 
 // cell is one slot of the grid.
 type cell struct {
@@ -26,14 +26,14 @@ type cell struct {
 
 	Look  string // free, reserved, fresh, half, expiring or stale
 	Pool  string
-	Above bool // beyond the capacity, after that was lowered
-	Mark  mark // of its batch
+	Above bool // its number is beyond the capacity, because the capacity was lowered
+	Mark  mark // mark of its batch
 }
 
-// endShown is how much of a device's name a large cell shows.
+// endShown is the number of characters of a device's name that a large cell shows.
 const endShown = 6
 
-// Holder is the device, or the caller, that has it.
+// Holder returns the device or the caller that holds the slot.
 func (c cell) Holder() string {
 	if c.Caller != "" {
 		return c.Caller + " (caller)"
@@ -41,13 +41,13 @@ func (c cell) Holder() string {
 	return c.Device
 }
 
-// End is the end of the device's name, where names of a fleet differ.
+// End returns the last characters of the device's name. The names in a fleet usually differ at the end.
 func (c cell) End() string {
 	name := []rune(c.Device)
 	return string(name[max(0, len(name)-endShown):])
 }
 
-// Said is the look in the words of the legend.
+// Said returns the look in the words of the legend.
 func (c cell) Said() string {
 	switch c.Look {
 	case "fresh":
@@ -62,12 +62,12 @@ func (c cell) Said() string {
 	return c.Look
 }
 
-// Sign tells the looks apart without colour.
+// Sign returns a character that distinguishes the looks without colour.
 func (c cell) Sign() string {
 	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Look]
 }
 
-// look of a slot by what is left of its lease.
+// look returns the look of a slot, by the part of its lease that is left.
 func look(s slot, lease time.Duration, now time.Time) string {
 	if s.State != "held" || s.LeaseUntil == nil {
 		return s.State
@@ -88,9 +88,9 @@ type poolData struct {
 	Pool    operators.Pool
 	Slots   operators.Slots
 	Cells   []cell
-	Size    string // of the cells: large, small or tiny
+	Size    string // size of the cells: large, small or tiny
 	Holders []cell
-	More    int // holders that are not shown
+	More    int // number of holders that are not shown
 	Chart   plot
 	Lanes   lanes
 	Batches batchMarks
@@ -109,7 +109,8 @@ type poolAsked struct {
 	usage  usage
 }
 
-// ask reads these parts concurrently, so that each may take all of the time if Redis is slow.
+// ask reads the parts that need Redis concurrently, so that each may use the whole time limit if Redis
+// is slow.
 func (p *poolPages) ask(r *http.Request) (poolAsked, error) {
 	waiting := make(chan waits, 1)
 	reading := rescue.Async(func() error {

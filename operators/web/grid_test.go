@@ -8,7 +8,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// The grid shows a grant and its end without a reload, and so does the first page.
+// TestTheGridFollowsWithoutAReload checks that the grid and the first page show a grant and its end
+// without a reload.
 func TestTheGridFollowsWithoutAReload(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -38,7 +39,7 @@ func TestTheGridFollowsWithoutAReload(t *testing.T) {
 	grid.shoot("pool-free")
 }
 
-// Arrow keys go from one slot that has something to say to the next.
+// TestArrowKeysWalkOverTheGrid checks that the arrow keys move between the slots that have a tooltip.
 func TestArrowKeysWalkOverTheGrid(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -47,7 +48,7 @@ func TestArrowKeysWalkOverTheGrid(t *testing.T) {
 		b.grant(fmt.Sprintf("d-%d", i))
 	}
 	tab := browse(t)
-	tab.do(chromedp.EmulateViewport(1280, 900)) // 15 in a row
+	tab.do(chromedp.EmulateViewport(1280, 900)) // 15 slots in a row
 	tab.open(b.url + "/pools/p")
 	tab.do(chromedp.Focus(chromedp.CSS("#slot-1 a")))
 	for _, step := range []struct{ key, want string }{
@@ -60,8 +61,8 @@ func TestArrowKeysWalkOverTheGrid(t *testing.T) {
 	}
 }
 
-// Also where a slot is too small for a sign, what it is is not told by colour
-// alone.
+// TestSmallSlotsHaveShapes checks that slots that are too small for a sign are not distinguished by
+// colour alone.
 func TestSmallSlotsHaveShapes(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -12,46 +12,46 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
-// The last hour of each pool is kept in the memory of this replica, as points
-// that are pointEvery apart. A replica that was just started recalls it from the
-// log, but for what only replicas count: denials, conflicts and drift.
+// Each replica keeps the last hour of each pool in memory, as points that are pointEvery apart. A
+// replica that has just started restores this history from the log, except for what only the replicas
+// count: denials, conflicts and drift.
 const (
 	pointEvery   = 5 * time.Second
 	pointsKept   = int(time.Hour / pointEvery)
-	troubleShown = 10 * time.Minute // that a conflict or drift is shown
+	troubleShown = 10 * time.Minute // how long a conflict or drift is shown
 )
 
-// point is one pool at one time, and its counts since the point before. It
-// is small: there are a million of 3,000 pools.
+// point is the state of one pool at one time, and its counts since the previous point. It is small,
+// because 3,000 pools have more than two million points.
 type point struct {
 	at               int64 // ms since 1970
 	grants           uint32
 	held, capacity   uint16
-	reaps, denied    uint16 // more than 65,535 count as that
+	reaps, denied    uint16 // limited to 65,535
 	conflicts, drift uint16
 }
 
 func (p point) time() time.Time { return time.UnixMilli(p.at).UTC() }
 
-// happened holds the counts since the last point.
+// happened holds counts over some time.
 type happened struct{ Grants, Reaps, Denied, Conflicts, Drift int }
 
-// history is the last hour.
+// history is the last hour of all pools.
 type history struct {
 	mu    sync.Mutex
 	pools map[string][]point  // oldest first
-	since map[string]happened // after the last point
-	last  time.Time           // of the points
+	since map[string]happened // counts after the last point
+	last  time.Time           // time of the last point
 
-	disagree map[string]struct{} // pools with conflicts or drift, of which some may be over
-	heard    time.Time           // since when the replicas' counts are known; zero: not yet
+	disagree map[string]struct{} // pools with conflicts or drift; some may be too old to be shown
+	heard    time.Time           // time since which the counts of the replicas are known; zero if they are not known yet
 }
 
 func newHistory() *history {
 	return &history{pools: map[string][]point{}, since: map[string]happened{}, disagree: map[string]struct{}{}}
 }
 
-// count adds what happened in pools.
+// count adds grants and reaps of pools, from the log.
 func (h *history) count(moves []poolMove) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,7 +63,7 @@ func (h *history) count(moves []poolMove) {
 	}
 }
 
-// tally adds the replicas' counts of a pool.
+// tally adds the counts that the replicas made for a pool.
 func (h *history) tally(pool string, more meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,7 +77,7 @@ func (h *history) tally(pool string, more meters.Tally) {
 	}
 }
 
-// held is how many slots of all pools were held at the last point.
+// held returns how many slots of all pools were held at the last point.
 func (h *history) held() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,14 +88,14 @@ func (h *history) held() int {
 	return sum
 }
 
-// due says whether it is time for the next point.
+// due reports whether it is time for the next point.
 func (h *history) due(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return now.Sub(h.last) >= pointEvery
 }
 
-// add keeps a point of every pool there is, and forgets those that are gone.
+// add adds a point for each pool in uses, and deletes the history of pools that no longer exist.
 func (h *history) add(now time.Time, uses []poolUse) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,7 +106,7 @@ func (h *history) add(now time.Time, uses []poolUse) {
 			at: now.UnixMilli(), held: small(u.Held), capacity: small(u.Capacity),
 			grants: uint32(max(s.Grants, 0)), reaps: small(s.Reaps), denied: small(s.Denied), conflicts: small(s.Conflicts), drift: small(s.Drift),
 		})
-		if len(points) > pointsKept+pointsKept/8 { // seldom, so that adding is cheap
+		if len(points) > pointsKept+pointsKept/8 { // done rarely, so that adding is cheap
 			points = slices.Clone(points[len(points)-pointsKept:])
 		}
 		there[u.Pool] = points
@@ -119,7 +119,7 @@ func (h *history) add(now time.Time, uses []poolUse) {
 
 func small(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } //nolint:gosec // it is in the range
 
-// of returns the last hour of a pool, oldest first.
+// of returns the last hour of a pool, oldest point first.
 func (h *history) of(pool string) []point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,15 +127,16 @@ func (h *history) of(pool string) []point {
 	return slices.Clone(points[max(0, len(points)-pointsKept):])
 }
 
-// counting is since when the replicas' counts are known; zero: not yet.
+// counting returns the time since which the counts of the replicas are known. It is zero if they are
+// not known yet.
 func (h *history) counting() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.heard
 }
 
-// lately holds the recent counts of a pool: grants, reaps and denials in the last
-// minute, conflicts and drift in the last ten, to within pointEvery.
+// lately returns the recent counts of a pool: grants, reaps and denials in the last minute, conflicts
+// and drift in the last ten minutes. The precision is pointEvery.
 func (h *history) lately(pool string) happened {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -154,7 +155,8 @@ func (h *history) lately(pool string) happened {
 	return sum
 }
 
-// disagreed are up to most pools of which conflicts or drift are shown, by name.
+// disagreed returns at most `most` pools with recent conflicts or drift, sorted by name. more reports
+// whether there are more such pools.
 func (h *history) disagreed(most int) (pools []string, more bool) {
 	h.mu.Lock()
 	all := slices.Sorted(maps.Keys(h.disagree))
@@ -174,15 +176,14 @@ func (h *history) disagreed(most int) (pools []string, more bool) {
 	return pools, false
 }
 
-// movesRead bounds the events that are read to recall the last hour: 140 grants
-// a second and their ends. Of a busier hour the last part is recalled.
+// movesRead is the maximum number of events that are read to restore the last hour: enough for 140
+// grants per second and their ends. For a busier hour, only the latest part is restored.
 const movesRead = 1_000_000
 
-// Recall fills in the last hour as the log of the ledger tells it, so that a
-// replica that was just started shows what the others do. It is to be called
-// until it succeeds, and once.
+// Recall restores the last hour from the log of the ledger, so that a replica that has just started
+// shows the same as the other replicas. Call it until it succeeds, and not again.
 func (w *Web) Recall(ctx context.Context) error {
-	// The pools first: so the log tells of each of them when it was made.
+	// The pools are read first, so that the log already contains the creation of each of them.
 	uses, err := w.log.PoolUses(ctx)
 	if err != nil {
 		return fmt.Errorf("recalling the last hour: %w", err)
@@ -195,7 +196,7 @@ func (w *Web) Recall(ctx context.Context) error {
 	return nil
 }
 
-// fill puts points before those that there are.
+// fill adds the restored points before the existing ones.
 func (h *history) fill(now time.Time, past poolMoves, uses []poolUse) {
 	steps := map[string][]poolMove{}
 	for _, s := range past.Steps {
@@ -218,7 +219,8 @@ func (h *history) fill(now time.Time, past poolMoves, uses []poolUse) {
 	}
 }
 
-// recalled goes back from what a pool is now, to when it was made.
+// recalled computes the points of a pool backwards, from its current state to the time when it was
+// created.
 func recalled(now time.Time, u poolUse, back time.Duration, steps []poolMove, resizes []resize) []point {
 	slices.SortFunc(steps, func(a, b poolMove) int { return a.Step - b.Step })
 	points := make([]point, 0, pointsKept)

@@ -9,60 +9,60 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// A page is read in the quick lane first. One that takes longer than viewSlow is read in
-// the slow lane from then on, in which two pages are read at once, until it is quick again. All
-// of them together take no more connections than the ledger has for snapshots.
+// A page is read in the quick lane first. If reading takes longer than viewSlow, the page is read in
+// the slow lane from then on, until it is quick again. The slow lane reads two pages at once. Both
+// lanes together use no more connections than the ledger has for snapshots.
 const (
 	viewSlow  = time.Second / 2
-	viewTime  = 5 * time.Second // the longest that one page may take
-	viewsRead = 4               // quick pages that are read at once
+	viewTime  = 5 * time.Second // time limit for reading one page
+	viewsRead = 4               // quick pages that are read concurrently
 	slowRead  = 2
-	viewRests = 3 // times as long as it took, a page is left alone
+	viewRests = 3 // after a read, a page is not read again for this multiple of the time that the read took
 )
 
 // watch selects the events after which a page is read again.
 type watch struct {
-	always bool          // something changes without an event
-	every  time.Duration // something slow does; 0: nothing
-	any    bool          // all events
+	always bool          // the page is read with each tick, because it changes without events
+	every  time.Duration // the page is also read at this interval; 0 means that it is not
+	any    bool          // all events concern the page
 	pool   string
 	batch  int64
 	task   int64
 	device string
 }
 
-// concerned says whether the event may have changed the page.
+// concerned reports whether the event may have changed the page.
 func (w watch) concerned(e event) bool {
 	return w.any || w.pool != "" && w.pool == e.Pool || w.batch != 0 && w.batch == e.Batch ||
 		w.task != 0 && w.task == e.Task || w.device != "" && w.device == e.Device
 }
 
-// viewKey identifies a view: visitors with the same key see the same page.
+// viewKey identifies a view. All visitors with the same key see the same page.
 type viewKey struct {
 	address string // path and query
 	role    string
 }
 
-// view is one page that somebody has open, for all who have it open.
+// view is one page for all viewers that have it open.
 type view struct {
 	viewers int
 	state   *viewState
-	changed bool      // since its last reading began
-	reading bool      // goes on
-	read    time.Time // when the last one began
-	rests   time.Time // until when it is left alone
-	slow    bool      // to read, the last time
+	changed bool      // the page may have changed since its last read began
+	reading bool      // a read is in progress
+	read    time.Time // when the last read began
+	rests   time.Time // the page is not read before this time
+	slow    bool      // the last read was slow
 }
 
-// viewState never changes; a successor replaces it.
+// viewState is the last read page. It is never modified; a new state replaces it.
 type viewState struct {
-	sheet *sheet // nil: not read yet
-	err   error  // why it is not newer
+	sheet *sheet // nil if the page was not read yet
+	err   error  // why the sheet is not up to date
 	next  chan struct{}
 }
 
-// hub has the open pages read again, each once however many look at it. No page waits
-// for another that is slow to read.
+// hub reads the open pages again, each page once for all its viewers. No page waits for another page
+// that is slow to read.
 type hub struct {
 	render   func(ctx context.Context, key viewKey) (*sheet, error)
 	panicked rescue.Told
@@ -82,7 +82,8 @@ func newHub(life context.Context, s *site, panicked rescue.Told) *hub {
 	}
 }
 
-// join has a page read until leave.
+// join keeps a page up to date until leave is called. If nobody else reads it, join reads the page
+// before it returns.
 func (h *hub) join(key viewKey) (leave func()) {
 	h.mu.Lock()
 	v := h.views[key]
@@ -108,28 +109,28 @@ func (h *hub) join(key viewKey) (leave func()) {
 	}
 }
 
-// watched says whether anybody has a page open.
+// watched reports whether any page is open.
 func (h *hub) watched() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.views) > 0
 }
 
-// state of a page that somebody has joined.
+// state returns the state of a page. The caller must have joined it.
 func (h *hub) state(key viewKey) *viewState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.views[key].state
 }
 
-// tick has the pages read again that the events concern. It waits for none of them.
+// tick starts reading the pages that the events concern. It does not wait until they are read.
 func (h *hub) tick(events []event, all bool) {
 	for key, v := range h.due(events, all) {
 		h.panicked.Go("reading a page", func() { h.read(key, v) })
 	}
 }
 
-// due begins with the views that are to be read now.
+// due marks the views that are to be read now as being read, and returns them.
 func (h *hub) due(events []event, all bool) map[viewKey]*view {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +147,7 @@ func (h *hub) due(events []event, all bool) map[viewKey]*view {
 
 func (v *view) begin(now time.Time) { v.changed, v.reading, v.read = false, true, now }
 
-// concerned says whether the view may show something else now.
+// concerned reports whether the view may have changed.
 func (v *view) concerned(events []event, now time.Time) bool {
 	s := v.state
 	if s.sheet == nil || s.err != nil || s.sheet.watch.always {
@@ -158,7 +159,7 @@ func (v *view) concerned(events []event, now time.Time) bool {
 	return slices.ContainsFunc(events, s.sheet.watch.concerned)
 }
 
-// lane is where a view is read next.
+// lane returns the lane in which a view is read next, and its time limit.
 func (h *hub) lane(v *view) (room chan struct{}, within time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,8 +169,9 @@ func (h *hub) lane(v *view) (room chan struct{}, within time.Duration) {
 	return h.quick, viewSlow
 }
 
-// timeOf returns the context of a reading. In the quick lane its deadline is hidden: a page that
-// is late there is read again in the slow lane, and leaves nothing out for lack of time.
+// timeOf returns the context of a read. In the quick lane it hides the deadline, so that the loaders
+// leave nothing out for lack of time. A page that is late in the quick lane is read again in the slow
+// lane.
 func (h *hub) timeOf(within time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(h.life, within)
 	if within == viewSlow {
@@ -178,13 +180,13 @@ func (h *hub) timeOf(within time.Duration) (context.Context, context.CancelFunc)
 	return ctx, cancel
 }
 
-// withoutDeadline is a context that ends at its deadline, but does not tell when that is.
+// withoutDeadline is a context that ends at its deadline, but does not reveal the deadline.
 type withoutDeadline struct{ context.Context } //nolint:containedctx // it is a context
 
-// Deadline reports that there is none.
+// Deadline reports that there is no deadline.
 func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// read renders a page. One that is too slow for the quick lane is due with the next tick.
+// read renders a page. If the page is too slow for the quick lane, it is due again at the next tick.
 func (h *hub) read(key viewKey, v *view) {
 	room, within := h.lane(v)
 	room <- struct{}{}
@@ -210,7 +212,7 @@ func (h *hub) read(key viewKey, v *view) {
 	v.turn(made, err)
 }
 
-// fail tells everybody that nothing can be read.
+// fail sets the error on all views when no page can be read.
 func (h *hub) fail(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -219,8 +221,7 @@ func (h *hub) fail(err error) {
 	}
 }
 
-// turn replaces the state of a view and wakes its streams. Without a sheet the one
-// before stays.
+// turn replaces the state of a view and wakes its streams. If made is nil, the previous sheet stays.
 func (v *view) turn(made *sheet, err error) {
 	before := v.state
 	if made == nil {

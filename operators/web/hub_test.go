@@ -11,8 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Pages that hang hold up no other, however many there are. The clock is virtual (synctest):
-// on a busy machine the other page takes longer than viewSlow, and goes to the slow lane, too.
+// TestPagesThatHangKeepToTheSlowLane checks that pages that hang do not delay other pages, however many
+// of them hang. The clock is virtual (synctest): on a busy machine the other page would take longer
+// than viewSlow and would also go to the slow lane.
 func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,54 +14,54 @@ import (
 )
 
 const (
-	lanesShown    = 60   // slots of one part of the time line
-	holdingsDrawn = 600  // the latest of them: some 100 kB of page
-	lanesWide     = 1000 // units of its drawing
-	leastWide     = 0.6  // what is shorter can be seen, too
-	endWide       = 4.0  // of the mark of a slot that was taken back or released
+	lanesShown    = 60   // slots in one part of the time line
+	holdingsDrawn = 600  // maximum number of holdings, the latest ones; they need about 100 kB of the page
+	lanesWide     = 1000 // width of the drawing in its units
+	leastWide     = 0.6  // minimum width of a holding, so that a short one stays visible
+	endWide       = 4.0  // width of the mark at the end of a holding that lapsed or was released
 )
 
-// holding of a slot.
+// holding is the time in which one device held a slot.
 type holding = operators.Holding
 
-// pastSlots are the latest holdings of some slots.
+// pastSlots holds the latest holdings of some slots.
 type pastSlots struct {
 	pool  string
-	span  string // the range that was asked for
-	first int    // slot
+	span  string // the requested range
+	first int    // lowest slot
 	now   time.Time
 	list  []holding
-	more  bool // there are earlier ones in the range
+	more  bool // the range has earlier holdings that are not in list
 }
 
-// lanes are a time line: a row for each slot.
+// lanes is a time line with a row for each slot.
 type lanes struct {
 	Rows       []lane
 	From, To   time.Time
 	Times      []tick
-	Cut        int // only so many holdings are drawn; 0: all
+	Cut        int // number of holdings that are drawn; 0 means that all are drawn
 	Asked      time.Duration
-	Span       time.Duration // of what is drawn
-	Below, Top string        // pages of lower and higher slots; empty: none
+	Span       time.Duration // length of the time that is drawn
+	Below, Top string        // paths of the pages with the lower and the higher slots; empty if there are none
 }
 
-// lane is a slot over time.
+// lane is the time line of one slot.
 type lane struct {
 	Slot int
-	Path string // of the page of the slot
+	Path string // path of the page of the slot
 	Bars []stay
 }
 
 // stay is one holding, in units of the drawing.
 type stay struct {
 	X, Width float64
-	End      float64 // where the mark begins
+	End      float64 // x position at which the mark of a lapsed or released holding begins
 	Mark     mark
-	How      string // lapsed or released: marked; else empty
+	How      string // lapsed or released, which are marked; otherwise empty
 	Title    string
 }
 
-// spanOfLanes is how far back a time line reaches: a day at most.
+// spanOfLanes returns how far back a time line reaches, at most a day.
 func spanOfLanes(asked string) time.Duration {
 	if asked == "1h" {
 		return time.Hour
@@ -69,7 +69,7 @@ func spanOfLanes(asked string) time.Duration {
 	return 24 * time.Hour
 }
 
-// past reads the holdings of the slots that a page asks for.
+// past reads the holdings of the slots that the request selects.
 func (p *poolPages) past(r *http.Request, pool, asked string) (pastSlots, error) {
 	first, err := strconv.Atoi(r.URL.Query().Get("from_slot"))
 	if err != nil || first < 0 {
@@ -90,10 +90,10 @@ func (p *poolPages) past(r *http.Request, pool, asked string) (pastSlots, error)
 
 const (
 	highestSlot = 9999
-	lanesEvery  = 15 * time.Second // a time line is read anew
+	lanesEvery  = 15 * time.Second // interval at which a time line is read again
 )
 
-// lanesOf draws holdings. Where there are too many, it draws the time of the latest.
+// lanesOf draws holdings. If there are too many, it draws only the time that the latest holdings cover.
 func lanesOf(s pastSlots, marks batchMarks, cells []cell) lanes {
 	l := lanes{To: s.now, Asked: spanOfLanes(s.span)}
 	l.From = l.To.Add(-l.Asked)
@@ -117,7 +117,8 @@ func lanesOf(s pastSlots, marks batchMarks, cells []cell) lanes {
 	return l
 }
 
-// rows are the slots of the pool and those that were held.
+// rows adds a row for each slot of the pool and for each slot that was held, within the part that is
+// shown.
 func (l *lanes) rows(s pastSlots, cells []cell) {
 	slots := map[int]bool{}
 	higher := false
@@ -166,7 +167,7 @@ func (l *lanes) stay(h holding, marks batchMarks) stay {
 
 func clockOf(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// endings says how a holding ended, for people.
+// endings returns the words for each way in which a holding ends.
 func endings() map[string]string {
 	return map[string]string{
 		"": "holds it", "succeeded": "succeeded", "failed": "failed", "rejected": "rejected by the device", "returned": "returned by the device",
@@ -174,13 +175,13 @@ func endings() map[string]string {
 	}
 }
 
-// mark tells the batches of a page apart, by colour, pattern and letter.
+// mark distinguishes the batches of a page by colour, pattern and letter. A mark of -1 means no batch.
 type mark int
 
-// marksThere are so many; -1: no batch.
+// marksThere is the number of marks.
 const marksThere = 8
 
-// Letter of the mark.
+// Letter returns the letter of the mark. It is empty for no batch.
 func (m mark) Letter() string {
 	if m < 0 {
 		return ""
@@ -188,7 +189,7 @@ func (m mark) Letter() string {
 	return string(rune('A' + int(m)))
 }
 
-// batchMarks are those of a page.
+// batchMarks holds the marks of the batches of a page, sorted by batch.
 type batchMarks []batchMark
 
 type batchMark struct {
@@ -196,8 +197,9 @@ type batchMark struct {
 	Mark  mark
 }
 
-// marksOf gives each batch the mark of its number, or the next that is free: so it stays
-// while batches come and go. Of more batches than marks several have the same.
+// marksOf gives each batch the mark that follows from its id, or the next free mark, so that the mark
+// of a batch usually stays the same while other batches come and go. If there are more batches than
+// marks, several batches share a mark.
 func marksOf(slots []operators.Slot, past []holding) batchMarks {
 	var batches []int64
 	for _, s := range slots {
@@ -230,10 +232,10 @@ func (m batchMarks) of(batch int64) mark {
 	return -1
 }
 
-// slotShown is how many holdings a page of a slot lists.
+// slotShown is the number of holdings on the page of a slot.
 const slotShown = 50
 
-// slot shows who holds a slot, and who held it before.
+// slot returns the page that shows the holder of a slot and its earlier holders.
 func (p *poolPages) slot(r *http.Request) (page, error) {
 	name, number := r.PathValue("id"), r.PathValue("slot")
 	pager := pagerOf(r, url.Values{"slot": {number}})

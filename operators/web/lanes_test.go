@@ -8,8 +8,9 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// A cell shows the end of its device's name and its batch, and the time line who held the
-// slot and how that ended, with a cursor for the pointer and for the keys.
+// TestSlotsOverTime checks that a cell shows the end of its device's name and its batch, and that the
+// time line shows who held the slot and how the holding ended, with a cursor for the pointer and for
+// the keys.
 func TestSlotsOverTime(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -27,7 +28,7 @@ func TestSlotsOverTime(t *testing.T) {
 	row := fmt.Sprintf(`document.querySelectorAll("#lanes li")[%d]`, second.Slot)
 	tab.until(`document.querySelectorAll("#lanes rect[fill]").length === 2 && document.querySelectorAll("#lanes rect.released").length === 1`)
 
-	// The pointer over what lasts; and over a time before anything was.
+	// The pointer is over a holding that continues, and then over a time before the first holding.
 	over := func(expression string) {
 		ask[bool](tab, fmt.Sprintf(`(() => { const e = %s, b = e.getBoundingClientRect();
 			return e.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: b.left + b.width / 2, clientY: b.top + b.height / 2})); })()`, expression))
@@ -40,7 +41,7 @@ func TestSlotsOverTime(t *testing.T) {
 	ask[bool](tab, row+`.querySelector("a").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft", bubbles: true}))`)
 	tab.until(`document.getElementById("readout").textContent.includes("meter-000018") && document.getElementById("readout").textContent.includes("holds it")`)
 
-	// The row leads to all who held the slot.
+	// The row links to all holders of the slot.
 	tab.do(chromedp.Click(chromedp.CSS(fmt.Sprintf("#lanes li:nth-child(%d) a", second.Slot+1))))
 	tab.until(`location.pathname.startsWith("/pools/p/slots/")`)
 	tab.until(`document.querySelector("#history").textContent.includes("meter-000018") && document.querySelector("#history").textContent.includes("holds it")`)
@@ -49,7 +50,8 @@ func TestSlotsOverTime(t *testing.T) {
 	contains(t, text, "meter-000017", "released by force")
 }
 
-// The cursor of a chart reads what its ranges are drawn from.
+// TestChartHasACursorAndRanges checks that the cursor of a chart shows the values from which the chart
+// is drawn, in each range.
 func TestChartHasACursorAndRanges(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -81,7 +83,7 @@ func TestChartHasACursorAndRanges(t *testing.T) {
 	tab.until(`document.getElementById("readout").textContent.includes("2 of 3 held") && document.querySelector("#chart .plot").getAttribute("aria-valuetext").includes("2 of 3 held")`)
 	ask[bool](tab, `document.querySelector("h1").dispatchEvent(new PointerEvent("pointermove", {bubbles: true}))`)
 	tab.until(`document.getElementById("cursor").hidden`)
-	// Without the script the axes and what they say are there.
+	// Without the script, the page has the axes and their labels.
 	_, text, _ := b.get("/pools/p?range=7d")
 	contains(t, text, `class="level"`, "granted in 1 h", "?range=24h")
 	if strings.Contains(text, "NaN") {

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// latelyMost are kept.
+// latelyMost is the maximum number of entries of a cache.
 const latelyMost = 64
 
-// lately keeps what was read of the past a moment ago: open pages are rendered again with
-// each event, and what they show of hours and days hardly changes meanwhile.
+// lately caches data about the past that was read recently. Open pages are rendered again with each
+// event, but their data of the last hours and days hardly changes between two events.
 type lately[T any] struct {
-	each  time.Duration // it is read anew after that
-	keeps func(T) bool  // whether it is kept; nil: always
+	each  time.Duration // lifetime of an entry
+	keeps func(T) bool  // reports whether a value is cached; nil means always
 	mu    sync.Mutex
 	kept  map[string]reading[T]
 }
@@ -27,7 +27,7 @@ func newLately[T any](each time.Duration) *lately[T] {
 	return &lately[T]{each: each, kept: map[string]reading[T]{}}
 }
 
-// read returns what was read under that name, or reads it.
+// read returns the cached value of name, or reads it.
 func (l *lately[T]) read(ctx context.Context, name string, now time.Time, read func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()
 	found, known := l.kept[name]

@@ -7,7 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is what the dashboard reads beside the API; *store.Store. No other file of this package knows the store.
+// Ledger is the data that the dashboard reads in addition to the API. *store.Store implements it. No
+// other file of this package uses the store.
 type Ledger interface {
 	sessionStore
 	eventLog
@@ -18,19 +19,19 @@ type Ledger interface {
 // sessionStore keeps the sessions of all replicas.
 type sessionStore interface {
 	OpenSession(ctx context.Context, session, token []byte, lasts time.Duration) error
-	Session(ctx context.Context, session []byte) (token []byte, err error) // errNotFound: there is none
+	Session(ctx context.Context, session []byte) (token []byte, err error) // errNotFound if there is none
 	CloseSession(ctx context.Context, session []byte) error
-	TokenByHash(ctx context.Context, hash []byte) (store.Token, error) // errNotFound: there is none
+	TokenByHash(ctx context.Context, hash []byte) (store.Token, error) // errNotFound if there is none
 }
 
-// eventLog is the log of events of all replicas.
+// eventLog reads the log of events of all replicas.
 type eventLog interface {
 	Events(ctx context.Context, filter eventFilter) ([]event, error)
 	MarkEvents(ctx context.Context, sent int64) (eventMark, error)
 	EventsSettled(ctx context.Context, mark eventMark) (bool, error)
 }
 
-// hourLog tells how full the pools were in the last hour.
+// hourLog reads how full the pools were in the last hour.
 type hourLog interface {
 	PoolUses(ctx context.Context) ([]poolUse, error)
 	Moves(ctx context.Context, back, step time.Duration, most int64) (poolMoves, error)
@@ -38,14 +39,14 @@ type hourLog interface {
 	ReplicaTallies(ctx context.Context) ([]replicaTallies, error)
 }
 
-// pageData is the data of pages that the API does not have.
+// pageData reads the data of pages that the API does not offer.
 type pageData interface {
 	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at moment) error) error
 	Replicas(ctx context.Context) ([]replicaRow, time.Time, error)
 	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
 }
 
-// What the ledger answers.
+// Types that the ledger returns.
 type (
 	event          = store.Event
 	eventFilter    = store.EventFilter
@@ -59,7 +60,7 @@ type (
 	moment         = store.Snapshot
 )
 
-// seenWithin is how exact the ledger knows when a device was seen.
+// seenWithin is the precision of the stored last_seen time of a device.
 const seenWithin = store.SeenWithin
 
 var errNotFound = store.ErrNotFound

@@ -6,10 +6,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// setUsesShown bounds the subjects on the page of a limit set.
+// setUsesShown is the maximum number of subjects on the page of a limit set.
 const setUsesShown = 30
 
-// limitSetPages show limit sets, and what was taken from them.
+// limitSetPages show limit sets, and how much was taken from them.
 type limitSetPages struct {
 	*frame
 

@@ -12,8 +12,8 @@ const linkSecret = "secret-of-the-link"
 
 func linked(o *web.Options) { o.Link = linkSecret }
 
-// TestALinkSignsInOnce, as dev prints it: a browser that has it open already goes
-// on, and another one learns what to do.
+// TestALinkSignsInOnce checks the link that dev prints: it works once, the browser that used it stays
+// signed in, and another browser gets instructions.
 func TestALinkSignsInOnce(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t, linked)
@@ -40,7 +40,8 @@ func TestALinkSignsInOnce(t *testing.T) {
 	}
 }
 
-// Any page can make a browser follow links: a wrong one locks nobody out.
+// TestAWrongLinkSignsNobodyInAndIsNoGuess checks that wrong links lock nobody out, because any page can
+// make a browser follow links.
 func TestAWrongLinkSignsNobodyInAndIsNoGuess(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t, linked)
@@ -56,7 +57,8 @@ func TestAWrongLinkSignsNobodyInAndIsNoGuess(t *testing.T) {
 	b.session(adminToken)
 }
 
-// Only dev has links: serve shows the page as without one, and notes nothing.
+// TestWithoutALinkTheParameterIsIgnored checks that serve, which has no links, shows the sign-in page
+// as without the parameter, and records nothing.
 func TestWithoutALinkTheParameterIsIgnored(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t)
@@ -73,8 +75,8 @@ func TestWithoutALinkTheParameterIsIgnored(t *testing.T) {
 	}
 }
 
-// TestNobodyOfThisMachineIsTrusted, by whichever name it asks: any site can have
-// one that leads here.
+// TestNobodyOfThisMachineIsTrusted checks that a request from this machine has no rights, whichever
+// host name it uses: any site can have a name that resolves to this machine.
 func TestNobodyOfThisMachineIsTrusted(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t, linked)
@@ -90,8 +92,8 @@ func TestNobodyOfThisMachineIsTrusted(t *testing.T) {
 	}
 }
 
-// TestPlainHTTPIsSaid where no browser keeps the cookie: by any name but one that
-// is the machine's own, compared whole.
+// TestPlainHTTPIsSaid checks that the page warns about plain HTTP if no browser would keep the cookie:
+// for every host name that is not exactly a name of this machine itself.
 func TestPlainHTTPIsSaid(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t)

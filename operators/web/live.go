@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	liveSign  = 2 * time.Second // of life, when there is no news
-	liveStill = 5 * time.Second // until it is asked again whether somebody is still signed in
+	liveSign  = 2 * time.Second // interval of empty messages that keep the stream alive while nothing changes
+	liveStill = 5 * time.Second // interval at which the session is checked again
 	liveWrite = 10 * time.Second
-	liveMost  = 1000 // streams of one replica at once
-	liveEach  = 100  // of one operator token
+	liveMost  = 1000 // maximum number of open streams of one replica
+	liveEach  = 100  // maximum number of open streams of one operator token
 )
 
-// message is one update of an open page: all of it, or the pieces that differ.
+// message is one update of an open page: the whole page, or the pieces that differ.
 type message struct {
 	Now    int64         `json:"now"`              // ms since 1970, for relative times
-	Moment string        `json:"moment,omitempty"` // of the ledger, that the page shows with this message
+	Moment string        `json:"moment,omitempty"` // snapshot of the ledger that the page shows after this message
 	Main   template.HTML `json:"main,omitempty"`
 	Title  string        `json:"title,omitempty"`
 	Pieces []piece       `json:"pieces,omitempty"`
 	Error  string        `json:"error,omitempty"` // why the page is not up to date
-	Gone   bool          `json:"gone,omitempty"`  // nobody is signed in any more
+	Gone   bool          `json:"gone,omitempty"`  // the session has ended
 }
 
 type piece struct {
@@ -39,7 +39,8 @@ type piece struct {
 	HTML template.HTML `json:"html"`
 }
 
-// since is the update for a page that shows before.
+// since returns the update from before, the sheet that a page shows now, to s. If before is nil, or has
+// another title or other piece ids, the update is the whole page.
 func (s *sheet) since(before *sheet) message {
 	if before == nil || len(before.order) != len(s.order) || before.title != s.title {
 		return message{Main: s.main, Title: s.title}
@@ -56,7 +57,7 @@ func (s *sheet) since(before *sheet) message {
 	return m
 }
 
-// streams keeps the pages up to date that somebody has open.
+// streams keeps open pages up to date.
 type streams struct {
 	site *site
 	door *door
@@ -71,7 +72,7 @@ func newStreams(s *site, d *door, panicked rescue.Told) *streams {
 	return &streams{site: s, door: d, hub: newHub(life, s, panicked), open: fair.NewShares(liveMost, liveEach), life: life, stop: stop}
 }
 
-// serve streams updates of one page.
+// serve streams the updates of one page.
 func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 	who, err := s.door.visitor(r)
 	if err != nil {
@@ -93,7 +94,7 @@ func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 	leave := s.hub.join(key) //nolint:contextcheck // others may wait for the same reading
 	defer leave()
 	rw.Header().Set("Content-Type", "text/event-stream")
-	rw.Header().Set("X-Accel-Buffering", "no") // proxies must not collect it
+	rw.Header().Set("X-Accel-Buffering", "no") // proxies must not buffer the stream
 	s.follow(r, key, r.URL.Query().Get("version"), newStream(rw))
 }
 
@@ -105,8 +106,7 @@ func refuseStream(rw http.ResponseWriter, err error) {
 	http.Error(rw, "the ledger cannot be reached", http.StatusServiceUnavailable)
 }
 
-// follow sends what changes until the client leaves, its session ends or this
-// process does.
+// follow sends the changes of a page until the client leaves, its session ends or this process stops.
 func (s *streams) follow(r *http.Request, key viewKey, version string, send func(message) error) {
 	var shown *sheet
 	sign, still := time.NewTicker(liveSign), time.NewTicker(liveStill)
@@ -144,7 +144,8 @@ func (s *streams) follow(r *http.Request, key viewKey, version string, send func
 	}
 }
 
-// stillThere says whether the session goes on, with the same role.
+// stillThere reports whether the session is still valid, with the same role. It notifies the page of a
+// session that has ended. If the ledger cannot be read, the session counts as valid.
 func (s *streams) stillThere(r *http.Request, role string, send func(message) error) bool {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" {
@@ -152,13 +153,13 @@ func (s *streams) stillThere(r *http.Request, role string, send func(message) er
 	}
 	who, err := s.door.sessions.still(r.Context(), cookie.Value)
 	if errors.Is(err, errSignedOut) || err == nil && who.Role != role {
-		_ = send(message{Now: s.site.now().UnixMilli(), Gone: true}) // it ends either way
+		_ = send(message{Now: s.site.now().UnixMilli(), Gone: true}) // the stream ends whether this succeeds or not
 		return false
 	}
 	return true
 }
 
-// newStream writes messages to a client at once.
+// newStream returns a function that writes a message to the client at once.
 func newStream(rw http.ResponseWriter) func(message) error {
 	write := api.Live(rw, liveWrite)
 	return func(m message) error {

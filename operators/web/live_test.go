@@ -19,7 +19,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// update is what an open page is sent.
+// update is a message that an open page receives.
 type update struct {
 	Now    int64
 	Moment string
@@ -28,7 +28,7 @@ type update struct {
 	Error  string
 }
 
-// stream opens a page's stream and hands over each update until the test ends.
+// stream opens the stream of a page, and delivers each update until the test ends.
 func (b *bench) stream(page string) <-chan update {
 	b.Helper()
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+"/live?page="+url.QueryEscape(page), nil)
@@ -58,7 +58,7 @@ func (b *bench) stream(page string) <-chan update {
 	return updates
 }
 
-// await reads updates until one is as wanted.
+// await reads updates until one satisfies wanted.
 func (b *bench) await(updates <-chan update, what string, wanted func(update) bool) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
@@ -92,8 +92,8 @@ func shows(text string) func(update) bool {
 	}
 }
 
-// The pages of a replica show events of the other replicas. The stream carries
-// only the part that changed.
+// TestPagesFollowAllReplicas checks that the pages of a replica show events of other replicas, and that
+// the stream sends only the changed part.
 func TestPagesFollowAllReplicas(t *testing.T) {
 	t.Parallel()
 	first, dsn := onServers(t)
@@ -122,8 +122,8 @@ func TestPagesFollowAllReplicas(t *testing.T) {
 	second.await(task, "the result of the task", shows(`aria-current="step">succeeded`))
 }
 
-// A page says which moment it shows, when it is opened and with each update,
-// and that it is a later one also when nothing of what it shows has changed.
+// TestPagesSayWhichMomentTheyShow checks that a page names the snapshot it shows, when it is opened and
+// with each update, and that the snapshot becomes newer even if nothing on the page has changed.
 func TestPagesSayWhichMomentTheyShow(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -151,8 +151,8 @@ func TestPagesSayWhichMomentTheyShow(t *testing.T) {
 	tab.until(`document.querySelectorAll(".grid .cell").length === 2 && document.getElementById("main").dataset.moment === "` + newest() + `.1"`)
 }
 
-// However many look at a page, it is read once; and where nothing happens only
-// the log is looked at.
+// TestManyPagesAreOneReading checks that a page is read once for all its viewers. While nothing
+// changes, only the log is read.
 func TestManyPagesAreOneReading(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -173,8 +173,8 @@ func TestManyPagesAreOneReading(t *testing.T) {
 	}
 }
 
-// A stream goes on by itself after the ledger was away, and says meanwhile that
-// it is not up to date.
+// TestPageSaysWhenItIsNotUpToDate checks that a page shows that it is not up to date while the ledger
+// cannot be read, and continues by itself afterwards.
 func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -188,8 +188,8 @@ func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 	b.await(updates, "what was missed", shows(`data-device="d-1"`))
 }
 
-// Pages that are slow to read hold up no other, however many there are. For how long is tested
-// by TestPagesThatHangKeepToTheSlowLane.
+// TestSlowPagesHoldUpNoOther checks that pages that are slow to read do not delay other pages, however
+// many they are. TestPagesThatHangKeepToTheSlowLane tests the time limit.
 func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	t.Parallel()
 	b, _ := onServers(t)
@@ -211,7 +211,8 @@ func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	b.await(slow[0], "the page that was slow", func(u update) bool { return u.Main != "" })
 }
 
-// Only pages that follow what happens have a stream: an export would be read anew with each tick.
+// TestStreamOfNoPage checks that only live pages have a stream: an export would be read again with each
+// tick.
 func TestStreamOfNoPage(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -224,14 +225,15 @@ func TestStreamOfNoPage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		response.Body.Close() // a stream would not end
+		response.Body.Close() // if it were a stream, reading it would not end
 		if response.StatusCode != http.StatusBadRequest {
 			t.Errorf("%q: %s", page, response.Status)
 		}
 	}
 }
 
-// A page whose reading panics says so, and the others go on.
+// TestPageThatPanicsEndsNothing checks that a page whose read panics shows an error, and other pages
+// continue.
 func TestPageThatPanicsEndsNothing(t *testing.T) {
 	t.Parallel()
 	var told atomic.Int64
@@ -253,7 +255,8 @@ func TestPageThatPanicsEndsNothing(t *testing.T) {
 	}
 }
 
-// Counting while pages are open: the numbers of a page are those of the API.
+// TestPagesSayWhatTheAPISays checks that the numbers of an open page equal the numbers of the API while
+// they change.
 func TestPagesSayWhatTheAPISays(t *testing.T) {
 	t.Parallel()
 	b, _ := onServers(t)

@@ -10,12 +10,11 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// statements counts, on each connection to Postgres, what is sent to be run.
+// statements counts the statements that are sent on connections to Postgres.
 type statements struct{ atomic.Int64 }
 
-// connection looks at the messages of one: their type, four bytes of length,
-// and the rest. The first has no type. B binds a prepared statement, Q is a
-// plain one.
+// connection parses the messages of one connection: a type, four bytes of length, and the rest. The
+// first message has no type. B binds a prepared statement, Q is a simple query.
 func (s *statements) connection() func([]byte) {
 	var pending []byte
 	first := true
@@ -41,9 +40,10 @@ func (s *statements) connection() func([]byte) {
 	}
 }
 
-// Fifty open pages ask Postgres as much as five: with a look at the log each page is read once at
-// most, however many have it open, and nothing is asked for a visitor. A busy machine reads pages
-// more seldom than it looks at the log, so statements are counted against both.
+// TestManyPagesAskPostgresOnce checks that fifty open pages cost Postgres as much as five: each page is
+// read at most once per read of the log, however many viewers have it open, and no query is sent per
+// viewer. A busy machine reads pages less often than the log, so the limit of statements grows with
+// both counts.
 func TestManyPagesAskPostgresOnce(t *testing.T) {
 	t.Parallel()
 	dsn := postgres.NewLedger(t)

@@ -5,21 +5,22 @@ import (
 	"testing"
 )
 
-// counts finds the numbers of a page that say how many or how much: neither what
-// names something, nor what was set.
+// counts finds the numbers on a page that are quantities. It leaves out numbers that identify something
+// and numbers that are settings.
 const counts = `[...document.querySelectorAll("main b, main dd, main td.n, main .pills b, main .figure, main dd a, main td.n a")].filter(e =>
 	/^[\d\s\u2009.,+/]+$/.test(e.textContent.trim()) && !e.querySelector("b, a, dd") && !e.closest(".cell, pre") &&
 	!/^(number|batch|task|token|slot|attempt|priority|weight)$/i.test((e.closest("dl > div")?.querySelector("dt") || e.closest("table")?.querySelectorAll("thead th")[e.closest("td")?.cellIndex])?.textContent))`
 
-// described says what a number is: a title of its own or around it, or that of
-// the head of its column.
+// described reports whether a number has a description: its own title, a title around it, or the title
+// of its column's head.
 const described = `(e => {
 	if (e.closest("[title]")) return true;
 	const cell = e.closest("td");
 	return !!cell && !!cell.closest("table").querySelectorAll("thead th")[cell.cellIndex]?.title;
 })`
 
-// Every number says what it is to who points at it, and leads to what it counts.
+// TestEveryNumberIsDefinedAndLeadsOn checks that every number has a description at the pointer, and
+// links to what it counts.
 func TestEveryNumberIsDefinedAndLeadsOn(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -11,7 +11,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestADeviceShowsTroubleWithItsMark, and nothing of a mark that is as it is to be.
+// TestADeviceShowsTroubleWithItsMark checks that the page of a device shows trouble with its mark, and
+// nothing about a mark that is correct.
 func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
 	t.Parallel()
 	at := servers.InProcessRedis(t)

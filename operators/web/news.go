@@ -4,29 +4,29 @@ import "context"
 
 const (
 	newsPage = 1000
-	newsMost = 10 * newsPage // of one reading; beyond, everything counts as changed
+	newsMost = 10 * newsPage // maximum number of events of one read; if there are more, all pages count as changed
 )
 
-// news follows the log of events, and reads it while pages are open. Ids are given before
-// their commit, so an event may appear below one that was read: all above the last mark
-// that has settled is read again, and what was seen is left out.
+// news follows the log of events. It reads the events only while pages are open. Ids are assigned
+// before the commit, so a lower id can appear after a higher one was read. Therefore news rereads all
+// events after the last id known to be complete, and skips the events that it has already returned.
 type news struct {
 	log     eventLog
 	begun   bool
 	settled int64
 	mark    eventMark
 	marked  bool
-	counted int64 // for the charts, up to this id
+	counted int64 // the charts include the events up to this id
 	seen    map[int64]struct{}
 }
 
-// read returns the events since the reading before; all says that there were
-// too many to look at each.
+// read returns the events since the previous call. If all is true, all pages count as changed: it is
+// the first call, or there were too many events to return.
 func (n *news) read(ctx context.Context) (events []event, all bool, err error) {
 	return n.follow(ctx, true)
 }
 
-// skip goes on without reading. Events that have not settled yet are news to a later reading.
+// skip moves on without reading events. A later read returns the events that were not complete yet.
 func (n *news) skip(ctx context.Context) error {
 	clear(n.seen)
 	_, _, err := n.follow(ctx, false)
@@ -48,7 +48,7 @@ func (n *news) follow(ctx context.Context, reading bool) (events []event, all bo
 		}
 		n.marked = true
 	}
-	settled, err := n.log.EventsSettled(ctx, n.mark) // before reading: what is settled by now is read below
+	settled, err := n.log.EventsSettled(ctx, n.mark) // asked before reading, so that the read below finds all events up to a complete mark
 	if err != nil {
 		return nil, false, err
 	}
@@ -84,7 +84,7 @@ func (n *news) unseen(ctx context.Context) (events []event, all bool, err error)
 	return events, true, nil
 }
 
-// settle moves on to the mark.
+// settle moves to the mark, up to which all events are complete.
 func (n *news) settle() {
 	n.settled, n.marked = n.mark.Last, false
 	for id := range n.seen {

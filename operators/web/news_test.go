@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// lateLog is a log of which some events are not committed yet.
+// lateLog is a log in which some events are not committed yet.
 type lateLog struct {
-	given   int64 // the highest id
+	given   int64 // the highest assigned id
 	missing map[int64]bool
 }
 
@@ -37,8 +37,8 @@ func (l *lateLog) EventsSettled(_ context.Context, m store.EventMark) (bool, err
 	return true, nil
 }
 
-// Each event is told once, however late it is committed and however much
-// happens meanwhile.
+// TestNewsMissesNothing checks that each event is returned once, however late it is committed and
+// however many other events are committed before it.
 func TestNewsMissesNothing(t *testing.T) {
 	t.Parallel()
 	log := &lateLog{given: 5, missing: map[int64]bool{}}
@@ -54,7 +54,7 @@ func TestNewsMissesNothing(t *testing.T) {
 		}
 		return ids
 	}
-	told() // what was before is not news
+	told() // events from before the first read are not news
 	for _, step := range []struct {
 		given   int64
 		missing []int64

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// The theme is that of the system until another is chosen, and stays chosen.
+// TestTheThemeIsKept checks that the theme of the system is used until the visitor chooses another
+// theme, which is then kept.
 func TestTheThemeIsKept(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -24,7 +25,8 @@ func TestTheThemeIsKept(t *testing.T) {
 	tab.until(background + ` === "` + dark + `" && document.getElementById("theme").textContent === "Theme: system"`)
 }
 
-// Exact times are in the zone of the reader, and ids can be copied.
+// TestTimesAreTheReadersAndIdsAreCopied checks that exact times are in the time zone of the reader, and
+// that ids can be copied.
 func TestTimesAreTheReadersAndIdsAreCopied(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -36,7 +38,7 @@ func TestTimesAreTheReadersAndIdsAreCopied(t *testing.T) {
 	if title := ask[string](tab, `document.querySelector("main time[datetime]").title`); !strings.HasSuffix(title, " UTC") {
 		t.Errorf("the title is %q", title)
 	}
-	ask[bool](tab, `(() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; return true; })()`) // nobody may read that of the browser
+	ask[bool](tab, `(() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; return true; })()`) // the clipboard of the browser cannot be read
 	tab.click("h1 button.copy")
 	tab.until(`document.querySelector("h1 button.copy").textContent === "Copied" && window.copied === "d-1"`)
 	tab.until(`document.querySelector("h1 button.copy").textContent === "Copy"`)

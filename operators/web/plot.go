@@ -13,21 +13,21 @@ import (
 const (
 	plotWidth, plotHeight = 720, 130
 	barsHeight, deniedTop = 40, 24
-	readEvery             = 3 // points of the last hour are read by the cursor together
+	readEvery             = 3 // number of points of the last hour that the cursor shows as one value
 )
 
-// plot is the chart of a pool with its axes, and the values that the cursor reads.
+// plot is the chart of a pool with its axes, and the values that the cursor shows.
 type plot struct {
 	chart
 
 	Ranges []rangeLink
-	Levels []tick // of the slots held
+	Levels []tick // ticks of the number of held slots
 	Times  []tick
 	Values readout
-	Days   bool // of the last hour denials are known as well
+	Days   bool // the chart covers days; only the chart of the last hour includes denials
 }
 
-// rangeLink leads to the same page with another range.
+// rangeLink is a link to the same page with another range.
 type rangeLink struct {
 	Name, Path string
 	Current    bool
@@ -36,31 +36,31 @@ type rangeLink struct {
 // tick is a line across a chart, at a percentage of its width or height.
 type tick struct {
 	Text string
-	At   float64 // out of 100
-	MS   int64   // a time: since 1970
+	At   float64 // position in percent
+	MS   int64   // ms since 1970, if the tick marks a time
 }
 
-// readout are values that belong to the same times.
+// readout holds series of values for the same times.
 type readout struct {
 	From                            int64   // ms since 1970
-	At                              numbers // seconds since then
+	At                              numbers // seconds since From
 	Held, Capacity, Granted, Reaped numbers
 }
 
-// Last is the number of the last value, from 0.
+// Last returns the index of the last value.
 func (v readout) Last() int { return len(v.At) - 1 }
 
-// Said is the last value in words.
+// Said returns the last value in words.
 func (v readout) Said() string {
 	last := v.Last()
 	at := time.UnixMilli(v.From).Add(time.Duration(v.At[last]) * time.Second).UTC()
 	return fmt.Sprintf("%s: %d of %d held", at.Format("15:04:05 UTC"), v.Held[last], v.Capacity[last])
 }
 
-// numbers are written one after another, for a script.
+// numbers is a list of numbers that a script reads.
 type numbers []int
 
-// String has spaces between them.
+// String returns the numbers with spaces between them.
 func (n numbers) String() string { return strings.Trim(fmt.Sprint([]int(n)), "[]") }
 
 func rangesOf(pool, current string) []rangeLink {
@@ -71,7 +71,7 @@ func rangesOf(pool, current string) []rangeLink {
 	return list
 }
 
-// rangeOf is the range that a page is asked for.
+// rangeOf returns the range that the request selects: 1h, 24h or 7d. The default is 1h.
 func rangeOf(r *http.Request) string {
 	switch asked := r.URL.Query().Get("range"); asked {
 	case "24h", "7d":
@@ -80,7 +80,7 @@ func rangeOf(r *http.Request) string {
 	return "1h"
 }
 
-// plotOfHour draws the last hour, as this replica follows the log.
+// plotOfHour draws the last hour from the points that this replica has collected.
 func plotOfHour(points []point, counting time.Time) plot {
 	p := plot{chart: chartOf(points, plotWidth, plotHeight)}
 	p.bars(points, counting)
@@ -91,8 +91,8 @@ func plotOfHour(points []point, counting time.Time) plot {
 	return p
 }
 
-// plotOfDays draws a series of the ledger over all of its range: a pool that is younger
-// begins within.
+// plotOfDays draws a series of the ledger over its whole range. The curve of a younger pool begins
+// inside the range.
 func plotOfDays(s operators.Series, asked string) plot {
 	span := 24 * time.Hour
 	if asked == "7d" {
@@ -108,7 +108,8 @@ func plotOfDays(s operators.Series, asked string) plot {
 	return p
 }
 
-// pointsOf begins with what was held before the first step.
+// pointsOf returns the points of a series. The first point is the number of slots that were held before
+// the first step.
 func pointsOf(s operators.Series) []point {
 	first := s.Points[0]
 	points := []point{{at: s.From.UnixMilli(), held: small(first.Held - int(first.Granted-first.Ended)), capacity: small(first.Capacity)}}
@@ -121,7 +122,7 @@ func pointsOf(s operators.Series) []point {
 	return points
 }
 
-// band is between the least and the most of each step.
+// band draws the area between the lowest and the highest number of held slots of each step.
 func (p *plot) band(steps []operators.SeriesPoint, points []point) {
 	var upper, lower strings.Builder
 	last := points[len(points)-1]
@@ -133,7 +134,7 @@ func (p *plot) band(steps []operators.SeriesPoint, points []point) {
 	p.Band = "M" + upper.String()[1:] + lower.String() + "Z"
 }
 
-// axes are the ticks of a chart that ends at this time.
+// axes adds the ticks of a chart that ends at the time end.
 func (p *plot) axes(end time.Time) {
 	for v := 0; v <= p.Top; v += levelStep(p.Top) {
 		p.Levels = append(p.Levels, tick{Text: strconv.Itoa(v), At: 100 * p.y(small(v)) / float64(p.Height)})
@@ -141,7 +142,8 @@ func (p *plot) axes(end time.Time) {
 	p.Times = timeTicks(end, p.Span)
 }
 
-// levelStep is 1, 2 or 5 times a power of ten, at most five of them up to the top.
+// levelStep returns the distance of the level ticks: 1, 2 or 5 times a power of ten, with at most five
+// ticks up to top.
 func levelStep(top int) int {
 	for step := 1; ; step *= 10 {
 		for _, times := range []int{1, 2, 5} {
@@ -152,7 +154,7 @@ func levelStep(top int) int {
 	}
 }
 
-// timeTicks are at full times of UTC, at most about six.
+// timeTicks returns at most about six ticks at round times in UTC.
 func timeTicks(end time.Time, span time.Duration) (ticks []tick) {
 	step := 24 * time.Hour
 	for _, each := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, time.Hour / 2, time.Hour, 2 * time.Hour, 4 * time.Hour, 12 * time.Hour} {
@@ -176,7 +178,8 @@ func timeTicks(end time.Time, span time.Duration) (ticks []tick) {
 	return ticks
 }
 
-// read notes what the cursor shows: of many points several together.
+// read stores the values that the cursor shows. For the last hour, it combines readEvery points into
+// one value.
 func (p *plot) read(points []point) {
 	v := &p.Values
 	v.From = points[len(points)-1].at - p.Span.Milliseconds()

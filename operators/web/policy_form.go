@@ -12,26 +12,26 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// rowsMore is how many empty rows a form offers for further policies.
+// rowsMore is the number of empty rows that a form offers for additional policies.
 const rowsMore = 2
 
-// policyRow is a policy as a form shows it.
+// policyRow is one policy as a form shows it.
 type policyRow struct {
 	Name, Per, Algorithm string
-	Rate                 string // 1/1m 10/24h; in a period of the calendar only how many
-	Period, Timezone     string // of the calendar
+	Rate                 string // such as 1/1m 10/24h; for a calendar period only the number
+	Period, Timezone     string // for the calendar algorithm
 	OnError, OnLimited   string
 	Reveal, Trust        string
 }
 
-// algorithms by the names that people read.
+// algorithms returns the words for each algorithm.
 func algorithms() map[string]string {
 	return map[string]string{
 		"sliding": "in any such time", "fixed": "from the first start on", "calendar": "by the calendar", "duplicate": "of equal content",
 	}
 }
 
-// limitText is a policy in a line.
+// limitText describes a policy in one line.
 func limitText(p operators.Policy) string {
 	text := p.Name + ": " + rateOf(p)
 	if p.Period != "" {
@@ -47,7 +47,7 @@ func limitText(p operators.Policy) string {
 	return text
 }
 
-// policyRows are the rows of a form that shows policies.
+// policyRows returns the rows of a form that shows policies, with empty rows at the end.
 func policyRows(list []operators.Policy) []policyRow {
 	rows := make([]policyRow, 0, len(list)+rowsMore)
 	for _, p := range list {
@@ -59,12 +59,12 @@ func policyRows(list []operators.Policy) []policyRow {
 	return withEmpty(rows)
 }
 
-// withEmpty adds rows to be filled in.
+// withEmpty adds rowsMore empty rows.
 func withEmpty(rows []policyRow) []policyRow {
 	return append(rows, slices.Repeat([]policyRow{{Algorithm: "sliding"}}, rowsMore)...)
 }
 
-// enter puts the row into a form, as enteredRows reads it.
+// enter adds the row to a form, in the layout that enteredRows reads.
 func (r policyRow) enter(form url.Values) {
 	for field, text := range map[string]string{
 		"name": r.Name, "per": r.Per, "algorithm": r.Algorithm, "rate": r.Rate, "period": r.Period, "timezone": r.Timezone, "on_error": r.OnError,
@@ -99,7 +99,7 @@ func rate(most, perMS int64) string {
 	return strconv.FormatInt(most, 10) + "/" + compact(time.Duration(perMS)*time.Millisecond)
 }
 
-// compact is a duration without the units that it has none of: 24h.
+// compact returns a duration without trailing units that are zero, such as 24h.
 func compact(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -111,7 +111,7 @@ func compact(d time.Duration) string {
 	return text
 }
 
-// enteredRows are the rows of a form that was sent.
+// enteredRows returns the rows of a submitted form.
 func enteredRows(form url.Values) []policyRow {
 	at := func(field string, i int) string {
 		if list := form["limit."+field]; i < len(list) {
@@ -129,8 +129,8 @@ func enteredRows(form url.Values) []policyRow {
 	return rows
 }
 
-// readPolicies are the policies of a form that was sent; rows in which nothing was entered
-// are none. The API says what else is wrong with them.
+// readPolicies returns the policies of a submitted form. It skips rows in which nothing was entered.
+// The API checks the rest.
 func readPolicies(form url.Values) ([]map[string]any, error) {
 	list := []map[string]any{}
 	for i, row := range enteredRows(form) {
@@ -146,7 +146,7 @@ func readPolicies(form url.Values) ([]map[string]any, error) {
 	return list, nil
 }
 
-// policy is the row as the API takes it.
+// policy returns the row in the format of the API.
 func (r policyRow) policy() (map[string]any, error) {
 	if r.Name == "" {
 		return nil, errors.New("it needs a name")
@@ -165,7 +165,7 @@ func (r policyRow) policy() (map[string]any, error) {
 	return one, r.counting(one)
 }
 
-// counting adds how many may start in which time.
+// counting adds how many tasks may start in which time.
 func (r policyRow) counting(one map[string]any) error {
 	if r.Algorithm == "calendar" {
 		most, err := strconv.ParseInt(r.Rate, 10, 64)

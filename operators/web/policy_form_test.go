@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// limitFields are the inputs of a row for a policy.
+// limitFields returns the names of the inputs in a row for a policy.
 func limitFields() []string {
 	return []string{"name", "per", "algorithm", "rate", "period", "timezone", "on_error", "on_limited", "reveal", "trust_device"}
 }
 
-// entered is a form that was filled in.
+// entered returns a form with these inputs.
 func entered(pairs ...string) url.Values {
 	form := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -25,14 +25,14 @@ func entered(pairs ...string) url.Values {
 	return form
 }
 
-// enter replaces what an input has.
+// enter replaces the value of an input.
 func (b *tab) enter(selector, text string) {
 	b.Helper()
 	ask[bool](b, fmt.Sprintf(`(() => { document.querySelector(%q).value = %q; return true; })()`, selector, text))
 }
 
-// A policy of each algorithm, windows, capacity and lease are entered in the form of a pool,
-// and it shows them again.
+// TestPoolSettingsAreAForm checks that a policy of each algorithm, windows, capacity and lease can be
+// entered in the form of a pool, and that the form then shows them.
 func TestPoolSettingsAreAForm(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -71,7 +71,7 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	if shown := ask[string](tab, `[...document.querySelectorAll('[name="limit.rate"]')].map((i) => i.value).join("; ")`); shown != "1/1m 10/24h; 5/1h; 1000; 2/1m; ; " {
 		t.Errorf("the form shows %q", shown)
 	}
-	tab.click(`form.fields button.primary`) // as it is: nothing changes
+	tab.click(`form.fields button.primary`) // the form is sent unchanged and changes nothing
 	tab.until(`location.pathname === "/pools/p"`)
 	b.call("GET", "/v1/pools/p", nil, &pool)
 	if again, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["windows"], pool["limits"]}); string(again) != want {
@@ -79,7 +79,7 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	}
 }
 
-// The form says which row is wrong, and nothing is changed.
+// TestWrongRowsAreRefused checks that the error names the wrong row, and that nothing is changed.
 func TestWrongRowsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -119,7 +119,8 @@ func TestProfilesAreAForm(t *testing.T) {
 	contains(t, text, `name="limit.rate" value="12"`)
 }
 
-// A form sends what was entered, and takes back nothing that others changed meanwhile.
+// TestFormsChangeWhatWasEntered checks that a form sends only what was entered, and does not undo
+// changes that others made after the form was shown.
 func TestFormsChangeWhatWasEntered(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -151,7 +152,7 @@ func TestFormsChangeWhatWasEntered(t *testing.T) {
 	}
 }
 
-// inputs are those of the form of a page, as a browser would send them.
+// inputs returns the inputs of the form on a page, as a browser would send them.
 func inputs(page string) url.Values {
 	form := url.Values{}
 	for _, m := range regexp.MustCompile(`<input[^>]* name="([^"]+)"[^>]*>`).FindAllStringSubmatch(page, -1) {

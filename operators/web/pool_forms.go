@@ -36,12 +36,12 @@ func (p *poolPages) edit(r *http.Request) (next, said string, err error) {
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
-// unchanged says that an input has what the form was shown with.
+// unchanged reports whether an input still has the value that the form was shown with.
 func unchanged(form url.Values, input string) bool {
 	return strings.TrimSpace(strings.ReplaceAll(form.Get(input), "\r\n", "\n")) == shownAs(form, input, "\x00")
 }
 
-// poolSettings are what a form says of a pool.
+// poolSettings returns the settings of a pool from a form.
 func poolSettings(r *http.Request) (map[string]any, error) {
 	settings := map[string]any{}
 	capacity, err := strconv.Atoi(strings.TrimSpace(r.PostFormValue("capacity")))
@@ -72,7 +72,7 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 	return settings, err
 }
 
-// boundText is the bound of callers as a form takes it; empty: there is none.
+// boundText returns the limit of callers as the form shows it. It is empty if there is no limit.
 func boundText(most *int) string {
 	if most == nil {
 		return ""
@@ -80,7 +80,7 @@ func boundText(most *int) string {
 	return strconv.Itoa(*most)
 }
 
-// bound reads it; nil: there is none.
+// bound reads the limit of callers from the text of a form. It returns nil if there is no limit.
 func bound(text string) (any, error) {
 	if text = strings.TrimSpace(text); text == "" {
 		return nil, nil //nolint:nilnil // null is what the API takes
@@ -92,7 +92,7 @@ func bound(text string) (any, error) {
 	return most, nil
 }
 
-// windowLines are windows as a form takes them.
+// windowLines returns windows as text for a form, one in each line.
 func windowLines(list []operators.Window) string {
 	lines := make([]string, len(list))
 	for i, w := range list {
@@ -132,7 +132,7 @@ func (p *poolPages) pausing(r *http.Request) (page, error) {
 	}}, err
 }
 
-// releasing shows the effects of a forced release.
+// releasing returns the page that asks for confirmation of a forced release and shows its effects.
 func (p *poolPages) releasing(r *http.Request) (page, error) {
 	name := r.PathValue("id")
 	slots, err := p.api.Pools.Slots(r.Context(), name)

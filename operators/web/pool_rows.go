@@ -9,27 +9,28 @@ import (
 )
 
 const (
-	rowsShown     = 120 // of one page; of so many the API counts less far who waits
-	disagreeShown = 10  // pools that are named
+	rowsShown     = 120 // pools on one page; for a page of this size the API stops counting waiting tasks earlier
+	disagreeShown = 10  // pools with conflicts or drift that are named
 )
 
-// poolRow is a pool where there are many.
+// poolRow is one pool of a list that has too many pools for cards.
 type poolRow struct {
 	operators.PoolState
 
 	Lately happened
-	Share  float64 // of the bar, out of 100
+	Share  float64 // filled part of the bar in percent
 	Closed bool
 }
 
-// poolColumn is the head of a column of pools.
+// poolColumn is the head of a column in the list of pools.
 type poolColumn struct {
 	Name, Title, Class string
-	Query              string // sorts by it; empty: nothing does
-	Sorted             string // ascending or descending; empty: by another one
+	Query              string // query that sorts by this column; empty if the list cannot be sorted by it
+	Sorted             string // ascending or descending; empty if the list is sorted by another column
 }
 
-// rows show the pools that match, worst first unless told otherwise.
+// rows returns the page that lists the pools that match. If the visitor chose no order, the pools with
+// the worst trouble come first.
 func (p *poolPages) rows(r *http.Request, filters url.Values, totals operators.PoolTotals, checks []dependency) (page, error) {
 	pager := pagerOf(r, filters)
 	query := pager.query(rowsShown)
@@ -88,7 +89,7 @@ func poolColumns(filters url.Values, sorted string) []poolColumn {
 	return list
 }
 
-// shareOf is how much of a bar is filled, out of 100.
+// shareOf returns how much of a bar is filled, in percent, at most 100.
 func shareOf(held, capacity int) float64 {
 	if held == 0 {
 		return 0
@@ -96,7 +97,7 @@ func shareOf(held, capacity int) float64 {
 	return min(100, 100*float64(held)/float64(max(capacity, 1)))
 }
 
-// trouble words what is wrong with a pool.
+// trouble returns the words for a trouble code of a pool.
 func trouble(code string) string {
 	return map[string]string{
 		operators.OverCapacity: "over capacity",

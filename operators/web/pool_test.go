@@ -9,8 +9,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// A slot is taken back through the pages: what it touches is named, a reason is
-// needed, and it stands in the log.
+// TestForcedReleaseThroughThePage releases a slot through the pages. The page names the affected device
+// and task, a reason is required, and the release is in the log.
 func TestForcedReleaseThroughThePage(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -34,7 +34,7 @@ func TestForcedReleaseThroughThePage(t *testing.T) {
 	if len(events.Events) != 1 || events.Events[0].Device != "d-1" || !strings.Contains(events.Events[0].Detail, "stuck in the field") {
 		t.Errorf("log: %+v", events)
 	}
-	// The page of a grant that is over says so.
+	// The page of a grant that has ended shows this.
 	status, text, _ := b.get(fmt.Sprintf("/pools/p/slots/%d/release?token=%d", granted.Slot, granted.Token))
 	if status != 404 || !strings.Contains(text, "That grant is over") {
 		t.Errorf("a release of what is over: %d %s", status, text)
@@ -53,7 +53,7 @@ func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 	tab.do(chromedp.SendKeys(chromedp.CSS("#name"), "ar:330100"))
 	tab.click("button.primary")
 	tab.until(`location.pathname.startsWith("/pools/ar") && document.querySelectorAll(".grid .cell.free").length === 60`)
-	// A resize by somebody else changes the open page.
+	// A resize by another operator changes the open page.
 	b.call("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 30}, nil)
 	tab.until(`document.querySelectorAll(".grid .cell.free").length === 30`)
 	b.call("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 70}, nil)
@@ -66,7 +66,7 @@ func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 	tab.until(`document.querySelector("#pool-head .note") === null`)
 
 	for _, bad := range []url.Values{
-		{"name": {"ar:330100"}, "capacity": {"1"}, "lease": {"5m"}}, // there is one: nothing is replaced
+		{"name": {"ar:330100"}, "capacity": {"1"}, "lease": {"5m"}}, // a pool of this name exists: it is not replaced
 		{"name": {"x y"}, "capacity": {"1"}, "lease": {"5m"}},
 		{"name": {"x"}, "capacity": {"1e9"}, "lease": {"5m"}},
 		{"name": {"x"}, "capacity": {"1"}, "lease": {"soon"}},

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	poolsShown   = 16   // as cards; where there are more, each is a row
-	waitingShown = 1000 // counted up to, in a list of pools
-	fewPools     = 4    // up to so many are shown with their slots
+	poolsShown   = 16   // maximum number of pools that are shown as cards; if there are more, each pool is a row
+	waitingShown = 1000 // waiting tasks are counted up to this number in a list of pools
+	fewPools     = 4    // maximum number of pools whose cards show their slots
 	fewSlots     = 200
 )
 
-// poolPages show all pools, and each with its slots.
+// poolPages show the list of pools, and each pool with its slots.
 type poolPages struct {
 	*frame
 
@@ -43,16 +43,16 @@ func (p *poolPages) route(to *site) {
 	to.act("/pools/{id}/slots/{slot}/release", "admin", p.release)
 }
 
-// poolCard is a pool on the first page.
+// poolCard is one pool on the first page.
 type poolCard struct {
 	operators.PoolState
 
 	Chart  chart
 	Lately happened
-	Many   bool    // wait: more than are counted here
-	Share  float64 // of the bar, out of 100
-	Cells  []cell  // where there are few pools
-	Over   bool    // more is held than the capacity, after that was lowered
+	Many   bool    // more tasks wait than were counted
+	Share  float64 // filled part of the bar in percent
+	Cells  []cell  // slots; only if there are few pools
+	Over   bool    // more slots are held than the capacity, because the capacity was lowered
 }
 
 func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
@@ -84,7 +84,8 @@ func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
 	}, nil
 }
 
-// drawSlots adds the slots to a card, and takes its counts from the same reading.
+// drawSlots adds the slots to a card. It replaces the card's counts by the counts of the same read, so
+// that they agree.
 func (p *poolPages) drawSlots(r *http.Request, c *poolCard) error {
 	d := poolData{Pool: c.Pool, Looks: map[string]int{}}
 	var err error

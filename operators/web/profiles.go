@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// profilePages show profiles of devices, and change their policies.
+// profilePages show the profiles of devices, and change their policies.
 type profilePages struct {
 	*frame
 

@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// A replica that is started later shows the same hour as one that ran all the
-// time, to within a point.
+// TestLaterReplicaShowsTheSameHour checks that a replica that started later shows the same hour as a
+// replica that ran all the time, within one point.
 func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(*testing.T, ...func(*web.Options)) (*bench, func()){
@@ -55,7 +55,7 @@ func compareHours(t *testing.T, begin func(*testing.T, ...func(*web.Options)) (*
 	at := func(o *web.Options) { o.Now = func() time.Time { return time.UnixMilli(clock.Load()) } }
 	first, pass := begin(t, at)
 	first.pool("p", 5, devices(8)...)
-	// Five seconds pass for the log, and for the one who looks on.
+	// Five seconds pass for the log, and for the replica that has been running.
 	step := func() {
 		seen, _, _, _ := first.web.Held("p")
 		pass()
@@ -88,11 +88,11 @@ func compareHours(t *testing.T, begin func(*testing.T, ...func(*web.Options)) (*
 	if len(ran) < 24 || slices.Max(held) < 3 || held[len(held)-1] == slices.Max(held) {
 		t.Fatalf("the first saw %d points: %v", len(ran), held)
 	}
-	shown, off := 0, 2+int(time.Since(begun)/(5*time.Second)) // for the log the time of the test passes, too
+	shown, off := 0, 2+int(time.Since(begun)/(5*time.Second)) // for the log, the duration of the test counts as well
 	for i := range ran {
 		n, _ := slices.BinarySearch(later, ran[i]-2500)
 		if n == len(later) || n < off {
-			continue // about when the pool was made
+			continue // near the time when the pool was created
 		}
 		shown++
 		if near := recalled[max(0, n-off):min(len(recalled), n+off)]; !slices.Contains(near, held[i]) {

@@ -11,18 +11,18 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// remedyWay is the way of these pages to an action of the API.
+// remedyWay describes how these pages perform an action of the API.
 type remedyWay struct {
 	act     decision.Act
 	subject decision.Subject
-	label   string // %s is the id
-	path    string // likewise
-	form    bool   // the path takes it at once; else it is a page to fill in or to confirm
-	role    string // that may
+	label   string // text of the button; %s is the id
+	path    string // path of the form or page; %s is the id
+	form    bool   // true: a POST to path performs the action at once; false: path is a page to fill in or to confirm
+	role    string // role that the visitor needs
 }
 
-// remedyWays has a row for each action that a page can do. A device's new token and its
-// registration are none: they are secrets, and only a terminal shows them.
+// remedyWays has a row for each action that a page can perform. It has no row for a new token or the
+// registration of a device: both produce secrets, which only the command line shows.
 func remedyWays() []remedyWay {
 	return []remedyWay{
 		{decision.ActUnblock, decision.OfDevice, "Unblock %s", "/devices/%s/unblock", true, "operator"},
@@ -42,30 +42,30 @@ func remedyWays() []remedyWay {
 	}
 }
 
-// remedies show to one visitor, on one page, what changes a reason to wait.
+// remedies renders the remedies against a reason to wait, for one visitor on one page.
 type remedies struct {
 	may  func(role string) bool
-	back string // the page
+	back string // address of the page
 }
 
-// remedyBit is a stretch of the text of a remedy; then a command and its button.
+// remedyBit is a part of the text of a remedy, followed by a command and its button.
 type remedyBit struct {
 	Text, Command string
-	Button        *remedyButton // nil: the visitor may not, or no page does it
+	Button        *remedyButton // nil if the visitor lacks the role, or no page performs the action
 }
 
-// remedyButton does an action and leads back.
+// remedyButton performs an action and leads back to the page.
 type remedyButton struct {
 	Label, Path string
-	Back        string // of a form; empty: it is a link, which has it
+	Back        string // page to return to, for a form; empty for a link, whose Path contains the page
 }
 
 func (f *frame) remedies(r *http.Request) remedies {
 	return remedies{may: func(role string) bool { return f.may(r, role) }, back: addressOf(r)}
 }
 
-// Of is the text of a remedy, with a button behind each command that it has. A command that
-// the text does not have follows it.
+// Of splits the text of a remedy so that a button follows each command in it. Commands that the text
+// does not contain come after the text.
 func (m remedies) Of(text string, actions []operators.Action) []remedyBit {
 	var bits, others []remedyBit
 	for _, a := range actions {
@@ -100,7 +100,8 @@ func (m remedies) button(a operators.Action) *remedyButton {
 	return nil
 }
 
-// addressOf is the page's own address, without the message that it shows once.
+// addressOf returns the address of the page, without the parameter of the message that the page shows
+// once.
 func addressOf(r *http.Request) string {
 	here := *r.URL
 	query := here.Query()
@@ -109,7 +110,8 @@ func addressOf(r *http.Request) string {
 	return here.RequestURI()
 }
 
-// backOr is the page that a visitor came from to do something, or else its usual next one.
+// backOr returns the page from which a visitor came to perform an action. If the request names none, it
+// returns usual.
 func backOr(r *http.Request, usual string) string {
 	if back := r.URL.Query().Get("back"); back != "" && ownPath(back) == back {
 		return back
@@ -117,8 +119,8 @@ func backOr(r *http.Request, usual string) string {
 	return usual
 }
 
-// backOf is the page to which a form leads back; empty: it names none. Any other
-// address is refused.
+// backOf returns the page to which a form leads back. It is empty if the form names none. backOf
+// refuses any address that is not a page of the dashboard.
 func (s *site) backOf(r *http.Request) (string, error) {
 	back := r.Form.Get("back")
 	if back == "" {

@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// Each action of the table of reasons has a form or a page, which is there; but for those that
-// answer with a secret.
+// TestEveryActionHasAPage checks that each action in the table of reasons has a form or a page that
+// exists, except for actions that return a secret.
 func TestEveryActionHasAPage(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -38,7 +38,8 @@ func TestEveryActionHasAPage(t *testing.T) {
 	}
 }
 
-// remedied has tasks that wait for each reason that a page can change, by its code.
+// remedied creates one waiting task for each reason that a page can change. It returns the tasks by the
+// code of the reason.
 func remedied(b *bench) (tasks map[string]int64) {
 	b.Helper()
 	shut, always := closedNow(), []map[string]any{{"cron": "0 * * * *", "duration": "2h"}}
@@ -80,7 +81,7 @@ func merged(into, more map[string]any) map[string]any {
 	return into
 }
 
-// press posts the form of a button on a page, and returns where that leads.
+// press posts the form of a button on a page, and returns the address to which the answer redirects.
 func (b *bench) press(page, label string, who ...*http.Cookie) (location string) {
 	b.Helper()
 	_, text, _ := b.get(page, who...)
@@ -103,7 +104,7 @@ func locationOf(answer string) string {
 	return m[1]
 }
 
-// causes are the codes of why a task waits.
+// causes returns the codes of the reasons why a task waits.
 func (b *bench) causes(task int64) (codes []string) {
 	b.Helper()
 	var why struct{ Reasons []struct{ Code string } }
@@ -114,7 +115,7 @@ func (b *bench) causes(task int64) (codes []string) {
 	return codes
 }
 
-// remedyCases are the button, the command and the least role of each reason.
+// remedyCases returns the button, the command and the lowest sufficient role for each reason.
 func remedyCases() map[string]struct{ label, command, role string } {
 	return map[string]struct{ label, command, role string }{
 		"device_blocked": {"Unblock d-blocked", "dispatcher devices unblock d-blocked", "operator"},
@@ -127,7 +128,8 @@ func remedyCases() map[string]struct{ label, command, role string } {
 	}
 }
 
-// The page of a task has, for each reason, the command to all and the button to those who may.
+// TestATaskOffersItsRemedy checks that the page of a task shows, for each reason, the command to all
+// visitors and the button to visitors with the role.
 func TestATaskOffersItsRemedy(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t)
@@ -157,7 +159,7 @@ func TestATaskOffersItsRemedy(t *testing.T) {
 	}
 }
 
-// A press does it, and leads back to the page of the task.
+// TestAButtonRemedies checks that a button performs its action and leads back to the page of the task.
 func TestAButtonRemedies(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -174,7 +176,8 @@ func TestAButtonRemedies(t *testing.T) {
 	}
 }
 
-// A link leads to the form that has the setting, which changes nothing else and leads back.
+// TestALinkRemedies checks that a link leads to the form with the setting, and that the form changes
+// nothing else and leads back.
 func TestALinkRemedies(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -216,7 +219,8 @@ func TestALinkRemedies(t *testing.T) {
 	}
 }
 
-// The bar has below it what helps all of a part; the list has what helps one task.
+// TestTheBarOffersWhatHelpsAll checks that the bar offers only remedies for all tasks of a part, and
+// the list the remedies for single tasks.
 func TestTheBarOffersWhatHelpsAll(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t)
@@ -240,7 +244,7 @@ func TestTheBarOffersWhatHelpsAll(t *testing.T) {
 		t.Errorf("from the list it leads to %q", to)
 	}
 	b.report("d-9", map[string]any{"accept": false})
-	b.call("POST", "/v1/devices/d-9/block", nil, nil) // two devices: what helps one of them does not help all
+	b.call("POST", "/v1/devices/d-9/block", nil, nil) // with two devices, a remedy for one of them does not help all tasks
 	b.call("POST", "/v1/batches", map[string]any{"pool": "full", "devices": []string{"d-9"}}, nil)
 	if _, text, _ := b.get("/pools/full", admin); strings.Contains(text, "Unblock d-") {
 		t.Errorf("the bar offers to unblock one of two devices: %s", text)
@@ -249,7 +253,8 @@ func TestTheBarOffersWhatHelpsAll(t *testing.T) {
 	contains(t, text, ">Unblock d-blocked<", ">Unblock d-9<")
 }
 
-// A form leads back to pages of this dashboard alone; with anything else it does nothing.
+// TestAFormLeadsToNoOtherSite checks that a form leads back only to pages of this dashboard. With any
+// other address it changes nothing.
 func TestAFormLeadsToNoOtherSite(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -272,7 +277,8 @@ func TestAFormLeadsToNoOtherSite(t *testing.T) {
 	}
 }
 
-// In a browser: from a full pool to its capacity, which has the focus, and back.
+// TestRaisingTheCapacityInABrowser follows in a browser the way from the task of a full pool to the
+// input of the capacity, which has the focus, and back.
 func TestRaisingTheCapacityInABrowser(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

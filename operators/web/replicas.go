@@ -13,33 +13,33 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
-// A replica sends a heartbeat every HeartbeatEvery. Without one for goneAfter it
-// is shown as gone.
+// A replica sends a heartbeat every HeartbeatEvery. If there is no heartbeat for goneAfter, pages show
+// the replica as gone.
 const (
 	HeartbeatEvery = 5 * time.Second
 	goneAfter      = 4 * HeartbeatEvery
 )
 
-// Heartbeat has the facts that a replica publishes every few seconds.
+// Heartbeat holds the data that a replica publishes every few seconds.
 type Heartbeat struct {
-	Checks map[string]string `json:"checks"`           // of the dependencies: ok, degraded or failed
-	Failed []string          `json:"failed,omitempty"` // background passes whose last run did
-	ReapMS int64             `json:"reap_ms"`          // how often it reaps
+	Checks map[string]string `json:"checks"`           // state of each dependency: ok, degraded or failed
+	Failed []string          `json:"failed,omitempty"` // background passes whose last run failed
+	ReapMS int64             `json:"reap_ms"`          // interval of the pass reap
 }
 
-// replica is one of all that serve this ledger.
+// replica is one of the replicas that serve this ledger.
 type replica struct {
 	replicaRow
 	Heartbeat
 
-	Here bool // this one
-	Gone bool // no heartbeat
-	Late bool // it lives, and has not reaped for three times its interval
+	Here bool // it is this process
+	Gone bool // its heartbeats have stopped
+	Late bool // it sends heartbeats, but has not reaped for three times its interval
 	Bad  []dependency
 }
 
-// replicas are those that sent a heartbeat within the last hour, those that
-// serve first.
+// replicas returns the replicas that sent a heartbeat within the last hour. The replicas that are not
+// gone come first.
 func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	known, now, err := s.ledger.Replicas(ctx)
 	if err != nil {
@@ -63,7 +63,8 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	return append(serving, gone...), nil
 }
 
-// versions that are served now, if there is more than one.
+// versions returns the versions of the replicas that are not gone. It is empty if they all have the
+// same version.
 func versions(list []replica) string {
 	found := map[string]bool{}
 	for _, r := range list {
@@ -77,14 +78,14 @@ func versions(list []replica) string {
 	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 }
 
-// tallied is the last reading of the replicas' counts. They only grow while a
-// replica lives, so that no reading counts twice and none that was missed is
-// lost. The counts of a replica's first minute are always included.
+// tallied holds the counts of the replicas as they were last read. The counts only grow while a replica
+// lives, so no count is read twice, and a missed read loses none. The counts of a replica's first
+// minute are always included.
 type tallied struct {
-	of map[string]map[string]meters.Tally // by replica and pool
+	of map[string]map[string]meters.Tally // counts by replica and pool
 }
 
-// read adds the counts since the reading before to the history.
+// read adds to the history how much the counts have grown since the previous read.
 func (t *tallied) read(list []replicaTallies, to *history) error {
 	seen := make(map[string]map[string]meters.Tally, len(list))
 	for _, one := range list {
@@ -95,7 +96,7 @@ func (t *tallied) read(list []replicaTallies, to *history) error {
 		seen[one.Replica] = counts
 		before, known := t.of[one.Replica]
 		if !known && one.Running > time.Minute {
-			continue // counted before anybody looked
+			continue // counted before this replica followed it
 		}
 		for pool, now := range counts {
 			if more := since(before[pool], now); more != (meters.Tally{}) {
@@ -107,8 +108,8 @@ func (t *tallied) read(list []replicaTallies, to *history) error {
 	return nil
 }
 
-// since is the increase; the counts of a pool that was deleted and made anew begin
-// again.
+// since returns how much the counts have grown. If a pool was deleted and created again, its counts
+// begin at 0 again.
 func since(before, now meters.Tally) meters.Tally {
 	if now.Denied < before.Denied || now.Conflicts < before.Conflicts || now.Drift < before.Drift {
 		before = meters.Tally{}

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The page adds up the counts of replicas once, whenever it reads them, and
-// leaves out the counts from before the first reading.
+// TestCountsOfReplicasAreAddedUpOnce checks that counts of replicas are added once, no matter when they
+// are read, and that counts from before the first read are left out.
 func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	t.Parallel()
 	h, read := newHistory(), tallied{}
@@ -23,11 +23,11 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	}
 	type counts = map[string]meters.Tally
 	for _, reading := range [][]store.Tallies{
-		{says("a", time.Hour, counts{"p": {Denied: 1000}})},                                                                     // before
+		{says("a", time.Hour, counts{"p": {Denied: 1000}})},                                                                     // the first read
 		{says("a", time.Hour, counts{"p": {Denied: 1003, Drift: 2}}), says("b", 5*time.Second, counts{"p": {Denied: 4}})},       // b is new
-		{says("a", time.Hour, counts{"p": {Denied: 1003, Drift: 2}}), says("b", 9*time.Second, counts{"p": {Denied: 4}})},       // nothing more
+		{says("a", time.Hour, counts{"p": {Denied: 1003, Drift: 2}}), says("b", 9*time.Second, counts{"p": {Denied: 4}})},       // no new counts
 		{says("b", 14*time.Second, counts{"p": {Denied: 5, Conflicts: 1}, "q": {Denied: 7}})},                                   // a ended
-		{says("b", 20*time.Second, counts{"p": {Denied: 2}, "q": {Denied: 7}}), says("c", time.Hour, counts{"q": {Denied: 9}})}, // p was made anew, c was away
+		{says("b", 20*time.Second, counts{"p": {Denied: 2}, "q": {Denied: 7}}), says("c", time.Hour, counts{"q": {Denied: 9}})}, // p was created again; c is read for the first time
 	} {
 		if err := read.read(reading, h); err != nil {
 			t.Fatal(err)

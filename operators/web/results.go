@@ -19,29 +19,29 @@ const (
 	resultsShown = 25
 	columnsShown = 5
 	errorsShown  = 10
-	openSample   = 2000 // results that are summed up while a batch goes on, and its page is read again
-	overSample   = 5000 // once it has ended
+	openSample   = 2000 // sample size while tasks of the batch are open, because its page is then read often
+	overSample   = 5000 // sample size after the batch has ended
 
-	// summedEvery is how often results are summed up anew while others end.
+	// summedEvery is the interval at which the results are summarized again while tasks end.
 	summedEvery = 5 * time.Second
 )
 
-// results are those of a batch as its page shows them.
+// results holds the results of a batch as its page shows them.
 type results struct {
 	operators.ResultSummary
 
 	Batch     int64
-	Chosen    url.Values // of the form, as it was sent
-	Query     string     // the same, without the page
+	Chosen    url.Values // input of the form, as it was sent
+	Query     string     // Chosen as a query, without the page token
 	Columns   []string
 	Rows      []resultRow
 	Histogram *histogram
 	Next      string
 	First     bool
-	Shown     bool // something has ended
+	Shown     bool // at least one task has ended
 }
 
-// resultRow is a result with a cell for each of the columns.
+// resultRow is one result with a cell for each column.
 type resultRow struct {
 	operators.Result
 
@@ -53,7 +53,7 @@ type resultCell struct {
 	Number bool
 }
 
-// resultChoice takes what the form of the results asks for.
+// resultChoice returns the parameters that the form of the results sends.
 func resultChoice(query url.Values) url.Values {
 	chosen := filtersOf(query, "field", "tag", "state", "since", "until")
 	if columns := query["column"]; len(columns) > 0 {
@@ -62,7 +62,8 @@ func resultChoice(query url.Values) url.Values {
 	return chosen
 }
 
-// resultQuery selects the results that were chosen. Times are as browsers send them.
+// resultQuery returns the query for the results that were chosen. The times have the format of
+// browsers.
 func resultQuery(chosen url.Values) (q operators.ResultQuery, err error) {
 	q.State = chosen.Get("state")
 	if q.Since, err = chosenTime(chosen, "since"); err == nil {
@@ -71,7 +72,7 @@ func resultQuery(chosen url.Values) (q operators.ResultQuery, err error) {
 	return q, err
 }
 
-// chosenTime reads a time of a form, in UTC; zero: none.
+// chosenTime reads a time of a form, in UTC. It returns the zero time if the form has none.
 func chosenTime(chosen url.Values, name string) (time.Time, error) {
 	if chosen.Get(name) == "" {
 		return time.Time{}, nil
@@ -83,24 +84,24 @@ func chosenTime(chosen url.Values, name string) (time.Time, error) {
 	return at, nil
 }
 
-// Has says whether a column is shown.
+// Has reports whether a column is shown.
 func (s results) Has(column string) bool { return slices.Contains(s.Columns, column) }
 
-// IsNumber says whether a column has numbers, which stand at its right.
+// IsNumber reports whether a column has numbers, which are aligned to the right.
 func (s results) IsNumber(column string) bool {
 	return slices.ContainsFunc(s.Fields, func(f operators.OutputField) bool { return f.Name == column && f.Type == "number" })
 }
 
-// States are those in which tasks have results.
+// States returns the states in which tasks have results.
 func (s results) States() []string { return operators.TaskStates()[2:] }
 
-// Part says that not all results are summed up.
+// Part reports whether only a part of the results was summarized.
 func (s results) Part() bool { return s.Looked < s.Of }
 
-// Timed says that only those of a time are.
+// Timed reports whether only the results of a time range are shown.
 func (s results) Timed() bool { return s.Chosen.Has("since") || s.Chosen.Has("until") }
 
-// CSV is the query of the file.
+// CSV returns the query for the CSV file.
 func (s results) CSV() string {
 	if q := filtersOf(s.Chosen, "state", "since", "until").Encode(); q != "" {
 		return "?" + q
@@ -108,14 +109,14 @@ func (s results) CSV() string {
 	return ""
 }
 
-// tagRow is a value of a tag; empty: the devices without it.
+// tagRow is one value of a tag. If Name is empty, it counts the devices without the tag.
 type tagRow struct {
 	operators.TagCount
 
 	Name string
 }
 
-// Tags are the counts by tag.
+// Tags returns the counts by tag value.
 func (s results) Tags() []tagRow {
 	rows := make([]tagRow, len(s.ByTag))
 	for i, count := range s.ByTag {
@@ -127,10 +128,11 @@ func (s results) Tags() []tagRow {
 	return rows
 }
 
-// Top are the first of the errors.
+// Top returns the first errorsShown errors.
 func (s results) Top() []operators.ErrorCount { return s.Errors[:min(len(s.Errors), errorsShown)] }
 
-// results reads the sums first: they know the fields.
+// results returns the results of a batch. It reads the summary first, because the summary lists the
+// fields.
 func (b *batchPages) results(r *http.Request, one batch) (results, error) {
 	s := results{Batch: one.ID, Chosen: resultChoice(r.URL.Query())}
 	asked, err := resultQuery(s.Chosen)
@@ -165,8 +167,9 @@ func resultsPath(one batch) string {
 	return operators.Path("batches", strconv.FormatInt(one.ID, 10), "results")
 }
 
-// sums are what is said of many results. Those of a sample are kept for a while, those of all
-// results until others have ended; the numbers of the batch beside them are those of now.
+// sums returns the summary of the results. A summary of a sample is cached for summedEvery; a summary
+// of all results also becomes invalid when other tasks end. The total counts in the summary are always
+// the current counts of the batch.
 func (b *batchPages) sums(r *http.Request, one batch, asked operators.ResultQuery) (operators.ResultSummary, error) {
 	query := asked.Values()
 	query.Set("page_size", "1")
@@ -184,13 +187,13 @@ func (b *batchPages) sums(r *http.Request, one batch, asked operators.ResultQuer
 	if err != nil {
 		return sum, err
 	}
-	sum.Of, sum.ErrorsOf, sum.Progress = one.endedIn(asked.State), one.Failed(), slices.Clone(sum.Progress) // which others see, too
+	sum.Of, sum.ErrorsOf, sum.Progress = one.endedIn(asked.State), one.Failed(), slices.Clone(sum.Progress) // cloned because the cached value is shared
 	last := &sum.Progress[len(sum.Progress)-1]
 	last.Ended, last.Failed = one.Ended(), one.Failed()
 	return sum, nil
 }
 
-// rows reads the page of the table.
+// rows reads one page of the table.
 func (b *batchPages) rows(r *http.Request, path string, s *results) error {
 	pager := pagerOf(r, nil)
 	asked, err := resultQuery(s.Chosen)
@@ -214,7 +217,7 @@ func (b *batchPages) rows(r *http.Request, path string, s *results) error {
 	for _, result := range read.Results {
 		row := resultRow{Result: result}
 		var output map[string]json.RawMessage
-		_ = json.Unmarshal(result.Output, &output) // null: there is none
+		_ = json.Unmarshal(result.Output, &output) // a null leaves the map empty
 		for _, name := range s.Columns {
 			row.Cells = append(row.Cells, cellOf(output[name]))
 		}
@@ -223,7 +226,7 @@ func (b *batchPages) rows(r *http.Request, path string, s *results) error {
 	return nil
 }
 
-// cellOf shows text as it is, and anything else as JSON.
+// cellOf returns text as it is, and any other value as JSON.
 func cellOf(value json.RawMessage) resultCell {
 	var text string
 	if len(value) == 0 || string(value) == "null" {
@@ -235,7 +238,8 @@ func cellOf(value json.RawMessage) resultCell {
 	return resultCell{Text: string(value), Number: strings.ContainsRune("-0123456789", rune(value[0]))}
 }
 
-// usualField is the first of the numbers, else of what has values to count.
+// usualField returns the first numeric field. Without a numeric field, it returns the first field whose
+// values can be counted.
 func usualField(fields []operators.OutputField) string {
 	for _, kinds := range [][]string{{"number"}, {"boolean", "text", "mixed"}} {
 		for _, f := range fields {
@@ -247,7 +251,7 @@ func usualField(fields []operators.OutputField) string {
 	return ""
 }
 
-// usualColumns are the first fields that are neither lists nor objects.
+// usualColumns returns the first fields that are neither lists nor objects.
 func usualColumns(fields []operators.OutputField) (names []string) {
 	for _, f := range fields {
 		if len(names) < columnsShown && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
@@ -257,7 +261,7 @@ func usualColumns(fields []operators.OutputField) (names []string) {
 	return names
 }
 
-// csv streams all results, as the API does.
+// csv streams all results as CSV. The API writes the CSV.
 func (b *batchPages) csv(rw http.ResponseWriter, r *http.Request) {
 	path := operators.Path("batches", r.PathValue("id"), "results")
 	asked, err := resultQuery(r.URL.Query())

@@ -15,15 +15,15 @@ const (
 	binsHeight                = 90
 )
 
-// course is how a batch went on, and how it is expected to: an SVG.
+// course is an SVG of the progress of a batch so far, and of its expected progress.
 type course struct {
 	Width, Height int
-	Area, Line    string // what had ended
-	Failed        string // of it
-	Expected      string // from now to the end; empty: it is unknown
-	Limit         string // all tasks
+	Area, Line    string // tasks that had ended
+	Failed        string // failed tasks among them
+	Expected      string // line from now to the expected end; empty if the end is unknown
+	Limit         string // line of all tasks
 	From, To      time.Time
-	Now           float64 // where it is, when the end is beyond
+	Now           float64 // x position of the current time
 	Label         string
 	Pace          []pace
 	PaceMax       string
@@ -32,13 +32,13 @@ type course struct {
 	ExpectedToEnd *operators.Time
 }
 
-// pace is how many ended a minute in a step.
+// pace is the bar of one step: how many tasks ended per minute.
 type pace struct {
 	X, Y, Width, Height float64
 	Title               string
 }
 
-// courseOf draws a batch from its beginning to its end, or the one that is expected.
+// courseOf draws a batch from its start to its end or its expected end.
 func courseOf(steps []operators.BatchProgress, total int64, eta *operators.Time) course {
 	c := course{Width: courseWidth, Height: courseHeight, PaceHeight: paceHeight, Of: total, ExpectedToEnd: eta}
 	if len(steps) < 2 || total == 0 {
@@ -97,7 +97,7 @@ func (c *course) paces(steps []operators.BatchProgress, x func(time.Time) float6
 
 func clockText(at time.Time) string { return at.UTC().Format("Jan 2 15:04:05 UTC") }
 
-// digits is a number with four digits.
+// digits returns a number with four significant digits.
 func digits(n float64) string {
 	text := strconv.FormatFloat(n, 'g', 4, 64)
 	if strings.Contains(text, "e") && n > -1e9 && n < 1e9 {
@@ -106,7 +106,7 @@ func digits(n float64) string {
 	return text
 }
 
-// histogram is that of the numbers of a field: an SVG.
+// histogram is an SVG of the distribution of the numbers in a field.
 type histogram struct {
 	operators.NumberValues
 

@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// finish has devices end tasks of the pool p, each fourth of them in vain.
+// finish lets devices end tasks of the pool p. Every fourth task fails.
 func (b *bench) finish(names ...string) {
 	b.Helper()
 	for i, name := range names {
@@ -32,7 +32,8 @@ func (b *bench) finish(names ...string) {
 	}
 }
 
-// The page of a batch is its results: what ended, numbers, values, tags and a table.
+// TestABatchIsItsResults checks that the page of a batch shows its results: ended tasks, numbers,
+// values, tags and a table.
 func TestABatchIsItsResults(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -85,15 +86,16 @@ func TestABatchIsItsResults(t *testing.T) {
 	}
 }
 
-// Results are summed up when others have ended; those of a large batch that goes on, once in a
-// while. The counts beside them are those of now.
+// TestResultsAreSummedUpOnceInAWhile checks that results are summarized again when more tasks have
+// ended. For a large open batch this happens at most once per summedEvery. The counts next to the
+// summary are always current.
 func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	b := embedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
 	names := devices(2100)
 	b.pool("p", 60, names...)
-	looked := func() int64 { // by one rendering
+	looked := func() int64 { // results that one rendering summarized
 		before := b.store.results.Load()
 		b.get("/batches/1")
 		return b.store.results.Load() - before
@@ -120,7 +122,8 @@ func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
 	contains(t, text, "2099 of 2100</span> ended", "of 2099 results")
 }
 
-// In a browser: the form asks, and what was chosen stays while results come in.
+// TestResultsInABrowser checks in a browser that the form selects results, and that the selection stays
+// while results arrive.
 func TestResultsInABrowser(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -142,7 +145,8 @@ func TestResultsInABrowser(t *testing.T) {
 	tab.shoot("batch-results")
 }
 
-// A form changes the settings of a batch that may change, and the rest stays as it is.
+// TestABatchIsEdited checks that a form changes the settings of a batch that can be changed, and
+// nothing else.
 func TestABatchIsEdited(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -190,7 +194,8 @@ func TestABatchIsEdited(t *testing.T) {
 	}
 }
 
-// A clone has the same work and settings, for the same devices, those that failed, or others.
+// TestABatchIsCloned checks that a clone has the same work and settings, for the same devices, for the
+// devices that failed, or for others.
 func TestABatchIsCloned(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -297,8 +302,9 @@ func compacted(t *testing.T, text json.RawMessage) string {
 	return string(out)
 }
 
-// To cancel more than 1,000 tasks their number is typed: the one that the page said, which
-// is no less than what waits now.
+// TestManyTasksAreCancelledByTheirNumber checks that an operator must type the number of tasks to
+// cancel more than 1,000 of them: the number that the page showed, which must not be lower than the
+// number that wait now.
 func TestManyTasksAreCancelledByTheirNumber(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

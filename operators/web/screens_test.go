@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// screens are the pages of a fleet at work, by a name for their pictures.
+// screens creates a busy fleet, and returns the paths of its pages by the name of their pictures.
 func screens(b *bench) map[string]string {
 	b.Helper()
 	names := devices(75)
@@ -21,7 +21,7 @@ func screens(b *bench) map[string]string {
 	b.taken("1", "2", "3")
 	b.call("POST", "/v1/batches", map[string]any{"name": "firmware " + strings.Repeat("very long ", 15), "pool": "ar:330100", "kind": "update", "devices": names}, nil)
 	var granted task
-	for i := range 62 { // the first two have ended, sixty run
+	for i := range 62 { // the first two tasks have ended, sixty run
 		granted = b.grant(names[i])
 		if i < 2 {
 			b.report(names[i], map[string]any{"accept": false, "attributes": map[string]any{"firmware": "7.2"}, "results": []map[string]any{{
@@ -54,8 +54,8 @@ func screens(b *bench) map[string]string {
 	}
 }
 
-// suppresses has a batch whose devices each have two tasks, of which the second is suppressed. The first
-// device has ended its one, the others run theirs.
+// suppresses creates a batch with two tasks per device. The second task of each device is suppressed.
+// The first device has ended its task, the other devices run theirs.
 func (b *bench) suppresses(pool string, names ...string) {
 	b.Helper()
 	b.call("PUT", "/v1/pools/"+pool, map[string]any{"capacity": 12}, nil)
@@ -70,7 +70,7 @@ func (b *bench) suppresses(pool string, names ...string) {
 	}
 }
 
-// taken has a limit set from which phones took, each twice.
+// taken creates a limit set from which each phone took twice.
 func (b *bench) taken(phones ...string) {
 	b.Helper()
 	b.call("PUT", "/v1/limits/sms", map[string]any{"limits": []map[string]any{
@@ -82,8 +82,8 @@ func (b *bench) taken(phones ...string) {
 	}
 }
 
-// Every screen with something on it: nothing on the console, nothing wider than
-// the screen, and a picture of each.
+// TestEveryScreen checks every page with content: it writes nothing to the console and is not wider
+// than the screen. The test takes a picture of each page.
 func TestEveryScreen(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -98,13 +98,13 @@ func TestEveryScreen(t *testing.T) {
 	}
 }
 
-// axe is axe-core, which finds what people with disabilities cannot use (MPL 2.0).
+// axe is axe-core (MPL 2.0), which finds elements that people with disabilities cannot use.
 //
 //go:embed testdata/axe.min.js
 var axe string
 
-// No screen has a fault by WCAG 2.2 AA that a program can find: light, dark, narrow, and with the
-// colours of the system.
+// TestEveryScreenIsAccessible checks that no page violates a rule of WCAG 2.2 AA that a program can
+// check: light, dark, narrow, and with the colours of the system.
 func TestEveryScreenIsAccessible(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -130,13 +130,13 @@ func TestEveryScreenIsAccessible(t *testing.T) {
 	}
 }
 
-// The rules of axe; the second are those that another scheme of colours may break.
+// The rules of axe: all rules, and the rules that another colour scheme may violate.
 const (
 	allRules    = `["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]`
 	colourRules = `{ type: "rule", values: ["color-contrast", "link-in-text-block"] }`
 )
 
-// faults runs axe on the page.
+// faults runs axe on the page and returns the violations.
 func (b *tab) faults(rules string) []string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -149,7 +149,7 @@ func (b *tab) faults(rules string) []string {
 	return list
 }
 
-// A page without its script is complete.
+// TestReadableWithoutScript checks that a page is complete without its script.
 func TestReadableWithoutScript(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -177,7 +177,8 @@ func TestReadableWithoutScript(t *testing.T) {
 	}
 }
 
-// An operator sees that an output is missing, and in what happened.
+// TestATaskTellsThatItsOutputWasDropped checks that the page of a task shows that its output was
+// dropped, also in its events.
 func TestATaskTellsThatItsOutputWasDropped(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -190,7 +191,8 @@ func TestATaskTellsThatItsOutputWasDropped(t *testing.T) {
 	contains(t, text, "The output that the device sent was too large, and dropped.", "output too large, dropped", "result.output_dropped")
 }
 
-// A batch is counted first, then created, once however often the form is sent.
+// TestBatchIsCreatedThroughThePage checks that a batch is counted and then created, only once even if
+// the form is sent several times.
 func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -216,7 +218,7 @@ func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	}
 }
 
-// A bulk action counts its tasks before it changes them.
+// TestBulkSaysHowMany checks that a bulk action counts its tasks before it changes them.
 func TestBulkSaysHowMany(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -233,7 +235,8 @@ func TestBulkSaysHowMany(t *testing.T) {
 	}
 }
 
-// A page whose server is gone says so, and catches up when it is back.
+// TestDisconnectedPageCatchesUp checks that a page shows that its server cannot be reached, and catches
+// up when the server is back.
 func TestDisconnectedPageCatchesUp(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -243,7 +246,7 @@ func TestDisconnectedPageCatchesUp(t *testing.T) {
 	tab.until(`document.getElementById("pulse").textContent === "live"`)
 	b.grant("d-1")
 	tab.until(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
-	ask[bool](tab, `window.mark = true`) // a reload would lose it
+	ask[bool](tab, `window.mark = true`) // a reload would remove it
 	b.server.CloseClientConnections()
 	tab.until(`!document.getElementById("stale").hidden && document.getElementById("stale").textContent.startsWith("Disconnected")`)
 	b.call("PATCH", "/v1/pools/p", map[string]any{"capacity": 8}, nil)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// hostile are texts that would run, or break out of where they stand, if a page
-// took them for more than text.
+// hostile returns texts that would run as script, or break out of their context, if a page did not
+// escape them.
 func hostile() []string {
 	return []string{
 		`<script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><script>alert(1)</script>`, `'><img src=x onerror=alert(1)>`,
@@ -29,15 +29,15 @@ func hostile() []string {
 	}
 }
 
-// Every page shows the input of devices and operators as text, also when it
-// comes over the stream.
+// TestTextIsOnlyText checks that every page shows the input of devices and operators as text, also when
+// it arrives over the stream.
 func TestTextIsOnlyText(t *testing.T) {
 	t.Parallel()
 	texts := hostile()
 	if len(texts) < 60 {
 		t.Fatalf("%d texts", len(texts))
 	}
-	if testing.Short() { // make test-long shows all
+	if testing.Short() { // make test-long uses all texts
 		texts = texts[:12]
 	}
 	b := embedded(t)
@@ -77,7 +77,7 @@ func TestTextIsOnlyText(t *testing.T) {
 		if hrefs := ask[string](tab, `[...document.querySelectorAll("a[href], form[action]")].map(a => a.href || a.action).filter(h => !h.startsWith(location.origin)).join(" ")`); hrefs != "" {
 			t.Errorf("%s leads to %s", address, hrefs)
 		}
-		var number int // each error is there, as it was written
+		var number int // each error is shown as it was written
 		if n, _ := fmt.Sscanf(address, "/tasks/%d", &number); n == 1 && tab.text(".problem") != texts[number-1] {
 			t.Errorf("the error %q is shown as %q", texts[number-1], tab.text(".problem"))
 		}

@@ -20,24 +20,24 @@ import (
 )
 
 const (
-	// The prefix has browsers take the cookie only over TLS (or on the loopback),
-	// and keep it from other hosts of the same domain.
+	// The prefix makes browsers accept the cookie only over TLS (or on the loopback), and keep it from
+	// other hosts of the same domain.
 	cookieName  = "__Host-dispatcher"
 	sessionLife = 12 * time.Hour
-	// The session of a page that stays open is checked so often.
+	// The session of a page that stays open is checked at this interval.
 	sessionRecheck = 5 * time.Second
 )
 
-// errSignedOut: there is no session, or its token has ended.
+// errSignedOut means that there is no session, or that its token has ended.
 var errSignedOut = errors.New("nobody is signed in")
 
-// sessions are the sessions of signed-in visitors. They are kept in the ledger: any replica knows
-// them, and a token that is revoked ends its sessions.
+// sessions manages the sessions of signed-in visitors. The ledger stores them: all replicas know them,
+// and revoking a token ends its sessions.
 type sessions struct {
 	ledger sessionStore
-	admin  []byte // hash of the bootstrap token; nil: none
+	admin  []byte // hash of the bootstrap token, or nil without one
 	linked sync.Mutex
-	link   string // secret of a link that was not used; empty: none
+	link   string // secret of the sign-in link; empty without a link or once it was used
 	now    func() time.Time
 
 	checked sync.Map // hash of a session -> checkedSession
@@ -56,7 +56,7 @@ func hashOf(token string) []byte {
 	return sum[:]
 }
 
-// open signs in with an operator token and returns the secret of the session.
+// open signs in with an operator token and returns the secret of the new session.
 func (s *sessions) open(ctx context.Context, token string) (secret string, err error) {
 	hash := hashOf(token)
 	who, err := s.operator(ctx, hash)
@@ -69,7 +69,7 @@ func (s *sessions) open(ctx context.Context, token string) (secret string, err e
 	return s.begin(ctx, hash)
 }
 
-// follow signs in by the link, which is of no use afterwards.
+// follow signs in with the secret of the link. The link can be used only once.
 func (s *sessions) follow(ctx context.Context, link string) (secret string, err error) {
 	s.linked.Lock()
 	defer s.linked.Unlock()
@@ -87,7 +87,7 @@ func (s *sessions) begin(ctx context.Context, token []byte) (secret string, err 
 	return secret, s.ledger.OpenSession(ctx, hashOf(secret), token, sessionLife)
 }
 
-// operator is the owner of the token with that hash.
+// operator returns the owner of the token with this hash. Without an owner, it returns errSignedOut.
 func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, error) {
 	if hash == nil {
 		return api.Operator{}, errSignedOut
@@ -105,7 +105,8 @@ func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, err
 	return api.Operator{Name: t.Name, Role: t.Role, Token: t.ID}, nil
 }
 
-// who returns the operator signed in with that secret; errSignedOut: none.
+// who returns the operator that is signed in with this secret. Without a session, it returns
+// errSignedOut.
 func (s *sessions) who(ctx context.Context, secret string) (api.Operator, error) {
 	token, err := s.ledger.Session(ctx, hashOf(secret))
 	if errors.Is(err, errNotFound) {
@@ -117,7 +118,8 @@ func (s *sessions) who(ctx context.Context, secret string) (api.Operator, error)
 	return s.operator(ctx, token)
 }
 
-// still returns the operator, at most sessionRecheck old: for pages that stay open.
+// still returns the operator that is signed in with this secret, for pages that stay open. The answer
+// may be up to sessionRecheck old.
 func (s *sessions) still(ctx context.Context, secret string) (api.Operator, error) {
 	key := sha256.Sum256([]byte(secret))
 	if known, ok := s.checked.Load(key); ok {
@@ -141,15 +143,15 @@ func (s *sessions) close(ctx context.Context, secret string) error {
 	return s.ledger.CloseSession(ctx, hashOf(secret))
 }
 
-// door lets visitors in and out.
+// door signs visitors in and out.
 type door struct {
 	*frame
 
 	sessions *sessions
-	dev      bool // a link signs in, once
+	dev      bool // a link signs in once
 }
 
-// visitor is the operator that sends a request.
+// visitor returns the operator that sends a request, or errSignedOut.
 func (d *door) visitor(r *http.Request) (api.Operator, error) {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" {
@@ -160,8 +162,8 @@ func (d *door) visitor(r *http.Request) (api.Operator, error) {
 	return who, err
 }
 
-// guarding serves the pages to visitors that are signed in, and has others sign
-// in first.
+// guarding serves the pages to visitors that are signed in, and redirects other visitors to the sign-in
+// page.
 func (d *door) guarding(pages http.Handler) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		who, err := d.visitor(r)
@@ -178,27 +180,27 @@ func (d *door) guarding(pages http.Handler) http.HandlerFunc {
 	}
 }
 
-// signInForm is the content of the sign-in page.
+// signInForm is the data of the sign-in page.
 type signInForm struct {
 	Next   string
 	Wrong  bool
-	Link   bool          // what was wrong is a link
-	Dev    bool          // dev printed a link
-	Wait   time.Duration // locked out
-	Proxy  bool          // with all others behind a proxy that is not trusted
-	Plain  bool          // over plain HTTP, from afar: no browser would keep the cookie
-	Failed string        // the server that does not answer, since when, and what to do; empty: none
+	Link   bool          // the visitor used a link, not a token
+	Dev    bool          // the command dev printed a link
+	Wait   time.Duration // time until the lockout ends
+	Proxy  bool          // the lockout is for all visitors behind a proxy that is not trusted
+	Plain  bool          // plain HTTP from another machine: no browser would keep the cookie
+	Failed string        // which server does not answer, since when, and what to do; empty if all answer
 	Theme  string
 }
 
 func (d *door) signInPage(rw http.ResponseWriter, r *http.Request) {
 	form := signInForm{Next: ownPath(r.URL.Query().Get("next"))}
 	link := r.URL.Query().Get("link")
-	if !d.dev || link == "" || r.Method != http.MethodGet { // HEAD is of a preview
+	if !d.dev || link == "" || r.Method != http.MethodGet { // link previews send HEAD
 		d.showSignIn(rw, r, http.StatusOK, form)
 		return
 	}
-	if _, err := d.visitor(r); err == nil { // used by this browser
+	if _, err := d.visitor(r); err == nil { // this browser has already used the link
 		http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
 		return
 	}
@@ -213,9 +215,9 @@ func (d *door) showSignIn(rw http.ResponseWriter, r *http.Request, status int, f
 	d.write(rw, r, status, "sign-in", form)
 }
 
-// ownPath is a path of this site, or its first page.
+// ownPath returns path if it is a path of this site, and otherwise "/".
 func ownPath(path string) string {
-	unsafe := strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) // browsers leave some of them out
+	unsafe := strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) // browsers remove some of these characters
 	u, err := url.Parse(path)
 	if err != nil || unsafe || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
 		return "/"
@@ -227,9 +229,9 @@ func (d *door) signIn(rw http.ResponseWriter, r *http.Request) {
 	d.enter(rw, r, signInForm{Next: ownPath(r.PostFormValue("next"))}, d.sessions.open, strings.TrimSpace(r.PostFormValue("token")))
 }
 
-// enter gives the browser the session that open opens for a token or a link. A wrong token
-// counts as a guess of its address. A wrong link does not: any web page can make a browser
-// follow one, and nobody guesses its 256 bits.
+// enter calls open with a token or a link, and gives the browser the session. A wrong token counts as a
+// guess from its address. A wrong link does not count: any web page can make a browser follow a link,
+// and nobody can guess its 256 bits.
 func (d *door) enter(
 	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
 ) {
@@ -280,7 +282,7 @@ func sessionCookie(value string, age int) *http.Cookie {
 	}
 }
 
-// onLoopback says that a browser asked for this machine, by a name that no site can have.
+// onLoopback reports whether the browser addressed this machine by a name that no other site can have.
 func onLoopback(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// TestPicturesOfARunningOne takes pictures of the screens of a dispatcher:
+// TestPicturesOfARunningOne takes pictures of the pages of a running dispatcher:
 //
 //	dispatcher dev --simulate 500
 //	mkdir /tmp/shots
 //	WEB_URL=http://127.0.0.1:8080 WEB_DATA=.dispatcher WEB_SHOTS=/tmp/shots go test ./operators/web -run 'TestPicturesOfARunningOne$'
 //
-// Beside the simulated fleet it has meters of its own, some of which fail, with
-// leases that last until the last picture is taken. WEB_DATA is the folder of
-// that dispatcher: it has the tokens.
+// In addition to the simulated fleet, the test creates its own meters. Some of them fail. Their leases
+// last until the last picture is taken. WEB_DATA is the data folder of the dispatcher, which contains
+// the tokens.
 func TestPicturesOfARunningOne(t *testing.T) {
 	t.Parallel()
 	url := os.Getenv("WEB_URL")
@@ -69,15 +69,15 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	tab.forgive("404")
 }
 
-// standIns are devices that tests stand in for, with a pool and a batch.
+// standIns are devices that the test simulates, with a pool and a batch.
 type standIns struct {
 	*testing.T
 	url   string
 	batch int64
 }
 
-// work has thirty of forty meters start, and most of them end in one way or
-// another; eight go on, and then the pool is paused.
+// work lets thirty of forty meters start a task. Most of them end it, with different results; eight
+// continue to run. Then the pool is paused.
 func (m *standIns) work() {
 	m.Helper()
 	m.ask("admin-token", http.MethodPut, "/v1/pools/meters", map[string]any{"capacity": 12, "lease_ms": 3_600_000}, nil)
@@ -103,7 +103,7 @@ func (m *standIns) work() {
 	m.ask("admin-token", http.MethodPost, "/v1/pools/meters/pause", map[string]any{"reason": "the image is looked at"}, nil)
 }
 
-// signIn opens a session of the admin.
+// signIn opens a session of the admin in the tab.
 func (m *standIns) signIn(tab *tab) {
 	m.Helper()
 	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), "admin-token"))
@@ -115,7 +115,7 @@ func (m *standIns) signIn(tab *tab) {
 	tab.until(`document.querySelector("nav")`)
 }
 
-// start has a meter take its task, and end it unless it is one of those that go on.
+// start lets a meter take its task, and end it unless it is one of the meters that continue to run.
 func (m *standIns) start(name string, i int) {
 	m.Helper()
 	var reply struct{ Task *task }
@@ -136,7 +136,7 @@ func (m *standIns) start(name string, i int) {
 	m.ask("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", map[string]any{"id": "b", "accept": false, "results": []any{result}}, nil)
 }
 
-// ask sends a request with the token of that name.
+// ask sends a request with the token in the file of this name.
 func (m *standIns) ask(token, method, path string, body, answer any) {
 	m.Helper()
 	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), token))

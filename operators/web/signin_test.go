@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// post sends a form as a browser does that is on the page already.
+// post sends a form as a browser that already shows the page does.
 func (b *bench) post(path string, form url.Values, header map[string]string, cookies ...*http.Cookie) (status int, text string, got []*http.Cookie) {
 	b.Helper()
 	r, err := http.NewRequest(http.MethodPost, b.url+path, strings.NewReader(form.Encode()))
@@ -41,7 +41,7 @@ func (b *bench) post(path string, form url.Values, header map[string]string, coo
 	return response.StatusCode, body.String(), response.Cookies()
 }
 
-// session signs in and returns the cookie.
+// session signs in and returns the cookie of the session.
 func (b *bench) session(token string) *http.Cookie {
 	b.Helper()
 	status, text, cookies := b.post("/sign-in", url.Values{"token": {token}}, nil)
@@ -51,7 +51,7 @@ func (b *bench) session(token string) *http.Cookie {
 	return cookies[0]
 }
 
-// token makes an operator token of a role.
+// token creates an operator token with a role.
 func (b *bench) token(role string) (secret string, id int64) {
 	b.Helper()
 	var made struct {
@@ -199,11 +199,12 @@ func TestGuessingIsLockedOut(t *testing.T) {
 	}
 }
 
-// TestGuessingIsSeen by operators: from where, and that it was stopped.
+// TestGuessingIsSeen checks that operators see from which address tokens were guessed, and that the
+// guessing was stopped.
 func TestGuessingIsSeen(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t)
-	b.pool("p", 1) // its token goes on
+	b.pool("p", 1) // uses a valid token from the same address, which keeps working below
 	for range 12 {
 		b.post("/sign-in", url.Values{"token": {"wrong"}}, nil)
 	}
@@ -224,8 +225,8 @@ func TestGuessingIsSeen(t *testing.T) {
 	}
 }
 
-// One who guesses behind a proxy locks out nobody else there, and cannot get
-// away by writing other addresses before its own.
+// TestGuessingBehindAProxy checks that a client that guesses behind a trusted proxy does not lock out
+// other clients there, and cannot avoid the lockout by sending other addresses in the header.
 func TestGuessingBehindAProxy(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t, func(o *web.Options) {
@@ -249,7 +250,8 @@ func TestGuessingBehindAProxy(t *testing.T) {
 	}
 }
 
-// A proxy that is not trusted is one address, and the page says why.
+// TestGuessingBehindAnUntrustedProxy checks that an untrusted proxy counts as one address, and that the
+// page explains this.
 func TestGuessingBehindAnUntrustedProxy(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t)
@@ -261,7 +263,7 @@ func TestGuessingBehindAnUntrustedProxy(t *testing.T) {
 	}
 }
 
-// Another site can make a browser send a form.
+// TestOtherSitesAreRefused checks that forms that another site makes a browser send are refused.
 func TestOtherSitesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -302,8 +304,8 @@ func TestLinksHaveThePrefix(t *testing.T) {
 	}
 }
 
-// In a browser: a wrong token, the right one, a page that stays open, and the
-// end of the session.
+// TestSignInInABrowser goes in a browser through a wrong token, the right token, a page that stays
+// open, and the end of the session.
 func TestSignInInABrowser(t *testing.T) {
 	t.Parallel()
 	b := unvisited(t)
@@ -328,7 +330,8 @@ func TestSignInInABrowser(t *testing.T) {
 	tab.until(`location.pathname === "/sign-in"`)
 }
 
-// After the sign-in a browser goes to a page of this site, however it reads the address.
+// TestSignInLeadsToNoOtherSite checks that the sign-in leads only to pages of this site, however a
+// browser parses the address.
 func TestSignInLeadsToNoOtherSite(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -345,14 +348,15 @@ func TestSignInLeadsToNoOtherSite(t *testing.T) {
 		if got := response.Header.Get("Location"); response.StatusCode != http.StatusSeeOther || got != want {
 			t.Errorf("next %q: %d to %q, want %q", next, response.StatusCode, got, want)
 		}
-		// The page, which a link that signs in leads on from without a form.
+		// This checks the page only, because a link that signs in redirects without a form.
 		if _, text, _ := b.get("/sign-in?next=" + url.QueryEscape(next)); !strings.Contains(text, `name="next" value="`+want+`"`) {
 			t.Errorf("next %q: the page does not lead to %q", next, want)
 		}
 	}
 }
 
-// The promise of the API about paths holds with the dashboard in front of it.
+// TestPathsAreNotRedirected checks that the API's promise about paths also holds with the dashboard in
+// front of it.
 func TestPathsAreNotRedirected(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// Silent devices are found page by page, and no page is long.
+// TestSilentDevicesAreFoundPageByPage checks that silent devices are listed page by page, and that no
+// page is long.
 func TestSilentDevicesAreFoundPageByPage(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -41,8 +42,8 @@ func TestSilentDevicesAreFoundPageByPage(t *testing.T) {
 	}
 }
 
-// The list of devices follows when they were seen, without an event: else a page that is
-// open shows devices as silent that are well.
+// TestTheListOfDevicesFollows checks that the list of devices follows their last_seen times without an
+// event. Otherwise an open page would show healthy devices as silent.
 func TestTheListOfDevicesFollows(t *testing.T) {
 	t.Parallel()
 	var clock atomic.Int64 // ms

@@ -13,20 +13,20 @@ import (
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
-// site has the pages behind the sign-in.
+// site holds the pages that need a signed-in visitor.
 type site struct {
 	*frame
 
 	ledger    pageData
 	pages     *http.ServeMux
-	livePages *http.ServeMux  // those of pages that the hub may read
-	timed     map[string]bool // the patterns of pages, which InTime serves
+	livePages *http.ServeMux  // the subset of pages that the hub may read
+	timed     map[string]bool // the patterns of the pages that InTime serves
 }
 
-// loader reads the content of a page.
+// loader reads the content of a page for a request.
 type loader func(r *http.Request) (page, error)
 
-// page serves a loader to a browser.
+// page registers a page that serves the content of a loader to a browser.
 func (s *site) page(pattern string, load loader) {
 	s.timed["GET "+pattern] = true
 	s.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
@@ -35,15 +35,16 @@ func (s *site) page(pattern string, load loader) {
 	})
 }
 
-// live is a page that follows what happens while it is open. The hub reads no
-// other. Its loader reads one snapshot of the ledger.
+// live registers a page that is updated while it is open. The hub reads only live pages. The loader
+// reads one snapshot of the ledger.
 func (s *site) live(pattern string, load loader) { s.follow(pattern, s.snapshot(load)) }
 
-// askedShare is the share of a page's time for the readings that need Redis, before its snapshot.
+// askedShare is the part of a page's time limit for the reads that need Redis. They come before the
+// snapshot of the page.
 const askedShare = 0.7
 
-// liveAsked is a live page of which a part is asked of Redis. That is done before the snapshot,
-// which keeps a connection: a server that does not answer is waited for.
+// liveAsked registers a live page that needs data from Redis. ask reads this data before the snapshot,
+// because a snapshot keeps a database connection, and Redis may be slow to answer.
 func liveAsked[T any](s *site, pattern string, ask func(r *http.Request) (T, error), load func(r *http.Request, asked T) (page, error)) {
 	s.follow(pattern, func(r *http.Request) (page, error) {
 		within, cancel := deadline.Share(r.Context(), askedShare)
@@ -56,13 +57,13 @@ func liveAsked[T any](s *site, pattern string, ask func(r *http.Request) (T, err
 	})
 }
 
-// liveChecked is a live page that shows the dependencies.
+// liveChecked registers a live page that shows the state of the dependencies.
 func (s *site) liveChecked(pattern string, system System, load func(r *http.Request, checks []dependency) (page, error)) {
 	liveAsked(s, pattern, func(r *http.Request) ([]dependency, error) { return system.dependencies(r.Context()), nil }, load)
 }
 
-// snapshot has a loader read one snapshot of the ledger, so that the numbers of
-// a page agree with each other, and has the page say which one that is.
+// snapshot returns a loader that reads one snapshot of the ledger, so that the numbers of a page agree
+// with each other. It records in page.moment which snapshot that is.
 func (s *site) snapshot(load loader) loader {
 	return func(r *http.Request) (p page, err error) {
 		err = s.ledger.InOneSnapshot(r.Context(), func(ctx context.Context, at moment) error {
@@ -86,7 +87,7 @@ func (s *site) follow(pattern string, load loader) {
 	})
 }
 
-// capture takes what a page renders for the hub.
+// capture receives the sheet that a live page renders for the hub.
 type capture struct {
 	recorded
 
@@ -94,7 +95,7 @@ type capture struct {
 	err   error
 }
 
-// isLive says whether the address is that of a page which follows what happens.
+// isLive reports whether the address is the address of a live page.
 func (s *site) isLive(address *url.URL) bool {
 	if address.Scheme != "" || address.Host != "" || path.Clean(address.Path) != address.Path {
 		return false
@@ -103,7 +104,7 @@ func (s *site) isLive(address *url.URL) bool {
 	return pattern != ""
 }
 
-// read renders a live page for all who have it open with that role.
+// read renders a live page for all viewers that have it open with the same role.
 func (s *site) read(ctx context.Context, key viewKey) (*sheet, error) {
 	r, err := http.NewRequestWithContext(withVisitor(ctx, api.Operator{Name: "dashboard", Role: key.role}), http.MethodGet, key.address, nil)
 	if err != nil {
@@ -114,11 +115,11 @@ func (s *site) read(ctx context.Context, key viewKey) (*sheet, error) {
 	return taken.sheet, taken.err
 }
 
-// change does the work of a form, and returns the next page and the message to
-// show there.
+// change does the work of a form, and returns the next page and the key of the message that this page
+// shows.
 type change func(r *http.Request) (next, said string, err error)
 
-// act serves a form. A refusal is shown on the page it came from.
+// act registers a form that needs a role. If the form is refused, the answer is a page with the reason.
 func (s *site) act(pattern, role string, do change) {
 	s.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
 		if !s.may(r, role) {

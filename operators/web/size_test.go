@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// size is how much a ledger holds.
+// size describes the content of a ledger.
 type size struct {
 	name         string
 	pools        int
-	batches, per int // of the first pool, and their tasks
-	others       int // tasks of each other pool
+	batches, per int // number of batches of the first pool, and of tasks per batch
+	others       int // number of tasks of each other pool
 }
 
-// The second fills each page: what the next two cost beside it is what so much
-// more costs.
+// The second size fills each page. The difference between its cost and the cost of the next sizes is
+// the cost of the additional rows.
 func sizes() []size {
 	return []size{
 		{"ten pools of ten tasks", 10, 1, 10, 10},
@@ -30,9 +30,9 @@ func sizes() []size {
 	}
 }
 
-// TestPagesOfManyTasksAndPools measures the shortest and the median time that
-// each page costs the server with a
-// million tasks, and with 3,000 pools, against what fills the pages, and ten of each:
+// TestPagesOfManyTasksAndPools measures the shortest and the median time that each page costs the
+// server, with a million tasks and with 3,000 pools, compared with a ledger that just fills the pages
+// and with ten pools of ten tasks:
 //
 //	SIZES=1 go test ./operators/web -run 'TestPagesOfManyTasksAndPools$' -v
 //
@@ -69,7 +69,7 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 	}
 }
 
-// cost is the time that the server takes for a page, and its length.
+// cost returns the time that the server takes for a page, and the length of the page.
 func (b *bench) cost(path string) (time.Duration, int) {
 	b.Helper()
 	r := httptest.NewRequest(http.MethodGet, b.url+path, nil)
@@ -85,8 +85,8 @@ func (b *bench) cost(path string) (time.Duration, int) {
 	return took, out.Body.Len()
 }
 
-// fill has forty slots of each pool held, half of the other tasks of the first
-// ten batches done, and the rest wait, each for a device of its own.
+// fill creates the ledger of a size. The tasks in the older half of the batches of p-0001 have ended,
+// forty slots of each pool are held, and the other tasks wait, each for a separate device.
 func (b *bench) fill(dsn string, s size) {
 	b.Helper()
 	db, err := sql.Open("postgres", dsn)

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A page on which nothing matches so far leads on to where something does.
+// TestListsGoOnWhereNothingMatchesSoFar checks that a page without a match so far links to the
+// following page, where there may be matches.
 func TestListsGoOnWhereNothingMatchesSoFar(t *testing.T) {
 	t.Parallel()
 	b, dsn := onServers(t)

@@ -43,7 +43,7 @@ const (
 	fleetToken = "fleet-token-of-the-tests"
 )
 
-// The servers of all tests of this package: one per test binary, which TestMain ends.
+// The servers of all tests of this package: one of each per test binary. TestMain ends them.
 var (
 	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
 	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
@@ -58,18 +58,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// ledger counts what is read.
+// ledger counts what is read from it.
 type ledger struct {
 	*store.Store
 	logs, views atomic.Int64
-	readings    atomic.Int64 // of pages
+	readings    atomic.Int64 // pages that were read
 	events      atomic.Int64
-	results     atomic.Int64 // that were summed up
+	results     atomic.Int64 // results that were summarized
 	down        atomic.Bool  // the log cannot be read
-	panics      atomic.Bool  // counting tasks does
-	hangs       atomic.Bool  // likewise
-	judged      atomic.Int64 // samples of what waits
-	keeping     atomic.Int64 // of these: in the snapshot of a page
+	panics      atomic.Bool  // counting tasks panics
+	hangs       atomic.Bool  // counting tasks hangs
+	judged      atomic.Int64 // evaluated samples of waiting tasks
+	keeping     atomic.Int64 // samples that were evaluated inside the snapshot of a page
 }
 
 type inPage struct{}
@@ -121,7 +121,7 @@ func (l *ledger) PoolViews(ctx context.Context, after string, limit, waiting int
 	return l.Store.PoolViews(ctx, after, limit, waiting)
 }
 
-// bench is a replica with its dashboard, on stores that others may share.
+// bench is a replica with its dashboard, on stores that other replicas may share.
 type bench struct {
 	*testing.T
 	store      *ledger
@@ -130,16 +130,16 @@ type bench struct {
 	web        *web.Web
 	server     *httptest.Server
 	url        string
-	visitor    http.Cookie // of a request without one; of no name: nobody's
+	visitor    http.Cookie // cookie for a request that has none; without a name, nobody is signed in
 }
 
-// embedded is a replica on the embedded stores.
+// embedded starts a replica on the embedded stores.
 func embedded(t *testing.T, changes ...func(*web.Options)) *bench {
 	t.Helper()
 	return replica(t, backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), servers.InProcessRedis(t), changes...)
 }
 
-// servers is a replica on a database and a Redis of its own.
+// onServers starts a replica on its own database and its own Redis.
 func onServers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
 	t.Helper()
 	dsn = postgres.NewLedger(t)
@@ -151,7 +151,7 @@ func replica(t *testing.T, s *store.Store, at servers.RedisAt, changes ...func(*
 	return replicaWith(t, s, at, func(*dispatcher.Config) {}, changes...)
 }
 
-// replicaWith is a replica whose dispatcher is set up differently.
+// replicaWith starts a replica with a changed configuration of the dispatcher.
 func replicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func(*dispatcher.Config), changes ...func(*web.Options)) *bench {
 	t.Helper()
 	client := backends.Redis(t, at).Client
@@ -190,7 +190,7 @@ func replicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func(*dis
 	return b
 }
 
-// admitting lets a request without a cookie be that of an admin who is signed in.
+// admitting treats a request without a cookie as a request of a signed-in admin.
 func (b *bench) admitting(next http.Handler) http.Handler {
 	b.Helper()
 	secret, token := rand.Text(), sha256.Sum256([]byte(adminToken))
@@ -207,7 +207,7 @@ func (b *bench) admitting(next http.Handler) http.Handler {
 	})
 }
 
-// unvisited is a replica at which nobody is signed in.
+// unvisited starts a replica at which nobody is signed in.
 func unvisited(t *testing.T, changes ...func(*web.Options)) *bench {
 	t.Helper()
 	b := embedded(t, changes...)
@@ -215,7 +215,7 @@ func unvisited(t *testing.T, changes ...func(*web.Options)) *bench {
 	return b
 }
 
-// work has the dashboard and the background passes go on, as the program does.
+// work runs the dashboard and the background passes, as the program does.
 func (b *bench) work() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -240,7 +240,7 @@ func (b *bench) work() {
 	}()
 }
 
-// call asks the API as the bootstrap operator, and decodes its answer.
+// call sends a request to the API as the bootstrap operator, and decodes the answer.
 func (b *bench) call(method, path string, body, answer any) {
 	b.Helper()
 	status, text := b.send(method, path, adminToken, body)
@@ -258,7 +258,7 @@ func (b *bench) send(method, path, token string, body any) (status int, text []b
 	b.Helper()
 	var content bytes.Buffer
 	to := json.NewEncoder(&content)
-	to.SetEscapeHTML(false) // as devices send it
+	to.SetEscapeHTML(false) // devices do not escape HTML
 	if err := to.Encode(body); err != nil {
 		b.Fatal(err)
 	}
@@ -286,7 +286,7 @@ type task struct {
 	Slot  int   `json:"slot"`
 }
 
-// report sends a device's report and returns what it was granted.
+// report sends a report of a device, and returns the granted task.
 func (b *bench) report(device string, body map[string]any) *task {
 	b.Helper()
 	status, text := b.send("POST", "/v1/devices/"+device+"/report", fleetToken, body)
@@ -302,7 +302,7 @@ func (b *bench) report(device string, body map[string]any) *task {
 	return reply.Task
 }
 
-// grant has a device come until it is granted a task.
+// grant lets a device report until it is granted a task.
 func (b *bench) grant(device string) task {
 	b.Helper()
 	var granted *task
@@ -313,7 +313,7 @@ func (b *bench) grant(device string) task {
 	return *granted
 }
 
-// pool makes a pool and a batch of a task for each device.
+// pool creates a pool, and a batch with one task for each device.
 func (b *bench) pool(name string, capacity int, devices ...string) {
 	b.Helper()
 	b.call("PUT", "/v1/pools/"+name, map[string]any{"capacity": capacity}, nil)
@@ -322,7 +322,7 @@ func (b *bench) pool(name string, capacity int, devices ...string) {
 	}
 }
 
-// closedNow returns windows that are closed now and for some hours more.
+// closedNow returns windows that are closed now and stay closed for some hours.
 func closedNow() []map[string]any {
 	return []map[string]any{{"cron": fmt.Sprintf("0 %d * * *", time.Now().UTC().Add(12*time.Hour).Hour()), "duration": "1h"}}
 }
@@ -394,7 +394,7 @@ func contains(t *testing.T, text string, parts ...string) {
 
 func itoa(n int64) string { return fmt.Sprint(n) }
 
-// alter changes the ledger behind everybody's back.
+// alter changes the ledger without the knowledge of the dispatcher.
 func (b *bench) alter(dsn, statement string) {
 	b.Helper()
 	db, err := sql.Open("postgres", dsn)

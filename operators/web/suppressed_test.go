@@ -2,8 +2,9 @@ package web_test
 
 import "testing"
 
-// TestSuppressedTasksAreShown: in the bar, the counts and the results of their batch, among all tasks, and
-// on their own page, with the reason and a way to try again.
+// TestSuppressedTasksAreShown checks that suppressed tasks are shown in the bar, the counts and the
+// results of their batch, in the list of tasks, and on their own page, with the reason and a button to
+// try again.
 func TestSuppressedTasksAreShown(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

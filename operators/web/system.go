@@ -11,32 +11,32 @@ import (
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
-// System is the content of the system page about this replica.
+// System holds the data that the system page shows about this replica.
 type System struct {
 	Mode     string // dev or production
 	Version  string
-	ID       string                                     // of this process, among the replicas
-	Checks   func(ctx context.Context) []api.Dependency // how this replica reaches its servers; as far as is known when ctx ends
+	ID       string                                     // id of this process among the replicas
+	Checks   func(ctx context.Context) []api.Dependency // state of the servers as this replica reaches them; when ctx ends, it returns the state known so far
 	Passes   func() []Pass                              // the background passes of this replica
-	Settings []Setting                                  // without secrets
+	Settings []Setting                                  // configuration without secrets
 }
 
 // Pass is a background pass of this replica.
 type Pass struct {
 	Name     string
 	Every    time.Duration
-	LastGood *time.Time // when it last ended without an error; nil: not yet
-	Failed   bool       // the last run; the log says why
+	LastGood *time.Time // when it last ended without an error; nil if it never has
+	Failed   bool       // the last run failed; the log has the reason
 }
 
-// Setting is one line of the configuration, for people.
+// Setting is one line of the configuration, worded for people.
 type Setting struct{ Key, Value, Help string }
 
-// checksShare is the part of a page's time for which it waits for the checks.
+// checksShare is the part of a page's time limit for which the page waits for the checks.
 const checksShare = 0.3
 
-// dependencies checks the dependencies now. If a dependency does not answer soon, its last known
-// state is returned.
+// dependencies checks the dependencies now. If a dependency does not answer within checksShare, its
+// last known state is returned.
 func (s System) dependencies(ctx context.Context) []dependency {
 	if s.Checks == nil {
 		return nil
@@ -46,7 +46,7 @@ func (s System) dependencies(ctx context.Context) []dependency {
 	return s.named(s.Checks(ctx))
 }
 
-// listed returns checks by name, as another replica published them.
+// listed returns, sorted by name, the checks that another replica published.
 func (s System) listed(checks map[string]string) []dependency {
 	list := make([]api.Dependency, 0, len(checks))
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
@@ -55,11 +55,11 @@ func (s System) listed(checks map[string]string) []dependency {
 	return s.named(list)
 }
 
-// systemPages show the replicas, and this one in detail.
+// systemPages show all replicas, and this replica in detail.
 type systemPages struct {
 	system  System
 	ledger  pageData
-	streams func() int // that are open
+	streams func() int // number of open streams
 }
 
 func (s *systemPages) route(to *site) { to.liveChecked("/system", s.system, s.page) }

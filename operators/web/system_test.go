@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// sign has a replica say that it lives.
+// sign records a heartbeat of a replica.
 func (b *bench) sign(id, version string, running time.Duration, reaped *time.Duration, v web.Heartbeat, counts map[string]meters.Tally) {
 	b.Helper()
 	state, _ := json.Marshal(v)
@@ -25,14 +25,15 @@ func (b *bench) sign(id, version string, running time.Duration, reaped *time.Dur
 	}
 }
 
-// row of the table of replicas.
+// row returns the row of a replica in the table.
 func row(text, id string) string {
 	_, after, _ := strings.Cut(text, `id="replica-`+id+`"`)
 	found, _, _ := strings.Cut(after, "</tr>")
 	return found
 }
 
-// TestSystemNamesTheLedger: dev has no Postgres.
+// TestSystemNamesTheLedger checks the name of the ledger on the system page: dev has SQLite instead of
+// Postgres.
 func TestSystemNamesTheLedger(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]string{"dev": "<dt>SQLite</dt>", "production": "<dt>Postgres</dt>"} {
@@ -45,7 +46,8 @@ func TestSystemNamesTheLedger(t *testing.T) {
 	}
 }
 
-// Every replica shows all of them, what each depends on, and which are gone.
+// TestReplicasAreShown checks that every replica shows all replicas, their dependencies, and which
+// replicas are gone.
 func TestReplicasAreShown(t *testing.T) {
 	t.Parallel()
 	b, dsn := onServers(t, func(o *web.Options) { o.System.ID = "here" })
@@ -70,7 +72,7 @@ func TestReplicasAreShown(t *testing.T) {
 			t.Errorf("at %s: %s", name, text)
 		}
 	}
-	// One ends, and one is killed.
+	// One replica ends, and one is killed.
 	if err := b.store.RemoveReplica(t.Context(), "young"); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +86,7 @@ func TestReplicasAreShown(t *testing.T) {
 	}
 }
 
-// A replica counts the reports that it refuses.
+// TestRefusalsAreTallied checks that a replica counts the reports that it refuses.
 func TestRefusalsAreTallied(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -100,7 +102,8 @@ func TestRefusalsAreTallied(t *testing.T) {
 	}
 }
 
-// The pages of this replica show the refusals and faults of the other replicas.
+// TestTroubleOfOtherReplicasIsShown checks that the pages of this replica show the refusals and faults
+// that other replicas counted.
 func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

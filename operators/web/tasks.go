@@ -12,10 +12,10 @@ import (
 
 const (
 	tasksShown  = 50
-	heldCounted = 10_000 // slots held that are counted one by one: of a pool, all
+	heldCounted = 10_000 // maximum number of held slots that are counted exactly; enough for all slots of one pool
 )
 
-// taskPages show tasks.
+// taskPages show, cancel and retry tasks.
 type taskPages struct {
 	*frame
 
@@ -36,17 +36,17 @@ func (t *taskPages) route(to *site) {
 	to.act("/retry-tasks", "operator", t.bulk("retry", "retried"))
 }
 
-// taskFilters takes the filters of the API that the page offers.
+// taskFilters returns the API filters that the page offers.
 func taskFilters(query url.Values) url.Values {
 	return filtersOf(query, "state", "pool", "batch", "device", "kind", "error")
 }
 
-// pill is a state to look at, and how many tasks are in it.
+// pill is a link that filters by a state, with the number of tasks in this state.
 type pill struct {
-	State   string // empty: all
+	State   string // empty means all states
 	Query   string
-	Count   *int64 // nil: unknown, as for filters that nothing is counted by
-	About   bool   // to within pointEvery
+	Count   *int64 // nil if unknown, because no counts are stored for the filters
+	About   bool   // Count may be up to pointEvery old
 	Current bool
 }
 
@@ -67,7 +67,7 @@ func (t *taskPages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// tasksWatch selects the events that a filter passes.
+// tasksWatch returns the watch for the events that may concern the tasks of a filter.
 func tasksWatch(filters url.Values) watch {
 	batch, _ := strconv.ParseInt(filters.Get("batch"), 10, 64)
 	switch {
@@ -81,13 +81,14 @@ func tasksWatch(filters url.Values) watch {
 	return watch{any: true}
 }
 
-// counts are tasks by state; nil: by these filters nothing is counted.
+// counts holds the number of tasks per state. The map is nil if no counts are stored for the filters.
 type counts struct {
 	of    map[string]int64
-	about bool // pending and dispatched are to within pointEvery
+	about bool // the counts of pending and dispatched may be up to pointEvery old
 }
 
-// count counts by state where counts are kept: of a batch, a pool or all.
+// count returns the number of tasks per state. It works only for filters with stored counts: one batch,
+// one pool, or no filter.
 func (t *taskPages) count(r *http.Request, filters url.Values) (counts, error) {
 	if slices.ContainsFunc([]string{"device", "kind", "error"}, filters.Has) {
 		return counts{}, nil
@@ -108,7 +109,7 @@ func (t *taskPages) count(r *http.Request, filters url.Values) (counts, error) {
 	for state, n := range found.ByState {
 		c.of[string(state)] = n
 	}
-	if found.More { // only of all pools together
+	if found.More { // possible only without a filter by pool
 		more := max(0, int64(t.history.held())-heldCounted)
 		c.of[operators.Dispatched] += more
 		c.of[operators.Pending] -= more
@@ -142,7 +143,7 @@ func pills(filters url.Values, counts counts) []pill {
 	return list
 }
 
-// counting shows how many tasks an action would touch, before it does.
+// counting returns the loader of a page that shows how many tasks an action would change.
 func (t *taskPages) counting(action, title string) loader {
 	return func(r *http.Request) (page, error) {
 		filters := taskFilters(r.URL.Query())
@@ -160,7 +161,8 @@ func (t *taskPages) counting(action, title string) loader {
 	}
 }
 
-// bulkRounds bounds one press of the button: each round changes up to 20,000.
+// bulkRounds is the maximum number of rounds of one submitted form. Each round changes up to 20,000
+// tasks.
 const bulkRounds = 50
 
 func (t *taskPages) bulk(action, said string) change {
@@ -181,14 +183,14 @@ func (t *taskPages) bulk(action, said string) change {
 	}
 }
 
-// step is a state of a task on its way.
+// step is one state in the life of a task.
 type step struct {
 	State string
 	Past  bool
 	Here  bool
 }
 
-// pathOf is the states of a task so far, and the possible next ones.
+// pathOf returns the states of a task so far. If it is open, the expected next states follow.
 func pathOf(t operators.TaskDetail) []step {
 	tried := len(t.Attempts) > 0 || t.Grant != nil
 	path := []step{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: tried}}
@@ -222,7 +224,7 @@ func (t *taskPages) show(r *http.Request) (page, error) {
 	}
 	concern := watch{task: task.ID, device: task.Device}
 	if task.Open() {
-		concern.pool = task.Pool // the reasons why it waits change with its pool
+		concern.pool = task.Pool // the reasons why it waits depend on its pool
 	}
 	return page{title: "Task " + id, section: "tasks", template: "task", watch: concern, data: map[string]any{
 		"Task": task, "Why": why, "Path": pathOf(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.may(r, "operator"), "Admin": t.may(r, "admin"),

@@ -9,7 +9,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// The times of a chart, of its cursor and in texts are those of the reader's zone, which is named.
+// TestTimesAreTheReaders checks that the times of a chart, of its cursor and in texts are in the time
+// zone of the reader, and that the page names the zone.
 func TestTimesAreTheReaders(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -22,7 +23,7 @@ func TestTimesAreTheReaders(t *testing.T) {
 	tab.open(b.url + "/pools/p?range=24h")
 	tab.until(`document.getElementById("pulse").textContent === "live"`)
 	const clocks = `[...document.querySelectorAll("#lanes .clocks text")]`
-	tab.until(clocks + `.length > 3 && ` + clocks + `.every((tick) => tick.textContent.endsWith(":30"))`) // five hours and a half from UTC
+	tab.until(clocks + `.length > 3 && ` + clocks + `.every((tick) => tick.textContent.endsWith(":30"))`) // the zone is 5.5 hours from UTC
 	contains(t, tab.text("#lanes .zone"), "times in Asia/")
 	tab.do(chromedp.SendKeys(chromedp.CSS(".plot"), kb.ArrowLeft))
 	tab.until(`document.getElementById("readout").textContent.includes("GMT+5:30")`)
@@ -34,7 +35,8 @@ func TestTimesAreTheReaders(t *testing.T) {
 	contains(t, text, ` UTC</time>, attempt 1 of 3`)
 }
 
-// Midnight is the beginning of a day, with its date and without.
+// TestMidnightIsTheBeginningOfADay checks that midnight is shown as the beginning of a day, with its
+// date and without.
 func TestMidnightIsTheBeginningOfADay(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -17,12 +17,12 @@ import (
 type dependency struct {
 	api.Dependency
 
-	Name   string // for people: dev has SQLite and no Postgres
-	Means  string // what goes on and what does not while it does not answer
+	Name   string // name for people; dev uses SQLite instead of Postgres
+	Means  string // which functions work and which do not while it does not answer
 	Remedy string
 }
 
-// named adds to dependencies what people need to know about them.
+// named adds the name, the consequences and the remedy to each dependency.
 func (s System) named(list []api.Dependency) []dependency {
 	shown := make([]dependency, len(list))
 	for i, d := range list {
@@ -54,7 +54,7 @@ func (s System) show(d api.Dependency) dependency {
 	return shown
 }
 
-// Says returns the predicate of a sentence about a dependency in trouble.
+// Says returns the predicate of a sentence about a dependency that does not work well.
 func (d dependency) Says() string {
 	switch {
 	case d.Slow:
@@ -65,13 +65,13 @@ func (d dependency) Says() string {
 	return "does not answer"
 }
 
-// broken returns the dependencies that do not answer, or slowly.
+// broken returns the dependencies that do not answer or answer slowly.
 func broken(list []dependency) []dependency {
 	return slices.DeleteFunc(list, func(d dependency) bool { return !d.Bad() && d.State == "ok" })
 }
 
-// outage returns the text for an error. If a server does not answer, the text names the server, the time
-// since when, and the remedy. The text of any other error is unchanged.
+// outage returns the text for an error. If a server does not answer, the text names the server, the
+// time since when it does not answer, and the remedy. Any other error keeps its own text.
 func (f *frame) outage(ctx context.Context, err error) string {
 	p, known := errors.AsType[*operators.Problem](err)
 	if known && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
@@ -83,20 +83,20 @@ func (f *frame) outage(ctx context.Context, err error) string {
 	}
 	found := f.known(ctx, d)
 	shown := f.system.show(found)
-	if found.Slow && !found.Bad() { // its checks are quick
+	if found.Slow && !found.Bad() { // its checks answer quickly
 		shown.Name += ", or this replica,"
 	}
 	return shown.sentence(f.now())
 }
 
-// known returns what the checks found of a server that failed just now. If they found it well,
-// they are older, and d is returned.
+// known returns the result of the checks for a server that has just failed. If the checks found the
+// server healthy, they are older than the failure, and known returns d.
 func (f *frame) known(ctx context.Context, d api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return d
 	}
 	now, stop := context.WithCancel(ctx)
-	stop() // the checks are begun, and not waited for
+	stop() // the checks are started but not awaited
 	for _, one := range f.system.Checks(now) {
 		if one.Name == d.Name && one.Bad() {
 			return one
@@ -105,22 +105,22 @@ func (f *frame) known(ctx context.Context, d api.Dependency) api.Dependency {
 	return d
 }
 
-// sentence returns the text about a dependency in trouble: its name, since when, consequences and remedy.
-// If the time since when is unknown, it is now.
+// sentence describes a dependency that does not work well: its name, since when, the consequences and
+// the remedy. If the start of the trouble is unknown, it names the current time.
 func (d dependency) sentence(now time.Time) string {
 	since := cmp.Or(d.Since, now).UTC()
 	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.Says(), since.Format("15:04:05 UTC"), d.Means, d.Remedy)
 }
 
-// errLate is the error of a page that could not be read in time. Its cause is Postgres or this replica:
-// no part of a page waits for Redis until the time limit.
+// errLate is the error of a page that could not be read in time. The cause is Postgres or this replica,
+// because no part of a page waits for Redis until the time limit.
 var errLate = errors.New("the page was not read in time")
 
-// late answers in place of such a page.
+// late answers a request whose page could not be read in time.
 func (f *frame) late(rw http.ResponseWriter, r *http.Request) { f.fail(rw, r, errLate) }
 
-// heals reports whether a page that failed is read again, and shown, by itself: it is live, and
-// a server is missing.
+// heals reports whether a failed page is read and shown again without a reload: it is a live page, and
+// a server does not answer.
 func (f *frame) heals(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && f.isLive(r.URL)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// outageBegan is when the servers of these tests were first found to be in trouble.
+// outageBegan is the start of the trouble that the checks of these tests report.
 var outageBegan = time.Date(2026, 3, 1, 3, 4, 5, 0, time.UTC) //nolint:gochecknoglobals // a constant
 
-// inTrouble makes the checks of a replica find a server like that.
+// inTrouble makes the checks of a replica return this state of a server.
 func inTrouble(d api.Dependency) func(o *web.Options) {
 	d.Since = outageBegan
 	return func(o *web.Options) {
@@ -23,7 +23,8 @@ func inTrouble(d api.Dependency) func(o *web.Options) {
 	}
 }
 
-// The page of a pool says when Redis is gone or slow, since when, and what to do.
+// TestAPoolSaysThatRedisIsGone checks that the page of a pool shows that Redis does not answer or is
+// slow, since when, and what to do.
 func TestAPoolSaysThatRedisIsGone(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct {
@@ -50,8 +51,9 @@ func TestAPoolSaysThatRedisIsGone(t *testing.T) {
 	}
 }
 
-// The red bar of an open page names the server, since when, and what to do. The time since when
-// the page is not up to date does not move on while messages come that say so.
+// TestTheRedBarSaysSinceWhen checks that the red bar of an open page names the server, since when it
+// does not answer, and what to do. The start of the outage does not change while more messages report
+// it.
 func TestTheRedBarSaysSinceWhen(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, inTrouble(api.Dependency{Name: "postgres", State: "failed"}))
@@ -62,7 +64,7 @@ func TestTheRedBarSaysSinceWhen(t *testing.T) {
 	ask[bool](tab, `(() => { window.said = new Set(); const stale = document.getElementById("stale");
 		new MutationObserver(() => { if (stale.textContent) { window.began = window.began || Date.now(); window.said.add(stale.textContent); } }).observe(stale, { childList: true }); return true; })()`)
 	b.store.down.Store(true)
-	tab.until(`window.began && Date.now() - window.began > 3500`) // a message comes every 2 s at least
+	tab.until(`window.began && Date.now() - window.began > 3500`) // a message arrives at least every 2 s
 	said := ask[[]string](tab, `[...window.said]`)
 	if len(said) != 1 || !strings.HasPrefix(said[0], "Not up to date since ") {
 		t.Fatalf("the bar said %q", said)
@@ -73,7 +75,8 @@ func TestTheRedBarSaysSinceWhen(t *testing.T) {
 	tab.until(`document.getElementById("stale").hidden`)
 }
 
-// A page that cannot be read in time says so, and comes by itself as soon as it can be read.
+// TestALatePageComesByItself checks that a page that cannot be read in time shows this, and appears by
+// itself as soon as it can be read.
 func TestALatePageComesByItself(t *testing.T) {
 	t.Parallel()
 	b := embedded(t, inTrouble(api.Dependency{Name: "postgres", State: "ok", Slow: true}), func(o *web.Options) { o.PageTime = time.Second })

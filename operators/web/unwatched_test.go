@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// While no page is open the log is not read, and the charts are as if one was: each
-// grant is in them once.
+// TestNothingIsReadForNobody checks that the events of the log are not read while no page is open, and
+// that the charts are complete anyway: each grant is in them once.
 func TestNothingIsReadForNobody(t *testing.T) {
 	t.Parallel()
 	var clock atomic.Int64 // ms

@@ -10,27 +10,28 @@ import (
 
 const (
 	usesShown  = 10
-	usageEvery = 5 * time.Second // it is read anew: it costs by the subjects that are compared
+	usageEvery = 5 * time.Second // interval at which usage is read again; the cost grows with the number of subjects
 )
 
-// usage is what was used of the policies of a pool or a limit set, as its page shows it.
+// usage holds how much of the policies of a pool or a limit set is used, as its page shows it.
 type usage struct {
-	Of      string // its name
-	Starts  bool   // starts in a pool are counted, and no takes
-	Limited bool   // there are policies
-	Unknown bool   // they cannot be read now
+	Of      string // name of the pool or limit set
+	Starts  bool   // true for a pool, which counts starts; false for a limit set, which counts takes
+	Limited bool   // the pool or limit set has policies
+	Unknown bool   // the use cannot be read now
 	Uses    []use
 }
 
-// use is a policy and a subject, with what is used out of 100.
+// use is the use of one policy by one subject. Share is the used part in percent.
 type use struct {
 	operators.PolicyUse
 
 	Share float64
-	Ends  *operators.Time // when some of it does; nil: nothing is used
+	Ends  *operators.Time // time when a part of the use ends; nil if nothing is used
 }
 
-// usageOf returns what was used of the policies of a pool; nothing, if it has none.
+// usageOf returns how much of the policies of a pool is used. Uses is empty if the pool has no
+// policies.
 func (p *poolPages) usageOf(r *http.Request, pool string) (usage, error) {
 	u := usage{Of: pool, Starts: true}
 	var err error
@@ -41,7 +42,8 @@ func (p *poolPages) usageOf(r *http.Request, pool string) (usage, error) {
 	return u.known(err)
 }
 
-// known says whether the policies could be read.
+// known returns u without an error, and with Unknown set, if err is a status 503. It passes on any
+// other error.
 func (u usage) known(err error) (usage, error) {
 	if u.Unknown = operators.Refused(err, http.StatusServiceUnavailable); u.Unknown {
 		return u, nil

@@ -7,7 +7,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestUseOfQuotasIsShown: a bar and the numbers for each subject that used most, and nothing on a pool without policies.
+// TestUseOfQuotasIsShown checks that a pool shows a bar and numbers for the subjects with the highest
+// use, and nothing if it has no policies.
 func TestUseOfQuotasIsShown(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	waitingListed = 100 // tasks of one page
-	waitingAsked  = 5   // pages of the API that are asked for the first of a part
-	waitingJudged = 200 // of a live page, which is read often
+	waitingListed = 100 // tasks on one page
+	waitingAsked  = 5   // maximum number of API pages that are read to find the first tasks of a part
+	waitingJudged = 200 // sample size on a live page, which is read often
 
-	// waitingEvery is how often a sample is judged anew: it is an estimate, and the dearest
-	// part of its page.
+	// waitingEvery is the interval at which the sample of a live page is evaluated again. The sample is
+	// an estimate, and the most expensive part of its page.
 	waitingEvery = 5 * time.Second
 )
 
-// waitingPages list what waits in a pool or of a batch.
+// waitingPages list the waiting tasks of a pool or a batch, with the reasons why they wait.
 type waitingPages struct {
 	*frame
 
@@ -34,26 +34,27 @@ func (w *waitingPages) route(to *site) {
 	to.page("/batches/{id}/waiting", w.list("batches"))
 }
 
-// waits is what tasks wait for, as pages show it.
+// waits summarizes the reasons why tasks wait, as pages show them.
 type waits struct {
 	operators.Waiting
 
-	Path     string // of the page that lists them
-	Unknown  bool   // the ledger did not say in time
-	Code     string // of the part that is listed; empty: all
+	Path     string // path of the page that lists the waiting tasks
+	Unknown  bool   // the API refused the summary with status 503
+	Code     string // reason whose tasks are listed; empty means all reasons
 	Bar      []part
 	Named    map[string]*operators.WaitingPart
-	Remedies remedies // to the visitor; all else is of all visitors
+	Remedies remedies // remedies for this visitor; the other fields are the same for all visitors
 }
 
-// waitsLately keeps samples for the live pages.
+// waitsLately returns a cache for the summaries of live pages. It keeps only summaries that were made
+// from a sample.
 func waitsLately() *lately[waits] {
 	l := newLately[waits](waitingEvery)
 	l.keeps = func(w waits) bool { return w.Sampled }
 	return l
 }
 
-// waitsNow reads what waits, for a live page of a pool or batch.
+// waitsNow returns a function that reads why tasks wait, for a live page of a pool or a batch.
 func waitsNow(api client, kept *lately[waits], now func() time.Time, kind string) func(r *http.Request) (waits, error) {
 	return func(r *http.Request) (waits, error) {
 		id := r.PathValue("id")
@@ -67,7 +68,7 @@ func waitsNow(api client, kept *lately[waits], now func() time.Time, kind string
 	}
 }
 
-// waitsOf reads what waits in the pool or batch at a path.
+// waitsOf reads why tasks wait in the pool or batch with this id. It evaluates at most sample tasks.
 func waitsOf(r *http.Request, api client, kind, id string, sample int) (waits, error) {
 	w := waits{Path: "/" + kind + "/" + url.PathEscape(id) + "/waiting", Named: map[string]*operators.WaitingPart{}}
 	if err := api.get(r, operators.Path(kind, id, "waiting"), url.Values{"sample": {strconv.Itoa(sample)}}, &w.Waiting); err != nil {
@@ -87,7 +88,7 @@ func (w *waitingPages) list(kind string) loader {
 		id, filters := r.PathValue("id"), filtersOf(r.URL.Query(), "code")
 		pager := pagerOf(r, filters)
 		listed := make(chan operators.WaitingTaskList, 1)
-		listing := rescue.Async(func() error { // beside the summary: each may take nearly all of the page's time
+		listing := rescue.Async(func() error { // concurrent with the summary: each may take nearly all of the page's time
 			found, err := w.tasks(r, operators.Path(kind, id, "waiting", "tasks"), pager.query(waitingListed))
 			listed <- found
 			return err
@@ -104,7 +105,7 @@ func (w *waitingPages) list(kind string) loader {
 	}
 }
 
-// tasks reads the first page of the API that is not empty, of a few pages.
+// tasks returns the first page of the API that is not empty. It reads at most waitingAsked pages.
 func (w *waitingPages) tasks(r *http.Request, path string, query url.Values) (found operators.WaitingTaskList, err error) {
 	for asked := 0; asked == 0 || len(found.Tasks) == 0 && found.NextPageToken != "" && asked < waitingAsked; asked++ {
 		if asked > 0 {

@@ -12,7 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// A pool and a batch say what their tasks wait for, and each part leads to its tasks.
+// TestPagesSayWhatTasksWaitFor checks that a pool and a batch show why their tasks wait, and that each
+// part links to its tasks.
 func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -54,7 +55,8 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 	}
 }
 
-// TestNothingWaitsInABatchThatHasEnded: what waited was judged from a sample, which is older.
+// TestNothingWaitsInABatchThatHasEnded checks that a batch that has ended shows no waiting tasks,
+// although the cached sample is older than its end.
 func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -72,7 +74,8 @@ func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
 	}
 }
 
-// Redis is asked about what waits while no snapshot of the ledger keeps a connection.
+// TestWhatWaitsIsJudgedBeforeThePageIsRead checks that Redis is asked about waiting tasks before the
+// page opens a snapshot, which would keep a connection to the ledger.
 func TestWhatWaitsIsJudgedBeforeThePageIsRead(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -84,13 +87,14 @@ func TestWhatWaitsIsJudgedBeforeThePageIsRead(t *testing.T) {
 	}
 }
 
-// withoutHolders leaves out the table, where the same stands when nobody holds a slot.
+// withoutHolders removes the table of holders, which has the same text when nobody holds a slot.
 func withoutHolders(page string) string {
 	before, _, _ := strings.Cut(page, `<section id="holders">`)
 	return before
 }
 
-// A pool that is blocked by what it waits for does not promise slots.
+// TestAPoolThatNobodyHoldsSaysWhy checks that a pool in which nothing can start shows the reason, and
+// does not promise slots.
 func TestAPoolThatNobodyHoldsSaysWhy(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

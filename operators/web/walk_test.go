@@ -14,16 +14,16 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// walked is how much the ledger holds that TestWalk goes through.
+// walked is the size of the ledger of TestWalk.
 type walked struct {
-	pools, each    int // pools, and the tasks of each
-	stuck, nightly int // tasks of the pool that starts nothing, and of the batch of last night
+	pools, each    int // number of pools, and of tasks per pool
+	stuck, nightly int // number of tasks in the pool that starts nothing, and in the batch of the last night
 }
 
-// TestWalk starts from the first page, and finds within three clicks what operators ask:
-// why nothing starts in a pool, where a device is, which area fails, what last night
-// brought, and who holds a slot and who held it before. The words of the pages are compared with
-// the ledger. The whole, 3,000 pools and 1,000,000 tasks, with the time of each page:
+// TestWalk starts from the first page, and finds the answers to questions of operators within three
+// clicks: why nothing starts in a pool, where a device is, which area fails, which tasks ended in the
+// last night, and who holds and held a slot. The words of the pages are compared with the ledger. The
+// full size, 3,000 pools and 1,000,000 tasks, with the time of each page:
 //
 //	SIZES=1 go test ./operators/web -run 'TestWalk$' -v -timeout 30m
 //
@@ -64,7 +64,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// walk is a visitor who counts clicks: a text that is entered and sent is one.
+// walk is a visitor who counts clicks. Entering and sending a text counts as one click.
 type walk struct {
 	*tab
 
@@ -72,13 +72,13 @@ type walk struct {
 	visited func(path string)
 }
 
-// follow clicks what leads to another page.
+// follow clicks an element that leads to another page.
 func (w *walk) follow(selector string) {
 	w.Helper()
 	w.leave(func() { w.click(selector) })
 }
 
-// enter fills fields, and sends the form of the last of them by the enter key.
+// enter fills in fields, and sends the form of the last field with the enter key.
 func (w *walk) enter(pairs ...string) {
 	w.Helper()
 	w.leave(func() {
@@ -102,7 +102,7 @@ func (w *walk) leave(act func()) {
 	w.arrived()
 }
 
-// arrived tells what the page took: at the server, and until it could be used.
+// arrived logs how long the page took: at the server, and until it could be used.
 func (w *walk) arrived() {
 	w.Helper()
 	w.until(`performance.getEntriesByType("navigation")[0].domInteractive`)
@@ -111,7 +111,7 @@ func (w *walk) arrived() {
 		return decodeURIComponent(location.pathname + location.search) + ": " + Math.round(t.responseStart - t.requestStart) + " ms at the server, " + Math.round(t.domInteractive) + " ms in all"; })()`))
 }
 
-// fleet is what the walk goes through, with its ledger.
+// fleet is the replica and the ledger of the walk.
 type fleet struct {
 	*bench
 
@@ -143,9 +143,9 @@ func (f *fleet) count(query string, args ...any) (n int64) {
 	return n
 }
 
-// plant writes pools with a batch each, of which half has ended in the night, some in vain; each
-// seventh pool is paused, each fifth device of a pool never came. The first seventeen
-// slots of p-0018 are held, and the last batch is that of the night.
+// plant creates pools with one batch each. Half of the tasks of a batch ended in the night, some of
+// them failed. Every seventh pool is paused, and every fifth device of a pool has never reported. The
+// first seventeen slots of p-0018 are held. The last batch is the batch of the night.
 func (f *fleet) plant(s walked) {
 	f.Helper()
 	const device = `'d-' || right(b.pool, 4) || '-' || lpad(n::text, 5, '0')`
@@ -158,7 +158,7 @@ func (f *fleet) plant(s walked) {
 		`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, ` + device + ` FROM batches b, generate_series(1, b.total) n ORDER BY b.id, n`,
 		`UPDATE tasks SET state = CASE WHEN id % 23 = 0 THEN 'failed' ELSE 'succeeded' END, error = CASE WHEN id % 23 = 0 THEN 'no route to host' ELSE '' END,
 			attempts = 1, finished_at = now() - interval '1 hour' * (1 + id % 10), output = json_build_object('down', 80 + id % 20) WHERE id % 2 = 0`,
-		// That of the night has ended in three nights; in the last one area 3 failed.
+		// The batch of the night ended over three nights. In the last night, area 3 failed.
 		`UPDATE tasks SET state = 'succeeded', error = '', attempts = 1, output = json_build_object('took_s', 30 + id % 7),
 			finished_at = now() - interval '1 hour' * (2 + id % 5) - interval '1 day' * (id % 3) WHERE batch = (SELECT max(id) FROM batches)`,
 		`UPDATE tasks SET state = 'failed', error = CASE WHEN id % 2 = 0 THEN 'checksum mismatch' ELSE 'no route to host' END WHERE batch = (SELECT max(id) FROM batches) AND right(device, 5)::int % 7 = 3 AND id % 3 = 0`,
@@ -176,7 +176,7 @@ func (f *fleet) plant(s walked) {
 	f.exec(`VACUUM ANALYZE`)
 }
 
-// stick makes a pool in which nothing starts, for four reasons.
+// stick creates a pool in which nothing starts, for four reasons.
 func (f *fleet) stick(tasks int) {
 	f.Helper()
 	f.call("PUT", "/v1/pools/stuck-east", map[string]any{"capacity": 20, "limits": []map[string]any{{"name": "account", "per": "tags.account", "algorithm": "sliding", "windows": []map[string]any{{"max": 1, "per_ms": 86_400_000}}}}}, nil)
@@ -190,7 +190,7 @@ func (f *fleet) stick(tasks int) {
 		return list
 	}
 	f.call("POST", "/v1/batches", map[string]any{"name": "ran", "pool": "stuck-east", "devices": names("ran", 3)}, nil)
-	for _, name := range names("ran", 3) { // the only starts of their accounts today
+	for _, name := range names("ran", 3) { // the only starts of these accounts on this day
 		g := f.grant(name)
 		f.report(name, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 	}
@@ -198,7 +198,7 @@ func (f *fleet) stick(tasks int) {
 	f.call("POST", "/v1/batches", map[string]any{"name": "stuck at night", "pool": "stuck-east", "devices": names("shut", tasks*2/10), "windows": closedNow()}, nil)
 }
 
-// hand has slot 17 of p-0018 go from one device to the next, by force and by the reaper.
+// hand passes slot 17 of p-0018 from one device to the next, by force and by the reaper.
 func (f *fleet) hand() {
 	f.Helper()
 	f.call("PATCH", "/v1/pools/p-0018", map[string]any{"capacity": 18}, nil)
@@ -213,7 +213,7 @@ func (f *fleet) hand() {
 		case 0:
 			f.call("POST", "/v1/pools/p-0018/slots/17/release", map[string]any{"token": g.Token, "reason": "it hangs", "now": true}, nil)
 		case 1:
-			f.exec(`INSERT INTO clock_pair (id, ledger, wall) VALUES (1, now(), now()) ON CONFLICT (id) DO NOTHING`) // the clock is known, and believed
+			f.exec(`INSERT INTO clock_pair (id, ledger, wall) VALUES (1, now(), now()) ON CONFLICT (id) DO NOTHING`) // the clock is known and trusted
 			f.exec(`UPDATE grants SET lease_until = now() - interval '1 minute' WHERE token = $1`, g.Token)
 			f.until("the reaper", func() bool {
 				_, err := f.dispatcher.Upkeep.Reap(f.Context())
@@ -223,8 +223,8 @@ func (f *fleet) hand() {
 	}
 }
 
-// whyNothingStarts: the pool with the most tasks that wait says what for, by numbers that
-// add up, and each leads to exactly those.
+// whyNothingStarts checks that the pool with the most waiting tasks shows the reasons with numbers that
+// add up, and that each number links to exactly these tasks.
 func (f *fleet) whyNothingStarts(w *walk) {
 	w.Helper()
 	w.follow(`thead a[href*="sort=waiting"]`)
@@ -252,7 +252,7 @@ func (f *fleet) whyNothingStarts(w *walk) {
 	contains(w.T, w.text("main"), "account", "a-1")
 }
 
-// whereIsIt: by its name, or a part of it.
+// whereIsIt finds a device by its name or a part of it.
 func (f *fleet) whereIsIt(w *walk) {
 	w.Helper()
 	w.enter("#find", "hand-")
@@ -263,7 +263,8 @@ func (f *fleet) whereIsIt(w *walk) {
 	}
 }
 
-// whichAreaFails: the results of a batch by a tag of the devices, the most failures first.
+// whichAreaFails reads the results of a batch by a tag of the devices, the value with the most failures
+// first.
 func (f *fleet) whichAreaFails(w *walk) {
 	w.Helper()
 	w.enter("#find", "nightly")
@@ -277,7 +278,7 @@ func (f *fleet) whichAreaFails(w *walk) {
 	}
 }
 
-// lastNight: what ended in the last 24 h of a batch that takes three nights.
+// lastNight reads which tasks of a batch that takes three nights ended in the last 24 h.
 func (f *fleet) lastNight(w *walk) {
 	w.Helper()
 	w.follow(`nav a[href="/batches"]`)
@@ -295,7 +296,7 @@ func (f *fleet) lastNight(w *walk) {
 	contains(w.T, w.text("#results tr[id^=tag-]"), "area-3")
 }
 
-// whoHeld: the row of a slot leads to its holder, and those before.
+// whoHeld checks that the row of a slot links to its holder and its earlier holders.
 func (f *fleet) whoHeld(w *walk) {
 	w.Helper()
 	w.enter(".filters input[name=name]", "p-0018")

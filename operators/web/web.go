@@ -15,24 +15,24 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// Options set up the dashboard.
+// Options configure the dashboard.
 type Options struct {
 	API        API
 	Ledger     Ledger
-	AdminToken string        // the bootstrap operator token; empty: none
-	Prefix     string        // path a proxy puts in front, without a slash at its end; empty: none
-	ReadOnly   bool          // nothing can be changed, whatever the role
-	Link       string        // secret of the link that signs in as the bootstrap operator, once; only for dev; empty: none
-	Gate       *gate.Gate    // the API's
-	Period     time.Duration // in which devices report
+	AdminToken string        // the bootstrap operator token; empty without one
+	Prefix     string        // path that a proxy puts in front, without a trailing slash; empty if there is no prefix
+	ReadOnly   bool          // nobody can change anything, whatever their role
+	Link       string        // secret of the link that signs in once as the bootstrap operator, only for dev; empty if there is no link
+	Gate       *gate.Gate    // the gate of the API
+	Period     time.Duration // report period of devices
 	System     System
 	Logger     *slog.Logger
-	Panicked   rescue.Told   // default: nobody
-	PageTime   time.Duration // in which a page is answered; default api.AnswerTime
+	Panicked   rescue.Told   // is notified of panics; by default nobody is
+	PageTime   time.Duration // time limit for answering a page; default api.AnswerTime
 	Now        func() time.Time
 }
 
-// API answers requests as an operator; *api.API.
+// API answers requests as an operator. *api.API implements it.
 type API interface {
 	Inside(who api.Operator, w http.ResponseWriter, r *http.Request)
 }
@@ -51,7 +51,7 @@ type Web struct {
 	pageTime time.Duration
 }
 
-// New builds the dashboard. It does nothing until Tick is called.
+// New builds the dashboard. It starts no work until Tick is called.
 func New(o Options) *Web {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -81,7 +81,7 @@ func New(o Options) *Web {
 	return w
 }
 
-// Handler serves the dashboard, and passes other paths on.
+// Handler serves the dashboard, and passes all other paths to others.
 func (w *Web) Handler(others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /assets/", hardened(serveAssets()))
@@ -93,7 +93,8 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 	guarded := w.door.guarding(w.site.pages)
 	inside, inTime := hardened(guarded), hardened(api.InTime(w.pageTime, api.Rescued(w.panicked, guarded), w.site.late).ServeHTTP)
 	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		// Reports come often, and what is not canonical the mux would redirect: the API says what is wrong.
+		// Requests below /v1/ skip the lookup of a page because reports are frequent. The mux would
+		// redirect a path that is not canonical; the API answers it with an error instead.
 		if strings.HasPrefix(r.URL.Path, "/v1/") || !api.Canonical(r.URL.Path) {
 			others.ServeHTTP(rw, r)
 			return
@@ -111,8 +112,8 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 	return unprefixed(w.site.prefix, api.Rescued(w.panicked, serve))
 }
 
-// unprefixed removes the prefix of a proxy from a path: some proxies pass it on,
-// some do not.
+// unprefixed removes the prefix of a proxy from a path. Some proxies pass the prefix on, others remove
+// it.
 func unprefixed(prefix string, next http.Handler) http.Handler {
 	if prefix == "" {
 		return next
@@ -130,8 +131,8 @@ func unprefixed(prefix string, next http.Handler) http.Handler {
 	})
 }
 
-// hardened sets what browsers are told about every page, and refuses what other
-// sites let them send.
+// hardened sets the security headers of every page, limits the request body to maxForm, and refuses
+// requests that browsers send on behalf of other sites.
 func hardened(next http.HandlerFunc) http.Handler {
 	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -148,12 +149,12 @@ func hardened(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// maxForm bounds a form: 20,000 device ids.
+// maxForm is the maximum size of a form in bytes: enough for 20,000 device ids.
 const maxForm = 4 << 20
 
-// Tick reads what happened since the last one, on all replicas, and has the
-// open pages follow. It is to be called about once a second. While no page is open it only
-// counts, for the charts, at each of their points.
+// Tick reads the events of all replicas since the previous call, and starts reading the open pages that
+// these events concern. Call it about once a second. While no page is open, Tick only reads the counts
+// for the charts, once for each point of a chart.
 func (w *Web) Tick(ctx context.Context) error {
 	now, watched := w.now(), w.streams.hub.watched()
 	due := w.history.due(now)
@@ -181,8 +182,8 @@ func (w *Web) look(ctx context.Context, watched bool) (events []event, all bool,
 	return nil, false, w.news.skip(ctx)
 }
 
-// addPoint adds how full the pools are now to the history, and what has settled in the
-// log since the point before.
+// addPoint adds a point to the history: the current use of each pool, and the counts from the events of
+// the log that became complete after the previous point.
 func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 	moves, err := w.log.MovesBetween(ctx, w.news.counted, w.news.settled)
 	if err != nil {
@@ -205,6 +206,5 @@ func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// Stop ends the streams, so that a server that finishes what is in flight does
-// not wait for them.
+// Stop ends the streams, so that a server that waits for requests in flight does not wait for them.
 func (w *Web) Stop() { w.streams.stop() }
