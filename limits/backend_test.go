@@ -21,7 +21,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// shared are the servers of all tests of this package that do not break them.
+// shared contains the servers for all tests of this package that do not break a server.
 var shared servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
@@ -39,13 +39,13 @@ func on(t *testing.T, test func(t *testing.T, s *server)) {
 	})
 }
 
-// onRedis is a limiter in a database of a real Redis.
+// onRedis returns a limiter in a new database of a real Redis.
 func onRedis(tb testing.TB) *server {
 	tb.Helper()
 	return serve(tb, shared.NewDatabase(tb))
 }
 
-// onClock is a limiter in a Redis of which the test sets the time.
+// onClock returns a limiter in a Redis whose time the test sets.
 func onClock(tb testing.TB, now time.Time) (*server, *miniredis.Miniredis) {
 	tb.Helper()
 	mini := miniredis.RunT(tb)
@@ -53,10 +53,10 @@ func onClock(tb testing.TB, now time.Time) (*server, *miniredis.Miniredis) {
 	return serve(tb, servers.RedisAt{Addr: mini.Addr()}), mini
 }
 
-// march is a time that nothing depends on.
+// march returns an arbitrary time on which no result depends.
 func march() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// server is a Redis and a limiter in it, with a scope of the test's own.
+// server is a limiter in a running Redis, with a scope for this test only.
 type server struct {
 	*limits.Limiter
 
@@ -71,7 +71,7 @@ func serve(tb testing.TB, at servers.RedisAt) *server {
 	return &server{Limiter: limits.New(client), client: client, leases: new(atomic.Int64), scope: tb.Name()}
 }
 
-// compiled makes a rule of each policy.
+// compiled returns the rules of the policies.
 func compiled(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	rules, err := limits.Compile("p", policies)
@@ -81,7 +81,7 @@ func compiled(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	return rules
 }
 
-// rules compiles policies and makes them known, with nothing counted.
+// rules compiles policies and makes their rules known in Redis, with no counts.
 func (s *server) rules(tb testing.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	rules := compiled(tb, policies...)
@@ -96,7 +96,7 @@ func (s *server) know(tb testing.TB, rules []*limits.Rule, past ...limits.Start)
 	}
 }
 
-// history has the same starts at each reading.
+// history returns a history with the same starts at each reading.
 func history(starts ...limits.Start) limits.History {
 	return func(_ context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
@@ -109,7 +109,7 @@ func history(starts ...limits.Start) limits.History {
 	}
 }
 
-// check is one of a start of an account, under a lease of its own.
+// check returns a check of a start of the account, with a new lease.
 func (s *server) check(rules []*limits.Rule, account string) limits.Check {
 	n := s.leases.Add(1)
 	group := "g" + strconv.FormatInt(n, 10)
@@ -151,7 +151,8 @@ func (s *server) countLate(tb testing.TB, c limits.Check, ago time.Duration) {
 	}
 }
 
-// setOf makes the rules of a set, with the same policies but by facts.
+// setOf returns the rules of a limit set with the same policies, which count by facts instead of
+// tags.
 func setOf(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	of := slices.Clone(policies)
@@ -165,7 +166,7 @@ func setOf(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	return rules
 }
 
-// take takes one of an account, under no id.
+// take takes a cost of 1 of the account, without an id.
 func (s *server) take(tb testing.TB, rules []*limits.Rule, account string) limits.Taken {
 	tb.Helper()
 	return s.takeAs(tb, rules, "", 1, account)
@@ -187,7 +188,7 @@ func (s *server) release(tb testing.TB, c limits.Check) {
 	}
 }
 
-// start starts one of an account, and says whether it may.
+// start reserves and counts a start of the account. It reports whether the start was allowed.
 func (s *server) start(tb testing.TB, rules []*limits.Rule, account string) bool {
 	tb.Helper()
 	c := s.check(rules, account)
@@ -200,12 +201,12 @@ func (s *server) start(tb testing.TB, rules []*limits.Rule, account string) bool
 
 func (s *server) key(name string) string { return "limits:{" + s.scope + "}:" + name }
 
-// subject is the key of account a.
+// subject returns the key of the subject of account a.
 func (s *server) subject(rule *limits.Rule) string {
 	return limits.SubjectKey(s.scope, rule, rule.Subject(facts("a")))
 }
 
-// keys are all that Redis has of the scope.
+// keys returns all keys of the scope in Redis.
 func (s *server) keys(tb testing.TB) []string {
 	tb.Helper()
 	keys, err := s.client.Keys(tb.Context(), s.key("*")).Result()
@@ -215,7 +216,7 @@ func (s *server) keys(tb testing.TB) []string {
 	return keys
 }
 
-// hourly allows so many an hour.
+// hourly returns a policy that allows at most `most` starts per hour.
 func hourly(most int64) limits.Policy {
 	return perAccount(limits.Window{Max: most, PerMS: 3_600_000})
 }

@@ -16,12 +16,11 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// BenchmarkOneWindow measures checks of one window, in turns on one Redis: ours
-// against go-redis/redis_rate and the snippets, asked one by one and by 32 at once.
-// All of them pass. It reports medians: checks per second, and how many times those of
-// redis_rate in the same turn. "take" is what the others do, which says what remains, too;
-// "take-id" counts once under an id. "reserve" is the check of a start, "start" is that and its count after the
-// COMMIT.
+// BenchmarkOneWindow compares checks of one window on one Redis: this package, go-redis/redis_rate
+// and the snippets take turns, with 1 caller and with 32 concurrent callers. All checks pass. It
+// reports medians: checks per second, and the ratio to redis_rate in the same turn. "take" is
+// comparable to the other limiters and also returns what remains. "take-id" counts once under an
+// id. "reserve" is the check of a start. "start" is this check and the count after the COMMIT.
 func BenchmarkOneWindow(b *testing.B) {
 	for most, form := range map[int]string{60: "60-a-minute", 1000: "1000-a-minute"} {
 		b.Run(form, func(b *testing.B) {
@@ -51,7 +50,7 @@ func BenchmarkOneWindow(b *testing.B) {
 	}
 }
 
-// windows are those of the accounts of each kind.
+// windows contains the limiters that are compared, and the accounts of each kind.
 type windows struct {
 	*server
 
@@ -65,12 +64,12 @@ type windows struct {
 	open  []limits.Check
 }
 
-// account is one that is asked about. Its question is ready, as a caller of the others
-// has its key.
+// account is an account that is checked. Its check is prepared, as a caller of another limiter has
+// its key ready.
 type account struct {
 	name  string
 	check limits.Check
-	items []limits.Item // of a taking
+	items []limits.Item // items of a taking
 }
 
 func newWindows(b *testing.B, most int) *windows {
@@ -82,8 +81,8 @@ func newWindows(b *testing.B, most int) *windows {
 	}
 }
 
-// accountsOf are a hundred of one kind. Each generation has others, so that the window
-// of none is full: 7 turns of two rounds are 45 checks of each.
+// accountsOf returns a hundred accounts for one kind of check. Each generation has new accounts, so
+// that no window is full: 7 turns of two rounds are 45 checks of each account.
 func (w *windows) accountsOf(b *testing.B, kind string, generation int) []account {
 	b.Helper()
 	name := fmt.Sprintf("%s:%d", kind, generation)
@@ -97,13 +96,14 @@ func (w *windows) accountsOf(b *testing.B, kind string, generation int) []accoun
 	return w.ready[name]
 }
 
-// round is how many a second so many callers get through. Now and then what they
-// reserved is given back, which is not measured: as many are open as of so many callers.
+// round returns the number of checks per second for a number of concurrent callers. Regularly it
+// releases the open reservations, which is not measured, so that only about as many reservations
+// are open as with this number of callers.
 func (w *windows) round(b *testing.B, callers int, accounts []account, one func(a account) error) float64 {
 	b.Helper()
 	const checks = 320
 	var took time.Duration
-	part := min(callers*callers, checks) // one by one each is given back before the next
+	part := min(callers*callers, checks) // a single caller releases each reservation before its next check
 	for first := 0; first < checks; first += part {
 		call := func(caller int) {
 			for n := caller; n < part; n += callers {
@@ -128,13 +128,13 @@ func (w *windows) round(b *testing.B, callers int, accounts []account, one func(
 	return checks / took.Seconds()
 }
 
-// next is a check under a lease of its own.
+// next returns the check of the account with a new lease.
 func (w *windows) next(a account) limits.Check {
 	a.check.Lease = strconv.FormatInt(w.leases.Add(1), 10) + ".1.0123456789abcdef"
 	return a.check
 }
 
-// errShut: what is measured is checks that pass.
+// errShut reports that a check did not pass. The benchmark must measure only checks that pass.
 var errShut = errors.New("it did not pass")
 
 func passes(answers []limits.Answer, err error) error {
@@ -194,8 +194,8 @@ func (w *windows) snippet(script string) func(a account) error {
 	}
 }
 
-// BenchmarkTakes reports how long a take is under way, in microseconds, by sets of one policy and of
-// as many as a set may have: half of them last so long at most, and 99 of 100.
+// BenchmarkTakes reports the p50 and p99 duration of a take in microseconds, for sets of 1 policy
+// and of 16 policies, the maximum.
 func BenchmarkTakes(b *testing.B) {
 	for _, many := range []int{1, 16} {
 		for _, callers := range []int{1, 32} {
@@ -228,7 +228,7 @@ func BenchmarkTakes(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory reports what a subject takes with ten starts, in bytes.
+// BenchmarkMemory reports the memory of a subject with ten starts, in bytes.
 func BenchmarkMemory(b *testing.B) {
 	s := onRedis(b)
 	rate := redis_rate.NewLimiter(s.client)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// boundaries are where periods of a calendar begin, around a time: that before
-// the current one, the current one, and the two after it. A clock that is wrong
-// by less than a period still finds its own between them.
+// boundaries returns the starts of four calendar periods: the period before the time around, the
+// period that contains it, and the next two. A script whose clock differs from around by less than
+// a period still finds its current period among them.
 func boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	y, m, d := around.In(zone).Date()
 	start := func(n int) time.Time {
@@ -23,8 +23,8 @@ func boundaries(period Period, zone *time.Location, around time.Time) [4]time.Ti
 	return [4]time.Time{start(-1), start(0), start(1), start(2)}
 }
 
-// dayStart is the first instant of a day on the clocks of a zone, to the
-// millisecond: not always midnight, where clocks change then.
+// dayStart returns the first instant of a day in a zone, to the millisecond. It is not always
+// midnight, because a clock change can skip midnight.
 func dayStart(y int, m time.Month, d int, zone *time.Location) time.Time {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	wanted := midnight.Format(time.DateOnly)

@@ -7,25 +7,26 @@ import (
 	"time"
 )
 
-// Check asks whether one start may happen.
+// Check asks whether one start may happen now.
 type Check struct {
-	Lease string // unique per start; no '|'
-	Group string // checks of one group are alternatives: at most one of them starts; no '|'
-	Items []Item // all must let the start pass; without items it passes
+	Lease string // unique per start; must not contain '|'
+	// Checks with the same Group are alternatives: at most one of them starts. Group must not contain '|'.
+	Group string
+	Items []Item // all items must allow the start; a check without items passes
 }
 
-// Item is one subject of a rule.
+// Item is a rule and the subject that it counts.
 type Item struct {
 	Rule    *Rule
 	Subject Subject
 }
 
-// NewCheck returns the check of a start by rules.
+// NewCheck returns the check of a start with facts f by all rules.
 func NewCheck(lease, group string, rules []*Rule, f Facts) Check {
 	return Check{Lease: lease, Group: group, Items: NewItems(rules, f)}
 }
 
-// NewItems returns the subject of f for each rule.
+// NewItems returns an item for each rule, with the subject that the rule counts for f.
 func NewItems(rules []*Rule, f Facts) []Item {
 	items := make([]Item, len(rules))
 	for i, r := range rules {
@@ -34,7 +35,7 @@ func NewItems(rules []*Rule, f Facts) []Item {
 	return items
 }
 
-// validateAll returns ErrInvalid if the scope or one of all is invalid.
+// validateAll returns ErrInvalid if the scope or any element of all is invalid.
 func validateAll[C interface{ validate() error }](scope string, all []C) error {
 	if err := checkScope(scope); err != nil {
 		return err
@@ -54,7 +55,7 @@ func (c Check) validate() error {
 	return nil
 }
 
-// appendItems appends what the scripts are sent of items: two keys and the spec of each.
+// appendItems appends to keys and args what the scripts receive for items: two keys and the spec of each item.
 func appendItems(keys, args []any, scope string, items []Item, now time.Time) (allKeys, allArgs []any) {
 	for _, item := range items {
 		in := item.Rule.in(scope)
@@ -63,45 +64,45 @@ func appendItems(keys, args []any, scope string, items []Item, now time.Time) (a
 	return keys, args
 }
 
-// Status answers a Check.
+// Status is the result of a Check.
 type Status int
 
-// The answers to a Check.
+// The results of a Check.
 const (
-	// StatusUnknown: Redis does not know a rule. Call Rebuild.
+	// StatusUnknown means that Redis does not know a rule. Call Rebuild.
 	StatusUnknown Status = iota
-	// StatusLimited: the start is refused now. Nothing was counted.
+	// StatusLimited means that the start is refused now. Nothing was counted.
 	StatusLimited
-	// StatusPassed: the start may happen.
+	// StatusPassed means that the start may happen.
 	StatusPassed
-	// StatusUnsettled: reservations are overdue. See Overdue.
+	// StatusUnsettled means that reservations are overdue. See Overdue.
 	StatusUnsettled
-	// statusNoPeriod: the time of Redis is in none of the calendar periods that the script was sent.
+	// statusNoPeriod means that the time of Redis is in none of the calendar periods that the script received.
 	statusNoPeriod
 )
 
-// Answer to one Check.
+// Answer is the answer to one Check.
 type Answer struct {
 	Status   Status
-	Refusals []Refusal // with StatusLimited: one for each item that refuses
-	Item     int       // with StatusUnknown: the index of the first item whose rule is not known
+	Refusals []Refusal // with StatusLimited, one for each item that refuses the start
+	Item     int       // with StatusUnknown, the index of the first item whose rule is unknown
 }
 
 // Refusal describes an item of a check that refuses the start now.
 type Refusal struct {
 	Item    int           // the index of the item
-	Window  int           // the index of the window that opens last
-	Wait    time.Duration // until the window opens
-	Oldest  time.Duration // the age of the oldest start that keeps the window shut
-	Pending bool          // only reservations keep the window shut, which are settled soon; Wait is 0
+	Window  int           // the index of the window that blocks the start longest
+	Wait    time.Duration // time until the window allows a start
+	Oldest  time.Duration // the age of the oldest start that blocks the window
+	Pending bool          // whether only reservations block the window; they are settled soon, and Wait is 0
 }
 
-// Last returns the refusal that opens last.
+// Last returns the refusal with the longest Wait. a.Refusals must not be empty.
 func (a Answer) Last() Refusal {
 	return slices.MaxFunc(a.Refusals, func(x, y Refusal) int { return int(x.Wait - y.Wait) })
 }
 
-// readAnswers reads the reply of reserve.lua without the time.
+// readAnswers decodes the reply of reserve.lua after the time of Redis.
 func readAnswers(reply []int64) (out []Answer) {
 	for len(reply) >= 2 {
 		a, n := Answer{Status: Status(reply[0])}, int(reply[1])

@@ -9,18 +9,18 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// callsOfLane is how many calls of a lane are in flight at most: enough to keep Redis
-// busy while the replies of one call are read.
+// callsOfLane is the maximum number of concurrent calls of one lane. Two calls keep Redis busy
+// while the replies of one call are read.
 const callsOfLane = 2
 
-// chunk is how many checks go into one call: a script blocks Redis while it runs.
+// chunk is the maximum number of checks in one call: a script blocks Redis while it runs.
 const chunk = 200
 
-// lane holds what the questions of one call have in common.
+// lane contains the values that all questions of one call share.
 type lane struct{ scope, mode string }
 
-// coalescer sends the questions that arrive at the same time in one call. Only the timeouts of the
-// client limit the call.
+// coalescer sends questions that arrive at the same time in one call. Only the timeouts of the
+// Redis client limit the duration of a call.
 type coalescer[Q, A any] struct {
 	coalesce.Calls[lane, []Q, []A]
 }
@@ -52,7 +52,7 @@ func (c *coalescer[Q, A]) ask(ctx context.Context, l lane, questions []Q) ([]A, 
 	return answers, err
 }
 
-// inParts calls send with at most chunk questions at a time, and returns the answers to all. After
+// inParts calls send with at most chunk questions at a time, and returns all answers. After
 // errNoPeriod it sends the part again, once, because the first reply has adjusted the clock.
 func inParts[Q, A any](questions []Q, send func(part []Q) ([]A, error)) ([]A, error) {
 	var all []A

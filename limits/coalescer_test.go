@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// refusal is an answer of Redis that is an error.
+// refusal is an error that Redis replied.
 type refusal struct{}
 
 func (refusal) Error() string { return "refused" }
@@ -21,7 +21,8 @@ func (refusal) RedisError()   {}
 
 var _ redis.Error = refusal{}
 
-// held lets questions of 1 through only when told, so that others wait behind them.
+// held is a fake Redis that answers the question 1 only after release is closed, so that later
+// questions have to wait.
 type held struct {
 	release chan struct{}
 
@@ -50,7 +51,7 @@ func tenfold(questions []int) []int {
 	return answers
 }
 
-// behind runs a test while as many calls are under way as may be.
+// behind runs a test while the maximum number of concurrent calls is in flight.
 func behind(t *testing.T, test func(t *testing.T, h *held, ask func(context.Context, []int) ([]int, error))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,9 +66,9 @@ func behind(t *testing.T, test func(t *testing.T, h *held, ask func(context.Cont
 	})
 }
 
-// TestQuestionsAskedMeanwhileGoTogether: what is asked while calls are under way goes in
-// one call, everybody gets their own answers, and what is wrong with one is no matter of
-// the others.
+// TestQuestionsAskedMeanwhileGoTogether checks that questions that arrive while calls are in flight
+// are sent in one call, that every caller gets its own answers, and that an invalid question does
+// not fail the other questions.
 func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
 	questions := [][]int{{2, 3}, {4}, {5, 6, 7}, {13}}
@@ -98,7 +99,8 @@ func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 	}
 }
 
-// TestWhoGivesUpHoldsUpNobody: and is told so.
+// TestWhoGivesUpHoldsUpNobody checks that a caller whose context has ended gets an error and does
+// not delay other callers.
 func TestWhoGivesUpHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	behind(t, func(t *testing.T, h *held, ask func(context.Context, []int) ([]int, error)) {

@@ -11,23 +11,23 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// sends is how often a script is sent at most if the network loses it.
+// sends is the maximum number of times that a script is sent if the network loses it.
 const sends = 3
 
-// connection sends scripts and commands to Redis. If Redis did not answer a moment ago, it fails
-// without sending them.
+// connection sends scripts and commands to Redis. If Redis did not answer a moment ago, connection
+// returns an error without sending anything.
 type connection struct {
 	client   redis.UniversalClient
 	breakers *redisconn.Breakers
 }
 
-// run sends a script that may run twice.
+// run sends a script for which it is harmless to run twice.
 func (c *connection) run(ctx context.Context, s script, scope string, keys, args []any) (*redis.Cmd, error) {
 	return c.runAtMost(ctx, sends, s, scope, keys, args)
 }
 
-// runAtMost sends a script until Redis answers, at most sends times. If sends is 1, the client does
-// not send it again by itself either.
+// runAtMost sends a script until Redis answers, at most sends times. If sends is 1, the Redis
+// client does not resend the script by itself either.
 func (c *connection) runAtMost(ctx context.Context, sends int, s script, scope string, keys, args []any) (*redis.Cmd, error) {
 	var cmd *redis.Cmd
 	err := c.breakers.Do(ctx, prefix(scope), sends, func() error {
@@ -40,7 +40,7 @@ func (c *connection) runAtMost(ctx context.Context, sends int, s script, scope s
 	return cmd, nil
 }
 
-// send sends a script by its digest, or its source if Redis does not know the digest.
+// send sends a script by its digest. If Redis does not know the digest, send sends the source.
 func (c *connection) send(ctx context.Context, s script, keys, args []any, once bool) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
 	all = append(append(append(all, "evalsha", s.digest, len(keys)), keys...), args...)
@@ -55,17 +55,17 @@ func (c *connection) send(ctx context.Context, s script, keys, args []any, once 
 func (c *connection) process(ctx context.Context, all []any, once bool) *redis.Cmd {
 	cmd := redis.NewCmd(ctx, all...)
 	if len(all) > 3 {
-		cmd.SetFirstKeyPos(3) // selects the node of a Cluster
+		cmd.SetFirstKeyPos(3) // index of the first key, which selects the node of a Cluster
 	}
 	if once {
 		_ = c.client.Process(ctx, unrepeated{cmd})
 	} else {
-		_ = c.client.Process(ctx, cmd) // the error is in cmd
+		_ = c.client.Process(ctx, cmd) // cmd contains the error
 	}
 	return cmd
 }
 
-// pipeline sends commands that may run twice, in one round trip.
+// pipeline sends commands in one round trip. It must be harmless to run the commands twice.
 func (c *connection) pipeline(ctx context.Context, scope string, add func(redis.Pipeliner)) (sent []redis.Cmder, err error) {
 	err = c.breakers.Do(ctx, prefix(scope), sends, func() error {
 		p := c.client.Pipeline()
@@ -79,17 +79,17 @@ func (c *connection) pipeline(ctx context.Context, scope string, add func(redis.
 	return sent, nil
 }
 
-// unrepeated is a command that the client does not send again by itself.
+// unrepeated is a command that the Redis client does not resend by itself.
 type unrepeated struct{ redis.Cmder }
 
-// NoRetry returns true: the client does not send the command again.
+// NoRetry returns true: the Redis client does not resend the command.
 func (unrepeated) NoRetry() bool { return true }
 
 func unavailable(scope string, err error) error {
 	return fmt.Errorf("limits of %s: %w: %w", scope, ErrUnavailable, err)
 }
 
-// readNumbers returns the reply of a script that replies with numbers. It refuses an empty reply.
+// readNumbers decodes the reply of a script that returns a list of numbers. It refuses an empty list.
 func readNumbers(scope string, cmd *redis.Cmd) ([]int64, error) {
 	reply, err := cmd.Int64Slice()
 	if err != nil || len(reply) == 0 {
@@ -102,8 +102,8 @@ func wrongReply(scope string, reply any) error {
 	return fmt.Errorf("limits of %s: %w: reply %v", scope, ErrUnavailable, reply)
 }
 
-// serverClock estimates the time of Redis, to choose the calendar periods that a script is sent. The
-// scripts decide by the time of Redis itself.
+// serverClock estimates the time of Redis. The estimate selects the calendar periods that a script
+// receives; the scripts decide by the time of Redis itself.
 type serverClock struct {
 	local  func() time.Time
 	offset atomic.Int64 // ns from the local time to the time of Redis, as of the latest reply

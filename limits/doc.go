@@ -1,32 +1,30 @@
-// Package limits decides how often something may start: rate limits and the
-// suppression of duplicates, beside the slots, which decide how many run at once.
-// It lives in Redis, one atomic script per decision, and knows policies and
-// subjects, nothing of pools, tasks or devices but their names.
+// Package limits decides how often something may start: rate limits and the suppression of
+// duplicates. Package slots decides how many tasks run at the same time. The counts are in Redis,
+// and each decision is one atomic script. The package knows policies and subjects; it knows pools,
+// tasks and devices only by name.
 //
-// A Policy is what an operator writes; a Rule is a policy that was compiled; a
-// subject is what is counted on its own, such as one account. A Check asks all
-// rules of one start at once: all of them let it pass, or nothing is counted.
+// A Policy is a limit as an operator writes it. A Rule is a compiled policy. A rule counts each
+// subject separately; a subject is, for example, one account. A Check evaluates all rules of one
+// start in one step: if a rule refuses the start, nothing is counted.
 //
-// A start that passes is reserved under a lease id (Reservations), and counts as used until it is
-// settled: counted for good (Count), or given back (Release). Refusals cost
-// nothing. A rule that Redis does not know, because it is new or its Redis lost
-// its data, is not known: StatusUnknown, until it was filled from a history
-// (Rebuilder).
+// A start that passes is reserved under a lease id (Reservations). It counts as used until it is
+// settled: Count counts it permanently, and Release gives it back. A refused start counts nothing.
+// If a rule is new, or if Redis lost its data, Redis does not know the rule: checks return
+// StatusUnknown until a Rebuilder has filled the rule from a history.
 //
-// A Taking asks for something now, of any cost, by the rules of a set (CompileSet): all of
-// them allow the cost, and it is counted, or nothing is (Takes). The answer says what remains of
-// each rule. A take under an id counts once, however often it is sent within ten minutes;
-// Return gives back what was not used. A set has no history: a rule that Redis does not
-// know begins to count, and the answer says since when (Taken.Since). Usage says what subjects
-// use now, and Refusals which subjects were refused most.
+// A Taking asks to count a cost now, by the rules of a limit set (CompileSet). The cost is counted
+// only if all rules allow it (Takes). The answer contains what remains of each rule. A take with an
+// id counts once, however often it is sent within ten minutes. Return gives back the unused part of
+// a cost. A set has no history: a rule that Redis does not know begins to count, and the answer
+// contains the time at which it began (Taken.Since). Usage returns the current use of subjects, and
+// Refusals returns the subjects that were refused most.
 //
-// Another program needs a Redis and New; the package's Example is all of it. If several
-// processes share a Redis, and one calls Refusals.Top or Usage.Highest, all of them call Publish of
-// Refusals and of Usage now and then. One
-// process or many, a scope is a name: its keys begin with limits:{scope}: and are on one
-// node of a Cluster.
+// Another program needs a Redis and New; the package's Example is complete. If several processes
+// share a Redis, and one process calls Refusals.Top or Usage.Highest, every process has to call
+// Publish of Refusals and of Usage regularly. A scope is a name, for one process or many: its keys
+// begin with limits:{scope}: and are on one node of a Cluster.
 //
-// All times are Redis TIME. No clock of a caller decides anything; calendars are
-// computed here and chosen by the script. No correctness rests on the TTL of a
-// key: they only clean up behind idle subjects.
+// All times are Redis TIME. No decision depends on the clock of a caller: this package computes the
+// calendar periods, and the script selects the current one. A TTL only deletes the data of idle
+// subjects; no result depends on it.
 package limits

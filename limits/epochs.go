@@ -16,37 +16,36 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// errNewEpoch says that Redis may have lost data while it was asked, so the answer is void.
+// errNewEpoch reports that Redis may have lost data during the call, so its answer is void.
 var errNewEpoch = errors.New("redis was started anew")
 
-// maxChecked limits for how many rules the epoch of the last check is kept. To check a rule again costs a call.
+// maxChecked is the maximum number of rules whose last checked epoch is kept. Another check of a rule costs a call.
 const maxChecked = 10_000
 
-// epochs tells the epochs of Redis apart, of each node of a Cluster. An epoch is the time
-// since data was last lost, as far as can be told: it ends with the process, and when a
-// replica becomes the master, since the next one may have older data. Neither happens
-// without a new connection, or a hash slot that is found elsewhere.
+// epochs distinguishes the epochs of each Redis node. An epoch is a period in which, as far as this process can
+// observe, no data was lost. It ends when the Redis process ends, and when a Redis replica becomes the master,
+// because its data may be older. Both cause a new connection or a moved hash slot.
 type epochs struct {
 	conn    *connection
-	script  script       // epoch.lua
-	changes atomic.Int64 // new connections and moved slots, of all nodes
+	script  script       // lua/epoch.lua
+	changes atomic.Int64 // number of new connections and moved hash slots of all nodes
 	nodes   sync.Map     // *redis.Client -> *node
 
-	// checked maps the key of a rule to the epoch in which it was checked last. From then on, what Redis knows
-	// of the rule is of that epoch.
+	// checked maps the key of a rule to the epoch in which the rule was last checked. After the
+	// check, all that Redis stores of the rule is from this epoch.
 	checked sync.Map
-	many    atomic.Int64 // keys in checked, at most
+	many    atomic.Int64 // maximum number of keys in checked
 }
 
-// node is one Redis.
+// node is one Redis node.
 type node struct {
-	mu    sync.Mutex // held by the caller that asks; the others wait for its answer
+	mu    sync.Mutex // held by the caller that asks for the epoch; other callers wait for its result
 	epoch atomic.Pointer[epoch]
 }
 
 type epoch struct {
 	name    string
-	changes int64 // as of so many
+	changes int64 // value of epochs.changes before the epoch was read
 }
 
 func newEpochs(conn *connection, s script) *epochs {
@@ -71,7 +70,7 @@ func (l *epochs) watch(client *redis.Client) *node {
 	return one.(*node) //nolint:forcetypeassert,errcheck // nothing else is in it
 }
 
-// of names the epoch of the Redis that a scope is in.
+// of returns the name of the epoch of the Redis node that has the scope.
 func (l *epochs) of(ctx context.Context, scope string) (string, error) {
 	client, err := l.clientOf(ctx, scope)
 	if err != nil {
@@ -87,7 +86,7 @@ func (l *epochs) of(ctx context.Context, scope string) (string, error) {
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	for {
-		changes := l.changes.Load() // before asking, which may need a connection, too
+		changes := l.changes.Load() // read before the call, which may itself need a new connection
 		if known := one.epoch.Load(); known != nil && known.changes == changes {
 			return known.name, nil
 		}
@@ -107,7 +106,8 @@ func (l *epochs) clientOf(ctx context.Context, scope string) (*redis.Client, err
 	return client, nil
 }
 
-// ask asks a Redis for its epoch. If it does not say, the epoch is taken not to change.
+// ask reads the epoch of a Redis node. If the node does not return it, the name is empty: the epoch
+// is assumed not to change.
 func (l *epochs) ask(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
 	var info string
 	err = l.conn.breakers.Do(ctx, prefix(scope), 1, func() (err error) {
@@ -120,8 +120,8 @@ func (l *epochs) ask(ctx context.Context, scope string, client *redis.Client) (n
 	return epochIn(info), nil
 }
 
-// requireEpoch returns errNewEpoch if the Redis of a scope is in another epoch than epoch. Call it after
-// the reply that it is about has arrived.
+// requireEpoch returns errNewEpoch if the current epoch of the scope's node is not epoch. Call it
+// after a reply has arrived, to check that the reply belongs to epoch.
 func (l *epochs) requireEpoch(ctx context.Context, scope, epoch string) error {
 	now, err := l.of(ctx, scope)
 	if err == nil && now != epoch {
@@ -130,7 +130,7 @@ func (l *epochs) requireEpoch(ctx context.Context, scope, epoch string) error {
 	return err
 }
 
-// dropOlderRules makes the rules of checks unknown that were filled in another epoch of Redis than epoch.
+// dropOlderRules makes those rules of checks unknown that were filled in an epoch other than epoch.
 func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks []Check) error {
 	var keys []any
 	for _, c := range checks {
@@ -157,7 +157,8 @@ func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks
 	return nil
 }
 
-// epochIn names the epoch in what INFO says: the process, and the history of its data.
+// epochIn returns the name of the epoch in the reply to INFO: a hash of the id of the Redis process
+// and the id of its replication history. If the reply contains neither id, the name is empty.
 func epochIn(info string) string {
 	var said []string
 	for line := range strings.Lines(info) {
@@ -172,10 +173,10 @@ func epochIn(info string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// changes counts what may begin an epoch.
+// changes counts the events that can begin a new epoch.
 type changes struct{ n *atomic.Int64 }
 
-// DialHook counts connections.
+// DialHook counts new connections.
 func (c changes) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
@@ -186,7 +187,7 @@ func (c changes) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// ProcessHook counts slots that are elsewhere.
+// ProcessHook counts moved hash slots.
 func (c changes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -195,7 +196,7 @@ func (c changes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook counts slots that are elsewhere.
+// ProcessPipelineHook counts moved hash slots.
 func (c changes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)

@@ -10,8 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// restarted runs a test on a Redis, and on a Cluster, that can be started with older
-// data.
+// restarted runs a test on a Redis and on a Cluster that can be restarted with older data.
 func restarted(t *testing.T, test func(t *testing.T, r *servers.RedisServer, replica func() *server)) {
 	t.Helper()
 	for name, start := range map[string]func(tb testing.TB) *servers.RedisServer{
@@ -26,9 +25,9 @@ func restarted(t *testing.T, test func(t *testing.T, r *servers.RedisServer, rep
 	}
 }
 
-// TestRolledBackRedisIsNotKnown: what Redis knows after a start with older data is
-// not taken as known by any replica, not even by the first call, nor by one that is new
-// itself, until it was filled again, which is once for all of them.
+// TestRolledBackRedisIsNotKnown checks a Redis that was restarted with older data. No replica, not
+// even a new one, takes its rules as known, also not in the first call, until the rules are filled
+// again. One filling is enough for all replicas.
 func TestRolledBackRedisIsNotKnown(t *testing.T) {
 	t.Parallel()
 	restarted(t, func(t *testing.T, r *servers.RedisServer, replica func() *server) {
@@ -59,19 +58,20 @@ func TestRolledBackRedisIsNotKnown(t *testing.T) {
 			replicas = append(replicas, replica())
 			first := round % len(replicas)
 			for i := range replicas {
-				if i > 0 { // nobody else filled them
+				if i > 0 { // the first replica has filled the rules for all replicas
 					replicas[(first+i)%len(replicas)].reserveEach(t, rules, limits.StatusLimited)
 					continue
 				}
 				replicas[first].reserveEach(t, rules, limits.StatusUnknown)
 				replicas[first].know(t, rules, past...)
 			}
-			snapshot = r.Snapshot(t) // known, but only in this epoch
+			snapshot = r.Snapshot(t) // in this snapshot the rules are known, but only for this epoch
 		}
 	})
 }
 
-// TestNewReplicaDoubtsRolledBackRedis has nothing to compare with but what Redis says.
+// TestNewReplicaDoubtsRolledBackRedis checks that a new replica, which has observed no earlier
+// epoch, does not take the rules of an earlier epoch as known.
 func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 	t.Parallel()
 	restarted(t, func(t *testing.T, r *servers.RedisServer, replica func() *server) {
@@ -79,7 +79,7 @@ func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 		rules := compiled(t, hourly(2))
 		replica().know(t, rules)
 		snapshot := r.Snapshot(t)
-		replica().reserveEach(t, rules, limits.StatusPassed) // a new one takes what is of this epoch
+		replica().reserveEach(t, rules, limits.StatusPassed) // in the same epoch a new replica takes the rules as known
 		r.Kill()
 		r.Restore(t, snapshot)
 		r.Start()
@@ -87,7 +87,8 @@ func TestNewReplicaDoubtsRolledBackRedis(t *testing.T) {
 	})
 }
 
-// TestRolledBackProfileIsNotBelieved: a rule that is in several scopes, in any of them.
+// TestRolledBackProfileIsNotBelieved checks that a rule of an earlier epoch is unknown in each of
+// its scopes.
 func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	restarted(t, func(t *testing.T, r *servers.RedisServer, replica func() *server) {
@@ -110,7 +111,7 @@ func TestRolledBackProfileIsNotBelieved(t *testing.T) {
 	})
 }
 
-// reserveEach expects an answer of each rule, and gives back what passes.
+// reserveEach checks the status of a reservation by each rule, and releases the reservation.
 func (s *server) reserveEach(t *testing.T, rules []*limits.Rule, want limits.Status) {
 	t.Helper()
 	for _, rule := range rules {
@@ -122,8 +123,8 @@ func (s *server) reserveEach(t *testing.T, rules []*limits.Rule, want limits.Sta
 	}
 }
 
-// TestRedisThatFollowedAnotherIsNotBelieved is the same process with the data of another one, as
-// after a failover and back.
+// TestRedisThatFollowedAnotherIsNotBelieved checks a Redis process that has replaced its data with
+// the data of another process, as after a failover and a failback.
 func TestRedisThatFollowedAnotherIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	r, other := servers.Redis(t), servers.Redis(t, "--repl-diskless-sync-delay", "0")
@@ -157,7 +158,7 @@ func TestRedisThatFollowedAnotherIsNotBelieved(t *testing.T) {
 		}
 	}
 	must(direct.SlaveOf(t.Context(), "NO", "ONE").Err())
-	must(direct.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err()) // as Sentinel does
+	must(direct.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err()) // Sentinel does the same
 	s.reserveEach(t, rules, limits.StatusUnknown)
 	s.know(t, rules, limits.Start{Lease: "1.1.past", Facts: facts("a")})
 	s.reserveEach(t, rules, limits.StatusLimited)

@@ -8,23 +8,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NewAt returns a limiter on a local clock of the test, which nothing may depend on.
+// NewAt returns a limiter that uses a local clock of the test. No result may depend on this clock.
 func NewAt(client redis.UniversalClient, local func() time.Time) *Limiter {
 	l := New(client)
-	l.Reservations.clock.local = local // all parts share the clock
+	l.Reservations.clock.local = local // all parts share this clock
 	return l
 }
 
-// SettlesWithin changes how long a reservation may be open.
+// SettlesWithin changes the maximum time for which a reservation may stay open.
 func (l *Limiter) SettlesWithin(d time.Duration) {
 	s, r := newScripts(d), l.Reservations
 	r.reserve, r.settle, r.overdue, l.Rebuilder.fill = s.reserve, s.settle, s.overdue, s.fill
 }
 
-// AsList is a sliding rule that keeps lists whatever its size.
+// AsList returns a copy of a sliding rule that always stores lists.
 func AsList(r *Rule) *Rule { return r.as("L") }
 
-// AsPacked is a sliding rule that packs its times whatever its size.
+// AsPacked returns a copy of a sliding rule that always packs its times.
 func AsPacked(r *Rule) *Rule { return r.as("P") }
 
 func (r *Rule) as(kind string) *Rule {
@@ -40,22 +40,22 @@ func (r *Rule) anew(owner string) *Rule {
 	return newRule(r.Owner+owner, r.Policy)
 }
 
-// WithoutShortcut is a rule that quick.lua leaves to the long way.
+// WithoutShortcut returns a copy of a rule that the shortcut scripts do not serve.
 func WithoutShortcut(r *Rule) *Rule {
 	other := r.anew("/long")
-	other.spec += " " // read as the same, but of no known form
+	other.spec += " " // the spec has the same meaning, but no shortcut recognizes its form
 	return other
 }
 
-// Boundaries of a calendar.
+// Boundaries returns the starts of calendar periods (boundaries).
 func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	return boundaries(period, zone, around)
 }
 
-// SubjectKey is where a subject is kept.
+// SubjectKey returns the key of a subject.
 func SubjectKey(scope string, r *Rule, s Subject) string { return r.in(scope).subject(s) }
 
-// Ask sends what is asked at the same time together, as a limiter does.
+// Ask returns a function that coalesces concurrent questions as a limiter does.
 func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, questions []int) ([]int, error) {
 	g := newCoalescer(func(_ context.Context, _ lane, questions []int) ([]int, error) { return send(questions) })
 	return func(ctx context.Context, questions []int) ([]int, error) {
@@ -63,5 +63,5 @@ func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, qu
 	}
 }
 
-// ListOf names the list of who used most of a rule.
+// ListOf returns the last part of the key of the candidates of a rule.
 func ListOf(r *Rule) string { return r.id + r.shown }

@@ -5,31 +5,32 @@ import (
 	"strings"
 )
 
-// prefix of the keys of a scope: one hash tag, so one node of a Cluster.
+// prefix returns the prefix of all keys of a scope. It is one hash tag, so all keys are on one node of a Cluster.
 func prefix(scope string) string { return "limits:{" + scope + "}:" }
 
-// keysOf are those of a scope, in the order of keys.lua, with room for more.
+// keysOf returns the keys of a scope in the order of lua/keys.lua, with capacity for more keys.
 func keysOf(scope string, more int) []any {
 	p := prefix(scope)
 	return append(make([]any, 0, 3+more), p+"open", p+"pending", p+"done")
 }
 
-// keysOfTop are those of note.lua.
+// keysOfTop returns the keys of lua/note.lua.
 func keysOfTop(scope string) []any {
 	p := prefix(scope)
 	return []any{p + "top0", p + "top1", p + "hour"}
 }
 
-// names are the keys of a rule in a scope, made once.
+// names caches the keys of a rule in one scope.
 type names struct {
 	scope    string
-	shared   []any  // keys of the scope
-	key      string // of the rule
-	rule     any    // the same
-	subjects string // followed by a digest
+	shared   []any  // keys of the scope (keysOf)
+	key      string // key of the rule
+	rule     any    // the same key, as an argument of a command
+	subjects string // prefix of the keys of subjects; the digest of a subject follows
 }
 
-// in are the keys of a rule in a scope. Mostly it is asked in one.
+// in returns the keys of a rule in a scope. It caches them for the latest scope, because most rules
+// are used in one scope.
 func (r *Rule) in(scope string) *names {
 	if n := r.names.Load(); n != nil && n.scope == scope {
 		return n
@@ -41,7 +42,7 @@ func (r *Rule) in(scope string) *names {
 	return n
 }
 
-// sharedKeys are those of keysOf, made once.
+// sharedKeys returns keysOf(scope), from the cache of the first rule of c if c has items.
 func sharedKeys(scope string, c Check) []any {
 	if len(c.Items) == 0 {
 		return keysOf(scope, 0)
@@ -49,10 +50,10 @@ func sharedKeys(scope string, c Check) []any {
 	return c.Items[0].Rule.in(scope).shared
 }
 
-// subject is the key of one.
+// subject returns the key of subject s.
 func (n *names) subject(s Subject) string { return n.subjects + s.digest }
 
-// checkScope keeps a name from breaking out of the hash tag.
+// checkScope refuses names that would break the hash tag.
 func checkScope(scope string) error {
 	if scope == "" || strings.IndexByte(scope, '{') >= 0 || strings.IndexByte(scope, '}') >= 0 {
 		return fmt.Errorf("%w: scope %q", ErrInvalid, scope)

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// oneOfEach is a policy of each form, of so long.
+// oneOfEach returns a policy of each kind with this duration, in ms.
 func oneOfEach(per int64) []limits.Policy {
 	return []limits.Policy{
 		perAccount(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: per}),
@@ -21,8 +21,8 @@ func oneOfEach(per int64) []limits.Policy {
 	}
 }
 
-// TestIdleLeavesNothing: no key is left of a subject that was idle for its longest
-// window, and after a while none at all.
+// TestIdleLeavesNothing checks that no key of a subject is left after the subject was idle for its
+// longest window, and that later no key at all is left.
 func TestIdleLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s, mini := onClock(t, march())
@@ -40,7 +40,8 @@ func TestIdleLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestKeysEndByThemselves: every key of a real Redis has a TTL once nothing is open.
+// TestKeysEndByThemselves checks that every key of a real Redis has a TTL when no reservation is
+// open.
 func TestKeysEndByThemselves(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -75,8 +76,9 @@ func TestKeysEndByThemselves(t *testing.T) {
 	})
 }
 
-// TestMemoryOfASubject is bounded by its policy, however often it starts: what
-// docs/limits.md says, with room for other versions of Redis.
+// TestMemoryOfASubject checks that the memory of a subject stays within the bound of its policy in
+// docs/limits.md, however many starts are counted. The bound leaves room for other versions of
+// Redis.
 func TestMemoryOfASubject(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)

@@ -8,12 +8,12 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// SettleWithin is how long a reservation may be open. A reservation that is open for longer keeps
-// its scope shut (StatusUnsettled) until it is settled.
+// SettleWithin is the maximum time for which a reservation may stay open. While a reservation of a
+// scope is open for longer, checks of the scope return StatusUnsettled.
 const SettleWithin = 12 * time.Second
 
-// Limiter holds the parts that work on the counts in one Redis. They are safe for concurrent use,
-// also by several processes on one Redis.
+// Limiter contains the parts that work on the counts in one Redis. They are safe for concurrent
+// use, also by several processes on one Redis.
 type Limiter struct {
 	Reservations *Reservations
 	Takes        *Takes
@@ -22,9 +22,8 @@ type Limiter struct {
 	Refusals     *Refusals
 }
 
-// New returns a limiter in the Redis of client. Call it before anything else uses client. Any client
-// will do. If the client has short timeouts and does not retry by itself, calls fail promptly while
-// Redis is down.
+// New returns a limiter in the Redis of client. Call it before client is used for anything else. Any client works.
+// If the client has short timeouts and does not retry by itself, calls fail promptly while Redis is down.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
 	conn := &connection{client: client, breakers: redisconn.NewBreakers(client, local)}

@@ -16,8 +16,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestAllWindowsHold: of any number; what refuses is named,
-// with the time when the last of them opens.
+// TestAllWindowsHold checks that a start needs room in all windows of a rule. The refusal contains
+// the window that blocks the start longest, and the time until this window allows a start.
 func TestAllWindowsHold(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -33,7 +33,7 @@ func TestAllWindowsHold(t *testing.T) {
 		if !s.start(t, rules, "b") {
 			t.Error("another account is refused")
 		}
-		// Another one, ten minutes ago.
+		// This start happened ten minutes ago.
 		s.countLate(t, s.check(rules, "a"), 10*time.Minute)
 		got = s.reserve(t, s.check(rules, "a")).Last()
 		if got.Window != 1 || got.Wait <= 49*time.Minute || got.Wait > 50*time.Minute || got.Oldest < 10*time.Minute {
@@ -42,7 +42,8 @@ func TestAllWindowsHold(t *testing.T) {
 	})
 }
 
-// TestRefusedStartCostsNothing with the rules that did not refuse it.
+// TestRefusedStartCostsNothing checks that a refused start is not counted by the rules that allowed
+// it.
 func TestRefusedStartCostsNothing(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -64,7 +65,7 @@ func TestRefusedStartCostsNothing(t *testing.T) {
 	})
 }
 
-// TestOneOfManyAtOncePasses: two replicas never both pass.
+// TestOneOfManyAtOncePasses checks that only one of many concurrent starts passes.
 func TestOneOfManyAtOncePasses(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -93,7 +94,8 @@ func TestOneOfManyAtOncePasses(t *testing.T) {
 	})
 }
 
-// TestTopAreWhoIsRefusedMost: by policy; reservations in the way do not count.
+// TestTopAreWhoIsRefusedMost checks that Top returns the most refused subjects of each policy, and
+// that refusals that are only due to reservations do not count.
 func TestTopAreWhoIsRefusedMost(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -110,7 +112,7 @@ func TestTopAreWhoIsRefusedMost(t *testing.T) {
 			t.Errorf("top: %v, %v", top, err)
 		}
 		var rare []limits.Check
-		for i := range 300 { // more than are kept
+		for i := range 300 { // more labels than are kept
 			account := fmt.Sprintf("rare %d", i)
 			rare = append(rare, s.check(rules, account), s.check(rules, account))
 		}
@@ -128,7 +130,8 @@ func TestTopAreWhoIsRefusedMost(t *testing.T) {
 	})
 }
 
-// TestNothingPassesWithoutRedis, and the second call does not wait.
+// TestNothingPassesWithoutRedis checks that no start passes without Redis, and that the second call
+// fails without waiting.
 func TestNothingPassesWithoutRedis(t *testing.T) {
 	t.Parallel()
 	s, mini := onClock(t, march())
@@ -162,8 +165,8 @@ func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// A pool has one hash slot: all policies of all the tasks that a device may start
-// there are asked in one round trip.
+// A pool has one hash slot, so all policies for all tasks that a device may start in the pool are
+// checked in one round trip.
 func TestOneRoundTripForAllPoliciesOfAPool(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -174,7 +177,7 @@ func TestOneRoundTripForAllPoliciesOfAPool(t *testing.T) {
 			limits.Policy{Name: "same", Algorithm: limits.Duplicate, Max: 20, PerMS: 60_000},
 		)
 		checks := []limits.Check{s.check(rules, "a"), s.check(rules, "b"), s.check(rules, "c")}
-		s.release(t, s.check(rules, "warm")) // scripts and connections are there
+		s.release(t, s.check(rules, "warm")) // now the scripts are loaded and the connections are open
 		s.reserve(t, s.check(rules, "warm"))
 		counted := &trips{}
 		s.client.AddHook(counted)

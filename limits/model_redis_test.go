@@ -16,11 +16,11 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// modelRedis is a Redis whose clock is the test's.
+// modelRedis is a Redis whose clock the test sets.
 type modelRedis interface {
 	connect() *server
 	set(now time.Time)
-	age(by time.Duration) // ends keys, if it ever does
+	age(by time.Duration) // lets keys expire, if endsKeys returns true
 	endsKeys() bool
 	flush()
 }
@@ -29,7 +29,7 @@ type inProcess struct {
 	*miniredis.Miniredis
 
 	tb  testing.TB
-	ttl bool // keys end in time, as in a real Redis
+	ttl bool // whether keys expire, as in a real Redis
 }
 
 func (r inProcess) connect() *server  { return serve(r.tb, servers.RedisAt{Addr: r.Addr()}) }
@@ -42,7 +42,7 @@ func (r inProcess) age(by time.Duration) {
 	}
 }
 
-// realRedis is one with a clock of the test. Its keys never end.
+// realRedis is a real Redis whose scripts use the clock of the test. Its keys never expire.
 type realRedis struct {
 	*servers.RedisServer
 
@@ -51,10 +51,10 @@ type realRedis struct {
 	logged int64
 }
 
-// clockKey is where the clock of a real Redis stands.
+// clockKey is the key that contains the time of the test for a real Redis.
 const clockKey = "test:clock"
 
-// dial empties a Redis.
+// dial connects to a Redis and deletes all its data.
 func dial(tb testing.TB, server *servers.RedisServer) *realRedis {
 	tb.Helper()
 	r := &realRedis{RedisServer: server, tb: tb, direct: redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 20 * time.Second})}
@@ -91,12 +91,12 @@ func (r *realRedis) restart(now time.Time, down func()) {
 	r.set(now)
 }
 
-// ownClock puts something in front of each script: TIME is the test's, and nothing
-// ends, since the time of Redis itself does not pass as the test's does. And what is not
-// among the KEYS of a call is not touched.
+// ownClock inserts code in front of each script: TIME returns the clock of the test; no key gets a
+// TTL, because the time of Redis itself differs from the clock of the test; and a key that is not
+// in KEYS causes an error.
 type ownClock struct {
 	mu   sync.Mutex
-	sums map[string]string // of a script -> with what is in front of it
+	sums map[string]string // digest of a script -> digest of the changed script
 }
 
 const inFront = `local real, declared = redis, {}
@@ -121,7 +121,7 @@ end }, { __index = real })
 // DialHook changes nothing.
 func (*ownClock) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessPipelineHook changes nothing: scripts come alone.
+// ProcessPipelineHook changes nothing, because no script is sent in a pipeline.
 func (*ownClock) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
@@ -153,7 +153,7 @@ func (c *ownClock) sum(of string) string {
 	if sum, known := c.sums[of]; known {
 		return sum
 	}
-	return strings.Repeat("0", 40) // so that it is sent whole
+	return strings.Repeat("0", 40) // an unknown digest, so that the source is sent
 }
 
 func sumOf(source string) string {

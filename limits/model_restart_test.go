@@ -11,17 +11,17 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesWithRestartsAgreeWithAPlainModel is the same on a real Redis that is
-// killed and started at any time: with what it had, with a snapshot of any time before,
-// or without the tail of its log. Its data is then not taken as known by either replica until it was filled again,
-// and then the model's answers are given. Reservations may come back that were decided
-// long ago.
+// TestHistoriesWithRestartsAgreeWithAPlainModel runs the same histories on a real Redis that is
+// killed and restarted at any time: with its latest data, with an earlier snapshot, or without the
+// end of its log. After a restart no replica takes the data as known until the rules were filled
+// again; then the answers equal the answers of the model. Reservations that were settled long ago
+// can reappear.
 func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"snapshots": nil, "log": {"--appendonly", "yes"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, left := servers.Redis(t, args...), 60 // each starts Redis some times
+			server, left := servers.Redis(t, args...), 60 // each history restarts Redis several times
 			if testing.Short() {
 				left = 6
 			}
@@ -31,7 +31,7 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 				}
 				defer func() {
 					if rt.Failed() {
-						left = 1 << 30 // it is run again until it is small
+						left = 1 << 30 // rapid repeats the failed history to shrink it
 					}
 				}()
 				r := dial(t, server)
@@ -42,7 +42,7 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 				if args == nil {
 					moves["snapshot"], moves["redis is started anew"] = m.snapshot, m.older
 				} else {
-					r.logged = server.LogSize(t) // that of others is not to be cut
+					r.logged = server.LogSize(t) // the log of earlier histories must not be cut
 					moves["redis is started anew"] = m.cut
 				}
 				rt.Repeat(moves)
@@ -51,7 +51,7 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 	}
 }
 
-// restarts is a model whose Redis is started with older data.
+// restarts is a model whose Redis is restarted with older data.
 type restarts struct {
 	*model
 
@@ -61,14 +61,14 @@ type restarts struct {
 
 type snapshot struct {
 	data []byte
-	open []modelStart // reservations in it
+	open []modelStart // reservations in the snapshot
 }
 
 func (m *restarts) snapshot(*rapid.T) {
 	m.snapshots = append(m.snapshots, snapshot{m.r.Snapshot(m.r.tb), slices.Clone(m.open)})
 }
 
-// older starts Redis with what it has, or with any snapshot.
+// older restarts Redis with its latest data or with any snapshot.
 func (m *restarts) older(t *rapid.T) {
 	m.snapshot(t)
 	from := m.snapshots[rapid.IntRange(0, len(m.snapshots)-1).Draw(t, "snapshot")]
@@ -82,20 +82,20 @@ func (m *restarts) older(t *rapid.T) {
 		m.settle(t)
 		m.rebuild(t)
 	}
-	for _, s := range lost { // who reserved it says so now, and finds no reservation
+	for _, s := range lost { // the process that reserved it settles it now, without a reservation
 		m.decide(t, s, rapid.Bool().Draw(t, "started"), 1)
 	}
 }
 
-// top only has to work: it is for people.
+// top only checks that Top succeeds, because its numbers are only for display.
 func (m *restarts) top(t *rapid.T) {
 	if _, err := m.replica(t).Refusals.Top(context.Background(), "plain", 5); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// pass lets the pass over the limits have its turn, which settles what is overdue: what
-// comes back is known by its lease for a minute.
+// pass first lets the pass over the limits settle overdue reservations that have reappeared,
+// because Redis keeps their leases for only one minute.
 func (m *restarts) pass(t *rapid.T) {
 	if slices.ContainsFunc(m.open, func(s modelStart) bool { _, back := m.decided[s.lease]; return back }) {
 		m.advance(limits.SettleWithin)
@@ -104,8 +104,8 @@ func (m *restarts) pass(t *rapid.T) {
 	m.model.pass(t)
 }
 
-// cut starts Redis without the tail of its log, which may have torn the forms apart: so
-// all reservations are decided at once, as the pass over the limits does.
+// cut restarts Redis without the end of its log. The forms of the rule can then differ, so all
+// reservations are settled at once, as the pass over the limits does.
 func (m *restarts) cut(t *rapid.T) {
 	lost := rapid.Int64Range(0, 3000).Draw(t, "lost")
 	m.r.restart(m.now, func() { m.r.CutLog(m.r.tb, m.r.LogSize(m.r.tb)-lost, m.r.logged) })
@@ -122,7 +122,7 @@ func (m *restarts) cut(t *rapid.T) {
 		}
 		for _, lease := range left {
 			s, ok := m.decided[lease]
-			if !ok { // a reservation that was given back, since Redis had been started anew
+			if !ok { // a reservation that was released because Redis had been restarted
 				s = modelStart{lease: lease, account: "a", at: m.now}
 			}
 			s.group = ""

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// The rules, as the plain model has them.
+// The rules of the plain model.
 
 func drawPolicy(t *rapid.T) limits.Policy {
 	p := limits.Policy{Name: "n", Per: "tags.account"}
@@ -30,7 +30,7 @@ func drawPolicy(t *rapid.T) limits.Policy {
 	return p
 }
 
-// assumeLatest is what a fixed rule takes for granted after a loss.
+// assumeLatest sets the windows of a fixed rule as a rebuild does: to the latest possible time.
 func (m *model) assumeLatest() {
 	clear(m.since)
 	clear(m.n)
@@ -45,7 +45,7 @@ func (m *model) assumeLatest() {
 	}
 }
 
-// add counts a start as of when it was reserved.
+// add counts a start at the time of its reservation.
 func (m *model) add(s modelStart) {
 	m.counted = append(m.counted, s)
 	per := time.Duration(m.policy.PerMS) * time.Millisecond
@@ -55,7 +55,7 @@ func (m *model) add(s modelStart) {
 	m.n[s.account]++
 }
 
-// judge says in words what the answer to a start should be.
+// judge returns the expected answer to a start as text.
 func (m *model) judge(s modelStart) string {
 	groups := make(map[string]time.Time)
 	for _, o := range m.open {
@@ -91,7 +91,7 @@ func (m *model) judgeSliding(s modelStart, groups map[string]time.Time) string {
 	soft, wait, by := false, time.Duration(0), 0
 	for i, w := range m.policy.Windows {
 		per := time.Duration(w.PerMS) * time.Millisecond
-		var inside []time.Duration // ago
+		var inside []time.Duration // ages of the starts in the window
 		for _, c := range m.counted {
 			if ago := m.now.Sub(c.at); c.account == s.account && ago < per {
 				inside = append(inside, ago)
@@ -142,7 +142,7 @@ func (m *model) judgeCalendar(s modelStart, groups map[string]time.Time) string 
 			n++
 		}
 	}
-	next, now := m.now.Truncate(quarter), name(m.now) // zones of the test begin with quarters of hours
+	next, now := m.now.Truncate(quarter), name(m.now) // in the zones of the test, all periods begin at a quarter of an hour
 	for name(next) == now {
 		next = next.Add(quarter)
 	}

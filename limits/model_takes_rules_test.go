@@ -8,9 +8,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// The rules of takes, as the plain model has them.
+// The rules of the plain model of takes.
 
-// windows of a rule that slides.
+// windows returns the windows of a sliding rule.
 func (m *takes) windows(i int) []limits.Window {
 	if p := m.policies[i]; p.Algorithm == limits.Duplicate {
 		return []limits.Window{{Max: p.Max, PerMS: p.PerMS}}
@@ -20,7 +20,7 @@ func (m *takes) windows(i int) []limits.Window {
 
 func subjectOf(i int, account string) string { return fmt.Sprint(i, " ", account) }
 
-// answer says in words what the answer to a take should be, and counts it.
+// answer returns the expected answer to a take as text. If counts is true, it also counts the take.
 func (m *takes) answer(one modelTake, counts bool) string {
 	var since time.Time
 	a := limits.Taken{Allowed: true}
@@ -72,7 +72,8 @@ func (m *takes) said(one modelTake) (modelTake, bool) {
 
 func (m *takes) longest(i int) time.Duration { return m.forms["plain"][i].Longest() }
 
-// know is since when a rule counts, and has it begin.
+// know returns the time since which a rule counts. If counts is true and the rule is unknown, the
+// rule begins to count now.
 func (m *takes) know(i int, counts bool) time.Time {
 	const day = 24 * time.Hour
 	began, known := m.since[i]
@@ -96,7 +97,7 @@ func (m *takes) know(i int, counts bool) time.Time {
 	return began
 }
 
-// whole says whether the window of a rule that ends now is counted whole.
+// whole reports whether the rule has counted for its whole current window.
 func (m *takes) whole(i int, began time.Time) bool {
 	if p := m.policies[i]; p.Algorithm == limits.Calendar {
 		return !began.After(m.calendar(i, m.now)[0])
@@ -104,7 +105,7 @@ func (m *takes) whole(i int, began time.Time) bool {
 	return m.now.Sub(began) >= m.longest(i)
 }
 
-// calendar is where the period of a time begins and ends.
+// calendar returns the start and the end of the period that contains a time.
 func (m *takes) calendar(i int, at time.Time) [2]time.Time {
 	zone, _ := time.LoadLocation(m.policies[i].Timezone)
 	name := func(at time.Time) string {
@@ -118,7 +119,7 @@ func (m *takes) calendar(i int, at time.Time) [2]time.Time {
 		}
 		return at.Format(time.DateOnly)
 	}
-	from := at.Truncate(quarter) // zones of the test begin with quarters of hours
+	from := at.Truncate(quarter) // in the zones of the test, all periods begin at a quarter of an hour
 	to := from
 	for name(from.Add(-time.Millisecond)) == name(at) {
 		from = from.Add(-quarter)
@@ -129,7 +130,7 @@ func (m *takes) calendar(i int, at time.Time) [2]time.Time {
 	return [2]time.Time{from, to}
 }
 
-// mend has times that are yet to come be of now.
+// mend replaces future times with the current time.
 func (m *takes) mend(subject string) {
 	times := slices.Clone(m.times[subject])
 	for i, at := range times {
@@ -149,7 +150,7 @@ func (m *takes) earliest(a, b time.Time) time.Time {
 	return b
 }
 
-// window is that of a rule that only counts: where it begins and ends, and its count.
+// window returns the start, the end and the count of the window of a rule that only counts.
 func (m *takes) window(i int, account string) (from, to time.Time, n int64) {
 	subject := subjectOf(i, account)
 	begin, is := m.begin[subject]
@@ -168,7 +169,7 @@ func (m *takes) window(i int, account string) (from, to time.Time, n int64) {
 	return period[0], period[1], n
 }
 
-// standing of an account, and how long a cost waits.
+// standing returns the use of an account, and how long a cost has to wait.
 func (m *takes) standing(i int, account string, cost int64) limits.Standing {
 	windows := m.windows(i)
 	if len(windows) == 0 {
@@ -226,7 +227,7 @@ func (m *takes) count(i int, one modelTake) {
 	m.times[subject] = times
 }
 
-// returned is how much of a take is given back by now.
+// returned returns how much of a take has been given back in total.
 func (m *takes) returned(one modelTake) int64 {
 	known, is := m.said(one)
 	if !is {

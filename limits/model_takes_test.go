@@ -17,11 +17,12 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesOfTakesAgreeWithAPlainModel compares takes with a plain model in all numbers: takes of
-// any cost by several rules at once, peeks, returns and usage, ids that are sent again, maxima that
-// change, clocks of two callers and of Redis that step, a Redis that loses everything, and one that
-// was started anew with what it had. Sliding rules are compared packed, as lists, the long way and
-// as their maximum has it, which changes from one to the other.
+// TestHistoriesOfTakesAgreeWithAPlainModel compares all numbers of takes with a plain model. The
+// histories contain takes of any cost by several rules at once, peeks, returns and usage, ids that
+// are sent again, changed maxima, changes of the clocks of two callers and of Redis, a Redis that
+// loses all data, and a Redis that restarts with its data. Sliding rules are compared as packed
+// times, as lists, without the shortcut, and in the form that their maximum requires, which changes
+// with the maximum.
 func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
@@ -34,8 +35,8 @@ func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 	})
 }
 
-// TestHistoriesOfTakesOnARedisThatRestarts is the same on a real Redis, which is killed and started
-// with what it had at any time before.
+// TestHistoriesOfTakesOnARedisThatRestarts runs the same histories on a real Redis that is killed
+// and restarted with its data of any earlier time.
 func TestHistoriesOfTakesOnARedisThatRestarts(t *testing.T) {
 	t.Parallel()
 	server, left := servers.Redis(t), 40
@@ -74,16 +75,16 @@ type takes struct {
 	replicas [2]replica
 	now      time.Time
 	policies []limits.Policy
-	forms    map[string][]*limits.Rule // by their scopes
-	sent     []modelTake               // under an id
+	forms    map[string][]*limits.Rule // key: scope
+	sent     []modelTake               // takings with an id
 }
 
-// takesState is what Redis should know.
+// takesState is the expected state of Redis.
 type takesState struct {
-	times   map[string][]time.Time // of a rule and an account, newest first
-	begin   map[string]time.Time   // likewise, of rules that only count
+	times   map[string][]time.Time // key: rule and account; newest time first
+	begin   map[string]time.Time   // start of the window, by rule and account; only for rules that only count
 	n       map[string]int64
-	since   map[int]time.Time // of a rule
+	since   map[int]time.Time // key: index of the rule
 	renewed map[int]time.Time
 	ids     map[string]modelTake
 }
@@ -171,7 +172,7 @@ func (m *takes) draw(t *rapid.T) modelTake {
 	return one
 }
 
-// askAgain sends an id again, now and then with another cost.
+// askAgain sends an id again, sometimes with another cost.
 func (m *takes) askAgain(t *rapid.T, counts bool) {
 	if len(m.sent) == 0 {
 		return
@@ -226,7 +227,7 @@ func (m *takes) giveBack(t *rapid.T) {
 	replica := m.replica(t)
 	want := m.returned(one)
 	for form := range m.forms {
-		for range 2 { // the second gives back nothing more
+		for range 2 { // the second call gives back nothing more
 			n, err := replica.Takes.Return(context.Background(), form, m.taking(form, one))
 			if err != nil || n[0] != want {
 				t.Fatalf("%s at %s: %+v: gave back %v, %v, want %d", form, m.now, one, n, err, want)
@@ -275,7 +276,7 @@ func (m *takes) wipe(*rapid.T) {
 	m.takesState = emptyTakes()
 }
 
-// otherEpoch has the rules be of another process of Redis.
+// otherEpoch changes the epoch of all rules in Redis to an earlier one.
 func (m *takes) otherEpoch(t *rapid.T) {
 	client := m.replicas[0].client
 	for _, key := range client.Keys(context.Background(), "*}:r:*").Val() {
@@ -288,8 +289,8 @@ func (m *takes) otherEpoch(t *rapid.T) {
 	m.since = make(map[int]time.Time)
 }
 
-// notice has every replica know that Redis was started anew: one that finds out by a take says
-// that it is counted since then.
+// notice makes every replica detect the restart of Redis. A replica that detects it during a take
+// answers with the current time as Since.
 func (m *takes) notice(t *rapid.T) {
 	for _, r := range m.replicas {
 		if _, err := r.Takes.Peek(context.Background(), "plain", m.taking("plain", modelTake{account: "a", cost: 1})); err != nil {
@@ -313,7 +314,8 @@ func (m *takes) pass(t *rapid.T) {
 	m.redis.age(d)
 }
 
-// edge is until about when one leaves a window, within a millisecond.
+// edge returns the time until a counted time leaves a window, plus or minus a millisecond. If no
+// counted time will leave a window, it returns otherwise.
 func (m *takes) edge(t *rapid.T, otherwise time.Duration) time.Duration {
 	var ends []time.Duration
 	for key, times := range m.times {
@@ -334,8 +336,8 @@ func (m *takes) edge(t *rapid.T, otherwise time.Duration) time.Duration {
 	return rapid.SampledFrom(ends).Draw(t, "end") + time.Duration(rapid.IntRange(-1, 1).Draw(t, "off"))*time.Millisecond
 }
 
-// stepBack sets the clock of Redis back, unless one would come back into a window that it has
-// left: it may be dropped by then, or not.
+// stepBack sets the clock of Redis back. It does nothing if a counted time would return into a
+// window that it has left, because Redis may have deleted this time.
 func (m *takes) stepBack(t *rapid.T) {
 	back := time.Duration(rapid.SampledFrom([]int64{1, 500, 20_000, 3_000_000, 200_000_000}).Draw(t, "back")) * time.Millisecond
 	for key, times := range m.times {
@@ -349,7 +351,7 @@ func (m *takes) stepBack(t *rapid.T) {
 			}
 		}
 	}
-	for _, one := range m.ids { // what was taken in a period that is to come is not given back
+	for _, one := range m.ids { // a take in a later period cannot be given back
 		for i, p := range m.policies {
 			if at := m.now.Add(-back); p.Algorithm == limits.Calendar && one.at.After(at) && m.calendar(i, at) != m.calendar(i, one.at) {
 				return

@@ -15,12 +15,11 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestHistoriesAgreeWithAPlainModel compares the limiter with one that keeps all
-// starts for ever and looks at each of them: over any times and windows, calls that
-// are sent again, two callers whose clocks step, and a Redis that loses everything.
-// Sliding rules are compared packed, as lists, and without the short way for one
-// window: so these are equal, too. It is the Redis of the single process, of which keys
-// end in time or do not.
+// TestHistoriesAgreeWithAPlainModel compares the limiter with a model that keeps all starts and
+// examines each of them. The histories contain any times and windows, calls that are sent again,
+// two callers whose clocks change, and a Redis that loses all data. Sliding rules are compared as
+// packed times, as lists, and without the shortcut for one window, so these forms must agree, too.
+// The Redis is the in-process Redis, with and without the expiry of keys.
 func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
@@ -38,16 +37,16 @@ type model struct {
 	replicas [2]replica
 	now      time.Time
 	leases   int
-	known    bool // no restart since the rules were filled
+	known    bool // whether Redis has not restarted since the rules were filled
 
 	counted []modelStart
-	open    []modelStart // reserved, in this order
+	open    []modelStart // open reservations in the order of their creation
 	decided map[string]modelStart
 	since   map[string]time.Time
 	n       map[string]int
 }
 
-// replica is a process, whose clock is wrong.
+// replica is a process whose clock may be wrong.
 type replica struct {
 	*server
 
@@ -71,7 +70,7 @@ func (m *model) moves() map[string]func(*rapid.T) {
 type modelStart struct {
 	account, lease, group string
 	at                    time.Time
-	counted               bool // of those that were decided
+	counted               bool // whether a settled start was counted
 }
 
 func newModel(t *rapid.T, r modelRedis) *model {
@@ -79,7 +78,7 @@ func newModel(t *rapid.T, r modelRedis) *model {
 		redis: r, policy: drawPolicy(t), forms: make(map[string]*limits.Rule), known: true,
 		decided: make(map[string]modelStart), since: make(map[string]time.Time), n: make(map[string]int),
 	}
-	m.now = rapid.SampledFrom([]time.Time{ // clocks change soon: back in Berlin, forward there, back by half an hour on Lord Howe, forward there
+	m.now = rapid.SampledFrom([]time.Time{ // before clock changes in Berlin (back, forward) and on Lord Howe (back, forward)
 		time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC),
 		time.Date(2026, 4, 4, 3, 0, 0, 0, time.UTC), time.Date(2026, 10, 3, 3, 0, 0, 0, time.UTC),
 	}).Draw(t, "begin")
@@ -99,7 +98,7 @@ func newModel(t *rapid.T, r modelRedis) *model {
 	return m
 }
 
-// replica is one of them.
+// replica draws one of the replicas.
 func (m *model) replica(t *rapid.T) *limits.Limiter {
 	return m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].Limiter
 }
@@ -113,7 +112,8 @@ func (m *model) pass(t *rapid.T) {
 	m.advance(d)
 }
 
-// edge is until about when a start leaves a window, within a millisecond.
+// edge returns the time until a start leaves a window, plus or minus a millisecond. If no start
+// will leave a window, it returns otherwise.
 func (m *model) edge(t *rapid.T, otherwise time.Duration) time.Duration {
 	pers := []int64{m.policy.PerMS}
 	for _, w := range m.policy.Windows {
@@ -143,7 +143,7 @@ func (m *model) step(t *rapid.T) {
 	m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].clock = time.Duration(rapid.Int64Range(-300_000_000, 300_000_000).Draw(t, "ms")) * time.Millisecond
 }
 
-// draw makes a start with a lease of its own.
+// draw returns a start with a new lease.
 func (m *model) draw(t *rapid.T) modelStart {
 	m.leases++
 	group := "g" + strconv.Itoa(m.leases)
@@ -157,7 +157,8 @@ func (m *model) check(form string, s modelStart) limits.Check {
 	return limits.NewCheck(s.lease, s.group, []*limits.Rule{m.forms[form]}, facts(s.account))
 }
 
-// ask asks all forms, which must say the same, but for rules that are not known.
+// ask sends the check for every form of the rule. All forms must give the same answer. An unknown
+// rule is rebuilt first.
 func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
 	m.settle(t)
 	var first *limits.Answer
@@ -174,7 +175,7 @@ func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
 			}
 			if unknown := answers[0].Status == limits.StatusUnknown; !unknown && !m.known {
 				t.Fatalf("%s: after a restart of Redis: %+v", form, answers[0])
-			} else if unknown && tries == 0 && (!m.known || m.redis.endsKeys()) { // a rule that was idle for long
+			} else if unknown && tries == 0 && (!m.known || m.redis.endsKeys()) { // the key of an idle rule may have expired
 				m.rebuild(t)
 				continue
 			}
@@ -194,7 +195,7 @@ func (m *model) start(t *rapid.T) {
 	m.reserve(t, m.draw(t))
 }
 
-// startAgain is a report with alternatives, or one that is sent again.
+// startAgain reserves an alternative of an open reservation, or sends an open reservation again.
 func (m *model) startAgain(t *rapid.T) {
 	m.settle(t)
 	if len(m.open) == 0 {
@@ -208,15 +209,15 @@ func (m *model) startAgain(t *rapid.T) {
 		return
 	}
 	if m.notice(t); !m.known {
-		m.rebuild(t) // what was reserved before passes in any case
+		m.rebuild(t) // an open reservation passes even if its rule is unknown, which ask does not expect
 	}
 	if a := m.ask(t, s, false); a.Status != limits.StatusPassed {
 		t.Fatalf("%s sent again: %+v", s.lease, a)
 	}
 }
 
-// notice has every replica know that Redis was started anew: one that finds out by a
-// reservation gives it back before it asks again.
+// notice makes every replica detect the restart of Redis. A replica that detects it during a
+// reservation releases the reservation before it asks again.
 func (m *model) notice(t *rapid.T) {
 	for _, r := range m.replicas {
 		if _, err := r.Reservations.Look(context.Background(), "plain", []limits.Check{m.check("plain", modelStart{lease: "x"})}); err != nil {
@@ -267,7 +268,7 @@ func (m *model) release(t *rapid.T) {
 	}
 }
 
-// decide says what became of a start; of one that was decided before, the same again.
+// decide settles a start. A start that was settled before is settled again in the same way.
 func (m *model) decide(t *rapid.T, s modelStart, started bool, sendings int) {
 	before, again := m.decided[s.lease]
 	if again {
@@ -288,10 +289,10 @@ func (m *model) decide(t *rapid.T, s modelStart, started bool, sendings int) {
 	m.decided[s.lease] = s
 }
 
-// unreserved is a start that was counted without having been reserved.
+// unreserved counts a start that was not reserved.
 func (m *model) unreserved(t *rapid.T) {
 	m.settle(t)
-	m.ask(t, modelStart{account: "z", lease: "z", group: "z"}, true) // known, or made so
+	m.ask(t, modelStart{account: "z", lease: "z", group: "z"}, true) // makes the rule known
 	s := m.draw(t)
 	m.decide(t, s, true, 1)
 }
@@ -306,7 +307,7 @@ func (m *model) tell(t *rapid.T, s modelStart, settle func(context.Context, stri
 	}
 }
 
-// settle finds out what became of what is overdue: all of it started.
+// settle settles all overdue reservations as started.
 func (m *model) settle(t *rapid.T) {
 	isOverdue := func(s modelStart) bool { return m.now.Sub(s.at) >= limits.SettleWithin }
 	if !slices.ContainsFunc(m.open, isOverdue) {
@@ -334,13 +335,13 @@ func (m *model) settle(t *rapid.T) {
 	m.open = slices.DeleteFunc(m.open, isOverdue)
 }
 
-// wipe: Redis loses all. Reservations are lost; starts that were counted are in the history.
+// wipe deletes all data of Redis. Reservations are lost; counted starts are in the history.
 func (m *model) wipe(t *rapid.T) {
 	m.redis.flush()
 	m.redis.set(m.now)
 	m.rebuild(t)
 	for _, s := range m.open {
-		s.at = m.now // the later of what can be known
+		s.at = m.now // the time of the reservation is lost, so the start counts from now on
 		m.decide(t, s, true, 1)
 	}
 	m.open = nil
@@ -370,7 +371,7 @@ func (m *model) rebuild(t *rapid.T) {
 		if !known && m.policy.Algorithm == limits.Fixed {
 			m.assumeLatest()
 		}
-		if !known { // what is in the history is settled
+		if !known { // the history contains the counted starts
 			m.open = slices.DeleteFunc(m.open, func(s modelStart) bool { return m.decided[s.lease].counted })
 		}
 	}

@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// remembered is how long a count is known by its lease: REMEMBER in keys.lua.
+// remembered is the time for which Redis keeps the lease of a counted start: REMEMBER in lua/keys.lua.
 const remembered = time.Minute
 
-// past is what a rule would have counted.
+// past collects the starts that a rule would have counted.
 type past struct {
 	rule     *Rule
-	at       string        // step of fill.lua that it is at
-	within   time.Duration // what is older does not matter
-	recent   []string      // leases that are said again, and must not be counted again
+	at       string        // the current step in lua/fill.lua
+	within   time.Duration // older starts have no effect on the rule
+	recent   []string      // leases of the last minute; they may be counted again and must have an effect only once
 	subjects map[string]*pastSubject
 }
 
-// pastSubject is one of its subjects.
+// pastSubject contains the starts of one subject of a past.
 type pastSubject struct {
-	starts []int64       // ms ago, ascending: the newest, as many as are kept
-	n      int64         // of rules that only count
-	newest time.Duration // likewise
+	starts []int64       // age of the newest starts in ms, ascending; at most rule.cap
+	n      int64         // number of starts; used by rules that only keep a count
+	newest time.Duration // age of the newest start; used by rules that only keep a count
 }
 
 func newPast(r *Rule, now time.Time) *past {
 	p := &past{rule: r, at: "begin", within: r.longest, subjects: make(map[string]*pastSubject)}
 	if r.Algorithm == Calendar {
-		p.within = now.Sub(r.around(now).starts[1]) + time.Millisecond // its first one belongs to it
+		p.within = now.Sub(r.around(now).starts[1]) + time.Millisecond // the first millisecond of the period belongs to the period
 	}
 	return p
 }
 
-// add takes a start, and says whether it matters still. They come about in the order of their
-// times, the newest first.
+// add adds a start. matters reports whether the start still has an effect on the rule. Starts
+// arrive approximately in the order of their times, newest first.
 func (p *past) add(start Start) (item Item, matters bool) {
 	if start.Ago < remembered {
 		p.recent = append(p.recent, start.Lease)
@@ -55,7 +55,7 @@ func (p *past) add(start Start) (item Item, matters bool) {
 	return item, true
 }
 
-// keep adds a start in the order of time, and drops the oldest of more than are kept.
+// keep inserts a start in the order of time. It keeps at most the newest `most` starts.
 func (s *pastSubject) keep(ago, most int64) {
 	i := len(s.starts)
 	for i > 0 && s.starts[i-1] > ago {
@@ -67,7 +67,8 @@ func (s *pastSubject) keep(ago, most int64) {
 	}
 }
 
-// parts are the pieces in which a subject is sent, by how much of it was sent before.
+// parts returns the chunks in which a subject is sent. The key of each chunk is the number of
+// starts in the earlier chunks.
 func (p *past) parts(s *pastSubject) iter.Seq2[int, []any] {
 	return func(yield func(int, []any) bool) {
 		if p.rule.cap == 0 {

@@ -5,11 +5,11 @@ import "github.com/fleetslots/dispatcher/limits/policy"
 type (
 	// Policy is one limit as an operator writes it.
 	Policy = policy.Policy
-	// Window is one of a sliding policy.
+	// Window is one window of a sliding policy.
 	Window = policy.Window
-	// Algorithm is how a policy counts.
+	// Algorithm is the way in which a policy counts.
 	Algorithm = policy.Algorithm
-	// Period is a stretch of the calendar.
+	// Period is a unit of the calendar.
 	Period = policy.Period
 )
 

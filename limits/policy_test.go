@@ -22,7 +22,7 @@ const example = `[
 	{"name": "firmware", "per": "attributes.firmware", "algorithm": "fixed", "per_ms": 1000, "max": 5, "on_error": "open", "trust_device": true}
 ]`
 
-// TestPoliciesAreRead: what operators write, and nothing at all.
+// TestPoliciesAreRead checks that Parse reads policies as operators write them, and an empty input.
 func TestPoliciesAreRead(t *testing.T) {
 	t.Parallel()
 	policies, err := policy.Parse([]byte(example))
@@ -39,7 +39,7 @@ func TestPoliciesAreRead(t *testing.T) {
 	}
 }
 
-// TestMistakesNameTheirField and what it may be.
+// TestMistakesNameTheirField checks that an error contains the field and its allowed values.
 func TestMistakesNameTheirField(t *testing.T) {
 	t.Parallel()
 	good := `{"name": "n", "per": "device", "algorithm": "fixed", "per_ms": 1000, "max": 1}`
@@ -83,8 +83,8 @@ func TestMistakesNameTheirField(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever comes in is refused or means the same when written out again,
-// and can be used.
+// FuzzParse checks that any input is refused, or has the same meaning after it is encoded again and
+// can be compiled.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(example))
 	f.Add([]byte(`[{"name":"n","per":"payload.a.b, kind","algorithm":"duplicate","per_ms":1,"max":1}]`))
@@ -117,8 +117,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestSubjectsAreToldApart: what is the same subject and what is not, and that a payload is
-// not shown.
+// TestSubjectsAreToldApart checks which facts belong to the same subject, and that labels do not
+// show payloads.
 func TestSubjectsAreToldApart(t *testing.T) {
 	t.Parallel()
 	rule := func(per string) *limits.Rule {
@@ -166,7 +166,8 @@ func TestSubjectsAreToldApart(t *testing.T) {
 	}
 }
 
-// TestWhatBecomesOfRefusalsIsNotCounted: such a change forgets no start, and shows what is counted as it is.
+// TestWhatBecomesOfRefusalsIsNotCounted checks that a change of the handling of refusals keeps all
+// counts and shows them unchanged.
 func TestWhatBecomesOfRefusalsIsNotCounted(t *testing.T) {
 	t.Parallel()
 	one := limits.Policy{Name: "n", Per: "payload.to,tags.a", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}
@@ -190,23 +191,23 @@ func TestWhatBecomesOfRefusalsIsNotCounted(t *testing.T) {
 	}
 }
 
-// TestPeriodsBeginByTheClocksOfTheirZone: days begin when the clocks of the zone say so, also where they
-// change at midnight, and days may have 23, 24 or 25 hours, or be left out.
+// TestPeriodsBeginByTheClocksOfTheirZone checks that days begin by the clocks of the zone: also if
+// the clocks change at midnight, and for days that have 23, 24 or 25 hours or are left out.
 func TestPeriodsBeginByTheClocksOfTheirZone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		zone   string
 		period limits.Period
 		around string
-		want   string // of the current one, then its length
+		want   string // start of the current period, then its length
 	}{
 		{"Asia/Shanghai", limits.Day, "2026-03-01T15:59:59Z", "2026-02-28T16:00:00Z 24h0m0s"},
 		{"Asia/Shanghai", limits.Day, "2026-03-01T16:00:00Z", "2026-03-01T16:00:00Z 24h0m0s"},
 		{"Europe/Berlin", limits.Day, "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z 23h0m0s"},
 		{"Europe/Berlin", limits.Day, "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z 25h0m0s"},
-		{"Africa/Cairo", limits.Day, "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z 23h0m0s"}, // no midnight: clocks go from 0:00 to 1:00
+		{"Africa/Cairo", limits.Day, "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z 23h0m0s"}, // no midnight: the clocks change from 0:00 to 1:00
 		{"America/Sao_Paulo", limits.Day, "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z 23h0m0s"},
-		{"Pacific/Apia", limits.Day, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z 24h0m0s"}, // the 30th was left out
+		{"Pacific/Apia", limits.Day, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z 24h0m0s"}, // December 30 was left out
 		{"Pacific/Apia", limits.Day, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z 24h0m0s"},
 		{"Pacific/Kiritimati", limits.Day, "2026-03-01T12:00:00Z", "2026-03-01T10:00:00Z 24h0m0s"},
 		{"Etc/GMT+12", limits.Day, "2026-03-01T11:00:00Z", "2026-02-28T12:00:00Z 24h0m0s"},
@@ -214,7 +215,7 @@ func TestPeriodsBeginByTheClocksOfTheirZone(t *testing.T) {
 		{"Asia/Kathmandu", limits.Day, "2026-03-01T18:14:59Z", "2026-02-28T18:15:00Z 24h0m0s"},
 		{"America/St_Johns", limits.Day, "2026-03-08T12:00:00Z", "2026-03-08T03:30:00Z 23h0m0s"},
 		{"America/St_Johns", limits.Day, "2026-11-01T12:00:00Z", "2026-11-01T02:30:00Z 25h0m0s"},
-		{"Australia/Lord_Howe", limits.Day, "2026-04-05T00:00:00Z", "2026-04-04T13:00:00Z 24h30m0s"}, // clocks go by half an hour
+		{"Australia/Lord_Howe", limits.Day, "2026-04-05T00:00:00Z", "2026-04-04T13:00:00Z 24h30m0s"}, // the clocks change by half an hour
 		{"Australia/Lord_Howe", limits.Day, "2026-10-04T00:00:00Z", "2026-10-03T13:30:00Z 23h30m0s"},
 		{"Pacific/Chatham", limits.Day, "2026-04-05T00:00:00Z", "2026-04-04T10:15:00Z 25h0m0s"},
 		{"Pacific/Chatham", limits.Week, "2026-09-27T00:00:00Z", "2026-09-20T11:15:00Z 167h0m0s"},

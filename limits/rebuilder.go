@@ -11,22 +11,23 @@ import (
 )
 
 const (
-	takeOver = 10 * time.Second // after which another process may fill a rule that one began
-	inFlight = 15 * time.Second // in which a start that was decided is in the history
-	piece    = 2000             // starts filled in one call
+	takeOver = 10 * time.Second // time without a step after which another process may fill a rule
+	inFlight = 15 * time.Second // maximum time until a start that was allowed is in the history
+	piece    = 2000             // maximum number of starts filled in one call
 )
 
 // Start is one start of a history.
 type Start struct {
 	Lease string
-	Ago   time.Duration // since it started
+	Ago   time.Duration // time since the start
 	Facts Facts
 }
 
-// History reads the starts of at most so long ago, the newest first.
+// History reads the starts of the last `within`, the newest first.
 type History func(ctx context.Context, within time.Duration) iter.Seq2[Start, error]
 
-// Rebuilder fills rules of starts that Redis does not know, because they are new or Redis lost its data.
+// Rebuilder fills rules that count starts and that Redis does not know, because they are new or
+// Redis lost its data.
 type Rebuilder struct {
 	conn         *connection
 	clock        *serverClock
@@ -36,12 +37,12 @@ type Rebuilder struct {
 	fill         script
 }
 
-// Rebuild fills the rules of one owner from history, and leaves rules alone that Redis knows. A rule becomes
-// known only after the starts that happened meanwhile were added. If another process fills one of the rules,
-// Rebuild returns ErrBusy.
+// Rebuild fills the rules of one owner from history, and does not change rules that Redis knows. A
+// rule becomes known only after the starts that happened during the call were added. If another
+// process is filling one of the rules, Rebuild returns ErrBusy.
 //
-// Calendar and sliding rules are exact afterwards. A history does not say when a fixed window began. Rebuild
-// assumes the latest possible time, so that no window is exceeded.
+// Calendar and sliding rules are exact afterwards. A history does not contain the start of a fixed
+// window. Rebuild assumes the latest possible time, so that no window is exceeded.
 func (b *Rebuilder) Rebuild(ctx context.Context, scope string, rules []*Rule, history History) error {
 	if err := checkScope(scope); err != nil {
 		return err
@@ -64,8 +65,8 @@ func (b *Rebuilder) Rebuild(ctx context.Context, scope string, rules []*Rule, hi
 	return nil
 }
 
-// Forget makes rules unknown, all in one command. There must be at least one. Rebuild then fills them again:
-// something started that they did not count.
+// Forget makes rules unknown, all in one command. rules must not be empty. Rebuild then fills the
+// rules again. Call Forget after a start that the rules did not count.
 func (b *Rebuilder) Forget(ctx context.Context, scope string, rules []*Rule) error {
 	if err := checkScope(scope); err != nil {
 		return err
@@ -80,20 +81,20 @@ func (b *Rebuilder) Forget(ctx context.Context, scope string, rules []*Rule) err
 	return nil
 }
 
-// rebuild is one call of Rebuild. Its token in Redis keeps other processes from filling the same rules,
-// however long it takes.
+// rebuild is one call of Rebuild. Its token in Redis keeps other processes from filling the same
+// rules, however long the call takes.
 type rebuild struct {
 	by      *Rebuilder
 	scope   string
-	epoch   string // of Redis, when the rebuild began
-	token   string // unique to the rebuild
+	epoch   string // epoch of Redis when the call began
+	token   string // unique to the call
 	history History
-	pasts   []*past   // of the rules that it fills
-	began   time.Time // by the local clock
-	renewed time.Time // when it last told Redis that it is still at work, likewise
+	pasts   []*past   // one for each rule that this call fills
+	began   time.Time // start of the call by the local clock
+	renewed time.Time // time of the latest renew by the local clock
 }
 
-// begin enters the token in the rules that Redis does not know.
+// begin writes the token into the rules that Redis does not know.
 func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 	if err := r.by.epochs.dropOlderRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
 		return err
@@ -110,7 +111,7 @@ func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 	return nil
 }
 
-// readPast reads what the rules would have counted.
+// readPast collects the starts that the rules would have counted.
 func (r *rebuild) readPast(ctx context.Context) error {
 	longest := remembered
 	for _, p := range r.pasts {
@@ -141,7 +142,8 @@ func (r *rebuild) sendPasts(ctx context.Context) error {
 	return nil
 }
 
-// sendPast sends in pieces what a rule would have counted. From then on, other processes count by the rule.
+// sendPast sends, in chunks, the starts that a rule would have counted. After sendPast, other
+// processes count new starts by the rule.
 func (r *rebuild) sendPast(ctx context.Context, p *past) error {
 	for part := range slices.Chunk(p.recent, piece) {
 		if err := r.sendPiece(ctx, p, part, nil, nil); err != nil {
@@ -171,7 +173,7 @@ func (r *rebuild) sendPast(ctx context.Context, p *past) error {
 	return err
 }
 
-// sendPiece sends leases that were counted recently, or starts of subjects.
+// sendPiece sends recently counted leases, or the starts of subjects.
 func (r *rebuild) sendPiece(ctx context.Context, p *past, recent []string, subjects, starts []any) error {
 	args := []any{p.rule.specAt(r.by.clock.now()), len(recent)}
 	for _, lease := range recent {
@@ -203,7 +205,7 @@ func (r *rebuild) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// finish makes the rules known, unless Redis may have lost a part of what was sent.
+// finish makes the rules known. It fails if Redis may have lost a part of the sent data.
 func (r *rebuild) finish(ctx context.Context) error {
 	if err := r.by.epochs.requireEpoch(ctx, r.scope, r.epoch); err != nil {
 		return err
@@ -216,8 +218,8 @@ func (r *rebuild) finish(ctx context.Context) error {
 	return nil
 }
 
-// renew keeps other processes from taking over the rules. If one took over, it returns ErrBusy. It sends
-// nothing if it did so less than takeOver/4 ago.
+// renew keeps other processes from taking over the rules. If another process has taken over, renew
+// returns ErrBusy. If the latest renew was less than takeOver/4 ago, it sends nothing.
 func (r *rebuild) renew(ctx context.Context) error {
 	if r.by.clock.local().Sub(r.renewed) < takeOver/4 {
 		return nil
@@ -235,7 +237,7 @@ func (r *rebuild) renew(ctx context.Context) error {
 	return nil
 }
 
-// step takes one step of fill.lua. isMine is false if Redis knows the rule already.
+// step runs one step of lua/fill.lua. isMine is false if Redis knows the rule already.
 func (r *rebuild) step(ctx context.Context, name string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
 	keys := append(append(keysOf(r.scope, 1+len(subjects)), rule.in(r.scope).rule), subjects...)
 	all := append([]any{name, r.token, takeOver.Milliseconds()}, args...)

@@ -13,8 +13,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestRuleIsUnknownUntilRebuilt: a rule is known only once it has its history, and
-// again when Redis lost everything; what starts meanwhile is not lost.
+// TestRuleIsUnknownUntilRebuilt checks that a rule is known only after it is filled from its
+// history, also after Redis lost all data, and that starts that happen during the filling are
+// counted.
 func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -30,7 +31,7 @@ func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 			if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, s.meanwhile(t, rules)); err != nil {
 				t.Fatalf("%s: %v", p.Name, err)
 			}
-			s.count(t, limits.NewCheck("4.1.x", "x", rules, facts("a"))) // whoever started it says so only now
+			s.count(t, limits.NewCheck("4.1.x", "x", rules, facts("a"))) // the process that started it counts it only now
 			if s.start(t, rules, "a") {
 				t.Errorf("%s: a fourth start", p.Name)
 			}
@@ -53,8 +54,9 @@ func (s *server) isUnknown(t *testing.T, rules []*limits.Rule, when string) {
 	}
 }
 
-// meanwhile is a history with two starts of account a and one of b. While it is read,
-// a third of a is counted, which only the second reading has.
+// meanwhile returns a history: two starts of account a and one start of account b. While the
+// history is read, a third start of account a is counted. Only the second reading contains this
+// start.
 func (s *server) meanwhile(t *testing.T, rules []*limits.Rule) limits.History {
 	t.Helper()
 	past := []limits.Start{
@@ -68,13 +70,13 @@ func (s *server) meanwhile(t *testing.T, rules []*limits.Rule) limits.History {
 			return history(append([]limits.Start{third}, past...)...)(ctx, within)
 		}
 		s.isUnknown(t, rules, "while it is filled")
-		s.count(t, limits.NewCheck(third.Lease, "x", rules, third.Facts)) // would be overwritten
+		s.count(t, limits.NewCheck(third.Lease, "x", rules, third.Facts)) // without the second reading, this count would be lost
 		return history(past...)(ctx, within)
 	}
 }
 
-// TestPeriodBeginsWithItsFirst: what started in the very millisecond in which a day
-// begins belongs to it, also when it is read from the history.
+// TestPeriodBeginsWithItsFirst checks that a start in the first millisecond of a day belongs to
+// this day, also if it is read from the history.
 func TestPeriodBeginsWithItsFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 5, 0, 0, time.UTC)
@@ -90,7 +92,8 @@ func TestPeriodBeginsWithItsFirst(t *testing.T) {
 	}
 }
 
-// TestOneFillsAtATime: another one waits, and takes over from one that is gone.
+// TestOneFillsAtATime checks that only one process fills a rule, and that another process can take
+// over after the first process has ended.
 func TestOneFillsAtATime(t *testing.T) {
 	t.Parallel()
 	s, mini := onClock(t, march())
@@ -112,8 +115,8 @@ func TestOneFillsAtATime(t *testing.T) {
 	}
 }
 
-// TestNobodyTakesOverFromWhoIsAtIt: filling may take far longer than it takes to be
-// given up for gone.
+// TestNobodyTakesOverFromWhoIsAtIt checks that no other process takes over a filling that takes
+// longer than takeOver but makes progress.
 func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 	t.Parallel()
 	now := march()
@@ -143,8 +146,9 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 	}
 }
 
-// TestSubjectOfTheFutureIsUnknown: where a clock went back, a subject is in doubt,
-// rather than shut until its times are there again.
+// TestSubjectOfTheFutureIsUnknown checks that a subject with times in the future, after the clock
+// was set back, makes its rule unknown. The subject must not block starts until the clock reaches
+// these times.
 func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
 	t.Parallel()
 	for _, p := range []limits.Policy{

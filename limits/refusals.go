@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// Refusals counts the refused starts of policies and subjects, for people.
+// Refusals counts the refused starts of policies and subjects, for display.
 type Refusals struct {
 	conn      *connection
 	note, top script
-	counts    unpublished[int64] // by "policy|label"
+	counts    unpublished[int64] // key: "policy|label"
 }
 
-// Limited is a subject that was refused.
+// Limited is a subject and the number of its refusals.
 type Limited struct {
 	Policy  string
-	Subject string // its label
-	Times   int64  // in this hour and the one before; too high at most, of subjects that are rare
+	Subject string // label of the subject
+	Times   int64  // number of refusals in the current and the previous hour; may be too high for a rarely refused subject, never too low
 }
 
-// add counts the refusals of answers, without those by reservations alone. It reports whether the scope
-// is full: then publish it now.
+// add counts the refusals in answers, except refusals that are only due to reservations. It reports
+// whether the scope has as many labels as are kept; then the caller has to publish it.
 func (r *Refusals) add(scope string, checks []Check, answers []Answer) (isFull bool) {
 	for i, a := range answers {
 		for _, refusal := range a.Refusals {
@@ -37,8 +37,8 @@ func (r *Refusals) add(scope string, checks []Check, answers []Answer) (isFull b
 	return isFull
 }
 
-// Publish adds what this process counted to Redis, where Top of each process reads it. Call it about
-// every ten seconds. Counts that cannot be added are lost.
+// Publish adds the counts of this process to Redis, where Top of every process reads them. Call it
+// about every ten seconds. Counts that cannot be added are lost.
 func (r *Refusals) Publish(ctx context.Context) error {
 	return r.counts.publish(ctx, r.publishScope)
 }
@@ -52,12 +52,12 @@ func (r *Refusals) publishScope(ctx context.Context, scope string) error {
 	for label, n := range counts {
 		args = append(args, label, n)
 	}
-	_, err := r.conn.runAtMost(ctx, 1, r.note, scope, keysOfTop(scope), args) // not twice: it would count twice
+	_, err := r.conn.runAtMost(ctx, 1, r.note, scope, keysOfTop(scope), args) // sent once, because a second run would count again
 	return err
 }
 
-// Top returns at most limit subjects of a scope that were refused most, in this hour and the one before.
-// It counts the refusals of other processes once they published them.
+// Top returns the subjects of a scope with the most refusals in the current and the previous hour,
+// at most limit subjects. Refusals of other processes count after these processes published them.
 func (r *Refusals) Top(ctx context.Context, scope string, limit int) ([]Limited, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err

@@ -5,23 +5,23 @@ import (
 	"encoding/json"
 )
 
-// Repeats finds, among things that are to start, those that a duplicate policy
-// would take for equal: in device, kind and payload, JSON by its content. It keeps
-// about 50 bytes of each. Not safe for concurrent use.
+// Repeats finds duplicates in a list of starts, as the default duplicate policy does: two starts
+// are equal if device, kind and payload are equal, and JSON payloads are compared by content. It
+// needs about 50 bytes for each start. It is not safe for concurrent use.
 type Repeats struct {
 	seen map[digest]int32
 
-	payload json.RawMessage // the last one
-	content value           // of it
+	payload json.RawMessage // the latest payload
+	content value           // content of the latest payload
 }
 
-// NewRepeats has seen nothing.
+// NewRepeats returns an empty Repeats.
 func NewRepeats() *Repeats { return &Repeats{seen: make(map[digest]int32)} }
 
-// Earlier returns the number under which an equal one was asked about first;
-// false: this one is the first.
+// Earlier returns the number of the first start that is equal to f. The bool is false if no earlier
+// start is equal; then number becomes the number of f.
 func (r *Repeats) Earlier(f Facts, number int32) (int32, bool) {
-	if !bytes.Equal(f.Payload, r.payload) || r.payload == nil { // most share one
+	if !bytes.Equal(f.Payload, r.payload) || r.payload == nil { // most starts share one payload
 		text, found := f.value("payload")
 		r.payload, r.content = f.Payload, value{text, found}
 	}

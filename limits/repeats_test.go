@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRepeatsAreWhatDuplicatePoliciesCount: what one takes for equal, the other
-// does, too.
+// TestRepeatsAreWhatDuplicatePoliciesCount checks that Repeats and a duplicate policy agree on
+// which starts are equal.
 func TestRepeatsAreWhatDuplicatePoliciesCount(t *testing.T) {
 	t.Parallel()
 	rules, err := Compile("pool p", []Policy{{Name: "same", Algorithm: Duplicate, PerMS: 1000, Max: 1}})

@@ -9,8 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestReservationCountsUntilItIsSettled: and once only; what is
-// kept shut by one alone says so; alternatives do not exclude one another.
+// TestReservationCountsUntilItIsSettled checks that a reservation counts until it is settled, and
+// that a start counts only once. A refusal that is only due to reservations is marked as Pending,
+// and alternatives do not block each other.
 func TestReservationCountsUntilItIsSettled(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -55,8 +56,8 @@ func TestReservationCountsUntilItIsSettled(t *testing.T) {
 	})
 }
 
-// TestReservationAfterItsCountReservesNothing: what the network delivers late, when
-// it was counted already, passes, also where there is room for more.
+// TestReservationAfterItsCountReservesNothing checks that a reservation that arrives after its
+// count passes and reserves nothing, also if there is room for more.
 func TestReservationAfterItsCountReservesNothing(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -74,8 +75,8 @@ func TestReservationAfterItsCountReservesNothing(t *testing.T) {
 	})
 }
 
-// TestOverdueReservationShutsItsScope until it is found out whether it started, and
-// counts if it did.
+// TestOverdueReservationShutsItsScope checks that an overdue reservation blocks its scope until it
+// is settled, and that it counts if its start happened.
 func TestOverdueReservationShutsItsScope(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -93,7 +94,7 @@ func TestOverdueReservationShutsItsScope(t *testing.T) {
 		if err != nil || !slices.Equal(overdue, []string{started.Lease, not.Lease}) {
 			t.Fatalf("overdue: %v, %v", overdue, err)
 		}
-		started.Group, not.Group, not.Items = "", "", nil // found out by another process
+		started.Group, not.Group, not.Items = "", "", nil // settled by another process, which does not know the group
 		s.count(t, started)
 		s.release(t, not)
 		s.SettlesWithin(time.Minute)

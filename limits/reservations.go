@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Reservations reserves starts by rules, and settles what was reserved.
+// Reservations reserves starts by rules and settles the reservations.
 type Reservations struct {
 	conn     *connection
 	clock    *serverClock
@@ -16,18 +16,18 @@ type Reservations struct {
 	asks     *coalescer[Check, Answer]
 	settles  *coalescer[settlement, struct{}]
 
-	reserve         map[string]script // by the mode of reserve.lua
+	reserve         map[string]script // key: mode of lua/reserve.lua
 	settle, overdue script
 }
 
-// Reserve checks and reserves. It returns one answer for each check. A check that passed counts as
-// used until Count or Release settles it. If a check is sent again under its lease, it passes again.
-// After an error any of the leases may be reserved: settle all of them.
+// Reserve evaluates checks and reserves each check that passes. It returns one answer for each check. A reserved
+// check counts as used until Count or Release settles it. If a check is sent again under its lease, it passes
+// again. After an error any of the leases may be reserved: settle all of them.
 func (r *Reservations) Reserve(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
 	return r.ask(ctx, scope, "R", checks)
 }
 
-// Look returns the answers that Reserve would give, and changes nothing.
+// Look returns the answers that Reserve would return, and changes nothing.
 func (r *Reservations) Look(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
 	return r.ask(ctx, scope, "P", checks)
 }
@@ -41,13 +41,13 @@ func (r *Reservations) ask(ctx context.Context, scope, mode string, checks []Che
 		return nil, err
 	}
 	if mode != "P" && r.refusals.add(scope, checks, answers) {
-		_ = r.refusals.publishScope(ctx, scope) // the counts are only for people: an error must not fail the check
+		_ = r.refusals.publishScope(ctx, scope) // the counts are only for display, so an error must not fail the check
 	}
 	return answers, nil
 }
 
-// askAll returns an answer only if Redis stayed in one epoch while it was asked. A Redis that was
-// restarted meanwhile may have older data: askAll asks it again, once.
+// askAll returns answers only if Redis stayed in one epoch during the call. A Redis that restarted
+// during the call may have older data: askAll asks again, once.
 func (r *Reservations) askAll(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
 	answers, err := r.askInEpoch(ctx, to, checks)
 	if errors.Is(err, errNewEpoch) {
@@ -72,7 +72,7 @@ func (r *Reservations) askInEpoch(ctx context.Context, to lane, checks []Check) 
 		return answers, nil
 	}
 	if to.mode == "R" {
-		_, _ = r.settleAll(ctx, to, settlements(checks, false, 0)) // if this fails, they become overdue
+		_, _ = r.settleAll(ctx, to, settlements(checks, false, 0)) // if this fails, the reservations become overdue
 	}
 	return nil, err
 }
@@ -83,7 +83,7 @@ func (r *Reservations) askOnce(ctx context.Context, to lane, checks []Check) ([]
 	if err != nil {
 		return nil, err
 	}
-	if status, isShort := cmd.Val().(int64); isShort { // quick.lua replied
+	if status, isShort := cmd.Val().(int64); isShort { // the reply is of lua/quick.lua
 		return []Answer{{Status: Status(status)}}, nil
 	}
 	reply, err := readNumbers(to.scope, cmd)
@@ -101,7 +101,7 @@ func (r *Reservations) askOnce(ctx context.Context, to lane, checks []Check) ([]
 	return answers, nil
 }
 
-// encodeChecks returns what reserve.lua is sent.
+// encodeChecks returns the keys and arguments of lua/reserve.lua for checks.
 func (r *Reservations) encodeChecks(scope string, checks []Check) (keys, args []any) {
 	now := r.clock.now()
 	keys, args = append(make([]any, 0, 3+2*len(checks)), sharedKeys(scope, checks[0])...), make([]any, 0, 4*len(checks))

@@ -8,43 +8,43 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	_ "time/tzdata" // a policy means the same on every machine
+	_ "time/tzdata" // the time zones are the same on every machine
 
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// packedMax is up to how many starts of a subject are kept as one text, which is read
-// and written as a whole; beyond, in a list, of which no more is read than is needed.
+// packedMax is the maximum number of starts of a subject that are packed into one text. A text is read and written
+// as a whole. More starts are stored in a list; the scripts read only the needed entries of a list.
 const packedMax = 32
 
-// format is that of what is kept. A rule of another one is another rule, so that two
-// releases side by side do not misread each other.
+// format is the version of the format of the stored data. It is part of the id of each rule, so
+// that two releases that run concurrently do not read each other's data.
 const format = 2
 
-// Rule is a policy of an owner, ready to be checked. It is safe for concurrent use.
+// Rule is a compiled policy of an owner. It is safe for concurrent use.
 type Rule struct {
 	Policy
-	Owner string // such as a pool or a batch; rules of different owners never meet
+	Owner string // such as a pool or a batch; rules of different owners share no counts
 
-	id      string // of what it counts: a rule that counts otherwise is another rule
-	shown   string // of how it is written, but for numbers
+	id      string // hash of the settings that determine the counts; a rule that counts differently has another id
+	shown   string // hash of the whole policy without Max and Windows
 	perEach []string
-	spec    string // as the scripts read it; of a calendar without its boundaries
-	cap     int64  // sliding: as many starts of a subject are kept; 0: only counted
+	spec    string // the rule as the scripts read it; a calendar rule lacks its boundaries here
+	cap     int64  // sliding: maximum number of stored starts of a subject; 0 means that the rule stores only a count
 	longest time.Duration
 	zone    *time.Location
-	ofSet   bool                    // made by CompileSet
-	names   atomic.Pointer[names]   // in the scope that asked last
-	periods atomic.Pointer[periods] // computed last
+	ofSet   bool                    // whether CompileSet made the rule
+	names   atomic.Pointer[names]   // keys in the latest scope
+	periods atomic.Pointer[periods] // the latest calendar periods
 }
 
-// periods are those around a time, and a spec with them.
+// periods contains the calendar periods around a time, and the spec with these periods.
 type periods struct {
 	starts [4]time.Time
 	spec   string
 }
 
-// Compile makes rules of the policies of an owner, and checks them (policy.Validate).
+// Compile validates the policies of an owner (policy.Validate) and returns their rules.
 func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.Validate(policies); err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func newRule(owner string, p Policy) *Rule {
 	return r
 }
 
-// name gives the rule the id of what it counts.
+// name sets r.id, the hash of the settings in counted, and r.shown, the hash of the policy.
 func (r *Rule) name(kind string, counted Policy) {
 	r.id = hashed(fmt.Appendf(nil, "%d%s\x00%s\x00", format, kind, r.Owner), counted)
 	written := r.Policy
@@ -74,12 +74,12 @@ func (r *Rule) name(kind string, counted Policy) {
 }
 
 func hashed(head []byte, p Policy) string {
-	text, _ := json.Marshal(p) // cannot fail: texts and numbers
+	text, _ := json.Marshal(p) // cannot fail: p contains only texts and numbers
 	sum := sha256.Sum256(append(head, text...))
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// specify writes what the scripts need to know of the policy.
+// specify sets r.spec, the part of the policy that the scripts need.
 func (r *Rule) specify() {
 	p := r.Policy
 	switch p.Algorithm {
@@ -91,7 +91,7 @@ func (r *Rule) specify() {
 		r.longest = millis(p.PerMS)
 		r.spec = fmt.Sprintf("F %d %d", p.Max, p.PerMS)
 	case Calendar:
-		r.zone, _ = policy.Location(p.Timezone) // validated
+		r.zone, _ = policy.Location(p.Timezone) // p was validated, so the zone exists
 		r.longest = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
 		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longest.Milliseconds())
 	}
@@ -111,19 +111,19 @@ func (r *Rule) slide(windows []Window) {
 	r.spec = fmt.Sprintf("%s %d %d%s", kind, r.cap, r.longest.Milliseconds(), text.String())
 }
 
-// Longest is how long a start may matter.
+// Longest returns how long a start can have an effect on the rule.
 func (r *Rule) Longest() time.Duration { return r.longest }
 
-// Subject of a start.
+// Subject returns the subject that the rule counts for a start with facts f.
 func (r *Rule) Subject(f Facts) Subject { return subjectOf(r.perEach, f, r.Reveal) }
 
-// FailsOpen says that a start passes that cannot be checked.
+// FailsOpen reports whether a start passes if it cannot be checked.
 func (r *Rule) FailsOpen() bool { return r.OnError == policy.Open }
 
-// Drops says that a start which is refused is not to be tried again.
+// Drops reports whether a refused start is dropped and not tried again.
 func (r *Rule) Drops() bool { return r.OnLimited == policy.Drop }
 
-// Describe says what window is meant, counted from 0, for people.
+// Describe returns a text for people about a window of the rule. The first window is 0.
 func (r *Rule) Describe(window int) string {
 	switch r.Algorithm {
 	case Sliding:
@@ -143,7 +143,7 @@ func (r *Rule) Describe(window int) string {
 	return fmt.Sprintf("%d per %s", r.Max, millis(r.PerMS))
 }
 
-// specAt is the spec for a check at about this time.
+// specAt returns the spec for a check at about the time now.
 func (r *Rule) specAt(now time.Time) string {
 	if r.Algorithm != Calendar {
 		return r.spec
@@ -151,7 +151,7 @@ func (r *Rule) specAt(now time.Time) string {
 	return r.around(now).spec
 }
 
-// around computes periods once for each of them.
+// around returns the calendar periods around now. It computes them once for each current period.
 func (r *Rule) around(now time.Time) *periods {
 	if p := r.periods.Load(); p != nil && !now.Before(p.starts[1]) && now.Before(p.starts[2]) {
 		return p

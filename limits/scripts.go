@@ -48,17 +48,18 @@ var (
 )
 
 type scripts struct {
-	reserve                                 map[string]script // by the mode of reserve.lua
-	take                                    map[string]script // by the mode of take.lua
+	reserve                                 map[string]script // key: mode of lua/reserve.lua
+	take                                    map[string]script // key: mode of lua/take.lua
 	settle, overdue, fill, epoch, note, top script
 }
 
-// script is one, and the digest by which Redis knows it.
+// script is the source of a script and the digest by which Redis knows it.
 type script struct{ source, digest string }
 
 func newScript(source string) script { return script{source, redis.NewScript(source).Hash()} }
 
-// newScripts writes constants into scripts instead of sending them each time.
+// newScripts returns the scripts. They contain settleWithin and the modes as constants, so that
+// calls need not send them.
 func newScripts(settleWithin time.Duration) scripts {
 	head := fmt.Sprintf("local SETTLE = %d\n", settleWithin.Milliseconds()) + keysLua
 	functions := timesLua + baseLua + commonLua

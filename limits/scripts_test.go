@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestScriptsUseWhatIsPermitted: each command of a script is one of those that are tried at the
-// start and that the user of deploy/ has.
+// TestScriptsUseWhatIsPermitted checks that each command of a script is among the commands that are
+// tried at the start, and is permitted for the Redis user in deploy/.
 func TestScriptsUseWhatIsPermitted(t *testing.T) {
 	t.Parallel()
 	read := func(path string) string {

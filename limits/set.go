@@ -7,9 +7,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// CompileSet makes the rules of a set, which count takes (policy.ValidateSet). They have no
-// history: a rule that Redis does not know begins to count. A maximum that is changed forgets
-// nothing; a rule that is changed otherwise is a new one.
+// CompileSet validates the policies of a limit set (policy.ValidateSet) and returns their rules, which count takes.
+// They have no history: a rule that Redis does not know begins to count. A rule keeps its counts if only a maximum,
+// on_error or reveal is changed. Any other change makes it a new rule.
 func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.ValidateSet(policies); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func newRuleOfSet(owner string, p Policy) *Rule {
 	return r
 }
 
-// MaxCost is the largest cost that one take can ever have.
+// MaxCost returns the largest cost that the rule can ever allow for one take.
 func (r *Rule) MaxCost() int64 {
 	most := r.Max
 	for i, w := range r.Windows {
@@ -45,7 +45,7 @@ func (r *Rule) MaxCost() int64 {
 	return most
 }
 
-// max of one of its windows, counted from 0.
+// max returns the maximum of a window. The first window is 0.
 func (r *Rule) max(window int) int64 {
 	if window < len(r.Windows) {
 		return r.Windows[window].Max

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Count settles checks that started. A check that was not reserved is counted as of ago. A check that
-// was counted before is not counted again within a minute, however often Count repeats it.
+// Count settles checks that started. If a check has no reservation, it is counted as a start that happened ago
+// before now. If a check is counted again within a minute, the repetition has no effect.
 func (r *Reservations) Count(ctx context.Context, scope string, checks []Check, ago time.Duration) error {
 	return r.settleChecks(ctx, scope, settlements(checks, true, ago))
 }
@@ -21,9 +21,8 @@ func (r *Reservations) Settle(ctx context.Context, scope string, started Check, 
 	return r.settleChecks(ctx, scope, append(settlements([]Check{started}, true, 0), settlements(others, false, 0)...))
 }
 
-// Overdue returns the leases of at most 1000 reservations that should have been settled by now, oldest
-// first. The process that made them may have ended. Find out which of them started, and settle all by
-// Count and Release, without a group.
+// Overdue returns the leases of at most 1000 overdue reservations, oldest first. The process that made them may
+// have ended. Find out which of them started, and settle all with Count and Release, without a group.
 func (r *Reservations) Overdue(ctx context.Context, scope string) ([]string, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
@@ -35,7 +34,7 @@ func (r *Reservations) Overdue(ctx context.Context, scope string) ([]string, err
 	return cmd.StringSlice()
 }
 
-// settlement says whether a check started, and how long ago.
+// settlement is a check, whether it started, and how long ago.
 type settlement struct {
 	Check
 
@@ -78,7 +77,7 @@ func (r *Reservations) settleOnce(ctx context.Context, scope string, all []settl
 	if err != nil {
 		return nil, err
 	}
-	if _, isShort := cmd.Val().(int64); !isShort { // else quick_settle.lua replied
+	if _, isShort := cmd.Val().(int64); !isShort { // otherwise the reply is of lua/quick_settle.lua
 		reply, err := readNumbers(scope, cmd)
 		if err != nil {
 			return nil, err
@@ -90,7 +89,7 @@ func (r *Reservations) settleOnce(ctx context.Context, scope string, all []settl
 	return make([]struct{}, len(all)), nil
 }
 
-// encodeSettlements returns what settle.lua is sent.
+// encodeSettlements returns the keys and arguments of lua/settle.lua for all.
 func (r *Reservations) encodeSettlements(scope string, all []settlement) (keys, args []any) {
 	now := r.clock.now()
 	keys, args = append(make([]any, 0, 3+2*len(all)), sharedKeys(scope, all[0].Check)...), make([]any, 0, 6*len(all))

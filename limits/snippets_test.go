@@ -13,17 +13,18 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// The five limiters that are copied around, as they are found, and what is wrong
-// with each: shown on a real Redis, and ours on the same schedule.
+// Five widely copied limiters in their usual form. The tests show the faults of each on a real
+// Redis, and the behaviour of this package in the same situation.
 
-// dailyQuota counts a day of the caller in a key; the limit comes as a key, too.
+// dailyQuota counts the starts of a day, by the clock of the caller, in a key. It receives the
+// limit as a key, too.
 const dailyQuota = `
 local n = redis.call('INCRBY', KEYS[1], 1)
 if n == 1 then redis.call('EXPIRE', KEYS[1], 86400) end
 if n > tonumber(KEYS[2]) then return 0 end
 return 1`
 
-// severalWindows keeps times of the caller in a sorted set, as their own members.
+// severalWindows stores times of the caller in a sorted set. Each time is its own member.
 const severalWindows = `
 local now = tonumber(ARGV[1])
 for i = 2, #ARGV, 2 do
@@ -34,12 +35,12 @@ end
 redis.call('ZADD', KEYS[1], now, now)
 return 1`
 
-// severalWindowsMended is the same, once somebody met its first fault.
+// severalWindowsMended is severalWindows without its first fault.
 func severalWindowsMended() string {
 	return strings.Replace(severalWindows, "if tonumber(nth[1])", "if nth[1] and tonumber(nth[1])", 1)
 }
 
-// cappedList keeps the newest times of the caller.
+// cappedList stores the newest times, by the clock of the caller.
 const cappedList = `
 local now, max, per = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 if redis.call('LLEN', KEYS[1]) >= max then
@@ -49,14 +50,14 @@ end
 redis.call('LPUSH', KEYS[1], now)
 return 1`
 
-// simpleCounter is two commands, of which the second may never come.
+// simpleCounter sends two commands. The second command may be missing.
 func simpleCounter(ctx context.Context, client redis.UniversalClient, key string, most int64, per time.Duration, ends func() error) (bool, error) {
 	n, err := client.Incr(ctx, key).Result()
 	if err != nil {
 		return false, err
 	}
 	if n == 1 {
-		if err := ends(); err != nil { // the process
+		if err := ends(); err != nil { // the process may end here
 			return false, err
 		}
 		if err := client.Expire(ctx, key, per).Err(); err != nil {
@@ -66,7 +67,7 @@ func simpleCounter(ctx context.Context, client redis.UniversalClient, key string
 	return n <= most, nil
 }
 
-// duplicates lets everything pass when Redis fails.
+// duplicates allows every start if Redis fails.
 func duplicates(ctx context.Context, client redis.UniversalClient, key string, most int64) bool {
 	n, err := client.Incr(ctx, key).Result()
 	return err != nil || n <= most
@@ -78,8 +79,9 @@ func passed(t *testing.T, client redis.UniversalClient, script string, keys []st
 	return n == 1, err
 }
 
-// TestSnippetDailyQuota: refused ones are counted, so a limit that is raised stays
-// shut; the limit as a key is another slot of a Cluster; ours has neither.
+// TestSnippetDailyQuota shows two faults of dailyQuota: it counts refused starts, so a raised limit
+// still refuses, and the limit as a key belongs to another hash slot of a Cluster. This package has
+// neither fault.
 func TestSnippetDailyQuota(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
@@ -103,7 +105,7 @@ func TestSnippetDailyQuota(t *testing.T) {
 				t.Errorf("ours, call %d: %t", i, got)
 			}
 		}
-		policy.Max = 5 // its history is 2 starts, whatever was refused
+		policy.Max = 5 // the history contains 2 starts and no refused start
 		rules = compiled(t, policy)
 		s.know(t, rules, limits.Start{Lease: "1.1.a", Facts: facts("a")}, limits.Start{Lease: "2.1.a", Facts: facts("a")})
 		for i := range 5 {
@@ -114,14 +116,14 @@ func TestSnippetDailyQuota(t *testing.T) {
 	}
 }
 
-// TestSnippetDayOfTheServer: the day that is counted is that of the caller's machine,
-// and who lost its TTL is shut for ever. Ours is the account's day, also where clocks
-// change, and needs no TTL.
+// TestSnippetDayOfTheServer shows that dailyQuota counts the day of the caller's machine, and that
+// a subject whose key lost its TTL is blocked permanently. This package counts the day of the
+// configured zone, also across clock changes, and does not depend on a TTL.
 func TestSnippetDayOfTheServer(t *testing.T) {
 	t.Parallel()
 	r := dial(t, servers.Redis(t))
 	s := r.connect()
-	evening := time.Date(2026, 10, 25, 22, 30, 0, 0, time.UTC) // half past eleven in Berlin, after 25 hours
+	evening := time.Date(2026, 10, 25, 22, 30, 0, 0, time.UTC) // 23:30 in Berlin, after a day of 25 hours
 	r.set(evening)
 	rules := s.rules(t, limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: "Europe/Berlin", Max: 1})
 	key := func(now time.Time) []string { return []string{"quota:a:" + now.UTC().Format(time.DateOnly), "1"} }
@@ -139,7 +141,7 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 		}
 	}
 
-	r.must(r.direct.Set(t.Context(), "quota:b", 1, 0).Err()) // of a process that ended before EXPIRE
+	r.must(r.direct.Set(t.Context(), "quota:b", 1, 0).Err()) // left by a process that ended before EXPIRE
 	if ok, err := passed(t, r.direct, dailyQuota, []string{"quota:b", "1"}); err != nil || ok || r.direct.PTTL(t.Context(), "quota:b").Val() != -1 {
 		t.Errorf("the snippet, of a key without TTL: %t, %v", ok, err)
 	}
@@ -157,8 +159,9 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 	}
 }
 
-// TestSnippetSeveralWindows: the first call fails, two of one millisecond are one,
-// nothing ever ends, and a caller whose clock is ahead passes.
+// TestSnippetSeveralWindows shows the faults of severalWindows: its first call fails, two calls in
+// the same millisecond count as one, its keys never expire, and a caller whose clock is ahead
+// passes.
 func TestSnippetSeveralWindows(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
@@ -167,7 +170,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 		t.Errorf("the snippet's first call: %v", err)
 	}
 	passes := 0
-	for range 5 { // in one millisecond
+	for range 5 { // in the same millisecond
 		if ok, _ := passed(t, s.client, severalWindowsMended(), []string{"z"}, now, 2, 60_000); ok {
 			passes++
 		}
@@ -206,8 +209,8 @@ func TestSnippetSeveralWindows(t *testing.T) {
 	}
 }
 
-// TestSnippetCappedList: bounded, but by the caller's clock and for ever. Ours is as
-// bounded.
+// TestSnippetCappedList shows that cappedList has bounded memory, but uses the clock of the caller
+// and never expires. This package has bounded memory, too.
 func TestSnippetCappedList(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
@@ -235,8 +238,8 @@ func TestSnippetCappedList(t *testing.T) {
 	}
 }
 
-// TestSnippetSimpleCounter: a process that ends between two commands shuts a
-// subject for ever.
+// TestSnippetSimpleCounter shows that a process that ends between the two commands blocks a subject
+// permanently.
 func TestSnippetSimpleCounter(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
@@ -248,7 +251,7 @@ func TestSnippetSimpleCounter(t *testing.T) {
 		t.Error("the snippet's counter ends after all")
 	}
 	rules := s.rules(t, limits.Policy{Name: "n", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1})
-	s.reserve(t, s.check(rules, "a")) // and the process ends
+	s.reserve(t, s.check(rules, "a")) // then the process ends
 	s.SettlesWithin(0)
 	overdue, err := s.Reservations.Overdue(t.Context(), s.scope)
 	if err != nil || len(overdue) != 1 {
@@ -264,8 +267,8 @@ func TestSnippetSimpleCounter(t *testing.T) {
 	}
 }
 
-// TestSnippetDuplicates: with Redis gone the snippet lets everything pass; ours says
-// that it does not know.
+// TestSnippetDuplicates shows that duplicates allows everything without Redis. This package returns
+// an error.
 func TestSnippetDuplicates(t *testing.T) {
 	t.Parallel()
 	r := servers.Redis(t)

@@ -14,26 +14,28 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// Facts are what policies may ask about one start.
+// Facts contains the values of one start that policies can use.
 type Facts struct {
 	Device, Pool, Kind string
 	Batch              int64
-	Tags               map[string]string // the operator's
-	Attributes         json.RawMessage   // the device's: an object, or nothing
-	Payload            json.RawMessage   // any JSON, or nothing
-	Facts              map[string]string // of a take, for the rules of CompileSet: their only ones
+	Tags               map[string]string // set by the operator
+	Attributes         json.RawMessage   // reported by the device: a JSON object, or empty
+	Payload            json.RawMessage   // any JSON, or empty
+	Facts              map[string]string // facts of a take: the only values that rules of CompileSet use
 }
 
-// Subject is what a rule counts on its own.
+// Subject identifies one of the counts of a rule: a rule counts each subject separately.
 type Subject struct {
-	digest string // of its values: Redis sees no payload
-	Label  string // for people: values of payloads and facts only as a digest, unless the policy reveals them; at most 200 bytes
+	digest string // hash of the values, so that Redis stores no payload
+	// Label is for display, at most 200 bytes. It shows values of payloads and facts only as a
+	// digest, unless the policy reveals them.
+	Label string
 }
 
 const maxLabel = 200
 
-// subjectOf is the subject of the fields, whose absent values are a value too: the
-// starts that lack a field are counted together, and escape nothing.
+// subjectOf returns the subject of the fields. A missing value is a value too: the starts that lack
+// a field are counted together, so a start cannot escape a limit by leaving out a field.
 func subjectOf(fields []string, f Facts, reveal bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
@@ -48,22 +50,22 @@ func subjectOf(fields []string, f Facts, reveal bool) Subject {
 	return Subject{digest: sum.String(), Label: text}
 }
 
-// value of a field; absent is one, too.
+// value is the value of a field. A missing field is a value too.
 type value struct {
 	text  string
 	found bool
 }
 
-// digest tells lists of values apart.
+// digest is a hash of a list of values.
 type digest [16]byte
 
-// String is as keys have it.
+// String returns the digest as it is written in keys.
 func (d digest) String() string { return base64.RawURLEncoding.EncodeToString(d[:]) }
 
 func digestOf(values []value) digest {
 	sum := sha256.New()
 	for _, v := range values {
-		// With its length, so that no two lists look the same.
+		// The length of each text is hashed too, so that no two lists have the same input.
 		_, _ = fmt.Fprintf(sum, "%t:%d:%s", v.found, len(v.text), v.text)
 	}
 	return digest(sum.Sum(nil)[:len(digest{})])
@@ -98,7 +100,7 @@ func (f Facts) value(field string) (value string, found bool) {
 	case "payload":
 		return canonical(f.Payload)
 	case policy.AllFacts:
-		text, err := json.Marshal(f.Facts) // sorted by their names
+		text, err := json.Marshal(f.Facts) // Marshal sorts the facts by name
 		return string(text), err == nil
 	}
 	group, name, _ := strings.Cut(field, ".")
@@ -115,7 +117,7 @@ func (f Facts) value(field string) (value string, found bool) {
 	return lookup(f.Attributes, name)
 }
 
-// canonical writes JSON so that equal documents are equal texts; null is none.
+// canonical formats JSON so that equal documents have equal texts. It returns false for null and for invalid JSON.
 func canonical(raw json.RawMessage) (string, bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -127,8 +129,8 @@ func canonical(raw json.RawMessage) (string, bool) {
 	return string(text), err == nil
 }
 
-// lookup finds a value by its name, or by a path of names joined by dots. Text
-// is told apart from other JSON by its quotes.
+// lookup returns the value of a field, by its name or by a path of names joined with dots. A JSON
+// string keeps its quotes, which distinguish it from other JSON values.
 func lookup(raw json.RawMessage, path string) (string, bool) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) != nil {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Modes of take.lua. The script does not know modeTakeAgain, which is modeTake for takings with ids: they
-// may be sent again.
+// Modes of lua/take.lua. The script does not know modeTakeAgain. It is modeTake for takings with
+// ids, which may be sent again.
 const (
 	modeTake      = "T"
 	modePeek      = "P"
@@ -14,19 +14,19 @@ const (
 	modeTakeAgain = "T again"
 )
 
-// Takes counts takings by the rules of sets.
+// Takes counts takings by the rules of limit sets.
 type Takes struct {
 	conn    *connection
 	clock   *serverClock
 	epochs  *epochs
 	uses    *useCounts
 	asks    *coalescer[Taking, Taken]
-	scripts map[string]script // by the mode of take.lua
+	scripts map[string]script // key: mode of lua/take.lua
 }
 
 // Take counts each taking whose items all allow its cost, in the order of takings. A taking that is
-// not allowed costs nothing. After an error any of them may have been counted. A taking with an id can
-// be sent again. A call that has a taking without an id is sent once.
+// not allowed counts nothing. After an error any of the takings may have been counted. A taking
+// with an id can be sent again. If a call contains a taking without an id, the script is sent once.
 func (t *Takes) Take(ctx context.Context, scope string, takings []Taking) ([]Taken, error) {
 	mode := modeTakeAgain
 	if slices.ContainsFunc(takings, func(one Taking) bool { return one.ID == "" }) {
@@ -43,14 +43,15 @@ func (t *Takes) Take(ctx context.Context, scope string, takings []Taking) ([]Tak
 	return taken, err
 }
 
-// Peek returns the answers that Take would give, and counts nothing.
+// Peek returns the answers that Take would return, and counts nothing.
 func (t *Takes) Peek(ctx context.Context, scope string, takings []Taking) ([]Taken, error) {
 	return t.ask(ctx, scope, modePeek, takings)
 }
 
-// Return gives back what was not used of takes: the cost of each taking, in all, of the take with its
-// id and items. It returns how much of each take is given back by now. If a taking is sent again, Return
-// gives back nothing more. For an id that is no longer known it returns 0.
+// Return gives back the unused part of earlier takes. Each taking has the ID and the items of the
+// take; its Cost is the amount to give back in total. Return returns, for each take, the amount
+// that has been given back in total. If a taking is sent again, Return gives back nothing more. For
+// an id that Redis does not know any more, the amount is 0.
 func (t *Takes) Return(ctx context.Context, scope string, takings []Taking) ([]int64, error) {
 	if err := validateAll(scope, takings); err != nil {
 		return nil, err
@@ -78,8 +79,8 @@ func (t *Takes) ask(ctx context.Context, scope, mode string, takings []Taking) (
 	return t.asks.ask(ctx, lane{scope, mode}, takings)
 }
 
-// askAll asks in the known epoch of Redis. If another epoch began meanwhile, earlier counts may be
-// lost: Since of each answer is then the current time.
+// askAll asks in the current epoch of Redis. If another epoch begins during the call, earlier
+// counts may be lost: then Since of each answer is the current time.
 func (t *Takes) askAll(ctx context.Context, to lane, takings []Taking) ([]Taken, error) {
 	epoch, err := t.epochs.of(ctx, to.scope)
 	if err != nil {
@@ -108,7 +109,7 @@ func (t *Takes) askInEpoch(ctx context.Context, to lane, epoch string, takings [
 	})
 }
 
-// send returns the reply of take.lua, in its long form.
+// send runs lua/take.lua and returns its reply. It converts a reply of lua/quick_take.lua to the same form.
 func (t *Takes) send(ctx context.Context, to lane, epoch string, takings []Taking) ([]int64, error) {
 	most, mode := sends, to.mode
 	switch mode {
@@ -126,7 +127,7 @@ func (t *Takes) send(ctx context.Context, to lane, epoch string, takings []Takin
 	if err != nil {
 		return nil, err
 	}
-	if len(reply)%2 == 0 && mode != modeReturn { // quick_take.lua replied
+	if len(reply)%2 == 0 && mode != modeReturn { // the reply is of lua/quick_take.lua
 		reply = append(reply, 0)
 		return []int64{0, reply[0], reply[1], 0, reply[2], reply[3], reply[4]}, nil
 	}
@@ -136,7 +137,7 @@ func (t *Takes) send(ctx context.Context, to lane, epoch string, takings []Takin
 	return reply, nil
 }
 
-// encodeTakings returns what take.lua is sent.
+// encodeTakings returns the keys and arguments of lua/take.lua for takings.
 func (t *Takes) encodeTakings(scope, epoch string, takings []Taking) (keys, args []any) {
 	now := t.clock.now()
 	keys, args = make([]any, 0, 3*len(takings)), append(make([]any, 0, 1+4*len(takings)), epoch)

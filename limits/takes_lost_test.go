@@ -12,8 +12,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestALostAnswerCountsOnce: a taking with an id is sent again and counted once; one without is sent
-// once, also by a client that repeats what it sends.
+// TestALostAnswerCountsOnce checks that a taking with an id is sent again after a lost reply and
+// counts once, and that a taking without an id is sent only once, also by a client that retries by
+// itself.
 func TestALostAnswerCountsOnce(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
@@ -47,7 +48,8 @@ func TestALostAnswerCountsOnce(t *testing.T) {
 	}
 }
 
-// TestTakesBeginEmptyAndSaySo: after a loss of Redis a set begins empty and says so; a set is new, too.
+// TestTakesBeginEmptyAndSaySo checks that a set that is new or was lost by Redis begins with no
+// counts, and that Since contains the time at which it began.
 func TestTakesBeginEmptyAndSaySo(t *testing.T) {
 	t.Parallel()
 	now := march()

@@ -12,8 +12,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestTakesSayWhatRemains: of each rule; what refuses is named, with the time when it allows
-// the cost, and costs nothing; a peek counts nothing.
+// TestTakesSayWhatRemains checks that a take returns what remains of each rule. The answer to a
+// refused take contains the rule that refuses and the time until the cost is allowed, and nothing
+// is counted. A peek counts nothing.
 func TestTakesSayWhatRemains(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -58,7 +59,8 @@ func TestTakesSayWhatRemains(t *testing.T) {
 	})
 }
 
-// TestATakeUnderAnIDCountsOnce, and is told apart by its facts and its cost.
+// TestATakeUnderAnIDCountsOnce checks that a take with an id counts once, and that another cost or
+// other facts under this id are detected.
 func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -92,7 +94,8 @@ func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	})
 }
 
-// TestTakersAtOnceNeverOverGrant: of several processes, with and without ids.
+// TestTakersAtOnceNeverOverGrant checks that concurrent takes of several processes, with and
+// without ids, never exceed the maximum.
 func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -107,7 +110,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 					for n := range 20 {
 						id, cost := "", int64(1+n%3)
 						if n%2 == 0 {
-							id = fmt.Sprintf("%d-%d", i/2, n) // of two callers each
+							id = fmt.Sprintf("%d-%d", i/2, n) // two callers share each id
 						}
 						a, err := takers[i%2].Takes.Take(t.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, facts(form))})
 						if err != nil {
@@ -127,7 +130,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 	})
 }
 
-// peekOf is how the first rule stands for an account.
+// peekOf returns the use of the first rule by an account.
 func (s *server) peekOf(tb testing.TB, rules []*limits.Rule, account string) limits.Standing {
 	tb.Helper()
 	a, err := s.Takes.Peek(tb.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, facts(account))})
@@ -143,7 +146,7 @@ func hourlyNamed(name string, most int64) limits.Policy {
 	return p
 }
 
-// TestWhatIsNoTakingIsRefused, and nothing is sent.
+// TestWhatIsNoTakingIsRefused checks that an invalid taking is refused and nothing is sent.
 func TestWhatIsNoTakingIsRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := onClock(t, march())

@@ -10,37 +10,44 @@ const maxID = 128
 
 // Taking asks to count a cost now.
 type Taking struct {
-	ID    string // at most 128 bytes; a taking sent again with its ID within RememberTakes is counted once; without ID, each time
-	Cost  int64  // 1 to the least Rule.MaxCost of its items
-	Items []Item // by rules of CompileSet; all must allow the cost
+	// ID has at most 128 bytes. A taking that is sent again with its ID within RememberTakes is
+	// counted once. Without ID, it is counted each time.
+	ID    string
+	Cost  int64  // 1 to the lowest Rule.MaxCost of the items
+	Items []Item // items with rules of CompileSet; all must allow the cost
 }
 
-// RememberTakes is how long Redis knows a take by its id.
+// RememberTakes is the time for which Redis keeps the id of a take.
 const RememberTakes = 10 * time.Minute
 
-// Taken answers a Taking.
+// Taken is the answer to a Taking.
 type Taken struct {
-	Allowed   bool          // if false, nothing was counted
-	Repeated  bool          // the take was counted before, under the same id
-	OtherCost bool          // another cost was counted under the same id, and not all of it was given back: not allowed
-	Items     []Standing    // in the order of the items of the taking
-	Since     time.Time     // when the rule that began last began to count; zero if all windows are counted completely
-	Wait      time.Duration // until the cost is allowed; 0 if it is
+	Allowed  bool // if false, nothing was counted
+	Repeated bool // whether the take was counted before under the same id
+	// OtherCost is true if another cost was counted under the same id and was not given back
+	// completely. Then the taking is not allowed.
+	OtherCost bool
+	Items     []Standing // in the order of the items of the taking
+	// Since is the time at which the last of the rules began to count. It is zero if all rules have
+	// counted for their whole windows.
+	Since time.Time
+	Wait  time.Duration // time until the cost is allowed; 0 if it is allowed now
 }
 
-// Standing is how much a subject used of the window of its rule that has least left.
+// Standing describes the use of a subject in one window of its rule: the window with the least left.
 type Standing struct {
 	Window         int   // the index of the window
-	Used           int64 // more than Max if Max was lowered since
+	Used           int64 // more than Max if Max was lowered after the use
 	Max, Remaining int64
-	Reset          time.Duration // until a part of Used ends; all of it, in a calendar period and a fixed window
-	Wait           time.Duration // until this rule allows the cost, which may be later than Reset
-	Refuses        bool          // this rule does not allow the cost now
-	Unknown        bool          // Redis does not know this rule of starts (Usage); nothing else is set
+	// Reset is the time until a part of Used ends. In a calendar period and a fixed window, all of Used ends then.
+	Reset   time.Duration
+	Wait    time.Duration // time until this rule allows the cost; may be later than Reset
+	Refuses bool          // whether this rule refuses the cost now
+	Unknown bool          // whether Redis does not know the rule, which counts starts (Usage); if true, no other field is set
 }
 
-// RefusedBy returns the index of the item that allows the cost last. If all items allow the cost now, it
-// returns -1.
+// RefusedBy returns the index of the item with the longest Wait among the items that refuse the
+// cost. If all items allow the cost now, it returns -1.
 func (t Taken) RefusedBy() int {
 	at := -1
 	for i, s := range t.Items {
@@ -51,8 +58,8 @@ func (t Taken) RefusedBy() int {
 	return at
 }
 
-// NewTaking returns the taking of facts by the rules of a set. An id is only valid for its facts: with
-// other facts it names another taking.
+// NewTaking returns the taking of facts f by the rules of a set. The ID of the taking is derived
+// from id and all facts, so the same id with other facts is another taking.
 func NewTaking(id string, cost int64, rules []*Rule, f Facts) Taking {
 	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, f)}
 	if id != "" {
@@ -62,7 +69,7 @@ func NewTaking(id string, cost int64, rules []*Rule, f Facts) Taking {
 	return t
 }
 
-// readTaken reads the reply of take.lua without the time.
+// readTaken decodes the reply of take.lua after the time of Redis.
 func readTaken(reply []int64, takings []Taking) (out []Taken) {
 	const refused, repeated, otherCost = 0, 2, 3
 	for _, t := range takings {

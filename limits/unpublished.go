@@ -8,19 +8,19 @@ import (
 	"sync"
 )
 
-// labels is how many labels are kept: of refusals, in Redis for each hour and here until they are
-// published; of uses, for each rule.
+// labels is the maximum number of labels that are kept: of refusals, for each hour in Redis, and in
+// this process until they are published; of uses, for each rule.
 const labels = 256
 
-// unpublished holds what this process counted for people, by scope and key, until it is published to
-// Redis. Checks and takes do not wait for that.
+// unpublished contains the counts of this process that are only for display, by scope and key,
+// until they are published to Redis. Checks and takes do not wait for the publication.
 type unpublished[T any] struct {
 	mu  sync.Mutex
 	all map[string]map[string]T // scope -> key
 }
 
-// change calls f with the value of a key, or with zero, and stores the result. It returns the number of
-// keys of the scope.
+// change calls f with the value of a key, or with the zero value, and stores the result. It returns
+// the number of keys of the scope.
 func (u *unpublished[T]) change(scope, key string, f func(T) T) (keys int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -45,7 +45,7 @@ func (u *unpublished[T]) take(scope string) map[string]T {
 	return values
 }
 
-// publish calls publishScope for each scope that has values. publishScope takes them.
+// publish calls publishScope for each scope that has values. publishScope has to call take.
 func (u *unpublished[T]) publish(ctx context.Context, publishScope func(ctx context.Context, scope string) error) error {
 	u.mu.Lock()
 	scopes := slices.Collect(maps.Keys(u.all))

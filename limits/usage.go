@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Usage reads how much subjects used of their rules.
+// Usage reads how much subjects have used of their rules.
 type Usage struct {
 	conn   *connection
 	epochs *epochs
@@ -19,8 +19,8 @@ type Usage struct {
 	takes  *Takes
 }
 
-// ReadUses returns how much the subject of each item used of its rule, and changes nothing. The rules may
-// be of starts or of a set. Reservations that were not counted yet are not in it.
+// ReadUses returns how much the subject of each item has used of its rule, and changes nothing. The
+// rules may count starts or belong to a limit set. Open reservations are not included.
 func (u *Usage) ReadUses(ctx context.Context, scope string, items []Item) ([]Use, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
@@ -61,13 +61,14 @@ func (u *Usage) readInEpoch(ctx context.Context, scope string, items []Item) ([]
 	return uses, u.epochs.requireEpoch(ctx, scope, epoch)
 }
 
-// Use is a subject of a rule and how much it used.
+// Use is a subject of a rule and how much it has used.
 type Use struct {
 	Item
 	Standing
 }
 
-// Hidden returns the use for a reader to whom the policy does not reveal its subjects.
+// Hidden returns u for a reader who may not see revealed values: if the policy reveals its
+// subjects, the label is replaced with a digest.
 func (u Use) Hidden() Use {
 	if u.Rule.Reveal {
 		u.Subject.Label = strings.Join(u.Rule.perEach, " ") + "#" + u.Subject.digest[:8]
@@ -75,13 +76,13 @@ func (u Use) Hidden() Use {
 	return u
 }
 
-// share returns the used share of the maximum.
+// share returns Used as a fraction of Max.
 func (s Standing) share() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
 
-// Highest returns at most limit subjects of rules that used most of their maximum, with what they use now.
-// The numbers are exact. The choice of subjects is not: Highest only considers a few hundred subjects of each
-// rule, those that were highest when they counted last. Subjects of other processes are among them
-// once these published them (Publish).
+// Highest returns at most limit subjects that have used the largest share of their maximum, with
+// their current use. The numbers are exact, the choice of subjects is not: Highest considers only a
+// few hundred subjects of each rule, with the highest use when they last counted. Subjects of other
+// processes are included after these processes published them (Publish).
 func (u *Usage) Highest(ctx context.Context, scope string, rules []*Rule, limit int) ([]Use, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
@@ -100,14 +101,14 @@ func (u *Usage) Highest(ctx context.Context, scope string, rules []*Rule, limit 
 	return uses[:min(max(limit, 0), len(uses))], nil
 }
 
-// Publish adds the subjects that this process counted to the candidates in Redis, of which Highest of each
+// Publish adds the subjects that this process counted to the candidates in Redis, from which Highest of every
 // process chooses. Call it about every ten seconds. Subjects that cannot be added are lost.
 func (u *Usage) Publish(ctx context.Context) error {
 	return u.uses.publish(ctx, u.publishScope)
 }
 
-// publishScope adds the candidates of a scope. If Redis has too many of a rule, it keeps those that use most
-// now.
+// publishScope adds the candidates of a scope. If Redis has too many candidates of a rule, it keeps
+// the candidates with the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scope string) error {
 	_, full, err := u.score(ctx, scope, u.uses.takeItems(scope))
 	if err != nil || len(full) == 0 {
@@ -124,8 +125,8 @@ func (u *Usage) publishScope(ctx context.Context, scope string) error {
 	return err
 }
 
-// highestKey returns the key of the candidates of a rule: a ZSET of digests with labels, scored by the share
-// that they used. A policy that shows other labels has another key.
+// highestKey returns the key of the candidates of a rule: a ZSET of digests with labels; the score
+// is the used share. A policy that shows other labels has another key.
 func (r *Rule) highestKey(scope string) string { return prefix(scope) + "h:" + r.id + r.shown }
 
 func (s Subject) member() string { return s.digest + "|" + s.Label }
@@ -138,7 +139,7 @@ func subjectOfMember(member string) (Subject, bool) {
 	return Subject{digest: member[:digest], Label: member[digest+1:]}, true
 }
 
-// rank reads at most limit candidates of each rule, scores them, and returns what they use now.
+// rank reads at most limit candidates of each rule, updates their scores, and returns their current use.
 func (u *Usage) rank(ctx context.Context, scope string, rules []*Rule, limit int) ([]Use, error) {
 	if len(rules) == 0 {
 		return nil, nil
@@ -163,8 +164,8 @@ func (u *Usage) rank(ctx context.Context, scope string, rules []*Rule, limit int
 	return uses, err
 }
 
-// score stores the share of its rule that each item uses now. It returns the uses, and the rules that have
-// more than 2*labels candidates.
+// score stores, for each item, the share of its rule that its subject uses now. It returns the
+// uses, and the rules that have more than 2*labels candidates.
 func (u *Usage) score(ctx context.Context, scope string, items []Item) (uses []Use, full []*Rule, err error) {
 	uses, err = u.ReadUses(ctx, scope, items)
 	if err != nil || len(items) == 0 {

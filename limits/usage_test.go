@@ -20,8 +20,9 @@ func (s *server) highest(tb testing.TB, l *limits.Limiter, rules []*limits.Rule,
 	return out
 }
 
-// TestHighestAreExact: who used most of a rule now, of starts and of takes, at every process that
-// asks; of more than are kept, too; and who uses nothing any more is not among them.
+// TestHighestAreExact checks that Highest returns the subjects with the highest current use, for
+// starts and for takes, in every process, and also if there are more subjects than are kept.
+// Subjects whose use has ended are not returned.
 func TestHighestAreExact(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {
@@ -32,7 +33,7 @@ func TestHighestAreExact(t *testing.T) {
 				s.start(t, rules, fmt.Sprint("account ", i))
 			}
 		}
-		s.reserve(t, s.check(rules, "account 1")) // is not counted
+		s.reserve(t, s.check(rules, "account 1")) // a reservation does not count as use
 		want := fmt.Sprint([]string{"per-account tags.account=account 2 6/10", "per-account tags.account=account 1 4/10"})
 		if got := fmt.Sprint(s.highest(t, s.Limiter, rules, 2)); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -65,7 +66,8 @@ func TestHighestAreExact(t *testing.T) {
 	})
 }
 
-// TestUsageOfWhatIsNotKnown: a rule of starts that Redis lost says so, a rule of takes has used nothing.
+// TestUsageOfWhatIsNotKnown checks that the usage of a rule of starts that Redis lost is Unknown,
+// and that a lost rule of takes has no use.
 func TestUsageOfWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, s *server) {

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// useCounts counts how much of each rule its subjects used. It keeps the subjects that used most.
+// useCounts records how much of each rule its subjects have used. It keeps the subjects with the highest use.
 type useCounts struct {
-	unpublished[*ruleUses] // by the id of the rule
+	unpublished[*ruleUses] // key: id of the rule
 }
 
 type ruleUses struct {
 	rule     *Rule
-	subjects map[string]*subjectUse // by their digests
+	subjects map[string]*subjectUse // key: digest of the subject
 }
 
 type subjectUse struct {
@@ -43,7 +43,7 @@ func (u *useCounts) record(scope string, item Item, used int64) {
 	})
 }
 
-// prune drops all subjects but those that used most.
+// prune deletes all subjects except the `labels` subjects with the highest use.
 func (r *ruleUses) prune() {
 	all := slices.SortedFunc(maps.Values(r.subjects), func(a, b *subjectUse) int { return int(b.used - a.used) })
 	for _, one := range all[labels:] {
@@ -51,7 +51,7 @@ func (r *ruleUses) prune() {
 	}
 }
 
-// takeItems returns the subjects of a scope and drops them.
+// takeItems returns the subjects of a scope and deletes them.
 func (u *useCounts) takeItems(scope string) (items []Item) {
 	for _, of := range u.take(scope) {
 		for _, one := range of.subjects {

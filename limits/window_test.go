@@ -10,12 +10,12 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestReservationsAreCountedInAnyOrder: what started first may be settled last,
-// packed and in lists; the newest time still comes first.
+// TestReservationsAreCountedInAnyOrder checks that reservations may be counted in any order, packed
+// and in lists: the stored times stay sorted, newest first.
 func TestReservationsAreCountedInAnyOrder(t *testing.T) {
 	t.Parallel()
 	s, mini := onClock(t, march())
-	for _, most := range []int64{5, 100} { // packed, a list
+	for _, most := range []int64{5, 100} { // packed times, then a list
 		rules := s.rules(t, hourly(most))
 		var made []limits.Check
 		for second := range 3 {
@@ -30,12 +30,12 @@ func TestReservationsAreCountedInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestLateCountsAreKeptInOrder: the order in which starts are counted does not matter,
-// only when they were, packed and in lists.
+// TestLateCountsAreKeptInOrder checks that only the times of starts matter, not the order of the
+// counts, packed and in lists.
 func TestLateCountsAreKeptInOrder(t *testing.T) {
 	t.Parallel()
 	s, _ := onClock(t, march())
-	for most, kept := range map[int64]int{4: 4, 1000: 7} { // packed, a list
+	for most, kept := range map[int64]int{4: 4, 1000: 7} { // 4: packed times; 1000: a list
 		rules := s.rules(t, hourly(most))
 		for _, ago := range []int{20, 40, 10, 30, 25, 5, 50} {
 			s.countLate(t, s.check(rules, "a"), time.Duration(ago)*time.Second)
@@ -44,8 +44,8 @@ func TestLateCountsAreKeptInOrder(t *testing.T) {
 	}
 }
 
-// TestListsAreCut: more starts than a window takes, counted late from the ledger,
-// leave only what can still matter.
+// TestListsAreCut checks that a list keeps only the starts that can still have an effect, if more
+// starts than the maximum of the window are counted late from the ledger.
 func TestListsAreCut(t *testing.T) {
 	t.Parallel()
 	s, _ := onClock(t, march())
@@ -64,7 +64,7 @@ func newestFirst(t *testing.T, s *server, rule *limits.Rule, many int) {
 	}
 }
 
-// times are those that are kept of a subject, packed or in a list, the newest first.
+// times returns the stored times of a subject, packed or in a list, newest first.
 func (s *server) times(tb testing.TB, key string) (times []string) {
 	tb.Helper()
 	if s.client.Type(tb.Context(), key).Val() == "list" {
@@ -76,8 +76,9 @@ func (s *server) times(tb testing.TB, key string) (times []string) {
 	return times
 }
 
-// TestWindowOpensToTheMillisecond: a window is shut until the very millisecond at which its oldest
-// start is as old as the window, and says so; packed, as a list and the long way.
+// TestWindowOpensToTheMillisecond checks that a window blocks starts until its oldest start is
+// exactly as old as the window, and returns this time: for packed times, for a list and without the
+// shortcut.
 func TestWindowOpensToTheMillisecond(t *testing.T) {
 	t.Parallel()
 	for form, as := range map[string]func(*limits.Rule) *limits.Rule{"packed": limits.AsPacked, "list": limits.AsList, "long way": limits.WithoutShortcut} {
@@ -116,7 +117,8 @@ func TestWindowOpensToTheMillisecond(t *testing.T) {
 	}
 }
 
-// TestReservationSentAgainLaterIsTheSame.
+// TestReservationSentAgainLaterIsTheSame checks that a reservation that is sent again later does
+// not create a second reservation.
 func TestReservationSentAgainLaterIsTheSame(t *testing.T) {
 	t.Parallel()
 	s, mini := onClock(t, march())

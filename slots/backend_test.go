@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// shared are the servers of all tests of this package that do not break them.
+// shared contains the servers for all tests of this package that do not break a server.
 var shared servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// server is a running Redis and a semaphore in it.
+// server is a semaphore in a running Redis.
 type server struct {
 	servers.RedisAt
 	*slots.Semaphore
@@ -32,7 +32,7 @@ type server struct {
 	client redis.UniversalClient
 }
 
-// onEach runs a case on every kind of Redis.
+// onEach runs a test on every kind of Redis.
 func onEach(t *testing.T, test func(t *testing.T, s *server)) {
 	t.Helper()
 	shared.Each(t, func(t *testing.T, at servers.RedisAt) {
@@ -41,13 +41,13 @@ func onEach(t *testing.T, test func(t *testing.T, s *server)) {
 	})
 }
 
-// onRedis is a semaphore in a database of a real Redis.
+// onRedis returns a semaphore in a new database of a real Redis.
 func onRedis(t *testing.T) *server {
 	t.Helper()
 	return serve(t, shared.NewDatabase(t))
 }
 
-// slowInLua leaves a case out of the daily run where Lua runs in Go.
+// slowInLua skips the test in the daily run if an in-process Redis runs Lua in Go.
 func (s *server) slowInLua(t *testing.T) {
 	t.Helper()
 	if testing.Short() && s.InProcess {
@@ -63,15 +63,15 @@ func serve(t *testing.T, at servers.RedisAt) *server {
 	return s
 }
 
-// own is a semaphore in a Redis that the test may stop.
+// own returns a semaphore in a Redis that the test may stop.
 func own(t *testing.T) (*server, *servers.RedisServer) {
 	t.Helper()
 	r := servers.Redis(t)
 	return serve(t, servers.RedisAt{Addr: r.Addr}), r
 }
 
-// dial returns a client as the program's, but with long timeouts, whose connections go to the
-// server or to a proxy in front of it.
+// dial returns a client with the settings of the program, except that its timeouts are long. addr
+// is the address of the server, or of a proxy in front of it.
 func (s *server) dial(t *testing.T, addr string) redis.UniversalClient {
 	t.Helper()
 	at := s.RedisAt
@@ -85,7 +85,7 @@ func (s *server) dial(t *testing.T, addr string) redis.UniversalClient {
 	return client
 }
 
-// poolOf makes a pool of this capacity known, under a name of the test's own.
+// poolOf makes a pool of this capacity known and returns its name, which is the name of the test.
 func (s *server) poolOf(t *testing.T, capacity int, holders ...slots.Holding) string {
 	t.Helper()
 	pool := t.Name()
@@ -145,7 +145,7 @@ func (s *server) snapshot(t *testing.T, pool string) slots.Snapshot {
 	return out
 }
 
-// holders reads who holds which slot.
+// holders returns the lease of each held slot.
 func (s *server) holders(t *testing.T, pool string) map[int]string {
 	t.Helper()
 	out := map[int]string{}
@@ -155,7 +155,7 @@ func (s *server) holders(t *testing.T, pool string) map[int]string {
 	return out
 }
 
-// freeMembers are the slots that Redis has as free.
+// freeMembers returns the slots that are free in Redis.
 func (s *server) freeMembers(t *testing.T, pool string) []string {
 	t.Helper()
 	out, err := s.client.ZRangeByScore(t.Context(), "slots:{"+pool+"}:free", &redis.ZRangeBy{Min: "0", Max: "0"}).Result()
@@ -173,7 +173,7 @@ func requests(ttl time.Duration, leases ...string) []slots.Request {
 	return out
 }
 
-// asking is a request of one device.
+// asking returns a request of one device.
 func asking(device string, wants ...slots.Want) slots.Request {
 	return slots.Request{Device: device, Wants: wants}
 }
@@ -200,7 +200,7 @@ func acquired(slot int) slots.Acquisition {
 	return slots.Acquisition{Status: slots.StatusAcquired, Slot: slot}
 }
 
-// diff compares, but for times.
+// diff compares got and want, except their times.
 func diff(t *testing.T, what string, got, want any) {
 	t.Helper()
 	times := cmpopts.IgnoreFields(slots.Lease{}, "Acquired", "Remaining", "Age")
@@ -210,7 +210,7 @@ func diff(t *testing.T, what string, got, want any) {
 	}
 }
 
-// eventually polls until ok, at most 10 s.
+// eventually polls until ok returns true. It fails after 10 s.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick, deadline := time.NewTicker(2*time.Millisecond), time.After(10*time.Second)

@@ -14,9 +14,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// BenchmarkPair measures acquire+release, one call each, of the semaphore and
-// of the plain counter of counter_test.go, in turns on one Redis from one
-// client. It reports the medians in pairs per second and their ratio.
+// BenchmarkPair measures pairs of acquire and release, one call each, of the semaphore and of the
+// plain counter in counter_test.go. One client alternates between the two on one Redis. It reports
+// the medians in pairs per second, and their ratio.
 func BenchmarkPair(b *testing.B) {
 	const round = 200
 	client := redis.NewUniversalClient(redisconn.Options(servers.Redis(b).Addr))
@@ -51,7 +51,7 @@ func BenchmarkPair(b *testing.B) {
 		return round / time.Since(begin).Seconds()
 	}
 	var rates [2][]float64
-	for b.Loop() { // one iteration: a round of each
+	for b.Loop() { // one iteration is a round of each
 		rates[0] = append(rates[0], rate(ours))
 		rates[1] = append(rates[1], rate(counter))
 	}
@@ -86,8 +86,8 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// BenchmarkBesideWaiters measures an acquire that is refused and a release that is offered on,
-// with others that wait: nothing costs by how many they are, or by how many batches.
+// BenchmarkBesideWaiters measures a refused acquire, and a release whose slot is offered to the
+// next waiter. The cost must not depend on the number of waiters or of batches.
 func BenchmarkBesideWaiters(b *testing.B) {
 	for _, line := range []struct{ waiters, batches int }{{0, 1}, {1000, 1}, {50_000, 1}, {50_000, 200}, {50_000, 2000}} {
 		b.Run(fmt.Sprintf("%d of %d batches", line.waiters, line.batches), func(b *testing.B) {

@@ -13,11 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// queueKeys are those that decide nothing about whether a slot is given.
+// queueKeys are the keys of the queue. They must not affect whether a slot is given.
 var queueKeys = slots.Keys("")[4:] //nolint:gochecknoglobals // a constant
 
-// coreInvariants reads the keys of a known pool, and says which of the invariants in the
-// header of lua/core.lua is broken; "": none.
+// coreInvariants reads the keys of a known pool. It returns the name of a broken invariant (header
+// of lua/core.lua) with details, or "" if all invariants hold.
 func (h history) coreInvariants(t rapid.TB) string {
 	t.Helper()
 	free, err1 := h.client.ZRangeWithScores(h.ctx, h.key("free"), 0, -1).Result()
@@ -54,9 +54,9 @@ func (h history) coreInvariants(t rapid.TB) string {
 	return ""
 }
 
-// TestTheCoreHoldsWhateverBecomesOfTheQueue: random calls beside a queue of which parts are
-// deleted, or hold anything. CAP and FENCE are seen from outside: who was given a slot, and
-// gave none back, is counted here.
+// TestTheCoreHoldsWhateverBecomesOfTheQueue makes random calls while parts of the queue are deleted
+// or replaced with wrong content. It checks CAP and FENCE from the outside: the test itself counts
+// which leases were given a slot and have not freed it.
 func TestTheCoreHoldsWhateverBecomesOfTheQueue(t *testing.T) {
 	t.Parallel()
 	histories(t, func(t *rapid.T, h history) {
@@ -86,10 +86,10 @@ func (m *coreMachine) ask(t *rapid.T) {
 	m.next++
 	lease := strconv.Itoa(m.next)
 	r := asking(fmt.Sprint("d", rapid.IntRange(0, 5).Draw(t, "device")), slots.Want{Lease: lease, TTL: time.Hour, Batch: rapid.Int64Range(1, 3).Draw(t, "batch"), Task: int64(m.next)})
-	r.Wants[0].Lane = rapid.SampledFrom([]int{0, 10}).Draw(t, "lane") // it may change
+	r.Wants[0].Lane = rapid.SampledFrom([]int{0, 10}).Draw(t, "lane") // the lane of a batch can change
 	r.Reach = slots.Reach(rapid.IntRange(0, 2).Draw(t, "reach"))
 	got, _, err := m.Acquire(m.ctx, m.pool, queuePace, []slots.Request{r})
-	if err != nil { // of such a queue a script may fail; the next one mends it
+	if err != nil { // with such a queue a script may fail; the next script repairs the queue
 		return
 	}
 	if got[0].Status == slots.StatusAcquired {
@@ -101,7 +101,7 @@ func (m *coreMachine) release(t *rapid.T) {
 	lease := strconv.Itoa(rapid.IntRange(1, 9).Draw(t, "lease"))
 	freed, _, err := m.Release(m.ctx, m.pool, queuePace, []string{lease, lease + ".x"})
 	if err != nil {
-		delete(m.held, lease) // it may have been freed before that
+		delete(m.held, lease) // the script may have freed the slot before it failed
 		return
 	}
 	if m.held[lease] && !freed[0] || freed[1] {
@@ -110,7 +110,7 @@ func (m *coreMachine) release(t *rapid.T) {
 	delete(m.held, lease)
 }
 
-// garble deletes a key of the queue, or one thing in it, or adds what does not belong there.
+// garble deletes a key of the queue or one member of it, or adds a wrong member.
 func (m *coreMachine) garble(t *rapid.T) {
 	name := strings.TrimPrefix(rapid.SampledFrom(queueKeys).Draw(t, "key"), "slots:{}:")
 	key, hash := m.key(name), name == "waiter" || name == "batch"

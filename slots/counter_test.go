@@ -10,10 +10,10 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// limit of the counter, and capacity of the pool beside it.
+// limit is the limit of the counter, and the capacity of the pool that is compared with it.
 const limit = 60
 
-// The widely copied pair of scripts around one counter.
+// counterAcquire and counterRelease are the widely copied scripts that use one counter.
 const (
 	counterAcquire = `
 local current = redis.call('GET', KEYS[1])
@@ -30,7 +30,7 @@ end
 return 0`
 )
 
-// counter is the plain counter, as it is used.
+// counter is the plain counter with its usual scripts.
 type counter struct {
 	client          redis.UniversalClient
 	acquireS, freeS *redis.Script
@@ -44,7 +44,7 @@ func newCounter(client redis.UniversalClient, key string) *counter {
 	}
 }
 
-// acquire returns the count; the caller takes limit and above as full.
+// acquire returns the count. The caller treats a count of limit or more as full.
 func (c *counter) acquire(ctx context.Context) (int, error) {
 	return c.acquireS.Run(ctx, c.client, []string{c.key}, limit).Int()
 }
@@ -53,7 +53,7 @@ func (c *counter) release(ctx context.Context) error {
 	return c.freeS.Run(ctx, c.client, []string{c.key}).Err()
 }
 
-// enter is acquire with the caller's test: whether the device was let in.
+// enter is acquire with the caller's check. It reports whether the device may start.
 func (c *counter) enter(t *testing.T) bool {
 	t.Helper()
 	count, err := c.acquire(t.Context())
@@ -70,8 +70,8 @@ func (c *counter) leave(t *testing.T) {
 	}
 }
 
-// counted is enter for a caller that would get the comparison right: whether
-// the script counted it.
+// counted is enter for a caller with a correct comparison. It reports whether the script
+// incremented the counter.
 func (c *counter) counted(t *testing.T) bool {
 	t.Helper()
 	before := c.value(t)
@@ -88,7 +88,7 @@ func (c *counter) value(t *testing.T) int {
 	return n
 }
 
-// fill asks n times and returns how many were let in.
+// fill calls enter n times. It returns how many calls were allowed.
 func fill(n int, enter func(i int) bool) (inside int) {
 	for i := range n {
 		if enter(i) {
@@ -103,15 +103,15 @@ func (s *server) enter(t *testing.T, pool, lease string) bool {
 	return s.acquire(t, pool, lease).Status == slots.StatusAcquired
 }
 
-// onBoth starts a Redis with an empty counter and an empty pool.
+// onBoth returns an empty counter and an empty pool in one Redis.
 func onBoth(t *testing.T) (*counter, *server, string) {
 	t.Helper()
 	s := onRedis(t)
 	return newCounter(s.client, "semaphore"), s, s.poolOf(t, limit)
 }
 
-// Fault 1: the 60th is counted, and refused. 59 slots are usable, and each
-// time the counter fills it loses one for good.
+// Fault 1: the counter counts the 60th device and refuses it. Only 59 slots are usable, and each
+// time the counter is full it loses one slot permanently.
 func TestCounterRefusesTheLastSlotAndLeaksIt(t *testing.T) {
 	t.Parallel()
 	c, s, pool := onBoth(t)
@@ -142,14 +142,14 @@ func TestCounterRefusesTheLastSlotAndLeaksIt(t *testing.T) {
 	}
 }
 
-// Fault 2: a slot whose holder vanished comes back when the key expires, but
-// the traffic of others keeps the key alive.
+// Fault 2: a slot whose holder vanished becomes free when the key expires, but calls of other
+// holders keep the key alive.
 func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c, s, pool := onBoth(t)
-	c.enter(t) // vanishes
+	c.enter(t) // this holder vanishes
 	for range 5 {
-		// 299 s pass.
+		// This simulates that 299 s have passed.
 		if err := c.client.PExpire(t.Context(), c.key, time.Second).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +171,8 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 		s.release(t, pool, "other")
 		return s.snapshot(t, pool).Leases[0].Remaining < 0
 	})
-	// Seen as over, and freed by its own id: what a reaper does.
+	// The snapshot shows the lease as ended. The test frees the slot by the lease's own id, as a
+	// reaper does.
 	lease := s.snapshot(t, pool).Leases[0]
 	diff(t, "slots: the leaked lease", lease, slots.Lease{ID: "vanished", Device: "dev:vanished"})
 	diff(t, "slots: reaped", s.release(t, pool, lease.ID), []bool{true})
@@ -180,11 +181,11 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	}
 }
 
-// Fault 3: when the key does expire, it forgets who is running.
+// Fault 3: when the key expires, the counter forgets all running holders.
 func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	t.Parallel()
 	c, s, pool := onBoth(t)
-	expire := func(keys ...string) { // the instant of expiry
+	expire := func(keys ...string) { // simulates the expiry
 		t.Helper()
 		if err := s.client.Del(t.Context(), keys...).Err(); err != nil {
 			t.Fatal(err)
@@ -222,7 +223,7 @@ func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	}
 }
 
-// Fault 4: a release that arrives twice frees the slot of another device.
+// Fault 4: a release that arrives twice also frees the slot of another device.
 func TestCounterDuplicateReleaseFreesAStrangersSlot(t *testing.T) {
 	t.Parallel()
 	c, s, pool := onBoth(t)
@@ -248,8 +249,8 @@ func TestCounterDuplicateReleaseFreesAStrangersSlot(t *testing.T) {
 	}
 }
 
-// Fault 5: the older form reads, decides in the client, and increments: two
-// clients that read before either increments both enter.
+// Fault 5: an older form of the counter reads, decides in the client, and then increments. Two
+// clients that read before either client increments both enter.
 func TestCounterWithoutAScriptOverGrants(t *testing.T) {
 	t.Parallel()
 	c, s, pool := onBoth(t)
@@ -278,7 +279,7 @@ func TestCounterWithoutAScriptOverGrants(t *testing.T) {
 		t.Errorf("counter: %d inside, counted %d, want %d: one too many", inside, c.value(t), limit+1)
 	}
 
-	// Here reading and taking are one step, so there is no instant between.
+	// In the semaphore, reading and taking a slot are one step.
 	s.acquireAll(t, pool, names("l", 0, limit-1)...)
 	inside = limit - 1
 	for i, client := range clients {

@@ -1,24 +1,24 @@
-// Package slots is the semaphore: which of a pool's numbered slots is free, and
-// which lease holds each of the others. It lives in Redis, one atomic script per
-// decision, and knows pools, leases and devices by name only.
+// Package slots is the semaphore. It records which of a pool's numbered slots are free and which
+// lease holds each held slot. The semaphore lives in Redis. Each decision is one atomic script. The
+// package knows pools, leases and devices only by name.
 //
-// A count of running work that is kept beside the work drifts from it: it
-// expires while holders run, or never expires, or is decremented twice. Here
-// the count is derived from the holders, each with its own lease, and a slot is
-// freed only by the whole lease id that holds it.
+// A counter of running work that is stored separately from the work becomes wrong: it expires while
+// holders run, or it never expires, or it is decremented twice. Here the count is derived from the
+// holders. Each holder has its own lease, and only the complete lease id that holds a slot frees
+// the slot.
 //
-// Guarantees, while Redis keeps its data: no more than capacity leases are
-// granted, and no number twice; the end of a lease frees nothing by itself; every
-// call may be sent again, by this package or the client under it, with one effect
-// and the same answer. A pool that Redis does not know, or of which it lost a
-// part, grants nothing (StatusUnknown) until Restore. Data that Redis loses on a
-// failover the ledger must make up for: this package decides fast, not finally.
+// Guarantees while Redis keeps its data: No more than capacity leases are granted, and no slot
+// number is granted twice. The end of a lease frees nothing by itself. This package or the Redis
+// client may send a call again; all sendings have one effect and the same answer. If Redis does not
+// know a pool or has lost a part of it, the pool grants nothing (StatusUnknown) until Restore. The
+// ledger must correct what Redis loses on a failover: a decision of this package is fast, not
+// final.
 //
-// Another program that wants a slot or none needs a Redis and Open; the package's Example is
-// all of it. It releases what it acquired, and finds by Snapshot what a process that died
-// holds. A program with a ledger of its own uses Semaphore, which has a queue, too, and
-// restores a pool from that ledger.
+// A program that only needs a slot or a refusal, without a queue, needs a Redis and Open; the
+// package's Example is complete. The program releases the slots that it acquired. Snapshot shows
+// the slots that a terminated process still holds. A program with its own ledger uses Semaphore,
+// which also has a queue, and restores a pool from that ledger.
 //
-// All times are Redis TIME. They are hints for people and for scheduling; no
-// decision here depends on a clock.
+// All times are Redis TIME. They are hints for display and for scheduling; no decision of this
+// package depends on a clock.
 package slots

@@ -3,12 +3,12 @@ package slots
 import "errors"
 
 var (
-	// ErrUnavailable says that Redis gave no answer (network, timeout, saturated
-	// pool), or one that refuses to work (loading, read-only, cluster down, out
-	// of memory, no permission). The call may or may not have taken effect.
+	// ErrUnavailable reports that Redis sent no reply (network, timeout, exhausted connection
+	// pool), or replied that it cannot work (loading, read-only, cluster down, out of memory, no
+	// permission). The call may or may not have taken effect.
 	ErrUnavailable = errors.New("semaphore unavailable")
-	// ErrUnknownPool says that Redis does not know the pool; it needs Restore.
+	// ErrUnknownPool reports that Redis does not know the pool. The pool needs Restore.
 	ErrUnknownPool = errors.New("pool unknown to the semaphore")
-	// ErrInvalid says that an argument is out of range; nothing was sent.
+	// ErrInvalid reports that an argument is out of range. Nothing was sent.
 	ErrInvalid = errors.New("invalid argument")
 )

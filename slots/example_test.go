@@ -11,7 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// Two of three jobs get a slot; the third gets that of the first, once it is free.
+// Two of three jobs get a slot. The third job gets the slot of the first job after that slot is
+// free.
 func Example() {
 	server := miniredis.NewMiniRedis() // or any Redis from 6.2
 	_ = server.Start()

@@ -17,7 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestForgottenScriptsAreSentAgain: a server that was restarted, or flushed, has none.
+// TestForgottenScriptsAreSentAgain checks that calls succeed on a server that has no scripts after
+// a restart or a flush.
 func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	s, _ := own(t)
@@ -69,7 +70,8 @@ func TestRestartedRedisGrantsNothingUntilRestored(t *testing.T) {
 	diff(t, "restored", s.acquireAll(t, pool, "b", "a.0"), []slots.Acquisition{{Status: slots.StatusFull}, acquired(0)})
 }
 
-// TestUnavailableIsOneError: whatever keeps Redis from working is one error, of every call.
+// TestUnavailableIsOneError checks that every call returns ErrUnavailable, whatever prevents Redis
+// from working.
 func TestUnavailableIsOneError(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -106,7 +108,7 @@ func allUnavailable(t *testing.T, s *slots.Semaphore) {
 	}
 }
 
-// refusing is a server that gives every command the same answer, or none.
+// refusing starts a server that gives every command the same answer, or no answer.
 func refusing(t *testing.T, answer string) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -141,7 +143,7 @@ func refuse(conn net.Conn, answer string) {
 	}
 }
 
-// TestDemotedRedisIsUnavailable: a real master that became a read-only replica.
+// TestDemotedRedisIsUnavailable checks the errors of a real master that became a read-only replica.
 func TestDemotedRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
 	s, _ := own(t)
@@ -170,7 +172,8 @@ func TestDemotedRedisIsUnavailable(t *testing.T) {
 	diff(t, "and working", s.acquire(t, pool, "b"), acquired(1))
 }
 
-// TestOutOfMemoryLeavesNothingHalfDone: and a release needs none.
+// TestOutOfMemoryLeavesNothingHalfDone checks that a call that fails for lack of memory changes
+// nothing, and that a release needs no memory.
 func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
 	s, _ := own(t)
@@ -202,7 +205,8 @@ func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 	diff(t, "working again", s.acquireAll(t, pool, "b", "c"), []slots.Acquisition{acquired(0), acquired(1)})
 }
 
-// TestCallEndsWithItsContext: the caller's context bounds a call to a server that hangs.
+// TestCallEndsWithItsContext checks that the context of the caller limits a call to a server that
+// hangs.
 func TestCallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s, redisServer := own(t)
@@ -216,7 +220,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 	if !errors.Is(err, slots.ErrUnavailable) {
 		t.Errorf("%v, want ErrUnavailable", err)
 	}
-	if took := time.Since(begin); took > 2*time.Second { // one read timeout would be 5 s
+	if took := time.Since(begin); took > 2*time.Second { // one read timeout would take 5 s
 		t.Errorf("took %s with 50 ms to go", took)
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// fleet is devices with a task each that share a pool, on a clock of their own: those
-// that can be told come when they are offered a slot, the others when they are told to.
+// fleet simulates devices that share a pool, each with a task, on a simulated clock. A device that
+// can be notified asks when it is offered a slot. Every other device asks when it was asked to come
+// back.
 type fleet struct {
 	*server
 
@@ -38,10 +39,10 @@ type member struct {
 	grantsUntilGrant int
 	asks             int
 	done, coming     bool
-	more             int // tasks that follow
+	more             int // number of tasks that follow this one
 }
 
-// visit is a device that asks, or that ends its work.
+// visit is an event of a device: it asks for a slot, or its task ends.
 type visit struct {
 	at   time.Duration
 	of   *member
@@ -61,7 +62,7 @@ func (v *visits) Pop() any {
 	return x
 }
 
-const fleetBegins = 1_800_000_000_000 // ms
+const fleetBegins = 1_800_000_000_000 // start of the simulated clock in ms
 
 func newFleet(t *testing.T, capacity int, hold time.Duration) *fleet {
 	t.Helper()
@@ -84,7 +85,7 @@ func (f *fleet) set(now time.Duration) {
 	}
 }
 
-// add lets devices of a batch be there; they first ask at about a time.
+// add adds n devices of a batch. Each device first asks at a random time between at and at+within.
 func (f *fleet) add(n int, batch int64, reach slots.Reach, at, within time.Duration) (added []*member) {
 	for range n {
 		task := int64(len(f.devices) + 1)
@@ -96,7 +97,7 @@ func (f *fleet) add(n int, batch int64, reach slots.Reach, at, within time.Durat
 	return added
 }
 
-// sit lets devices that can be told wait, without having asked.
+// sit adds n devices that can be notified. They join the queue without having asked.
 func (f *fleet) sit(n int, batch int64) {
 	var joiners []slots.Joiner
 	for range n {
@@ -112,7 +113,7 @@ func (f *fleet) sit(n int, batch int64) {
 	f.wake(line.Offers)
 }
 
-// wake has the devices of offers come.
+// wake lets the device of each offer ask soon.
 func (f *fleet) wake(offers []slots.Offer) {
 	for _, o := range offers {
 		m := f.devices[o.Device]
@@ -124,7 +125,7 @@ func (f *fleet) wake(offers []slots.Offer) {
 	}
 }
 
-// run lets devices come until a time, or until stop.
+// run processes the visits until the time until, or until stop returns true.
 func (f *fleet) run(until time.Duration, stop func() bool) {
 	for len(f.visits) > 0 && f.visits[0].at <= until && !stop() {
 		v := heap.Pop(&f.visits).(visit) //nolint:errcheck,forcetypeassert // nothing else is in it
@@ -135,7 +136,7 @@ func (f *fleet) run(until time.Duration, stop func() bool) {
 				f.t.Fatal(err)
 			}
 			f.wake(offers)
-			if v.of.more > 0 { // its result asks for the next
+			if v.of.more > 0 { // the report with the result asks for the next task
 				v.of.more--
 				v.of.done, v.of.want.Task = false, v.of.want.Task+1_000_000
 				v.of.want.Lease += "+"
@@ -172,7 +173,7 @@ func (f *fleet) visit(m *member) {
 	f.wake(offers)
 }
 
-// until are the grants from a time on, for so long.
+// until returns the number of grants after from, up to and including from+long.
 func (f *fleet) until(from, long time.Duration) (n int) {
 	for _, at := range f.grantsAt {
 		if at > from && at <= from+long {
@@ -182,7 +183,7 @@ func (f *fleet) until(from, long time.Duration) (n int) {
 	return n
 }
 
-// A few pollers beside many devices that can be told of a slot are not passed over for long.
+// A few pollers get slots soon, although many other devices wait that can be notified.
 func TestFewPollersBesideManyThatAreTold(t *testing.T) {
 	t.Parallel()
 	many := 50_000
@@ -210,7 +211,7 @@ func TestFewPollersBesideManyThatAreTold(t *testing.T) {
 	}
 }
 
-// Of many batches with a waiter each, every one has its turn, however many there are.
+// If many batches have one waiter each, every batch gets a slot, however many batches there are.
 func TestNoBatchHidesBehindOthers(t *testing.T) {
 	t.Parallel()
 	capacities := []int{1, 10, 60}
@@ -223,7 +224,7 @@ func TestNoBatchHidesBehindOthers(t *testing.T) {
 				t.Parallel()
 				const batches = 300
 				f := newFleet(t, capacity, time.Second)
-				f.sit(batches+2*capacity, 1) // and more of one batch
+				f.sit(batches+2*capacity, 1) // more waiters, all of one batch
 				f.run(2*time.Second, func() bool { return false })
 				var all []*member
 				for batch := range int64(batches) {
@@ -243,8 +244,8 @@ func TestNoBatchHidesBehindOthers(t *testing.T) {
 	}
 }
 
-// Thousands of pollers that wait do not storm: they come a few times for each slot that falls
-// free, beside once a period.
+// Thousands of waiting pollers do not flood the pool with requests: they ask a few times for each
+// slot that falls free, and once in each period.
 func TestPollersDoNotStorm(t *testing.T) {
 	t.Parallel()
 	pollers, told := 10_000, 40_000
@@ -272,7 +273,7 @@ func TestPollersDoNotStorm(t *testing.T) {
 	}
 }
 
-// Batches of devices that only poll share the slots by weight, too.
+// Batches whose devices only poll share the slots by weight, too.
 func TestPollersShareByWeight(t *testing.T) {
 	t.Parallel()
 	weights := []int{2, 1}

@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// An offer permits nothing: when the capacity was lowered meanwhile its device is refused,
-// though a number below the capacity is free, since a holder stands above it.
+// An offer is no grant: after the capacity was lowered, the device of the offer is refused. A slot
+// number below the capacity is free, but a slot above the capacity is still held.
 func TestAnOfferGivesNoSlotBeyondTheCapacity(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -23,7 +23,7 @@ func TestAnOfferGivesNoSlotBeyondTheCapacity(t *testing.T) {
 	})
 }
 
-// A slot is kept for an owed poller, but not before a batch that holds less.
+// A slot is kept for a poller that is owed a slot, but not before a batch that holds less gets one.
 func TestOwedPollersDoNotGoBeforeABatchThatHoldsLess(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
@@ -57,7 +57,7 @@ func TestOwedPollersDoNotGoBeforeABatchThatHoldsLess(t *testing.T) {
 		ask(task+1, 1, slots.ReachPush)
 	}
 	s.clock(t, pool, now.Add(told.After))
-	ask(3, 2, slots.ReachNone) // owed now, and about to come
+	ask(3, 2, slots.ReachNone) // owed a slot now, and expected soon
 	ask(21, 1, slots.ReachPush)
 	diff(t, "batch 2 holds 2, batch 1 none", leave(20), []int64{21})
 	ask(21, 1, slots.ReachPush)

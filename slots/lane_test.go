@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// urgent is a task of an urgent batch, whose lane is a tenth of the pool.
+// urgent returns a task of an urgent batch. The lane is a tenth of the pool.
 func urgent(batch, task int64) slots.Want { return slots.Want{Batch: batch, Task: task, Lane: 10} }
 
 func (s *server) laneOf(t *testing.T, pool string) slots.Lane {
@@ -21,8 +21,8 @@ func (s *server) laneOf(t *testing.T, pool string) slots.Lane {
 	return standing.Lane
 }
 
-// Urgent waiters are offered the slots that fall free before a batch of any weight, until
-// they hold their share; then they wait by weight, until one of theirs ends.
+// Free slots are offered to urgent waiters before a batch of any weight, until the urgent batches
+// hold their share. After that, urgent waiters wait by weight until an urgent task ends.
 func TestTheLaneGoesFirstWithinItsShare(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -50,7 +50,8 @@ func TestTheLaneGoesFirstWithinItsShare(t *testing.T) {
 	})
 }
 
-// A slot goes to no one but its holder, however urgent another device is.
+// No slot is taken from its holder or from the device that it is offered to, however urgent another
+// device is.
 func TestTheLaneTakesNothingAway(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
@@ -64,7 +65,8 @@ func TestTheLaneTakesNothingAway(t *testing.T) {
 	diff(t, "whose it is", s.wakeable(t, pool, urgent(2, 2)).Status, slots.StatusAcquired)
 }
 
-// A device that is offered a slot for one task, and has an urgent one by then, gets it for that.
+// If a device has an offer for one task and asks with an urgent task, it gets the slot for the
+// urgent task.
 func TestAnOfferServesAnUrgentTask(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -81,8 +83,8 @@ func TestAnOfferServesAnUrgentTask(t *testing.T) {
 	})
 }
 
-// A device that waits in the queue with another task waits with its urgent one once it joins
-// with that, unless it is offered a slot.
+// If a device waits with another task and joins with an urgent task, it waits with the urgent task,
+// unless it has an offer.
 func TestAWaiterJoinsWithItsUrgentTask(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -109,8 +111,8 @@ func TestAWaiterJoinsWithItsUrgentTask(t *testing.T) {
 	})
 }
 
-// A poller of the lane is asked back soon, however many wait, and a slot that falls free just
-// before it comes is kept for it.
+// A poller with an urgent task is asked back soon, however many devices wait. A slot that falls
+// free just before it asks is kept for it.
 func TestAnUrgentPollerComesSoon(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -121,7 +123,7 @@ func TestAnUrgentPollerComesSoon(t *testing.T) {
 		for task := int64(1); task <= 300; task++ {
 			s.ask(t, pool, pace, slots.Want{Batch: 1, Weight: 1000, Task: task})
 		}
-		for try := range 30 { // it keeps coming soon, also after many grants to others
+		for try := range 30 { // the poller is asked back soon each time
 			got := s.ask(t, pool, pace, urgent(2, 999))
 			if got.Status != slots.StatusFull || got.Position != 1 || got.After > 2*time.Second {
 				t.Fatalf("ask %d: %+v", try, got)
@@ -137,7 +139,8 @@ func TestAnUrgentPollerComesSoon(t *testing.T) {
 	})
 }
 
-// Of those that wait by weight, one is so many later as urgent ones go before it.
+// The position of a task that waits by weight is higher by the number of urgent tasks that precede
+// it.
 func TestPositionsCountTheLane(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
@@ -163,8 +166,8 @@ func (s *server) positionOf(t *testing.T, pool string, w slots.Waiter) int {
 	return standing.Positions[0]
 }
 
-// A batch may become urgent, and normal again: what it holds and who waits is counted as it is,
-// also after the queue was lost.
+// A batch can become urgent, and normal again. Its held slots and its waiters are counted
+// correctly, also after the queue was lost.
 func TestALaneThatChangesIsCounted(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -187,7 +190,7 @@ func TestALaneThatChangesIsCounted(t *testing.T) {
 		}
 		s.offerSlots(t, pool)
 		diff(t, "a queue that was lost", s.laneOf(t, pool).Held, 0)
-		tasks(10, 41, 42) // the first is granted the slot that is free
+		tasks(10, 41, 42) // the first task gets the free slot
 		diff(t, "known again", s.laneOf(t, pool), slots.Lane{Held: 20, Room: -18, Waiting: 1})
 		if _, err := s.Adopt(t.Context(), pool, []slots.Holding{{Lease: "old", Device: "x", Slot: 30, Batch: 1}}); err != nil {
 			t.Fatal(err)
@@ -199,8 +202,7 @@ func TestALaneThatChangesIsCounted(t *testing.T) {
 	})
 }
 
-// When the batches that ended are forgotten, the lane is counted anew: a count that was wrong is
-// right from then on.
+// When ended batches are forgotten, the lane is counted again. A wrong count is correct afterwards.
 func TestForgettingEndedBatchesCountsTheLane(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -214,7 +216,7 @@ func TestForgettingEndedBatchesCountsTheLane(t *testing.T) {
 			t.Fatal(state, err)
 		}
 		diff(t, "a wrong count", s.laneOf(t, pool), slots.Lane{Held: 9, Room: -7})
-		const ended = 150 // more than are kept
+		const ended = 150 // more batches than the queue keeps
 		for batch := int64(2); batch < 2+ended; batch++ {
 			s.wakeable(t, pool, slots.Want{Batch: batch, Task: batch})
 			s.leave(t, pool, batch)

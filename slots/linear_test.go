@@ -15,21 +15,22 @@ import (
 
 const linearCapacity = 3
 
-// input is an operation on the semaphore; lease is held or wanted.
+// input is a call of the semaphore for lease: an acquire, or a release.
 type input struct {
 	release bool
 	lease   string
 }
 
-// output is its answer: the slot, -1 for full or nothing freed.
+// output is the answer to an input.
 type output struct {
-	slot  int // of an acquire
+	slot  int // slot of an acquire; -1 if the pool is full
 	freed bool
 }
 
-// sequential is the semaphore as one thread would see it: lowest free first.
+// sequential is the model of the semaphore for sequential calls: an acquire gets the lowest free
+// slot.
 func sequential() porcupine.Model {
-	type state [linearCapacity]string // who holds each slot
+	type state [linearCapacity]string // lease that holds each slot; "" for a free slot
 	return porcupine.Model{
 		Init: func() any { return state{} },
 		Step: func(before, in, out any) (bool, any) {
@@ -54,17 +55,18 @@ func sequential() porcupine.Model {
 	}
 }
 
-// TestLinearizable: what concurrent clients saw is explained by some order of
-// their calls, each at one instant between its beginning and its end.
+// TestLinearizable checks that some sequential order of the calls explains all answers that
+// concurrent clients received. In this order, each call takes effect at one instant between its
+// start and its end.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	const clients, rounds = 8, 20
 	s := onRedis(t)
 	pool := s.poolOf(t, linearCapacity)
-	var clock atomic.Int64 // orders beginnings and ends; no wall clock is that fine
+	var clock atomic.Int64 // orders the starts and ends of calls; no wall clock is precise enough
 	all := make([]observer, clients)
 	var wg, first sync.WaitGroup
-	first.Add(clients) // nobody leaves before all have asked once: the pool was full
+	first.Add(clients) // no client releases before all clients have asked once, so the pool was full
 	for c := range all {
 		all[c] = observer{server: s, t: t, pool: pool, client: c, clock: &clock}
 		wg.Go(func() {
@@ -75,7 +77,7 @@ func TestLinearizable(t *testing.T) {
 					first.Done()
 					first.Wait()
 				}
-				for range 2 { // once too often
+				for range 2 { // the second release is a repetition
 					all[c].sees(input{release: true, lease: lease})
 				}
 			}
@@ -95,7 +97,7 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-// observer is a client that notes what it did and saw.
+// observer is a client that records its calls and their answers.
 type observer struct {
 	*server
 

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// history is a random one, in a pool of its own.
+// history is a random history of calls in its own pool.
 type history struct {
 	*server
 
@@ -22,8 +22,8 @@ type history struct {
 	pool string
 }
 
-// histories tries random ones: few on a Redis with each change, many on every kind
-// in the long run.
+// histories runs try with random histories. Each change runs a few histories on one Redis; the long
+// run runs many on every kind of Redis.
 func histories(t *testing.T, try func(t *rapid.T, h history)) {
 	t.Helper()
 	onEach(t, func(t *testing.T, s *server) {
@@ -41,7 +41,7 @@ func histories(t *testing.T, try func(t *rapid.T, h history)) {
 
 func (h history) key(name string) string { return "slots:{" + h.pool + "}:" + name }
 
-// known is what can be seen of a pool that is known.
+// known returns the snapshot of a known pool.
 func (h history) known(t *rapid.T) slots.Snapshot {
 	snapshot, err := h.Snapshot(h.ctx, h.pool)
 	if err != nil || !snapshot.Known {
@@ -50,7 +50,8 @@ func (h history) known(t *rapid.T) slots.Snapshot {
 	return snapshot
 }
 
-// TestHistoriesAgreeWithAPlainModel is about pools without a line.
+// TestHistoriesAgreeWithAPlainModel compares random histories of pools without a queue with a plain
+// model.
 func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
 	histories(t, func(t *rapid.T, h history) {
@@ -67,7 +68,7 @@ func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	})
 }
 
-// machine is the semaphore beside its model: who holds which number.
+// machine is the semaphore and its model, which records the lease of each slot.
 type machine struct {
 	history
 
@@ -77,7 +78,7 @@ type machine struct {
 	holder   map[int]string
 }
 
-// slotOf is the slot of a lease, or -1.
+// slotOf returns the slot of a lease in the model, or -1.
 func (m *machine) slotOf(lease string) int {
 	for slot, l := range m.holder {
 		if l == lease {
@@ -190,7 +191,7 @@ func (m *machine) restore(t *rapid.T) {
 	}
 }
 
-// check compares everything that can be seen, after every action.
+// check compares the snapshot with the model after every action.
 func (m *machine) check(t *rapid.T) {
 	got, err := m.Snapshot(m.ctx, m.pool)
 	if err != nil {
@@ -211,7 +212,7 @@ func (m *machine) check(t *rapid.T) {
 	}
 }
 
-// Few leases and slots, so that they meet often.
+// anyLease draws from few leases, so that actions often concern the same lease.
 func anyLease() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("%d.1.a", rapid.IntRange(0, 9).Draw(t, "lease")) })
 }

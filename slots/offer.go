@@ -15,33 +15,34 @@ import (
 	"github.com/fleetslots/dispatcher/internal/reach"
 )
 
-// Reach is how a device that waits can be told of a slot.
+// Reach is the way in which a waiting device can be notified of an offer.
 type Reach = reach.Reach
 
-// The ways to tell a device.
+// The ways to notify a device.
 const (
 	ReachNone = reach.None
 	ReachPush = reach.Push
 	ReachPark = reach.Park
 )
 
-// Offer is a free slot that is reserved for a waiter. It permits nothing: its
-// device asks, and acquires. Nobody else gets the slot while it lasts.
+// Offer is a free slot that is reserved for a waiter. It is no grant: the device has to ask and
+// acquire the slot. No other device gets the slot while the offer lasts.
 type Offer struct {
 	Device      string
-	Batch, Task int64 // what it waits with
+	Batch, Task int64 // batch and task that the device waits with
 	Reach       Reach
-	ID          int64         // names this offer; a later one to the same device has another
+	ID          int64         // id of this offer; a later offer to the same device has another id
 	Left        time.Duration // how long the slot stays reserved
-	Age         time.Duration // since the offer was made
+	Age         time.Duration // time since the offer was made
 }
 
-// Update says what became of a waiter, or of the offer to it.
+// Update reports a change of a waiter or of its offer.
 type Update struct {
 	Kind   UpdateKind
-	Device string // of all but BatchLeft
-	Offer  int64  // its ID; WaiterAway and WaiterLeft are about the device whatever it was offered, with 0
-	Batch  int64  // of BatchLeft
+	Device string // unused for BatchLeft and OffersMissed
+	// Offer is the ID of the offer. With 0, WaiterAway and WaiterLeft apply to the device whatever its offer is.
+	Offer int64
+	Batch int64 // only for BatchLeft
 }
 
 // UpdateKind is the kind of an update.
@@ -49,26 +50,28 @@ type UpdateKind string
 
 // The kinds of update.
 const (
-	OfferSent    UpdateKind = "sent"   // the device was told of the offer: it is not returned again
-	WaiterAway   UpdateKind = "away"   // the device stays in the queue, but is offered nothing until it asks again
-	WaiterLeft   UpdateKind = "left"   // the device waits no more
-	BatchLeft    UpdateKind = "closed" // the waiters of a batch wait no more, 200 of each class at most
-	OffersMissed UpdateKind = "missed" // of no device: offers to parked reports that were not sent for 500 ms are returned, though others were told of them
+	OfferSent  UpdateKind = "sent"   // the device was notified of the offer: the offer is not returned again
+	WaiterAway UpdateKind = "away"   // the device stays in the queue, but gets no offer until it asks again
+	WaiterLeft UpdateKind = "left"   // the device leaves the queue
+	BatchLeft  UpdateKind = "closed" // the waiters of the batch leave the queue, at most 200 of each class (lua/queue.lua)
+	// OffersMissed concerns no device. Unsent offers to parked reports that are at least 500 ms old
+	// are returned again, also if an earlier call returned them.
+	OffersMissed UpdateKind = "missed"
 )
 
-// QueueState is the queue of a pool at one instant.
+// QueueState is the state of the queue of a pool at one instant.
 type QueueState struct {
-	Known    bool // the pool is known to Redis; false: nothing else is set
+	Known    bool // whether Redis knows the pool; if false, no other field is set
 	Capacity int
-	Held     int
-	Reserved int     // slots that are offered
-	Ready    int     // in the queue, can be told of a slot, and was offered none
-	Waiting  int     // in the queue, all of them
-	Offers   []Offer // to be sent: new ones, and those of which nobody said that they were
+	Held     int     // number of held slots
+	Reserved int     // number of offered slots
+	Ready    int     // number of waiters that can be notified and have no offer
+	Waiting  int     // number of all waiters
+	Offers   []Offer // offers to send: new offers, and earlier offers without an update OfferSent
 }
 
-// OfferSlots applies the updates, ends the offers whose time is over, and offers what is free: at most
-// 100 slots for each 500 updates. A device that lets an offer lapse is offered nothing more until it asks.
+// OfferSlots applies the updates, ends the offers that have lapsed, and offers free slots: at most 100 slots for
+// each 500 updates. A device whose offer lapsed gets no other offer until it asks again.
 func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (QueueState, error) {
 	var args []updateArgs
 	missed := false
@@ -90,7 +93,7 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 	})
 }
 
-// Join adds devices to the queue (Joiner), and does what OfferSlots does.
+// Join adds devices to the queue (Joiner). As OfferSlots does, it also ends lapsed offers and offers free slots.
 func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (QueueState, error) {
 	args := make([]joinerArgs, len(joiners))
 	for i, w := range joiners {
@@ -104,7 +107,8 @@ func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []
 	})
 }
 
-// offerSlots sends the pieces of a call, at least one; the state is that after the last.
+// offerSlots sends all in chunks, at least one chunk. The returned state is the state after the
+// last chunk, with the offers of all chunks.
 func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, call func([]T) serveArgs) (QueueState, error) {
 	if err := checkPool(pool); err != nil {
 		return QueueState{}, err
@@ -134,7 +138,7 @@ func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, 
 type updateArgs struct {
 	Kind   UpdateKind `json:"kind"`
 	Device string     `json:"device"`
-	Offer  string     `json:"offer,omitempty"` // its id
+	Offer  string     `json:"offer,omitempty"` // id of the offer
 	Batch  string     `json:"batch"`
 }
 
@@ -156,10 +160,10 @@ func (r *serveReply) offers() []Offer {
 	return offers
 }
 
-// Queues says in which of these pools somebody waits, and which of those are due to be
-// handed on: somebody there was offered a slot, or could be told of one and one is
-// free. It takes one round trip (of a Cluster: to each node), another one where somebody
-// waits, and no script. Pools of a node that does not answer are left out, with the error.
+// Queues returns the pools that have waiters (waiting), and the pools that need OfferSlots (due). A
+// pool is due if it has an offer, or if it has a free slot and a waiter that can be notified.
+// Queues uses no script. It needs one round trip, in a Cluster one to each node, and a second one
+// if any pool has waiters. Pools of a node that does not answer are left out, and err is set.
 func (s *Semaphore) Queues(ctx context.Context, pools []string) (waiting, due []string, err error) {
 	sizes, failed := s.counts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, key(pool, "waiter")) })
 	for i, n := range sizes {
@@ -184,7 +188,7 @@ func (s *Semaphore) Queues(ctx context.Context, pools []string) (waiting, due []
 	return waiting, due, nil
 }
 
-// counts reads numbers of pools in one round trip: 0 where there is no answer, with the error.
+// counts reads numbers of pools in one round trip. A number that could not be read is 0, and the error is returned.
 func (s *Semaphore) counts(ctx context.Context, pools []string, ask func(redis.Pipeliner, string)) ([]int64, error) {
 	if len(pools) == 0 {
 		return nil, nil
@@ -204,8 +208,8 @@ func (s *Semaphore) counts(ctx context.Context, pools []string, ask func(redis.P
 	return counts, err //nolint:wrapcheck // by the caller
 }
 
-// Offered says in which of these pools a slot is kept for a device, in one
-// round trip (of a Cluster: one to each node).
+// Offered returns the pools that have an offer for the device. It needs one round trip, in a
+// Cluster one to each node.
 func (s *Semaphore) Offered(ctx context.Context, pools []string, device string) ([]string, error) {
 	if len(pools) == 0 {
 		return nil, nil

@@ -8,23 +8,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Pool is a pool for a program that wants a slot or none: nobody waits in its queue.
+// Pool is a pool for a program that takes a free slot or is refused: no device waits in its queue.
 type Pool struct {
 	semaphore *Semaphore
 	name      string
 }
 
-// Open makes a pool of this capacity known, with nothing held, unless it is known already: then it
-// keeps its capacity (Configure) and its holders. After a loss of Redis it is ErrUnknownPool until
-// it is opened again, or restored with the holders that the caller knows of (Restore).
+// Open makes a pool with this capacity known, with no held slots. If Redis knows the pool already,
+// the pool keeps its capacity and its holders; Configure changes the capacity. After Redis lost the
+// pool, calls return ErrUnknownPool until the pool is opened again, or restored with the holders
+// that the caller knows (Semaphore.Restore).
 func Open(ctx context.Context, client redis.UniversalClient, name string, capacity int) (*Pool, error) {
 	p := &Pool{New(client), name}
 	_, err := p.semaphore.Restore(ctx, name, Config{Capacity: capacity}, nil)
 	return p, err
 }
 
-// Acquire takes the lowest free slot under a lease; false: as many are held as the capacity.
-// Sent again, a lease gets the slot that it holds. The time to live is for people
+// Acquire takes the lowest free slot under a lease. acquired is false if as many slots are held as
+// the capacity. A lease that holds a slot already gets the same slot again. ttl is only displayed
 // (Snapshot): a slot is held until Release.
 func (p *Pool) Acquire(ctx context.Context, lease string, ttl time.Duration) (slot int, acquired bool, err error) {
 	request := Request{Device: lease, Wants: []Want{{Lease: lease, TTL: ttl}}}
@@ -39,7 +40,7 @@ func (p *Pool) Acquire(ctx context.Context, lease string, ttl time.Duration) (sl
 	return got.Slot, got.Status == StatusAcquired, nil
 }
 
-// Release frees the slot of a lease; false: it held none.
+// Release frees the slot of a lease. freed is false if the lease held no slot.
 func (p *Pool) Release(ctx context.Context, lease string) (freed bool, err error) {
 	served := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Leases: []string{lease}}}})[0]
 	if served.Err != nil {

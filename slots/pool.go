@@ -13,24 +13,24 @@ const MaxCapacity = 10000
 // maxNumber is the largest integer that a script can compare exactly.
 const maxNumber = 1 << 53
 
-// Config is the size of a pool.
+// Config is the capacity of a pool and the version of the capacity.
 type Config struct {
-	Capacity int   // 0..MaxCapacity; 0 grants nothing
-	Version  int64 // 0..2^53, rises with every change
+	Capacity int   // 0..MaxCapacity; a pool with capacity 0 grants nothing
+	Version  int64 // 0..2^53; increases with every change
 }
 
-// Holding is a grant as the ledger knows it.
+// Holding is a grant as the ledger records it.
 type Holding struct {
 	Lease, Device string
-	Slot          int   // below MaxCapacity
-	Batch         int64 // of its task: 0..2^53
-	Remaining     time.Duration
-	Age           time.Duration // since it was granted; negative counts as 0
+	Slot          int           // number of the slot, less than MaxCapacity
+	Batch         int64         // id of the task's batch, 0..2^53
+	Remaining     time.Duration // time until the lease ends
+	Age           time.Duration // time since the grant; a negative age counts as 0
 }
 
-// Configure resizes a known pool, if the version is newer than the one in
-// force; it says whether it did. Lowering revokes nobody: nothing is granted
-// until fewer than the new capacity are held. ErrUnknownPool: restore it.
+// Configure sets the capacity of a known pool if c.Version is newer than the stored version. changed reports
+// whether it did. A lower capacity revokes no lease: nothing is granted until fewer slots are held than the new
+// capacity. If Redis does not know the pool, Configure returns ErrUnknownPool and the pool needs Restore.
 func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (changed bool, err error) {
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
@@ -45,10 +45,10 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (chang
 	return reply == 1, nil
 }
 
-// Restore makes an unknown pool known, with these holders; leases and slots
-// must be distinct. It is sent in chunks, and the pool stays unknown until the
-// last. false: somebody else made it known, or began to. After an error or
-// false the pool may still be unknown: read it, and restore it again then.
+// Restore makes an unknown pool known, with these holders. Their leases and slots must be distinct.
+// Restore sends the holders in chunks, and the pool stays unknown until the last chunk. restored is
+// false if another caller made the pool known or started a restore. After an error or false the
+// pool may still be unknown: read it with Snapshot, and if it is unknown, restore it again.
 func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders []Holding) (restored bool, err error) {
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
@@ -72,10 +72,9 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders 
 	}
 }
 
-// Adopt makes each of these holders the holder of its slot, unless another
-// lease is there: then nothing changes, and its answer is false. For the
-// holder that it is already, the remaining time is refreshed. ErrUnknownPool:
-// restore it.
+// Adopt makes each element of holders the holder of its slot. If another lease holds the slot, Adopt changes
+// nothing there and returns false for this holder. If the lease holds the slot already, Adopt updates its remaining
+// time. If Redis does not know the pool, Adopt returns ErrUnknownPool and the pool needs Restore.
 func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []Holding) ([]bool, error) {
 	if err := checkPool(pool); err != nil {
 		return nil, err
@@ -99,7 +98,7 @@ func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []Holding) (
 	return out, nil
 }
 
-// Forget removes all of a pool, known or not.
+// Forget deletes all keys of a pool, whether Redis knows the pool or not.
 func (s *Semaphore) Forget(ctx context.Context, pool string) error {
 	if err := checkPool(pool); err != nil {
 		return err
@@ -156,7 +155,8 @@ func checkConfig(pool string, c Config) error {
 	return checkPool(pool)
 }
 
-// checkHolders refuses what could leave a restore half done: it counts holders.
+// checkHolders refuses invalid and duplicate holders. lua/restore.lua compares the number of held
+// slots with the number of sent holders, so a duplicate would leave a restore unfinished.
 func checkHolders(holders []Holding) error {
 	slots, leases := make(map[int]bool, len(holders)), make(map[string]bool, len(holders))
 	for _, h := range holders {

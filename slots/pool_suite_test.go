@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// The cases of TestContract about pools: resize, restore, adopt, forget.
+// The cases of TestContract about pools: Configure, Restore, Adopt and Forget.
 
 func (s *server) testMaxCapacity(t *testing.T) {
 	t.Parallel()
@@ -22,7 +22,7 @@ func (s *server) testMaxCapacity(t *testing.T) {
 	}
 }
 
-// testLowerWhileHeld: 20..59 held of 60, lowered to 40.
+// testLowerWhileHeld lowers the capacity from 60 to 40 while slots 20 to 59 are held.
 func (s *server) testLowerWhileHeld(t *testing.T) {
 	t.Parallel()
 	pool := s.poolOf(t, 60)
@@ -59,7 +59,7 @@ func (s *server) testRaise(t *testing.T) {
 	s.acquireAll(t, pool, "a", "b")
 	s.configure(t, pool, 4, 2)
 	diff(t, "raised", s.acquireAll(t, pool, "c", "d", "e"), []slots.Acquisition{acquired(2), acquired(3), {Status: slots.StatusFull}})
-	// Lowered and raised again while the upper slots are held: they count once.
+	// The capacity is lowered and raised again while the upper slots are held. They count once.
 	s.configure(t, pool, 1, 3)
 	s.release(t, pool, "b")
 	s.configure(t, pool, 5, 4)
@@ -100,7 +100,7 @@ func (s *server) testRestoreUnknownOnly(t *testing.T) {
 	diff(t, "next", s.acquire(t, pool, "n"), acquired(2))
 }
 
-// restoreChunk sends what Restore would send as one chunk, by the script.
+// restoreChunk sends one chunk of a restore with the script.
 func (s *server) restoreChunk(t *testing.T, pool, id string, capacity, offset int, last bool, holders []slots.Holding) int {
 	t.Helper()
 	got, err := slots.RestoreChunk(t.Context(), s.client, pool, id, slots.Config{Capacity: capacity, Version: 1}, offset, last, holders)
@@ -196,9 +196,9 @@ func (s *server) testAdopt(t *testing.T) {
 		return out
 	}
 	diff(t, "adopted", adopt(
-		slots.Holding{Lease: "c", Device: "dc", Slot: 2, Remaining: time.Hour, Age: time.Minute}, // free
-		slots.Holding{Lease: "x", Device: "dx", Slot: 1, Remaining: time.Hour},                   // b's
-		slots.Holding{Lease: "a", Device: "dev:a", Slot: 0, Remaining: 2 * time.Hour},            // its own
+		slots.Holding{Lease: "c", Device: "dc", Slot: 2, Remaining: time.Hour, Age: time.Minute}, // slot 2 is free
+		slots.Holding{Lease: "x", Device: "dx", Slot: 1, Remaining: time.Hour},                   // lease b holds slot 1
+		slots.Holding{Lease: "a", Device: "dev:a", Slot: 0, Remaining: 2 * time.Hour},            // lease a holds slot 0 already
 	), []bool{true, false, true})
 	got := s.snapshot(t, pool).Leases
 	diff(t, "leases", got, []slots.Lease{
@@ -250,7 +250,7 @@ func (s *server) testForget(t *testing.T) {
 	diff(t, "acquire", s.acquire(t, pool, "x"), slots.Acquisition{})
 }
 
-// testLostKey: an eviction takes some keys of a pool; it never over-grants.
+// testLostKey checks that a pool that lost some of its keys never grants beyond its capacity.
 func (s *server) testLostKey(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"free", "holder", "lease", "config", "holder lease"} {

@@ -18,9 +18,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestSlotsGoByTheModelOfTheQueue compares, over random histories on a clock of the
-// test's own, who is given a slot, who is offered one and for how long, and what the others
-// are told, with a model that keeps the queue in plain lists (queue_rules_test.go).
+// TestSlotsGoByTheModelOfTheQueue runs random histories on a simulated clock. It compares the
+// grants, the offers with their durations, and the answers to refused devices with a model that
+// keeps the queue in plain lists (queue_rules_test.go).
 func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 	t.Parallel()
 	mini, began, pools := miniredis.RunT(t), time.UnixMilli(1_800_000_000_000), atomic.Int64{}
@@ -34,7 +34,7 @@ func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"":        m.check,
 			"ask":     m.ask,
-			"again":   m.ask, // twice as often as anything else
+			"again":   m.ask, // twice as frequent as any other action
 			"release": m.release,
 			"both":    m.releaseAndAsk,
 			"updates": m.updates,
@@ -45,7 +45,7 @@ func TestSlotsGoByTheModelOfTheQueue(t *testing.T) {
 	})
 }
 
-// queueMachine is a pool beside its model.
+// queueMachine is a pool and its model.
 type queueMachine struct {
 	history
 	*queueModel
@@ -53,19 +53,19 @@ type queueMachine struct {
 	mini    *miniredis.Miniredis
 	began   time.Time
 	version int64
-	urgent  int           // the percent of the lane
-	next    int           // lease
-	seen    []slots.Offer // the latest of them, some over
+	urgent  int           // percentage of the capacity for urgent batches
+	next    int           // number of the latest lease
+	seen    []slots.Offer // the latest offers; some have ended
 }
 
 var queuePace = slots.Pace{Hold: 8 * time.Second, Soonest: time.Second, Period: 30 * time.Second, Offer: 3 * time.Second} //nolint:gochecknoglobals // a constant
 
-// pass lets time pass.
+// pass moves the clock.
 func (m *queueMachine) pass(t *rapid.T) {
 	m.now += rapid.SampledFrom([]int64{1, 100, 250, 499, 501, 1000, 1500, 3000, 8000, 31_000, 100_000}).Draw(t, "ms")
 }
 
-// at sets the clock of Redis to that of the model.
+// at sets the clock of Redis to the clock of the model.
 func (m *queueMachine) at() { m.mini.SetTime(m.began.Add(time.Duration(m.now) * time.Millisecond)) }
 
 func (m *queueMachine) restore(t *rapid.T) {
@@ -111,7 +111,8 @@ func (m *queueMachine) request(t *rapid.T) slots.Request {
 
 func (m *queueMachine) ask(t *rapid.T) { m.serve(t, nil, m.request(t)) }
 
-// releaseAndAsk frees a slot and asks for one in the same call: the queue comes first.
+// releaseAndAsk frees a slot and asks for one in the same call. The queue has precedence over the
+// asker.
 func (m *queueMachine) releaseAndAsk(t *rapid.T) {
 	if len(m.holds) == 0 {
 		t.Skip()
@@ -131,7 +132,7 @@ func (m *queueMachine) serve(t *rapid.T, leases []string, r slots.Request) {
 		m.end()
 	}
 	want := m.acquire(r)
-	done.Got[0].Slot = want.Slot // the core's
+	done.Got[0].Slot = want.Slot // the model does not determine the number of the slot
 	if d := gocmp.Diff(want, done.Got[0]); d != "" {
 		t.Fatalf("%+v (-want +got):\n%s", r, d)
 	}
@@ -198,7 +199,7 @@ func (m *queueMachine) joiner(t *rapid.T) {
 	m.compare(t, line.Offers)
 }
 
-// compare ends a call: what the model offers now is what was returned.
+// compare ends a call: the returned offers must be the offers of the model.
 func (m *queueMachine) compare(t *rapid.T, offers []slots.Offer) {
 	m.end()
 	var got []string
@@ -214,7 +215,7 @@ func (m *queueMachine) compare(t *rapid.T, offers []slots.Offer) {
 	m.seen = append(m.seen, offers...)
 }
 
-// check compares everything that can be seen, after every action.
+// check compares the whole state with the model after every action.
 func (m *queueMachine) check(t *rapid.T) {
 	m.at()
 	snapshot := m.known(t)
@@ -242,7 +243,7 @@ func (m *queueMachine) check(t *rapid.T) {
 	m.checkStanding(t)
 }
 
-// checkStanding: what is said of each waiter, its task among others of its device.
+// checkStanding compares Standing with the model for each waiter, with its task and other tasks.
 func (m *queueMachine) checkStanding(t *rapid.T) {
 	for _, device := range slices.Sorted(maps.Keys(m.waiters)) {
 		w := m.waiters[device]

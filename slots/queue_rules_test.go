@@ -12,21 +12,21 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// queueModel is the queue of a pool in plain lists, as the header of lua/queue.lua has it.
+// queueModel is the queue of a pool in plain lists, according to the header of lua/queue.lua.
 type queueModel struct {
 	now      int64 // ms
 	capacity int
 	holds    map[string]int64 // lease -> batch
 	waiters  map[string]*modelWaiter
-	times    map[int64]float64 // virtual, by batch
+	times    map[int64]float64 // virtual time of each batch
 	grants   int
-	time     float64 // virtual, of the latest grant
-	ahead    float64 // ms by which keeping slots is ahead of its share
-	keptAt   int64   // when that was
+	time     float64 // virtual time of the batch of the latest grant
+	ahead    float64 // ms by which the kept slots exceed their share of the slot-time
+	keptAt   int64   // time (ms) for which ahead was computed
 	vain     int
-	percent  int            // of the capacity, for which the lane goes before; 0 until a task of it was asked for
-	lane     map[int64]bool // the batches that are known to be of it: that were granted something, or waited
-	told     []string       // offers to send, of this call
+	percent  int            // percentage of the capacity for which urgent batches have precedence; 0 until an urgent task is requested
+	lane     map[int64]bool // the urgent batches that had a grant or a waiter
+	told     []string       // offers to send of the current call
 }
 
 type modelWaiter struct {
@@ -40,7 +40,7 @@ type modelWaiter struct {
 	timer, made   int64
 	offered, sent bool
 	kept, owed    bool
-	id            int64 // of the offer, once it was seen
+	id            int64 // id of the offer, after the test has received the offer
 }
 
 func newQueueModel(capacity int) *queueModel {
@@ -79,7 +79,8 @@ func (m *queueModel) waits(batch int64) bool {
 	return false
 }
 
-// virtual is the time of a batch: without a waiter it begins where the others are.
+// virtual returns the virtual time of a batch. A batch without waiters gets at least the time of
+// the latest grant.
 func (m *queueModel) virtual(batch int64) float64 {
 	if m.waits(batch) {
 		return m.times[batch]
@@ -87,7 +88,7 @@ func (m *queueModel) virtual(batch int64) float64 {
 	return max(m.times[batch], m.time)
 }
 
-// laneNow is what the lane has.
+// laneNow returns the current state of the lane.
 func (m *queueModel) laneNow() (lane slots.Lane) {
 	for batch := range m.lane {
 		lane.Held += m.held(batch)
@@ -99,10 +100,10 @@ func (m *queueModel) laneNow() (lane slots.Lane) {
 	return lane
 }
 
-// first says whether a batch goes before those that are not of the lane.
+// first reports whether a task has precedence because it is urgent.
 func (m *queueModel) first(w slots.Want) bool { return w.Lane > 0 && m.laneNow().Room > 0 }
 
-// before is the order of batches.
+// before compares two batches by the order.
 func (m *queueModel) before(a, b slots.Want) int {
 	last := map[bool]int{true: 0, false: 1}
 	return cmp.Or(cmp.Compare(last[m.first(a)], last[m.first(b)]), cmp.Compare(m.held(a.Batch)*b.Weight, m.held(b.Batch)*a.Weight),
@@ -119,7 +120,7 @@ func (m *queueModel) best(wants []slots.Want) int {
 	return best
 }
 
-// inOrder are the waiters of a class in the order.
+// inOrder returns the waiters of a class, sorted by the order.
 func (m *queueModel) inOrder(class string) []*modelWaiter {
 	all := slices.DeleteFunc(slices.Collect(maps.Values(m.waiters)), func(w *modelWaiter) bool { return w.class != class })
 	slices.SortFunc(all, func(a, b *modelWaiter) int {
@@ -128,7 +129,7 @@ func (m *queueModel) inOrder(class string) []*modelWaiter {
 	return all
 }
 
-// inTurn are those that are owed.
+// inTurn returns the pollers that are owed a slot, sorted by their foreseen grants.
 func (m *queueModel) inTurn() []*modelWaiter {
 	all := slices.DeleteFunc(slices.Collect(maps.Values(m.waiters)), func(w *modelWaiter) bool { return !w.owed })
 	slices.SortFunc(all, func(a, b *modelWaiter) int {
@@ -137,7 +138,7 @@ func (m *queueModel) inTurn() []*modelWaiter {
 	return all
 }
 
-// begin is what each call does first: timers are heard, those that are over first.
+// begin does the first part of each call: it handles expired timers, the earliest first.
 func (m *queueModel) begin(missed bool) {
 	m.told = nil
 	all := slices.SortedFunc(maps.Values(m.waiters), func(a, b *modelWaiter) int {
@@ -184,7 +185,7 @@ func (m *queueModel) leave(w *modelWaiter) {
 	delete(m.waiters, w.device)
 }
 
-// owe counts slot-time that is kept: twenty times it must pass, over all slots.
+// owe adds ms of kept slot-time to ahead. The factor 20 allows a twentieth of all slot-time.
 func (m *queueModel) owe(ms float64) {
 	m.settle()
 	m.ahead += ms * 20 / float64(max(m.capacity, 1))
@@ -245,14 +246,14 @@ func (m *queueModel) acquire(r slots.Request) slots.Acquisition {
 	return slots.Acquisition{Status: slots.StatusAcquired, Want: n}
 }
 
-// know notes that a batch is of the lane.
+// know records that the batch of w is urgent, if it is.
 func (m *queueModel) know(w slots.Want) {
 	if w.Lane > 0 {
 		m.lane[w.Batch], m.percent = true, w.Lane
 	}
 }
 
-// position is in how many grants it is the turn of a task.
+// position returns the expected number of grants until the task gets a slot.
 func (m *queueModel) position(device string, want slots.Want) int {
 	rank, weights := 1.0, map[int64]int{want.Batch: want.Weight}
 	for _, w := range m.waiters {
@@ -313,7 +314,8 @@ func (m *queueModel) join(device string, want slots.Want, reach int, chance floa
 	return after, position
 }
 
-// sleep: first is the rank of a poller in the lane, -1: it is not there.
+// sleep returns the time until the waiter is to ask again, and its position. first is the rank of
+// an urgent poller that has precedence; -1 means any other waiter.
 func (m *queueModel) sleep(w *modelWaiter, chance float64, first int) (wait float64, position int) {
 	const period, hold = 30_000, 8000
 	ahead, interval, early := w.foreseen-m.grants, hold/float64(max(m.capacity, 1)), 0.9+chance/10
@@ -338,7 +340,7 @@ func (m *queueModel) sleep(w *modelWaiter, chance float64, first int) (wait floa
 	return min(float64(grants)*interval, 3*period) * early, max(ahead, 1)
 }
 
-// end offers what is free.
+// end offers the free slots.
 func (m *queueModel) end() {
 	for m.capacity-len(m.holds)-m.reserved() > 0 {
 		told := m.inOrder("T")
@@ -362,7 +364,7 @@ func (m *queueModel) end() {
 	}
 }
 
-// lacks says whether a batch holds less than its share, by more than a slot.
+// lacks reports whether the batch of w, with one slot more, would still hold less than its share.
 func (m *queueModel) lacks(w *modelWaiter) bool {
 	weights := map[int64]int{}
 	for _, o := range m.waiters {
@@ -375,7 +377,8 @@ func (m *queueModel) lacks(w *modelWaiter) bool {
 	return (m.held(w.Batch)+1)*all < m.capacity*w.Weight
 }
 
-// toKeep is a poller that is about to come, for which a slot is kept: it is owed one, or its batch lacks some.
+// toKeep returns a poller that is expected soon and for which a slot is kept, or nil. The poller is
+// owed a slot, or its batch is urgent with precedence, or its batch lacks slots.
 func (m *queueModel) toKeep(told []*modelWaiter) (found *modelWaiter) {
 	m.settle()
 	if m.ahead > 200_000/float64(m.capacity) {

@@ -10,12 +10,13 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// offeringPace keeps offers and waiters as long as a test lasts.
+// offeringPace returns a pace with which offers and waiters last longer than a test.
 func offeringPace() slots.Pace {
 	return slots.Pace{Hold: 800 * time.Second, Soonest: time.Hour, Period: time.Hour, Offer: time.Hour}
 }
 
-// ask asks for a slot for one task of a batch; the device and the lease are the task's.
+// ask asks for a slot for one task of a batch. The names of the device and of the lease are derived
+// from the task.
 func (s *server) ask(t *testing.T, pool string, pace slots.Pace, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL, w.Lease = time.Hour, strconv.FormatInt(w.Task, 10)
@@ -26,7 +27,7 @@ func (s *server) ask(t *testing.T, pool string, pace slots.Pace, w slots.Want) s
 	return got[0]
 }
 
-// clock has it be that time in a pool from now on.
+// clock sets the time of a pool.
 func (s *server) clock(t *testing.T, pool string, now time.Time) {
 	t.Helper()
 	s.Semaphore = slots.NewOnClock(s.client)
@@ -35,7 +36,7 @@ func (s *server) clock(t *testing.T, pool string, now time.Time) {
 	}
 }
 
-// wakeable asks as ask does, for a device that can be told of a slot.
+// wakeable asks as ask does, for a device that can be notified.
 func (s *server) wakeable(t *testing.T, pool string, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL = time.Hour
@@ -49,7 +50,7 @@ func (s *server) wakeable(t *testing.T, pool string, w slots.Want) slots.Acquisi
 	return got[0]
 }
 
-// wakeables are such devices of batch 1.
+// wakeables calls wakeable for tasks of batch 1.
 func (s *server) wakeables(t *testing.T, pool string, tasks ...int64) {
 	t.Helper()
 	for _, task := range tasks {
@@ -57,7 +58,7 @@ func (s *server) wakeables(t *testing.T, pool string, tasks ...int64) {
 	}
 }
 
-// leave frees the slot of a task and returns what is offered then.
+// leave frees the slot of a task and returns the resulting offers.
 func (s *server) leave(t *testing.T, pool string, task int64) []slots.Offer {
 	t.Helper()
 	freed, offers, err := s.Release(t.Context(), pool, offeringPace(), []string{strconv.FormatInt(task, 10)})
@@ -76,7 +77,7 @@ func (s *server) offerSlots(t *testing.T, pool string, updates ...slots.Update) 
 	return line
 }
 
-// sent says that an offer was, or it is returned again.
+// sent reports an offer as sent, so that it is not returned again.
 func (s *server) sent(t *testing.T, pool string, o slots.Offer) {
 	t.Helper()
 	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: o.Device, Offer: o.ID})
@@ -89,13 +90,13 @@ func offeredTasks(offers []slots.Offer) (tasks []int64) {
 	return tasks
 }
 
-// state is a queue without its offers.
+// state returns the counts of a queue without its offers.
 func state(queue slots.QueueState) [4]int {
 	return [4]int{queue.Held, queue.Reserved, queue.Ready, queue.Waiting}
 }
 
-// A slot that falls free is reserved for the next waiter by the very script
-// that frees it: nobody else gets it, and its device does, whatever else it wants.
+// The script that frees a slot reserves it for the next waiter. No other device gets the slot. The
+// device of the offer gets the slot for the offered task.
 func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -114,7 +115,7 @@ func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 		if r := snapshot.Reserved; len(snapshot.Leases) != 0 || len(r) != 1 || r[0].Device != "d2" || r[0].Batch != 1 || r[0].Task != 2 || r[0].Left < 50*time.Minute {
 			t.Errorf("snapshot %+v", snapshot)
 		}
-		stranger := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 0}) // even one that comes before it
+		stranger := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 0}) // even a task that precedes it in the order
 		diff(t, "a stranger", stranger.Status, slots.StatusFull)
 		diff(t, "one who polls", s.ask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: 9}).Status, slots.StatusFull)
 		mine := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
@@ -124,7 +125,7 @@ func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 	})
 }
 
-// An offer is returned again until it is said to be sent, but not at once.
+// An offer is returned again until it is reported as sent, but not at once.
 func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
@@ -139,15 +140,15 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 		again := s.offerSlots(t, pool).Offers
 		return len(again) == 1 && again[0].ID == first[0].ID
 	})
-	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // of an older one
+	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // update of an older offer
 	eventually(t, "the offer again after an update of another", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 	s.sent(t, pool, first[0])
 	s.clock(t, pool, time.Now().Add(offeringPace().Offer/2))
 	diff(t, "offers to send once it was", len(s.offerSlots(t, pool).Offers), 0)
 }
 
-// An offer to a parked report that one replica was returned, and did not send, is
-// returned at once to another one that asks for such.
+// If one replica received an offer to a parked report and did not send it, the offer is returned at
+// once to another replica that sends OffersMissed.
 func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -172,8 +173,9 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	})
 }
 
-// Waiters after their offers: one that lets an offer lapse or is away keeps its turn and is
-// offered nothing until it asks; one that left, or whose batch was closed, is gone.
+// The state of waiters after their offers: a waiter whose offer lapsed, or that is away, keeps its
+// position and gets no offer until it asks. A waiter that left, or whose batch was closed, is
+// removed.
 func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -232,7 +234,8 @@ func TestOffersFollowTheOrder(t *testing.T) {
 	})
 }
 
-// Several slots at once are offered as if one by one: what is offered counts.
+// Several slots are offered in one step as if they were offered one by one: offered slots count as
+// held.
 func TestOffersCountForTheirBatches(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -253,8 +256,8 @@ func TestOffersCountForTheirBatches(t *testing.T) {
 	})
 }
 
-// Devices that never asked are let into the line among those that did, in the
-// order, once.
+// Devices that never asked join the queue in the order, among the devices that asked, and only
+// once.
 func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -278,7 +281,7 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	})
 }
 
-// A pool is due while a script could hand something on in it, and only then.
+// A pool is due only while it has an offer, or a free slot for a waiter that can be notified.
 func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -309,7 +312,7 @@ func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	})
 }
 
-// No slot is offered while its time is zero, or to a pool that is unknown.
+// No slot is offered if Pace.Offer is 0, or in an unknown pool.
 func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -328,7 +331,8 @@ func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	})
 }
 
-// A device's older batch does not keep its newer ones waiting: its tasks take turns, by weight.
+// An older batch of a device does not delay its newer batches: the tasks of the device take turns
+// by weight.
 func TestTheTasksOfOneDeviceTakeTurns(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {

@@ -12,9 +12,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestCallSentAgainHasOneEffect: the script is executed, its reply is lost, the client
-// sends it again, and that reply is lost too. The answer and the effect are those of
-// one call whose reply came.
+// TestCallSentAgainHasOneEffect checks a call whose script runs but whose reply is lost, so that
+// the client sends it again; the second reply is lost, too. The answer and the effect must equal
+// the answer and the effect of a single call.
 func TestCallSentAgainHasOneEffect(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -54,11 +54,11 @@ func (s *server) replay(t *testing.T, call call) {
 	diff(t, "free slots", s.freeMembers(t, again), s.freeMembers(t, once))
 }
 
-// chunked is the call that is long.
+// chunked is the name of the call that is sent in several chunks.
 const chunked = "restore in chunks"
 
 type call struct {
-	known bool // the pool has 2 of 3 slots held
+	known bool // whether the pool is known, with 2 of 3 slots held
 	do    do
 }
 
@@ -74,7 +74,7 @@ func replayed() map[string]call {
 		}},
 		"release": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			_, _, err := s.Release(ctx, pool, slots.Pace{}, []string{"nobody", "old.1", "old.1", "old.0"})
-			return nil, err // what a call sent again freed, it did before
+			return nil, err // for a repeated call, an earlier sending freed the slots
 		}},
 		"raise":              {true, configuring(9, 2)},
 		"lower":              {true, configuring(1, 2)},
@@ -111,7 +111,7 @@ func standInLine(ctx context.Context, s *slots.Semaphore, pool string) (any, err
 	}
 	pace := slots.Pace{Hold: time.Minute, Soonest: time.Second, Period: time.Hour}
 	got, _, err := s.Acquire(ctx, pool, pace, reqs)
-	return got, err // diff compares no times
+	return got, err // diff does not compare times
 }
 
 func configuring(capacity int, version int64) do {
@@ -126,8 +126,8 @@ func restoring(capacity, holders int) do {
 	}
 }
 
-// TestReplayAnswersOnlyItsOwnCall: what tells a call sent again from a new
-// one must not make a new one look like it.
+// TestReplayAnswersOnlyItsOwnCall checks that a new call with the same arguments is not treated as
+// a repetition of an earlier call.
 func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -146,7 +146,8 @@ func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 	})
 }
 
-// TestNextCallFindsWhatAllLostRepliesDid: the caller of the first got ErrUnavailable.
+// TestNextCallFindsWhatAllLostRepliesDid checks the next call after a call that got ErrUnavailable
+// because all its replies were lost: it finds the effect of the first call.
 func TestNextCallFindsWhatAllLostRepliesDid(t *testing.T) {
 	t.Parallel()
 	s := onRedis(t)
@@ -163,11 +164,11 @@ func TestNextCallFindsWhatAllLostRepliesDid(t *testing.T) {
 	diff(t, "one effect", s.holders(t, pool), map[int]string{0: "a"})
 }
 
-// warm has every script cached, so that EVALSHA is what executes.
+// warm loads every script into Redis, so that EVALSHA succeeds.
 func warm(t *testing.T, s *server) {
 	t.Helper()
 	calls := replayed()
-	delete(calls, chunked) // it has no script of its own
+	delete(calls, chunked) // it uses the script of another call
 	for _, c := range calls {
 		if _, err := c.do(t.Context(), s.Semaphore, t.Name()+".warm"); err != nil && !errors.Is(err, slots.ErrUnknownPool) {
 			t.Fatal(err)
@@ -175,8 +176,8 @@ func warm(t *testing.T, s *server) {
 	}
 }
 
-// losing returns a semaphore that loses the replies to its next n calls after
-// they were executed, and how many it has lost.
+// losing returns a semaphore that loses the replies to its next n calls after they were executed,
+// and a function that returns the number of lost replies.
 func (s *server) losing(t *testing.T, n int32) (*slots.Semaphore, func() int) {
 	t.Helper()
 	var left atomic.Int32

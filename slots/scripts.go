@@ -13,10 +13,10 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// sends is how often a script is sent at most, when the network loses it.
+// sends is the maximum number of times that a script is sent if the network loses it.
 const sends = 3
 
-// chunk is how many requests go into one call: a script blocks Redis while it runs.
+// chunk is the maximum number of requests in one call: a script blocks Redis while it runs.
 const chunk = 500
 
 var (
@@ -44,7 +44,7 @@ type scripts struct {
 
 func newScripts() scripts { return scriptsOf(coreLua) }
 
-// scriptsOf puts in front of each script what it uses: the core alone, or the queue, too.
+// scriptsOf returns the scripts with their libraries in front: core.lua alone, or core.lua and queue.lua.
 func scriptsOf(coreLua string) scripts {
 	core := "local core = (function()\n" + coreLua + "end)()\n"
 	queue := core + "local queue = (function(core)\n" + queueLua + "end)(core)\n"
@@ -54,13 +54,14 @@ func scriptsOf(coreLua string) scripts {
 	}
 }
 
-// key is one of the keys of a pool.
+// key returns the name of one key of a pool.
 func key(pool, name string) string { return "slots:{" + pool + "}:" + name }
 
-// Key is one that is on the same node of a Cluster as those of a pool.
+// Key returns a key that is on the same node of a Cluster as the keys of the pool.
 func Key(pool string) string { return key(pool, "") }
 
-// keys of a pool: four of the core, six of the queue; one hash tag, so one node of a Cluster. They share one text.
+// keys returns the keys of a pool: four of the core, six of the queue. They have one hash tag, so
+// they are on one node of a Cluster. All names are parts of one string, which saves allocations.
 func keys(pool string) []string {
 	all := []string{"config", "free", "holder", "lease", "queue", "waiter", "timer", "batch", "contest", "owed"}
 	prefix, text := Key(pool), make([]byte, 0, 10*(len(pool)+16))
@@ -74,28 +75,29 @@ func keys(pool string) []string {
 	return all
 }
 
-// newCall names one call, over all its sendings.
+// newCall returns a random id for one call. All sendings of the call carry the same id.
 func newCall() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
-// call is that of a script with its arguments as JSON.
+// call returns the call of a script with args as JSON.
 func call(script *redis.Script, pool string, args any) *redisconn.Call {
-	text, _ := json.Marshal(args) // cannot fail; without it a script does nothing, and says so
+	text, _ := json.Marshal(args) // cannot fail; without its argument a script fails before its first write
 	return &redisconn.Call{Script: script, Keys: keys(pool), Args: []any{text}}
 }
 
-// run runs a script, again when the network lost it.
+// run runs a script. It sends the script again if the network loses it.
 func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, args any) *redis.Cmd {
 	one := call(script, pool, args)
 	s.breakers.Run(ctx, sends, []*redisconn.Call{one})
 	return one.Cmd
 }
 
-// ask runs a script that answers with JSON, or with nothing about an unknown pool: false.
+// ask runs a script and decodes its JSON reply into answer. known is false if the reply is empty:
+// Redis does not know the pool.
 func (s *Semaphore) ask(ctx context.Context, script *redis.Script, pool string, args, answer any) (known bool, err error) {
 	return read(s.run(ctx, script, pool, args), answer)
 }
 
-// read reads the answer of such a script.
+// read decodes the JSON reply of a script into answer. known is false if the reply is empty.
 func read(cmd *redis.Cmd, answer any) (known bool, err error) {
 	text, err := cmd.Text()
 	if err != nil || text == "" {
@@ -107,8 +109,7 @@ func read(cmd *redis.Cmd, answer any) (known bool, err error) {
 	return true, nil
 }
 
-// unavailable wraps any failure to get an answer: whatever it is, nothing may
-// be granted on it.
+// unavailable wraps any failure to get a reply. Whatever the failure is, nothing may be granted after it.
 func unavailable(op, pool string, err error) error {
 	return fmt.Errorf("%s pool %s: %w: %w", op, pool, ErrUnavailable, err)
 }

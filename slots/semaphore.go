@@ -12,83 +12,82 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// Semaphore hands out the slots of any number of pools. It is safe for
-// concurrent use.
+// Semaphore grants the slots of any number of pools. It is safe for concurrent use.
 type Semaphore struct {
 	client   redis.UniversalClient
 	scripts  scripts
 	breakers *redisconn.Breakers
 }
 
-// New returns a semaphore in the Redis of client, whose settings should be those
-// of redisconn.Options: a client that retries by itself, or without a timeout, keeps the
-// guarantees but not the promptness.
+// New returns a semaphore in the Redis of client. The client should have the settings of redisconn.Options. A
+// client that retries by itself or has no timeouts keeps the guarantees, but answers may be late.
 func New(client redis.UniversalClient) *Semaphore {
 	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
 	return &Semaphore{client: client, scripts: newScripts(), breakers: redisconn.NewBreakers(client, now)}
 }
 
-// Node is the one that has a pool; empty: the only one there is, or it is not known.
+// Node returns the name of the Redis node that has the pool. It returns an empty name if Redis has
+// only one node, or if the node is not known.
 func (s *Semaphore) Node(ctx context.Context, pool string) string {
 	return s.breakers.Node(ctx, Key(pool))
 }
 
-// Outages counts how often Redis, having answered, was found not to work.
+// Outages returns how many times Redis was found to fail after it had answered before.
 func (s *Semaphore) Outages() int64 { return s.breakers.Outages() }
 
-// Request asks for one slot, for any one of some tasks of a device.
+// Request asks for one slot for any one of several tasks of a device.
 type Request struct {
-	Device string  // no '|'
-	Wants  []Want  // 1..MaxWants, in any order
-	Chance float64 // in [0,1): spreads when refused devices come back
-	Reach  Reach   // how the device can be told of a slot, while it waits
+	Device string  // must not contain '|'
+	Wants  []Want  // 1 to MaxWants tasks, in any order
+	Chance float64 // in [0,1); spreads the times at which refused devices ask again
+	Reach  Reach   // how the device can be notified of an offer while it waits
 }
 
-// MaxWants is how many tasks one request may name.
+// MaxWants is the maximum number of tasks in one request.
 const MaxWants = 200
 
-// Pace is what tells a refused device when to ask again: when it is likely given a slot,
-// by how long a slot is usually held and how many come before it, or up to a tenth
-// sooner; not before Soonest, and at the latest after 3 x Period. A device that can be
-// told of a slot need not come for that: it is asked back later by Period, at the
-// latest after 8 x Period. Each is cut to milliseconds.
+// Pace determines when a refused device is to ask again: at the expected time of its grant, which is computed from
+// Hold and the number of waiters before it, or up to a tenth earlier. The time is at least Soonest and at most 3 x
+// Period away. A device that can be notified need not ask to get its slot, so its time is one Period later, and at
+// most 8 x Period away. Fractions of a millisecond are dropped.
 type Pace struct {
-	Hold    time.Duration // 0: unknown
-	Soonest time.Duration
-	Period  time.Duration // between two reports of a device; 0: nobody waits
-	Offer   time.Duration // how long a slot stays reserved for the device it is offered to; 0: nothing is offered
+	Hold    time.Duration // mean time for which a slot is held; 0 means unknown
+	Soonest time.Duration // minimum time until a refused device asks again
+	Period  time.Duration // time between two reports of a device; if it is 0, no device waits
+	Offer   time.Duration // how long an offer reserves a slot; if it is 0, no slot is offered to devices that can be notified
 }
 
-// Status answers a Request.
+// Status is the result of a Request.
 type Status int
 
-// The answers to a Request.
+// The results of a Request.
 const (
-	// StatusUnknown: the pool is unknown to Redis and needs Restore.
+	// StatusUnknown means that Redis does not know the pool, which needs Restore.
 	StatusUnknown Status = iota
-	// StatusFull: as many are held as the capacity, or more; or what is free is
-	// offered to others.
+	// StatusFull means that no slot is free for this device: as many slots are held as the capacity
+	// or more, or the free slots are offered to other devices.
 	StatusFull
-	// StatusAcquired: the lease holds a slot, by this request or the same one before.
+	// StatusAcquired means that the lease holds a slot, acquired by this request or by an earlier sending of it.
 	StatusAcquired
 )
 
-// Acquisition answers one Request.
+// Acquisition is the answer to one Request.
 type Acquisition struct {
-	Status   Status
-	Slot     int           // with StatusAcquired
-	Want     int           // likewise: the index of the one that holds it
-	Position int           // with StatusFull: in about how many grants its task starts; 1 is next
-	After    time.Duration // with StatusFull: when the device is expected to ask again
+	Status Status
+	Slot   int // the slot, with StatusAcquired
+	Want   int // with StatusAcquired, the index of the want whose lease holds the slot
+	// Position estimates, with StatusFull, with which of the next grants the task starts. 1 is the next grant.
+	Position int
+	After    time.Duration // with StatusFull, when the device is expected to ask again
 }
 
-// Exchange is what is asked of a pool in one step: slots are freed, then given.
+// Exchange is one step of a pool: it frees the slots of Leases, then serves Requests.
 type Exchange struct {
 	Leases   []string
 	Requests []Request
 }
 
-// Call is an Exchange, and the pool that it is for.
+// Call is an Exchange and its pool.
 type Call struct {
 	Exchange
 
@@ -96,29 +95,30 @@ type Call struct {
 	Pace Pace
 }
 
-// Served is what became of an Exchange, in its order. In an unknown pool nothing is freed, and
-// each answer is StatusUnknown.
+// Served is the result of an Exchange, in the order of its leases and requests. If Redis does not
+// know the pool, nothing is freed and each answer is StatusUnknown.
 type Served struct {
-	Freed  []bool // whether this call freed a slot of the lease
-	Got    []Acquisition
-	Offers []Offer // to be sent, whoever asked: see OfferSlots
-	Err    error   // nothing else is set then
+	Freed  []bool        // for each lease, whether this call freed its slot
+	Got    []Acquisition // for each request, its answer
+	Offers []Offer       // offers that the caller has to send, also if they are to devices of other requests (OfferSlots)
+	Err    error         // if it is set, no other field is set
 }
 
-// Serve frees the slots of leases, and offers what became free. Then it gives each request,
-// in order, the lowest free slot of the pool for the one of its wants that comes first. A
-// slot that is offered to another device is not free. A device that is refused waits until
-// it is granted a slot there, or does not ask again for longer than pace says.
+// Serve frees the slots of leases and offers the freed slots. Then it gives each request, in order,
+// the lowest free slot of the pool, for the want that is first in the order. A slot that is offered
+// to another device is not free. A refused device stays in the queue of the pool until it gets a
+// slot of the pool, or until it has not asked again in the time that pace allows.
 //
-// Calls for pools of one Node go together, in one round trip if they are not large; each has an
-// outcome of its own, and is one step by itself.
+// Calls for pools of one Node share one round trip if they are small. Each call has its own outcome
+// and is one atomic step.
 //
-// After an error any of the requested leases may hold a slot: release them. A call may be
-// repeated after an error, and says of what an earlier sending freed that it did not.
+// After an error any of the requested leases may hold a slot: release them. A call may be repeated
+// after an error. For a lease that an earlier sending freed, Freed is then false.
 //
-// The order: the batch with the lowest held / weight; of equal ones the one that had its
-// turn least recently (by weight), then the older; in a batch priority, then the older task.
-// Batches with a lane go before, while they hold less than their part of the capacity.
+// The order: The batch with the lowest held / weight is first. If batches are equal, the batch that
+// got a slot least recently (by weight) is first, then the older batch. Inside a batch, the highest
+// priority is first, then the older task. Batches with a lane precede all other batches while they
+// hold less than their part of the capacity.
 func (s *Semaphore) Serve(ctx context.Context, calls []Call) []Served {
 	served, left := make([]Served, len(calls)), slices.Clone(calls)
 	for i, c := range calls {
@@ -129,11 +129,11 @@ func (s *Semaphore) Serve(ctx context.Context, calls []Call) []Served {
 	return served
 }
 
-// serveNext sends the next part of each call together; false: there was none.
+// serveNext sends the next part of each call, all parts together. It returns false if no call had a part left.
 func (s *Semaphore) serveNext(ctx context.Context, left []Call, served []Served) bool {
 	var sent []*redisconn.Call
-	var parts []Exchange // that were sent
-	var of []int         // the call of each
+	var parts []Exchange // the sent parts
+	var of []int         // for each part, the index of its call
 	for i := range left {
 		if c := &left[i]; served[i].Err == nil && len(c.Leases)+len(c.Requests) > 0 {
 			part := c.next()
@@ -153,7 +153,7 @@ func (s *Semaphore) serveNext(ctx context.Context, left []Call, served []Served)
 	return true
 }
 
-// next takes what goes in one call: leases before requests.
+// next removes from e what goes into one call, leases before requests, and returns it.
 func (e *Exchange) next() (part Exchange) {
 	n := min(len(e.Leases), chunk)
 	part.Leases, e.Leases = e.Leases[:n], e.Leases[n:]
@@ -164,7 +164,7 @@ func (e *Exchange) next() (part Exchange) {
 	return part
 }
 
-// add notes the answers to a part. The leases that were freed come in their order.
+// add adds the reply to a part. reply.Freed lists the freed leases in the order of part.Leases.
 func (o *Served) add(part Exchange, answered *redis.Cmd) error {
 	var reply serveReply
 	known, err := read(answered, &reply)
@@ -206,7 +206,7 @@ type serveReply struct {
 	Freed    list[string]     `json:"freed"`
 	Answers  list[answer]     `json:"answers"`
 	Offers   list[offerReply] `json:"offers"`
-	Capacity int              `json:"capacity"` // this and what follows: with State
+	Capacity int              `json:"capacity"` // Capacity and the fields after it are set only with State
 	Held     int              `json:"held"`
 	Reserved int              `json:"reserved"`
 	Ready    int              `json:"ready"`
@@ -274,7 +274,7 @@ func checkWant(device string, w Want) error {
 	return checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.Lane)
 }
 
-// checkOrder refuses numbers that a script cannot order.
+// checkOrder refuses numbers that a script cannot sort.
 func checkOrder(batch, task int64, weight, priority, lane int) error {
 	if weight < 0 || weight > 1<<20 || priority < -1<<30 || priority > 1<<30 || lane < 0 || lane > 100 {
 		return fmt.Errorf("%w: weight %d, priority %d, lane %d", ErrInvalid, weight, priority, lane)
@@ -291,7 +291,7 @@ func checkNumbers(numbers ...int64) error {
 	return nil
 }
 
-// checkPool keeps a name from breaking out of the hash tag.
+// checkPool refuses names that would break the hash tag.
 func checkPool(pool string) error {
 	if pool == "" || strings.ContainsAny(pool, "{}") {
 		return fmt.Errorf("%w: pool name %q", ErrInvalid, pool)
@@ -299,7 +299,7 @@ func checkPool(pool string) error {
 	return nil
 }
 
-// checkHolder keeps names from breaking the holder's record.
+// checkHolder refuses names that would break the text of a holder (lua/core.lua).
 func checkHolder(lease, device string) error {
 	if lease == "" || device == "" || strings.Contains(lease+device, "|") {
 		return fmt.Errorf("%w: lease %q of device %q", ErrInvalid, lease, device)

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestContract holds on every kind of Redis. Cases share a server and keep to a pool
-// of their own.
+// TestContract runs its cases on every kind of Redis. The cases share a server, and each case uses
+// its own pool.
 func TestContract(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -65,7 +65,7 @@ func (s *server) testCap(t *testing.T) {
 func (s *server) testLowestFirst(t *testing.T) {
 	t.Parallel()
 	s.slowInLua(t)
-	pool := s.poolOf(t, 1200) // more than four digits would sort wrongly unpadded
+	pool := s.poolOf(t, 1200) // slot numbers of different length would be sorted wrongly without padding
 	s.acquireAll(t, pool, names("l", 0, 1200)...)
 	s.release(t, pool, "l.1100", "l.9", "l.101", "l.20")
 	var got []int
@@ -107,7 +107,7 @@ func (s *server) testBatch(t *testing.T) {
 func (s *server) testLargeBatch(t *testing.T) {
 	t.Parallel()
 	s.slowInLua(t)
-	const n = 1203 // several calls
+	const n = 1203 // more than fits into one call
 	pool := s.poolOf(t, n-1)
 	leases := names("l", 0, n)
 	for i, a := range s.acquireAll(t, pool, leases...) {
@@ -257,7 +257,7 @@ func (s *server) testInvalid(t *testing.T) {
 	diff(t, "untouched", s.snapshot(t, pool), slots.Snapshot{Known: true, Capacity: 3, Version: 1})
 }
 
-// testConcurrentCap: many clients, few slots; who is inside is counted outside.
+// testConcurrentCap lets many clients compete for few slots. The test itself counts the holders.
 func (s *server) testConcurrentCap(t *testing.T) {
 	t.Parallel()
 	const capacity, clients, rounds = 5, 12, 10

@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// Lease is a slot in use.
+// Lease is a held slot.
 type Lease struct {
 	ID        string
 	Device    string
-	Batch     int64 // of its task; 0 when it was acquired without one
-	Slot      int   // may be at or above the capacity after that was lowered
+	Batch     int64 // id of the task's batch; 0 if the slot was acquired without a batch
+	Slot      int   // number of the slot; at or above the capacity only after a decrease of the capacity
 	Acquired  time.Time
-	Remaining time.Duration // until the lease ends; negative when it is over
-	Age       time.Duration // since Acquired; negative after the clock stepped back
+	Remaining time.Duration // time until the lease ends; negative after its end
+	Age       time.Duration // time since Acquired; negative if the clock was set back
 }
 
-// Snapshot is a pool at one instant, by the clock of Redis.
+// Snapshot is the state of a pool at one instant, by the clock of Redis.
 type Snapshot struct {
-	Known    bool // false: nothing else is set
+	Known    bool // whether Redis knows the pool; if false, no other field is set
 	Capacity int
 	Version  int64
-	Leases   []Lease // sorted by slot
-	Reserved []Offer // slots that are offered, those first that lapse first; Age is not set
+	Leases   []Lease // sorted by Slot
+	Reserved []Offer // offered slots, sorted by Left, lowest first; Age is not set
 }
 
-// Snapshot reads a pool in one atomic step.
+// Snapshot reads a pool in one atomic step. If Redis does not know the pool, Known is false.
 func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error) {
 	if err := checkPool(pool); err != nil {
 		return Snapshot{}, err

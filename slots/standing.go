@@ -6,31 +6,32 @@ import (
 	"time"
 )
 
-// Standing is where the tasks of a device stand among those that wait for a pool.
-// Everything is of one instant; nothing is promised by it.
+// Standing is the place of a device's tasks in the queue of a pool at one instant. It is no promise.
 type Standing struct {
-	Known    bool // the pool is known to Redis; false: nothing else is set
+	Known    bool // whether Redis knows the pool; if false, no other field is set
 	Capacity int
-	Held     int // leases; may be above Capacity after that was lowered
-	Left     int // slots that are neither held nor offered; may be negative likewise
-	// Positions say of each task in about how many grants it starts; 1 is next.
+	Held     int // number of held slots; greater than Capacity after a decrease of the capacity
+	Left     int // slots that are neither held nor offered; negative after a decrease of the capacity
+	// Positions estimates, for each task, with which of the next grants of the pool the task
+	// starts. 1 is the next grant.
 	Positions []int
-	First     int           // the index of the task that comes first
-	InLine    int64         // the task that the device waits with; 0: it does not wait
-	Due       time.Duration // until it was told to ask again, while it waits; negative: overdue
-	Offered   time.Duration // how long a slot stays reserved for it; 0: none is
-	Waiting   int           // devices in the queue
+	First     int           // index of the task that is first in the order
+	InLine    int64         // id of the task that the device waits with; 0 means that the device does not wait
+	Due       time.Duration // time until the device is expected to ask again, while it waits; negative if it is overdue
+	Offered   time.Duration // how long a slot stays reserved for the device; 0 means that the device has no offer
+	Waiting   int           // number of devices in the queue
 	Lane      Lane
 }
 
-// Lane is what the batches together have that go before all others (Want).
+// Lane describes all urgent batches together (Want.Lane).
 type Lane struct {
-	Held    int // slots that they hold or are offered
-	Room    int // slots for which they still go before; may be negative
-	Waiting int // devices that wait with a task of them
+	Held    int // slots that urgent batches hold or are offered
+	Room    int // slots for which urgent batches still have precedence; may be negative
+	Waiting int // devices that wait with a task of an urgent batch
 }
 
-// Standing says where tasks of a device stand, at least one, without changing that.
+// Standing returns the places of the device's tasks in the queue of the pool. It changes nothing.
+// tasks must not be empty.
 func (s *Semaphore) Standing(ctx context.Context, pool, device string, tasks []Waiter) (Standing, error) {
 	if err := checkPool(pool); err != nil {
 		return Standing{}, err

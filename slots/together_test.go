@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// calling asks for a slot of each pool.
+// calling returns a call for each pool that asks for one slot.
 func calling(pools ...string) []slots.Call {
 	calls := make([]slots.Call, len(pools))
 	for i, pool := range pools {
@@ -20,7 +20,8 @@ func calling(pools ...string) []slots.Call {
 	return calls
 }
 
-// TestPoolsHaveTheirOwnOutcome: those that are served together.
+// TestPoolsHaveTheirOwnOutcome checks that pools that are served in one round trip have independent
+// outcomes.
 func TestPoolsHaveTheirOwnOutcome(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, s *server) {
@@ -49,7 +50,8 @@ func TestPoolsHaveTheirOwnOutcome(t *testing.T) {
 	})
 }
 
-// TestPoolsGoInOneRoundTrip: and in two if Redis forgot the script, or one asks for much.
+// TestPoolsGoInOneRoundTrip checks that calls for several pools need one round trip; two if Redis
+// has forgotten the script, and more if a call is large.
 func TestPoolsGoInOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	s, _ := own(t)
@@ -84,7 +86,7 @@ func TestPoolsGoInOneRoundTrip(t *testing.T) {
 	}
 }
 
-// roundTrips counts those of scripts.
+// roundTrips counts the round trips of scripts.
 type roundTrips struct{ n int }
 
 func (r *roundTrips) DialHook(next redis.DialHook) redis.DialHook { return next }

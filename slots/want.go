@@ -7,18 +7,21 @@ import (
 	"time"
 )
 
-// Want is a task that a slot is wanted for, with what orders it.
+// Want is a task that needs a slot, with the fields that determine its order.
 type Want struct {
-	Lease    string        // unique per acquisition; no '|'
-	TTL      time.Duration // of the lease: at least 1 ms; cut to milliseconds
-	Batch    int64         // 0..2^53
-	Weight   int           // of the batch: 1..2^20; 0 counts as 1
-	Lane     int           // 1..100: its batch goes before all others while such batches hold less than these percent of the capacity, rounded up; 0: never
-	Priority int           // inside the batch, higher first: within +-2^30
-	Task     int64         // 0..2^53; the lower the older
+	Lease  string        // unique per acquisition; must not contain '|'
+	TTL    time.Duration // duration of the lease, at least 1 ms; fractions of a millisecond are dropped
+	Batch  int64         // id of the batch, 0..2^53
+	Weight int           // weight of the batch, 1..2^20; 0 counts as 1
+	// Lane is a percentage of the capacity, rounded up to slots. If Lane is 1..100, the batch is
+	// urgent: urgent batches precede all other batches while together they hold less than Lane
+	// percent. 0 means that the batch is not urgent.
+	Lane     int
+	Priority int   // order inside the batch, higher first; within +-2^30
+	Task     int64 // id of the task, 0..2^53; a lower id is an older task
 }
 
-// Waiter is a task and what orders it, as in a Want.
+// Waiter is a waiting task with the same ordering fields as a Want.
 type Waiter struct {
 	Device           string
 	Batch, Task      int64
@@ -26,23 +29,24 @@ type Waiter struct {
 	Lane             int
 }
 
-// Joiner is a device that joins the queue without having asked. One that waits there already
-// stays as it is, unless it joins with a lane and was offered nothing: then it waits with this task.
+// Joiner is a device that joins the queue without having asked. If the device waits there already,
+// its waiter stays unchanged, unless the joiner has a Lane and the device has no offer: then the
+// device waits with this task instead.
 type Joiner struct {
 	Waiter
 	Reach Reach
 }
 
-// batchName writes a batch so that its order is that of its text (lua/queue.lua).
+// batchName formats a batch id so that the order of the texts is the order of the ids (lua/queue.lua).
 func batchName(batch int64) string { return fmt.Sprintf("%016d", batch) }
 
-// orderName does so for the order inside a batch: the highest priority first, then
-// the oldest task.
+// orderName formats the order inside a batch so that it sorts as text: the highest priority first,
+// then the oldest task.
 func orderName(priority int, task int64) string {
 	return fmt.Sprintf("%010d|%016d", 1<<31-priority, task)
 }
 
-// taskOf is the task in an orderName.
+// taskOf returns the task in a text of orderName. If the text has no task, it returns 0.
 func taskOf(order string) int64 {
 	if len(order) < 12 {
 		return 0
@@ -54,20 +58,20 @@ func taskOf(order string) int64 {
 	return task
 }
 
-// numbered reads a number that a script writes as text.
+// numbered is an integer that a script writes as a JSON string.
 type numbered int64
 
-// UnmarshalText reads it.
+// UnmarshalText parses the decimal text.
 func (n *numbered) UnmarshalText(text []byte) error {
 	parsed, err := strconv.ParseInt(string(text), 10, 64)
 	*n = numbered(parsed)
 	return err //nolint:wrapcheck // by the decoder
 }
 
-// list is one that a script writes as an object when it is empty.
+// list is a JSON list. Lua encodes an empty list as an empty object.
 type list[T any] []T
 
-// UnmarshalJSON reads it.
+// UnmarshalJSON decodes a list, or an empty object as nil.
 func (l *list[T]) UnmarshalJSON(text []byte) error {
 	if string(text) == "{}" {
 		*l = nil
@@ -76,7 +80,7 @@ func (l *list[T]) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]T)(l)) //nolint:wrapcheck // by the decoder
 }
 
-// The arguments of the scripts and their answers, in JSON; see their headers.
+// The JSON arguments and replies of the scripts. The headers of the scripts describe them.
 type (
 	paceArgs struct {
 		Hold    int64 `json:"hold"`

@@ -12,16 +12,17 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// advisedError says what to do next.
+// advisedError is an error with a text about what the user can do next.
 type advisedError struct {
 	error
 	next string
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e advisedError) Unwrap() error { return e.error }
 
-// nextStep is what to do after an error; empty: it says so itself.
+// nextStep returns a text about what the user can do after err. It is empty if the error itself
+// contains the advice, or if there is no advice.
 func nextStep(err error) string {
 	if advised, ok := errors.AsType[advisedError](err); ok {
 		return advised.next
@@ -42,7 +43,7 @@ func nextStep(err error) string {
 	return ""
 }
 
-// afterLoss is what to do when no answer came.
+// afterLoss returns what the user can do if no answer arrived.
 func afterLoss(lost *operators.LostError) string {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](lost)
 	switch {
@@ -76,7 +77,7 @@ func afterProblem(p *operators.Problem) string {
 }
 
 func nounOf(path string) string {
-	_, rest, _ := strings.Cut(path, "/v1/") // a proxy may have put a path in front
+	_, rest, _ := strings.Cut(path, "/v1/") // a proxy can add a path in front
 	noun, _, _ := strings.Cut(rest, "/")
 	return noun
 }

@@ -45,7 +45,7 @@ func addBatchFilters(command *cobra.Command) {
 	complete(command, "lane", "normal", "urgent")
 }
 
-// numbered takes one number.
+// numbered accepts exactly one argument, an id of at least 1.
 func numbered(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("accepts 1 arg(s), received %d", len(args))
@@ -109,7 +109,7 @@ func setBatch(b noun) *cobra.Command {
 	return command
 }
 
-// exampleTime is how times are written on the command line.
+// exampleTime shows the format of times on the command line.
 const exampleTime = "2027-01-31T22:00:00Z"
 
 func cancelBatch(b noun) *cobra.Command {
@@ -131,12 +131,14 @@ func cancelBatch(b noun) *cobra.Command {
 	return command
 }
 
-// conditionAsState shows people what a batch does now as its state.
+// conditionAsState replaces the state of a batch with its condition, which describes better what
+// the batch does now.
 func conditionAsState(batch json.RawMessage) json.RawMessage {
 	return regexp.MustCompile(`"state":"[a-z]+","condition":`).ReplaceAll(batch, []byte(`"state":`))
 }
 
-// briefBatch are the rules of a batch: after an act they are not what matters.
+// briefBatch returns the members of a batch that are settings. Actions such as cancel and watch do
+// not show them.
 func briefBatch() []string {
 	return []string{
 		"kind", "priority", "weight", "lane", "not_before", "not_after", "max_wait_ms", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",

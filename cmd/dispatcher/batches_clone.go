@@ -14,11 +14,11 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// payloadInQuery is the longest payload of a batch, in bytes, that a request carries in its query: servers
-// and proxies limit the length of addresses.
+// payloadInQuery is the maximum size, in bytes, of a batch payload that a request carries in its
+// query. Servers and proxies limit the length of URLs.
 const payloadInQuery = 2 << 10
 
-// cloneBatch makes the command that queues a batch like another one.
+// cloneBatch returns the command that queues a copy of a batch.
 func cloneBatch(b noun) *cobra.Command {
 	var name string
 	var failed, dryRun bool
@@ -32,7 +32,7 @@ func cloneBatch(b noun) *cobra.Command {
 			copied.states = []string{operators.Failed, operators.TimedOut}
 		}
 		again := from.Again(copied.now)
-		if len(from.Payload) > payloadInQuery { // each task brings it along instead
+		if len(from.Payload) > payloadInQuery { // each task carries the payload instead
 			again.Payload, copied.from.Payload = nil, nil
 		}
 		if name != "" {
@@ -57,7 +57,8 @@ func cloneBatch(b noun) *cobra.Command {
 	return command
 }
 
-// tasksOf are the tasks of a batch in some states (empty text: all), for a new batch.
+// tasksOf selects the tasks of a batch in some states, to queue them in a new batch. The state ""
+// selects the tasks of all states.
 type tasksOf struct {
 	from   operators.Batch
 	now    time.Time
@@ -82,7 +83,7 @@ func (t tasksOf) all(ctx context.Context, tasks operators.Tasks) iter.Seq2[opera
 	}
 }
 
-// taskLines reads tasks as lines of JSON.
+// taskLines is a reader of tasks as lines of JSON.
 type taskLines struct {
 	next func() (operators.NewTask, error, bool)
 	stop func()
@@ -97,7 +98,7 @@ func (l *taskLines) Read(to []byte) (int, error) {
 			err = io.EOF
 		}
 		if err == nil {
-			err = writeJSON(&l.line, task, "") // it escapes no HTML: a payload near its limit would grow beyond it
+			err = writeJSON(&l.line, task, "") // writeJSON escapes no HTML: a payload near the size limit would exceed the limit
 		}
 		if err != nil {
 			return 0, err
@@ -106,13 +107,13 @@ func (l *taskLines) Read(to []byte) (int, error) {
 	return l.line.Read(to)
 }
 
-// Close ends the reading from the server.
+// Close stops the reading from the server.
 func (l *taskLines) Close() error {
 	l.stop()
 	return nil
 }
 
-// retryBatch makes the command that tries the failed tasks of a batch again.
+// retryBatch returns the command that retries the tasks of a batch that ended without success.
 func retryBatch(b noun) *cobra.Command {
 	var yes, dryRun bool
 	command := b.on("retry", "Try the tasks of a batch again that ended without success", func(s *session, batch string) error {

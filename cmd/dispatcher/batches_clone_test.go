@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// A batch is queued once more, with its settings and what its tasks say of their own; or what
-// ended in it without success is tried again.
+// A batch is queued again with its settings and with the own fields of its tasks. The tasks of a
+// batch that ended without success are retried.
 func TestBatchesAreClonedAndRetried(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// batchFlags are the fields of a batch, and where its tasks come from.
+// batchFlags contains the flags for the fields of a batch and for the source of its tasks.
 type batchFlags struct {
 	name, pool, kind, payload   string
 	priority, weight, attempts  int
@@ -126,7 +126,7 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&b.wait, "wait", false, "until the batch has ended")
 }
 
-// fields are those that were said, by their names in the API.
+// fields returns the fields whose flags were given, by their names in the API.
 func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 	said := given(flags, map[string]field{
 		"pool": {"pool", b.pool}, "name": {"name", b.name}, "kind": {"kind", b.kind},
@@ -149,7 +149,8 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 	return said, errors.Join(err, b.limits.say(said))
 }
 
-// readJSON reads what a flag says, or the file that it names; nil: nothing.
+// readJSON returns the JSON in text, or the JSON in the file FILE if text is @FILE. If text is
+// empty, it returns nil.
 func readJSON(flag, text string) (json.RawMessage, error) {
 	value := []byte(text)
 	if file, ok := strings.CutPrefix(text, "@"); ok {
@@ -167,7 +168,7 @@ func readJSON(flag, text string) (json.RawMessage, error) {
 	return value, nil
 }
 
-// request is what creates the batch.
+// request returns the request that creates the batch.
 func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (operators.Request, error) {
 	r := operators.Request{Method: http.MethodPost, Path: operators.Path("batches"), Query: url.Values{}, Key: newKey()}
 	fields, err := b.fields(flags)
@@ -191,7 +192,7 @@ func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (operators.R
 	return r, err
 }
 
-// stream sends the file as it is, and the fields in the query.
+// stream makes r send the file unchanged, and the fields in the query.
 func (b *batchFlags) stream(r *operators.Request, fields map[string]any, stdin io.Reader) (err error) {
 	if err := operators.InQuery(fields, r.Query); err != nil {
 		return err
@@ -202,7 +203,8 @@ func (b *batchFlags) stream(r *operators.Request, fields map[string]any, stdin i
 	return openFile(r, b.file, stdin)
 }
 
-// contentOf is the media type of a file of tasks or devices.
+// contentOf returns the media type of a file of tasks or devices. If format is empty, the extension
+// of the file name determines the type.
 func contentOf(file, format string) (string, error) {
 	if format == "" {
 		format = strings.TrimPrefix(filepath.Ext(file), ".")
@@ -216,8 +218,8 @@ func contentOf(file, format string) (string, error) {
 	return "", usageError{fmt.Errorf("--format: csv or ndjson is needed for %q", file)}
 }
 
-// openFile lets a request read a file, anew each time it is sent; standard
-// input can be sent once.
+// openFile makes r read a file. The file is opened again each time the request is sent. Standard
+// input can be sent only once.
 func openFile(r *operators.Request, file string, stdin io.Reader) error {
 	if file == "-" {
 		r.Once = true
@@ -231,19 +233,20 @@ func openFile(r *operators.Request, file string, stdin io.Reader) error {
 	return nil
 }
 
-// newKey is an Idempotency-Key: however often a request of this run is sent, it
-// is done once.
+// newKey returns a random Idempotency-Key. However often a request with this key is sent, it has
+// one effect.
 func newKey() string { return "cli-" + rand.Text() }
 
 // queuedBatch is the answer to the request that queued a batch, or checked it in a dry run.
 type queuedBatch struct {
 	operators.BatchCreated
 
-	text    json.RawMessage // as it came
+	text    json.RawMessage // the answer as received
 	console *console
 }
 
-// warn notes the warnings, and the devices that are not registered: their names may be mistyped.
+// warn notes the warnings, and the number of tasks for unregistered devices, whose ids may be
+// mistyped.
 func (q queuedBatch) warn() {
 	q.console.warn("", q.text)
 	if q.Unknown != nil {
@@ -252,7 +255,8 @@ func (q queuedBatch) warn() {
 	}
 }
 
-// show writes the answer; after a dry run it writes the number of tasks for people.
+// show writes the answer. After a dry run it writes only the number of tasks, unless the output is
+// JSON.
 func (q queuedBatch) show(dryRun bool) error {
 	if !dryRun || q.console.isJSON {
 		return q.console.show(q.text, "unknown", "warnings")
@@ -261,8 +265,8 @@ func (q queuedBatch) show(dryRun bool) error {
 	return err
 }
 
-// skippedText returns the number of duplicates as text. It is empty if the request did not ask to
-// skip duplicates.
+// skippedText returns the number of skipped duplicates as text. It is empty if the request did not
+// ask to skip duplicates.
 func (q queuedBatch) skippedText() string {
 	if q.Skipped == nil {
 		return ""

@@ -18,9 +18,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-const shownFields = 6 // columns of a table, unless fields are named
+const shownFields = 6 // maximum number of output columns if no fields are named
 
-// resultsOf shows what became of the tasks of a batch.
+// resultsOf contains the flags of the command that shows the results of a batch.
 type resultsOf struct {
 	operators.ResultQuery
 
@@ -73,12 +73,14 @@ func batchResults(b noun) *cobra.Command {
 	return command
 }
 
-// filters are those of the table: what is summed up was asked for before.
+// filters returns the query for the table. It asks for no summary, because the command has shown
+// the summary before.
 func (r *resultsOf) filters(*pflag.FlagSet) url.Values {
 	return operators.ResultQuery{State: r.State, Since: r.Since, Until: r.Until, Fields: r.Fields, Sample: 1}.Values()
 }
 
-// firstFields are those that fit into a table.
+// firstFields returns the names of the first fields that a table can show, at most shownFields.
+// Lists and objects are left out.
 func firstFields(found []operators.OutputField) (names []string) {
 	for _, f := range found {
 		if len(names) < shownFields && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
@@ -93,14 +95,14 @@ func resultColumns(fields []string) []column {
 	for _, name := range fields {
 		columns = append(columns, column{name, func(e entry) string {
 			var output map[string]json.RawMessage
-			_ = json.Unmarshal(e["output"], &output) // null: there is none
+			_ = json.Unmarshal(e["output"], &output) // if the output is null, output stays empty
 			return plainValue(output[name])
 		}})
 	}
 	return append(columns, member("ERROR", "error"))
 }
 
-// plainValue is text as it is, and anything else as JSON.
+// plainValue returns a JSON string without its quotes, "" for null, and any other value as JSON.
 func plainValue(value json.RawMessage) string {
 	var text string
 	switch {
@@ -115,7 +117,7 @@ func plainValue(value json.RawMessage) string {
 // resultReport writes the progress and the summary of the results of a batch for people.
 type resultReport struct{ out io.Writer }
 
-// summarize reads the batch and the summary that query asks for, and writes both.
+// summarize reads the batch and the summary that query selects, and writes both.
 func (r resultReport) summarize(ctx context.Context, c *operators.Client, batch string, query url.Values) (*operators.ResultSummary, error) {
 	var now progress
 	path := operators.Path("batches", batch)
@@ -174,7 +176,7 @@ func (r resultReport) writeSummary(sum operators.ResultSummary) error {
 	return t.Flush()
 }
 
-// startTable writes an empty line and the title, and returns a table with these heads.
+// startTable writes an empty line and the title, and returns a table with these column heads.
 func (r resultReport) startTable(title string, heads ...string) *terminal.Table {
 	_, _ = fmt.Fprintln(r.out)
 	if title != "" {
@@ -216,5 +218,5 @@ func (r resultReport) writeNumbers(title string, n operators.NumberValues) error
 	return t.Flush()
 }
 
-// brief is a number with six digits.
+// brief formats a number with six digits.
 func brief(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// workWith has a device end its next task with an output.
+// workWith lets a device end its next task with an output.
 func (d *desk) workWith(device, status, more string) {
 	d.Helper()
 	task, ok := d.report(device, `{"id":"1"}`)["task"].(map[string]any)

@@ -108,7 +108,7 @@ func TestTagsSelectDevices(t *testing.T) {
 	d.run("devices create d-1 --tag area=1,city=hz")
 	d.run("devices create d-2 --tag area=1")
 	d.prints("batches create --pool p --tag area=1 --dry-run", "2 tasks would be queued\n")
-	for _, more := range [][]string{{"--dry-run"}, nil} { // a name that nobody has is said, also before anything is queued
+	for _, more := range [][]string{{"--dry-run"}, nil} { // an unregistered device causes a warning, also in a dry run
 		made := d.try("", append([]string{"batches", "create", "--pool", "p", "--name", "x", "--device", "d-1", "--device", "d-7", "--device", "d-8"}, more...)...)
 		made.exit(0).says("Warning: 2 tasks are for devices that are not registered, such as d-7")
 	}
@@ -204,14 +204,14 @@ func TestWaitEndsWithTheBatch(t *testing.T) {
 	}
 }
 
-// flaky is a proxy before a server. It loses answers, or has none.
+// flaky is a proxy in front of a server. It loses answers or refuses requests.
 type flaky struct {
 	*httputil.ReverseProxy
-	cut func() // all connections
+	cut func() // closes all connections
 
 	mu     sync.Mutex
-	lose   int // answers of POST requests to lose, once they were done
-	refuse int // requests to answer with 503
+	lose   int // number of POST requests that are executed and whose answers are lost
+	refuse int // number of requests that are answered with 503
 	keys   []string
 }
 
@@ -239,14 +239,14 @@ func (d *desk) flaky() *flaky {
 	return f
 }
 
-// will lose answers and refuse requests, from now on.
+// will sets how many answers to lose and how many requests to refuse from now on.
 func (f *flaky) will(lose, refuse int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lose, f.refuse = lose, refuse
 }
 
-// seen are the keys of the POST requests that came.
+// seen returns the keys of the received POST requests.
 func (f *flaky) seen() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -270,8 +270,8 @@ func (f *flaky) serve(w http.ResponseWriter, r *http.Request) {
 	f.ServeHTTP(w, r)
 }
 
-// The server did the request although its answer was lost: sent again with the
-// same key, it is not done twice.
+// The server executed a request whose answer was lost. If the request is sent again with the same
+// key, it is not executed twice.
 func TestLostAnswersQueueNothingTwice(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -15,32 +15,32 @@ import (
 
 const (
 	barWidth  = 30
-	lineEvery = 10 * time.Second // where there is no terminal to draw on
+	lineEvery = 10 * time.Second // minimum time between two lines if the output is not a terminal
 )
 
-// progress is how far a batch is.
+// progress describes how many tasks of a batch have ended.
 type progress struct{ operators.Batch }
 
 func readProgress(e entry) progress {
 	var p progress
 	text, err := json.Marshal(e)
 	if err == nil {
-		_ = json.Unmarshal(text, &p) // what does not fit is not shown
+		_ = json.Unmarshal(text, &p) // fields that do not fit stay empty
 	}
 	return p
 }
 
-// unsuccessful are those that ended otherwise than well.
+// unsuccessful returns the number of tasks that ended without success.
 func (p progress) unsuccessful() int64 { return p.Ended() - p.Counts[operators.Succeeded] }
 
-// worst is the state of most that did not succeed.
+// worst returns the state that most tasks without success have.
 func (p progress) worst() string {
 	return slices.MaxFunc([]string{operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired, operators.Suppressed}, func(a, b string) int {
 		return cmp.Compare(p.Counts[a], p.Counts[b])
 	})
 }
 
-// done is how much has ended: 41200/100000 41%.
+// done returns the number and the percentage of ended tasks, such as 41200/100000 41%.
 func (p progress) done() string {
 	if p.Total == 0 {
 		return "0/0"
@@ -48,7 +48,7 @@ func (p progress) done() string {
 	return fmt.Sprintf("%d/%d %d%%", p.Ended(), p.Total, 100*p.Ended()/p.Total)
 }
 
-// line is all of it for people.
+// line returns the whole progress in one line of text.
 func (p progress) line() string {
 	text := fmt.Sprintf("%s, %d inside, %d failed", p.done(), p.Counts[operators.Dispatched], p.Failed())
 	if n := p.unsuccessful() - p.Failed(); n > 0 {
@@ -72,27 +72,28 @@ func (p progress) line() string {
 	return text
 }
 
-// batchWatch shows a batch until it has ended: a bar on a terminal, otherwise a line at most every
-// lineEvery and at each change of the state. As JSON it writes the batch at each change.
+// batchWatch shows a batch until it has ended. On a terminal it draws a bar. Otherwise it writes a
+// line at each change of the state, and at other changes at most every lineEvery. As JSON it writes
+// the batch at each change.
 type batchWatch struct {
 	client     *operators.Client
 	console    *console
 	batch      string
 	bar        *terminal.Progress
-	isTerminal bool // messages go to a terminal
+	isTerminal bool // whether messages go to a terminal
 
-	last    progress        // as read last
-	text    json.RawMessage // last as it came
-	noted   string          // state of the last line
+	last    progress        // the latest progress
+	text    json.RawMessage // the latest answer as received
+	noted   string          // state of the batch in the latest line
 	notedAt time.Time
-	isOver  bool // follow read the end of the batch
+	isOver  bool // whether follow read that the batch has ended
 }
 
 func newBatchWatch(client *operators.Client, c *console, batch string) *batchWatch {
 	return &batchWatch{client: client, console: c, batch: batch, bar: terminal.NewProgress(c.errs), isTerminal: terminal.Is(c.errs)}
 }
 
-// follow shows the batch until it has ended, and as a table its counts then. If ctx ends first
+// follow shows the batch until it has ended, then its final counts as a table. If ctx ends first
 // (Ctrl-C), it returns nil and leaves isOver false.
 func (w *batchWatch) follow(ctx context.Context) error {
 	err := w.console.repeatRead(ctx, func() (bool, error) { return w.update(ctx) })
@@ -125,7 +126,7 @@ func (w *batchWatch) requireSuccess(ctx context.Context) error {
 	return nil
 }
 
-// update reads the batch and shows what has changed.
+// update reads the batch and shows the changes.
 func (w *batchWatch) update(ctx context.Context) (isOver bool, err error) {
 	var p progress
 	text, err := readAnswer(ctx, w.client, operators.Request{Method: http.MethodGet, Path: operators.Path("batches", w.batch)}, &p)

@@ -18,8 +18,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// expectExits runs commands, and expects of each its exit code, and words on
-// standard output, or of a failure on standard error alone.
+// expectExits runs each command. It expects the exit code and the words, on standard output or, if
+// the command fails, only on standard error.
 func expectExits(t *testing.T, code int, says map[string]string) {
 	t.Helper()
 	for line, want := range says {
@@ -117,7 +117,7 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 	})
 }
 
-// Each mistake has a line of its own, and none the words of a decoder.
+// Each mistake has its own line, and no line contains the words of a decoder.
 func TestMistakesOfTheConfigurationAreLines(t *testing.T) {
 	t.Parallel()
 	code, _, stderr := execute(t, []string{"DISPATCHER_REPORT_PERIOD=30", "DISPATCHER_LEASE_MARGIN=x"}, "serve")
@@ -130,7 +130,8 @@ func TestMistakesOfTheConfigurationAreLines(t *testing.T) {
 	}
 }
 
-// https:// to a port without TLS, and a list that nobody could have changed.
+// https:// to a port without TLS, and an untrusted certificate, are reported at once. The error
+// does not say that the command may have been executed, because a list changes nothing.
 func TestWrongSchemeIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.NotFoundHandler())
@@ -150,7 +151,8 @@ func TestWrongSchemeIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-// The first token of a database that nobody has set up.
+// TestTokenOfAnEmptyDatabase checks the advice for the first token in a database without
+// migrations.
 func TestTokenOfAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
 	code, _, stderr := execute(t, []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewDatabase(t)}, "tokens", "create", "--name", "first", "--role", "admin")
@@ -168,7 +170,7 @@ func TestMistypedVariableIsAUsageError(t *testing.T) {
 	}
 }
 
-// A file for each command holds its help and that of the commands below it.
+// A golden file for each command contains its help and the help of its subcommands.
 func TestHelpIsAsWritten(t *testing.T) {
 	t.Parallel()
 	for _, command := range append(newRoot(nil, nil, nil).Commands(), newRoot(nil, nil, nil)) {
@@ -180,7 +182,7 @@ func TestHelpIsAsWritten(t *testing.T) {
 			name += "-" + command.Name()
 		}
 		if command.Name() == "completion" || command.Name() == "help" {
-			continue // cobra's
+			continue // commands of cobra
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,7 +240,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// The first token is made beside a server that has none in its configuration.
+// The first token is created in the database while a server runs without a configured token.
 func TestTheFirstTokenIsMadeInTheDatabase(t *testing.T) {
 	t.Parallel()
 	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + servers.Redis(t).URL(), "DISPATCHER_LOG_FORMAT=json"}

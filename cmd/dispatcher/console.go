@@ -26,8 +26,8 @@ var errNotConfirmed = errors.New("not confirmed; nothing was changed")
 type console struct {
 	in     io.Reader
 	out    io.Writer // data
-	errs   io.Writer // everything else
-	isJSON bool      // data is written as JSON, not as tables
+	errs   io.Writer // messages
+	isJSON bool      // whether data is written as JSON instead of tables
 }
 
 // note writes a message for people to errs.
@@ -52,11 +52,11 @@ func writeJSON(to io.Writer, object any, indent string) error {
 	return e.Encode(object)
 }
 
-// warn notes the warnings in done, the answer to a request that succeeded, and returns them.
-// Each note begins with subject.
+// warn notes the warnings in done, the answer to a successful request, and returns them. Each note
+// begins with subject.
 func (c *console) warn(subject string, done json.RawMessage) (warnings []string) {
 	var warned operators.Warned
-	_ = json.Unmarshal(done, &warned) // An answer without the member has no warnings.
+	_ = json.Unmarshal(done, &warned) // an answer without this member has no warnings
 	for _, w := range warned.Warnings {
 		c.note("Warning: %s%s", subject, terminal.Safe(w))
 	}
@@ -80,8 +80,8 @@ func (c *console) confirm(yes bool, question string) error {
 	return nil
 }
 
-// repeatRead calls read every watchEvery until isOver is true or read fails with an error that is
-// not transient; it notes transient errors. If ctx ends first (Ctrl-C), it returns nil.
+// repeatRead calls read every watchEvery until isOver is true, or until read fails with an error
+// that is not transient. It notes transient errors. If ctx ends first (Ctrl-C), it returns nil.
 func (c *console) repeatRead(ctx context.Context, read func() (isOver bool, err error)) error {
 	for ctx.Err() == nil {
 		switch isOver, err := read(); {
@@ -93,7 +93,7 @@ func (c *console) repeatRead(ctx context.Context, read func() (isOver bool, err 
 		default:
 			c.note("%v", err)
 		}
-		_ = operators.Pause(ctx, watchEvery) // The loop ends if ctx has ended.
+		_ = operators.Pause(ctx, watchEvery) // the loop ends if ctx has ended
 	}
 	return nil
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// contexts are the installations that a user works with, by their names. They are kept in
-// a file that only the user can read.
+// contexts contains the named installations of a user. They are stored in a file that only this
+// user can read.
 type contexts struct {
 	Current  string                  `json:"current,omitempty"`
 	Contexts map[string]installation `json:"contexts"`
 }
 
-// installation is how a dispatcher is reached.
+// installation is the address of a dispatcher and the file with the token for it.
 type installation struct {
 	URL       string `json:"url"`
 	TokenFile string `json:"token_file,omitempty"`
@@ -38,7 +38,7 @@ func contextsFile() (string, error) {
 	return filepath.Join(dir, "dispatcher", "contexts.json"), nil
 }
 
-// readContexts is empty without a file.
+// readContexts reads the file of the contexts. If there is no file, it returns no contexts.
 func readContexts() (all contexts, err error) {
 	all.Contexts = map[string]installation{}
 	path, err := contextsFile()
@@ -58,7 +58,7 @@ func readContexts() (all contexts, err error) {
 	return all, nil
 }
 
-// write puts the file in its place when it is whole.
+// write replaces the file only after the new content is complete.
 func (c contexts) write() error {
 	path, err := contextsFile()
 	if err != nil {
@@ -71,7 +71,7 @@ func (c contexts) write() error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".contexts-*.json") // 0600
+	f, err := os.CreateTemp(filepath.Dir(path), ".contexts-*.json") // with mode 0600
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (c contexts) write() error {
 	return err
 }
 
-// find is the context of a name.
+// find returns the installation with this name.
 func (c contexts) find(name string) (installation, error) {
 	at, ok := c.Contexts[name]
 	if !ok {
@@ -94,7 +94,8 @@ func (c contexts) find(name string) (installation, error) {
 	return at, nil
 }
 
-// config reads the token, each time: it may be another one by now.
+// config returns to with the URL and the token of the installation. It reads the token from the
+// file each time, because the token may have been replaced.
 func (i installation) config(to operators.Config) (operators.Config, error) {
 	to.URL = i.URL
 	if i.TokenFile == "" {
@@ -166,7 +167,7 @@ file; DISPATCHER_TOKEN goes only to --url and DISPATCHER_URL.`,
 	return command
 }
 
-// changeContexts makes a command that changes the file.
+// changeContexts returns a command that changes the file of the contexts.
 func changeContexts(use, short string, args cobra.PositionalArgs, change func(all *contexts, args []string) error) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(_ *cobra.Command, args []string) error {
 		all, err := readContexts()
@@ -198,10 +199,10 @@ func listContexts() *cobra.Command {
 	}}
 }
 
-// completeContexts offers their names for a flag.
+// completeContexts completes a flag with the names of the contexts.
 func completeContexts(command *cobra.Command, flag string) {
 	_ = command.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		all, _ := readContexts() // the shell is waiting
+		all, _ := readContexts() // errors are not shown, because the shell waits for the completion
 		return slices.Sorted(maps.Keys(all.Contexts)), cobra.ShellCompDirectiveNoFileComp
 	})
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// The demonstration fleet is quick, so that within seconds all slots are
-// held, tasks end, and a silent device is taken back.
+// The demonstration fleet is fast: within seconds all slots are held, tasks end, and the slot of a
+// silent device is taken back.
 const (
 	demoPool   = "demo"
 	demoLease  = 10 * time.Second
@@ -50,8 +50,8 @@ func newDev() *cobra.Command {
 	return command
 }
 
-// calledAs returns how a shell in this folder calls this program: by its name, if the PATH
-// leads to it, else by the path that it was started with.
+// calledAs returns how a shell in this folder can call this program. That is its name if the PATH
+// leads to this program, else the path with which the program was started.
 func calledAs() string {
 	self, err := os.Executable()
 	if err != nil {
@@ -93,8 +93,8 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {
 	return withDemo(cmd.Context(), server.Run, func() { server.Banner(out) }, demo)
 }
 
-// withDemo runs a server until ctx ends, and with it, once it has started, a
-// demonstration if there is one. The first failure ends both.
+// withDemo runs a server until ctx ends. If demo is not nil, demo runs too, after the server has
+// started. The first failure ends both.
 func withDemo(ctx context.Context, run func(context.Context, func()) error, started func(), demo func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -119,7 +119,7 @@ func withDemo(ctx context.Context, run func(context.Context, func()) error, star
 	return group.Wait()
 }
 
-// demonstrate runs a fleet against the server until ctx ends.
+// demonstrate runs a simulated fleet against the server until ctx ends.
 func demonstrate(ctx context.Context, server *app.DevServer, devices int, out io.Writer) error {
 	_, _ = fmt.Fprintf(out, `  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; an external system with %d slots counts the devices inside.
   %.0f %% of the grants go to devices that fall silent: their slots are taken back when the lease of %s ends. Ctrl-C ends it.

@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// devAt runs `dispatcher dev` on free ports and returns its environment for
-// the other commands.
+// devAt runs `dispatcher dev` on free ports. It returns the environment for the other commands.
 func devAt(t *testing.T, data string, more ...string) (*daemon, []string) {
 	t.Helper()
 	d := start(t, nil, append([]string{"dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", data}, more...)...)
@@ -39,7 +38,7 @@ func TestSimulateAgainstDev(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
-	for pattern, want := range map[string][2]int{ // least and most
+	for pattern, want := range map[string][2]int{ // minimum and maximum
 		`tasks (\d+)`: {150, 150}, `ended (\d+)`: {150, 150}, `high-water mark (\d+) of 10`: {1, 10},
 		`(\d+) over-limit`: {0, 0}, `(\d+) tasks lost`: {0, 0}, `(\d+) differ`: {0, 0}, `(\d+) silent`: {1, 20},
 	} {
@@ -57,8 +56,8 @@ func TestSimulateAgainstDev(t *testing.T) {
 	}
 }
 
-// TestIdleFleetAgainstDev: with the fleet token, which registers the devices, and with
-// tokens of their own.
+// TestIdleFleetAgainstDev runs an idle fleet with the fleet token, which registers the devices, and
+// with own tokens of the devices.
 func TestIdleFleetAgainstDev(t *testing.T) {
 	t.Parallel()
 	_, environ := devAt(t, t.TempDir())
@@ -79,12 +78,12 @@ func TestIdleFleetAgainstDev(t *testing.T) {
 	}
 }
 
-// TestDemonstrationFillsItsSlotsAndNoMore: nearly, for on a busy machine some are always on
-// their way to the next device.
+// TestDemonstrationFillsItsSlotsAndNoMore checks that the fleet uses most slots and never more than
+// the capacity. On a busy machine, some slots are always between two devices.
 func TestDemonstrationFillsItsSlotsAndNoMore(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
-	for range 2 { // the second time it goes on with its data
+	for range 2 { // the second run continues with the data of the first run
 		d, _ := devAt(t, data, "--simulate", "80")
 		d.says(t, `held [3-6]\d/60`)
 		if code := d.end(t, syscall.SIGINT); code != 0 {
@@ -104,7 +103,7 @@ func TestDevNamesTheExplicitPortThatIsTaken(t *testing.T) {
 	}
 }
 
-// healthcheck finds the dev of this folder, as the other commands do.
+// healthcheck finds the dispatcher dev of this folder, as the other commands do.
 func TestHealthcheckFindsDev(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -124,8 +123,8 @@ func TestHealthcheckFindsDev(t *testing.T) {
 	}
 }
 
-// In the environment of a user who has said nothing else, the fleet goes to the running dev,
-// also from another folder and with the data elsewhere.
+// If the user configured nothing, the fleet uses the running dispatcher dev, also from another
+// folder and with another data folder.
 func TestSimulateFindsDev(t *testing.T) {
 	t.Parallel()
 	d, _ := devAt(t, filepath.Join(t.TempDir(), "elsewhere"), "--report-period", "1s")
@@ -141,7 +140,8 @@ func TestSimulateFindsDev(t *testing.T) {
 	}
 }
 
-// A token that is given stays with the address that is given, or the default one.
+// A token that the user gave is only sent to the address that the user gave, or to the default
+// address.
 func TestSimulateSendsNoGivenTokenToDev(t *testing.T) {
 	t.Parallel()
 	d, _ := devAt(t, t.TempDir())
@@ -152,7 +152,7 @@ func TestSimulateSendsNoGivenTokenToDev(t *testing.T) {
 	}
 }
 
-// The line of the banner runs as it stands, whether or not the PATH leads to the program.
+// The command in the banner works when it is pasted, whether or not the PATH leads to the program.
 func TestTheBannerCanBePasted(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{os.Getenv("PATH"), filepath.Dir(binary) + ":" + os.Getenv("PATH")} {
@@ -169,7 +169,8 @@ func TestTheBannerCanBePasted(t *testing.T) {
 	}
 }
 
-// The README says how the program that make leaves is found before it uses its name.
+// The README adds the folder of the built program to the PATH before it uses the name of the
+// program.
 func TestReadmeCommandsFindTheProgram(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../README.md")
@@ -182,7 +183,7 @@ func TestReadmeCommandsFindTheProgram(t *testing.T) {
 	}
 }
 
-// A fleet that is refused says so, instead of a summary of nothing.
+// A fleet whose credentials are refused reports an error instead of an empty summary.
 func TestSimulateWithWrongCredentials(t *testing.T) {
 	t.Parallel()
 	_, environ := devAt(t, t.TempDir())

@@ -39,12 +39,13 @@ func addDeviceFilters(command *cobra.Command) {
 	flags.String("prefix", "", "only ids with this prefix")
 	flags.String("part", "", "only ids with this in them, in upper or lower case; not with --silent-for")
 	flags.Var(new(model.Duration), "silent-for", "only those that were not seen for so long, or never: 90m, 1d, 2w")
-	flags.Lookup("silent-for").DefValue = "" // help shows none
+	flags.Lookup("silent-for").DefValue = "" // the help shows no default
 	flags.Int("recent", 0, "only so many that reported last, newest first, 1 to 1000; without other filters")
 	complete(command, "blocked", "true", "false")
 }
 
-// deviceFilters are the flags of addDeviceFilters in a query; all must match.
+// deviceFilters returns the query for the flags of addDeviceFilters. A device has to match all of
+// them.
 func deviceFilters(flags *pflag.FlagSet) url.Values {
 	q := filtered(flags, "blocked", "prefix", "part", "profile")
 	if recent, _ := flags.GetInt("recent"); recent != 0 {
@@ -101,7 +102,7 @@ func setDevice(d noun) *cobra.Command {
 			body.Tags = operators.Set(merge)
 		}
 		if s.cmd.Flags().Changed("profile") || unprofiled {
-			body.Profile = operators.Set(profile) // empty: none
+			body.Profile = operators.Set(profile) // an empty profile removes the profile
 		}
 		if body == (operators.DevicePatch{}) {
 			return usageError{errors.New("nothing to change: give at least one of --tag, --untag, --profile, --no-profile")}
@@ -165,7 +166,7 @@ device, and "profile" in it.`,
 			if err := openFile(&r, file, s.console.in); err != nil {
 				return err
 			}
-			r.Once = true // a second answer would have no tokens
+			r.Once = true // a second answer would contain no tokens
 			err = s.Copy(s.cmd.Context(), r, s.console.out)
 			if operators.Lost(err) {
 				return advisedError{err, "perhaps they were created, and their tokens are lost; new ones for all: dispatcher devices import --existing rotate -f " + file}

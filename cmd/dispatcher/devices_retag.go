@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// retag is what the command devices retag was told.
+// retag contains the flags of the command devices retag.
 type retag struct {
 	filter      operators.DeviceFilter
 	set, unset  []string
@@ -69,7 +69,7 @@ func (r *retag) run(ctx context.Context, devices operators.Devices, c *console) 
 	return r.say(c, n, "retagged", err)
 }
 
-// say also tells what was done before an error.
+// say writes the number of devices, also if err interrupted the change after some devices.
 func (r *retag) say(c *console, n int, done string, err error) error {
 	if err != nil && n == 0 {
 		return err

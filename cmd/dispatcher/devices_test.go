@@ -125,7 +125,7 @@ func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 	}
 }
 
-// The commands find the dev of this folder, and of this user, and no other.
+// The commands find the dispatcher dev of this folder and of this user, and no other one.
 func TestDevIsFound(t *testing.T) {
 	t.Parallel()
 	home, here := t.TempDir(), t.TempDir()
@@ -135,7 +135,7 @@ func TestDevIsFound(t *testing.T) {
 		cmd.Dir = dir
 		var errs strings.Builder
 		cmd.Stderr = &errs
-		_ = cmd.Run() // its exit code tells
+		_ = cmd.Run() // the exit code is checked below
 		return told{t, "pools list", cmd.ProcessState.ExitCode(), "", errs.String()}
 	}
 	list(here, at...).exit(1).says("no dev server runs here", "start one with `dispatcher dev`")
@@ -144,7 +144,8 @@ func TestDevIsFound(t *testing.T) {
 	list(here, "HOME="+t.TempDir()).exit(0)
 	list(t.TempDir(), at...).exit(0)
 	list(t.TempDir(), "HOME="+t.TempDir()).exit(1)
-	list(here, append(at, "DISPATCHER_URL=http://"+servers.FreeAddr(t))...).exit(1).says("DISPATCHER_URL") // what is said goes before what is found
+	// A configured address has precedence over a running dev.
+	list(here, append(at, "DISPATCHER_URL=http://"+servers.FreeAddr(t))...).exit(1).says("DISPATCHER_URL")
 	if code := d.end(t, syscall.SIGTERM); code != 0 {
 		t.Errorf("dev: exit %d", code)
 	}
@@ -156,7 +157,7 @@ func TestDevIsFound(t *testing.T) {
 	list(here, at...).exit(1).says("no dev server runs here")
 }
 
-// A killed dev leaves its file. The process that has its port now does not get
+// A killed dispatcher dev leaves its file. The process that uses its port afterwards does not get
 // its token.
 func TestFileOfAKilledDevIsNotBelieved(t *testing.T) {
 	t.Parallel()
@@ -201,7 +202,7 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 	all.says(t, `"id":3,`)
 }
 
-// Events that happen while the connection is lost come once it is back.
+// Events that happen while the connection is lost are shown after it is restored.
 func TestWatchLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

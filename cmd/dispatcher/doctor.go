@@ -17,10 +17,10 @@ import (
 	"github.com/fleetslots/dispatcher/internal/terminal"
 )
 
-// devNeeds is the room that the folder of a dev should have.
+// devNeeds is the recommended free space, in bytes, for the data folder of dispatcher dev.
 const devNeeds = 1 << 30
 
-// examination is what the command doctor was told.
+// examination contains the flags of the command doctor.
 type examination struct {
 	settings          *settings
 	output, data      string
@@ -97,7 +97,7 @@ func (e *examination) examine(cmd *cobra.Command, p doctor.Patient) []doctor.Fin
 	return p.Examine(cmd.Context())
 }
 
-// dev examines the dispatcher dev that runs here: it has its servers inside.
+// dev examines the dispatcher dev that runs here. Its servers are part of its process.
 func (e *examination) dev(cmd *cobra.Command, dev localdev.Server) []doctor.Finding {
 	list := []doctor.Finding{{Check: "settings", State: doctor.OK, Found: "none: the dispatcher dev that runs here, at " + dev.URL}}
 	ready := doctor.Finding{Check: "dev", State: doctor.OK, Found: "ready"}
@@ -136,7 +136,7 @@ func (e *examination) write(cmd *cobra.Command, list []doctor.Finding) error {
 	return err
 }
 
-// summary counts the findings by their state.
+// summary returns the number of findings per state as text.
 func summary(list []doctor.Finding) string {
 	var parts []string
 	for _, state := range []doctor.State{doctor.OK, doctor.Warning, doctor.Failed, doctor.Unknown} {

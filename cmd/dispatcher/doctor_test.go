@@ -49,7 +49,7 @@ func TestDoctorOfSettings(t *testing.T) {
 	}
 }
 
-// Without servers in the environment it is the dev of this folder that is examined.
+// If the environment names no servers, doctor examines the dispatcher dev of this folder.
 func TestDoctorOfADev(t *testing.T) {
 	t.Parallel()
 	dev := start(t, nil, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0")
@@ -66,7 +66,7 @@ func TestDoctorOfADev(t *testing.T) {
 	}
 }
 
-// The data of a dev is where that dev says, in whichever folder doctor runs.
+// doctor finds the data folder of a dispatcher dev from any folder.
 func TestDoctorOfADevElsewhere(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "elsewhere")

@@ -27,7 +27,7 @@ func newEvents() *cobra.Command {
 		complete(c, "order", "newest", "oldest")
 	})
 	command := o.group("events", "Read the log of all that was done and happened", append(verbs, watchEvents(o))...)
-	command.Flags().AddFlagSet(verbs[0].Flags()) // with one of them it is list
+	command.Flags().AddFlagSet(verbs[0].Flags()) // if one of the flags is given, events runs events list
 	help := command.RunE
 	command.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().NFlag() == 0 {
@@ -38,7 +38,7 @@ func newEvents() *cobra.Command {
 	return command
 }
 
-// about names what an event tells of.
+// about returns the pool, the batch, the task and the device of an event.
 func about(e entry) string {
 	var parts []string
 	for _, name := range []string{"pool", "batch", "task", "device"} {
@@ -62,7 +62,8 @@ func addEventFilters(o *operator, command *cobra.Command) {
 	o.devices().completeFlag(command, "device")
 }
 
-// eventFilters are the flags of addEventFilters in a query; all must match.
+// eventFilters returns the query for the flags of addEventFilters. An event has to match all of
+// them.
 func eventFilters(flags *pflag.FlagSet) url.Values {
 	return filtered(flags, "kind", "actor", "pool", "batch", "task", "device", "order", "since", "until")
 }
@@ -88,7 +89,7 @@ func watchEvents(o *operator) *cobra.Command {
 	return command
 }
 
-// eventLog writes events one by one, each in a line.
+// eventLog writes events, each in one line.
 type eventLog struct{ console *console }
 
 // writeEvent writes event as JSON, or as text whose columns start at the same place in every line.

@@ -24,17 +24,19 @@ are more, and of how many it was looked at.`
 	return command
 }
 
-// foundPart is a part for people.
+// foundPart is one part of the hits as it is shown.
 type foundPart struct {
 	operators.FoundPart
 
-	how, all string // all: the command that lists all of them
+	// how names what the text matched. all is the command that lists all hits of the part.
+	how, all string
 }
 
 // searchHits is the answer to a search.
 type searchHits struct{ operators.Found }
 
-// writeTable writes a table of the hits, and notes the commands that list the others.
+// writeTable writes a table of the hits, and notes the commands that list the hits that are not in
+// the table.
 func (h searchHits) writeTable(c *console, text string) error {
 	f := h.Distinct()
 	parts := []foundPart{
@@ -43,7 +45,7 @@ func (h searchHits) writeTable(c *console, text string) error {
 		{f.Batches, "name", "batches list --name"},
 		{f.Devices, "id", "devices list --part"},
 		{f.Tagged, "tag", "devices list --tag"},
-		{f.Failed, "error", "tasks list --error"}, // the beginning
+		{f.Failed, "error", "tasks list --error"}, // hits whose error begins with the text
 	}
 	quoted := strconv.Quote(text)
 	t := terminal.NewTable(c.out, "KIND", "ID", "BY", "TEXT")

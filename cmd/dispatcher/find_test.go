@@ -22,7 +22,7 @@ task  1  exactly  pending
 batch  1  exactly  night
 pool  solar-1  name  0 of 2 held, 0 waiting
 `)
-	// What is found in two ways is listed once.
+	// An object that is found in two ways is listed once.
 	d.prints("find solar-7", `
 KIND  ID  BY  TEXT
 device  solar-7  exactly  site:berlin

@@ -17,7 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newHealthcheck is for containers without a shell.
+// newHealthcheck returns the command healthcheck, which serves as the health check of containers
+// without a shell.
 func newHealthcheck() *cobra.Command {
 	var url string
 	command := &cobra.Command{
@@ -59,8 +60,9 @@ that runs here, if one does.`,
 	return command
 }
 
-// runsHere is where the dispatcher of this environment is reached: a serve has a
-// database in it.
+// runsHere returns the URL of the dispatcher of this environment, and the transport for it. If the
+// environment configures no database and a dispatcher dev runs here, it is the dev. Otherwise it is
+// the serve with these settings.
 func runsHere(config app.Config) (url string, transport http.RoundTripper, err error) {
 	if dev, err := local(operators.Config{}); err == nil && config.PostgresDSN == "" {
 		return dev.URL, nil, nil
@@ -68,8 +70,8 @@ func runsHere(config app.Config) (url string, transport http.RoundTripper, err e
 	return ownAddress(config.HTTPListen, config.TLSCertFile)
 }
 
-// ownAddress is where a dispatcher with these settings is reached from its own
-// machine, and how.
+// ownAddress returns the URL by which a dispatcher with these settings is reached from its own
+// machine, and the transport for it. A nil transport means the default transport.
 func ownAddress(listen, certFile string) (url string, transport http.RoundTripper, err error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -89,14 +91,15 @@ func ownAddress(listen, certFile string) (url string, transport http.RoundTrippe
 	return "https://" + address, &http.Transport{TLSClientConfig: holderOf(content)}, nil
 }
 
-// holderOf trusts nobody but who has the key of the certificate, whatever
-// names are in it: they are not those of the loopback.
+// holderOf returns a TLS configuration that trusts only the certificates in certificate and the
+// certificates that they signed. It ignores the names in a certificate, because they do not include
+// the loopback address.
 func holderOf(certificate []byte) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(certificate)
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, // the next line verifies instead
+		InsecureSkipVerify: true, // VerifyConnection verifies instead
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
 				return errors.New("no certificate")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// In its container the check has the dispatcher's own settings and no other.
+// The healthcheck uses only the settings of the dispatcher, as it does in the container.
 func TestHealthcheckFollowsTheSettings(t *testing.T) {
 	t.Parallel()
 	answer := func(status int) http.Handler {

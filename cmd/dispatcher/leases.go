@@ -75,14 +75,14 @@ it has.`
 	return command
 }
 
-// leaseQueue waits in the line of a pool for a lease, and notes each change of the position.
+// leaseQueue waits for a lease in the queue of a pool, and notes each change of the position.
 type leaseQueue struct {
 	leases  operators.Leases
 	console *console
-	noted   string // the last note
+	noted   string // text of the latest note
 }
 
-// wait shows the lease once it is held. It fails if no slot is granted within patience.
+// wait writes the lease when it is held. It fails if no slot is granted within patience.
 func (q *leaseQueue) wait(ctx context.Context, pool string, ask operators.NewLease, patience time.Duration) error {
 	got, err := q.leases.Wait(ctx, pool, ask, patience, q.note)
 	if err != nil {
@@ -98,7 +98,8 @@ func (q *leaseQueue) wait(ctx context.Context, pool string, ask operators.NewLea
 	return q.console.show(text)
 }
 
-// note notes the position of the lease, or the error of a request that is tried again.
+// note notes the position of the lease. If err is not nil, it notes the error of a request that
+// will be retried.
 func (q *leaseQueue) note(l operators.Lease, err error) {
 	text := "Waiting: " + l.Detail
 	if l.EstimatedStart != nil {
@@ -113,7 +114,7 @@ func (q *leaseQueue) note(l operators.Lease, err error) {
 	}
 }
 
-// withLease is a command about one lease of a pool.
+// withLease returns a command about one lease of a pool.
 func (n noun) withLease(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " POOL LEASE", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.names(1),

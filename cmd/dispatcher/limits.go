@@ -30,7 +30,7 @@ func newLimits() *cobra.Command {
 	return o.group("limits", "Limit what programs do that are no devices", verbs...)
 }
 
-// takeFlags are what a program says of what it would do.
+// takeFlags contains the flags of the commands take, peek and return.
 type takeFlags struct {
 	facts []string
 	operators.Take
@@ -58,16 +58,17 @@ func readFacts(given []string) (map[string]string, error) {
 	return facts, nil
 }
 
-// request sends the take to an end of the set's path.
+// request returns the request that sends the take to the path end of the set.
 func (t *takeFlags) request(set, end string) (r operators.Request, err error) {
-	if t.Cost == 0 { // on the wire: the default
+	if t.Cost == 0 { // in the API, 0 means the default
 		return r, usageError{errors.New("--cost: 1 to 1000")}
 	}
 	t.Facts, err = readFacts(t.facts)
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, end), Body: t.Take, Again: t.ID != "" || end == "peek"}, err
 }
 
-// takeFrom makes a command that fails if the take is refused, so that && stands for "if allowed".
+// takeFrom returns a command that fails if the take is refused, so that a shell can run another
+// command after && only if the take is allowed.
 func takeFrom(l noun, verb, short string) *cobra.Command {
 	var t takeFlags
 	command := l.on(verb, short, func(s *session, set string) error {
@@ -93,10 +94,10 @@ func takeFrom(l noun, verb, short string) *cobra.Command {
 // takeAnswer is the answer to a take or a peek.
 type takeAnswer operators.Taken
 
-// show writes text, the answer as it came. As tables it leaves out the members that say nothing
-// new, and adds the state of each policy.
+// show writes text, the answer as received. As tables it leaves out the members that contain no new
+// information, and adds a table of the policies.
 func (t takeAnswer) show(c *console, text json.RawMessage) error {
-	without := []string{"limits", "cost", "retry_after_ms"} // the first is below, the last in the error
+	without := []string{"limits", "cost", "retry_after_ms"} // limits is the table below; retry_after_ms is in the error
 	if !t.Repeated {
 		without = append(without, "repeated")
 	}
@@ -113,7 +114,7 @@ func (t takeAnswer) show(c *console, text json.RawMessage) error {
 	return table.Flush()
 }
 
-// refusal returns the error of a take that is not allowed, and nil otherwise.
+// refusal returns an error if the take is not allowed, and nil if it is.
 func (t takeAnswer) refusal() error {
 	switch {
 	case t.Allowed:
@@ -124,7 +125,7 @@ func (t takeAnswer) refusal() error {
 	return fmt.Errorf("refused by policy %s; allowed in %s", t.RefusedBy, inWords(t.RetryAfterMS))
 }
 
-// inWords is a time that is left; nothing if none is.
+// inWords formats a remaining time. It returns an empty text for 0.
 func inWords(ms int64) string {
 	if ms == 0 {
 		return ""

@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// entry is one of a list.
+// entry is one JSON object of a list, as its members by name.
 type entry map[string]json.RawMessage
 
 func readEntry(text json.RawMessage) (entry, error) {
@@ -27,41 +27,41 @@ func readEntry(text json.RawMessage) (entry, error) {
 	return e, err
 }
 
-// text of a member, for people.
+// text returns a member as text for display.
 func (e entry) text(name string) string { return terminal.Value(name, e[name]) }
 
-// word is a member that is text, as it is.
+// word returns a member that is a JSON string. If the member has another type, it returns "".
 func (e entry) word(name string) string {
 	var word string
-	_ = json.Unmarshal(e[name], &word) // another type: none
+	_ = json.Unmarshal(e[name], &word)
 	return word
 }
 
-// column of a table.
+// column is a column of a table: its head, and a function that returns the text of a cell.
 type column struct {
 	head string
 	cell func(entry) string
 }
 
-// member is a column that shows a member.
+// member returns a column that shows one member.
 func member(head, name string) column {
 	return column{head, func(e entry) string { return e.text(name) }}
 }
 
-// list is how the entries at a path are listed.
+// list describes how the entries at a path of the API are listed.
 type list struct {
 	path    string
 	columns []column
-	filters func(*pflag.FlagSet) url.Values // nil: none
-	forms   map[string]func(*session) error // of the export, besides CSV and NDJSON
+	filters func(*pflag.FlagSet) url.Values // nil means that the list has no filters
+	forms   map[string]func(*session) error // formats of the export in addition to CSV and NDJSON
 }
 
 func (l list) formats() []string {
 	return append([]string{"csv", "ndjson"}, slices.Sorted(maps.Keys(l.forms))...)
 }
 
-// addList makes the verbs list and export of a noun. filter adds the flags of
-// its filters.
+// addList returns the commands list and export of a noun. filter adds the flags of the filters; it
+// may be nil.
 func (o *operator) addList(l list, short string, filter func(*cobra.Command)) []*cobra.Command {
 	var limit int
 	listed := &cobra.Command{Use: "list", Short: short, RunE: o.with(func(s *session, _ []string) error { return s.list(l, limit) })}
@@ -87,12 +87,14 @@ func (l list) query(flags *pflag.FlagSet) url.Values {
 	return l.filters(flags)
 }
 
-// filterBy returns the filters of a list that has one filter for each of these flags.
+// filterBy returns a filters function of a list: its query has one parameter for each flag in
+// names.
 func filterBy(names ...string) func(*pflag.FlagSet) url.Values {
 	return func(flags *pflag.FlagSet) url.Values { return filtered(flags, names...) }
 }
 
-// filtered makes a query of the flags that a command has of these.
+// filtered returns a query with the flags in names. It leaves out flags that the command does not
+// have and flags that are empty.
 func filtered(flags *pflag.FlagSet, names ...string) url.Values {
 	q := url.Values{}
 	for _, name := range names {
@@ -111,7 +113,7 @@ func (s *session) list(l list, limit int) error {
 	}
 	q := l.query(s.cmd.Flags())
 	if q.Has("recent") {
-		limit = 0 // The flag --recent limits the entries.
+		limit = 0 // the flag --recent limits the number of entries
 	}
 	entries, more := s.List(s.cmd.Context(), l.path, q, limit)
 	write := s.console.newListWriter(l.columns)
@@ -143,8 +145,7 @@ func (s *session) export(l list, format string) error {
 	return s.Copy(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: l.path, Query: l.query(s.cmd.Flags()), Accept: accept}, s.console.out)
 }
 
-// listWriter writes entries as a table, or as one JSON array with an entry a
-// line.
+// listWriter writes entries as a table, or as one JSON array with one entry per line.
 type listWriter struct {
 	out     io.Writer
 	columns []column

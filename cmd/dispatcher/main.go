@@ -1,5 +1,5 @@
-// Command dispatcher grants the slots of an external system to the devices of
-// a fleet. Each subcommand has a file of its own; this one has what they share.
+// Command dispatcher grants the slots of an external system to the devices of a fleet. Each
+// subcommand has its own file. This file contains what the subcommands share.
 package main
 
 import (
@@ -37,7 +37,7 @@ const (
 // usageError is a mistake on the command line or in the configuration.
 type usageError struct{ error }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e usageError) Unwrap() error { return e.error }
 
 func main() {
@@ -68,8 +68,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailure
 }
 
-// linesOf gives each of several errors a line of its own. Text of others stays
-// in its line, whatever is in it.
+// linesOf returns each of several joined errors as a line. The text of any other error stays one
+// line, even if it contains line breaks.
 func linesOf(err error) []string {
 	type several interface {
 		error
@@ -86,8 +86,8 @@ func linesOf(err error) []string {
 	return lines
 }
 
-// untilSignal ends the context with the first SIGINT or SIGTERM; the second one ends the
-// process at once, with status 1. A command that handles signals itself calls own.
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second signal ends
+// the process at once with status 1. A command that handles signals itself calls own.
 func untilSignal() (ctx context.Context, own, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -119,7 +119,7 @@ func newRoot(stdout, stderr io.Writer, own func()) *cobra.Command {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 { // the flag may be one of the command that was meant
+		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 { // the flag may belong to the command that the user meant
 			err = unknownCommand(cmd, words)
 		}
 		return usageError{err}
@@ -136,7 +136,7 @@ func newRoot(stdout, stderr io.Writer, own func()) *cobra.Command {
 	return root
 }
 
-// strict makes wrong arguments usage errors, here and below.
+// strict makes wrong arguments usage errors, for the command and all commands below it.
 func strict(command *cobra.Command) {
 	for _, below := range command.Commands() {
 		strict(below)
@@ -153,7 +153,7 @@ func strict(command *cobra.Command) {
 	command.Args = func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)
 		if err == nil {
-			err = cmd.ValidateRequiredFlags() // cobra does both, too, later and not as wrong usage
+			err = cmd.ValidateRequiredFlags() // cobra validates flags and groups too, but later and not as usage errors
 		}
 		if err == nil {
 			err = cmd.ValidateFlagGroups()
@@ -165,7 +165,7 @@ func strict(command *cobra.Command) {
 	}
 }
 
-// knownTopic takes the names of commands, as help does.
+// knownTopic accepts the names of commands, as the command help does.
 func knownTopic(cmd *cobra.Command, args []string) error {
 	found, rest, err := cmd.Root().Find(args)
 	if err != nil {
@@ -174,8 +174,7 @@ func knownTopic(cmd *cobra.Command, args []string) error {
 	return unknownCommand(found, rest)
 }
 
-// unknownCommand refuses words that name nothing below a command, and says what
-// is like them.
+// unknownCommand returns an error that suggests similar commands. It returns nil if words is empty.
 func unknownCommand(above *cobra.Command, words []string) error {
 	if len(words) == 0 {
 		return nil
@@ -199,10 +198,11 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// newLogger writes logs to standard error: standard output is for data.
+// newLogger returns a logger that writes to w, the standard error: standard output is only for
+// data.
 func newLogger(w io.Writer, format, level string) *slog.Logger {
 	var l slog.Level
-	_ = l.UnmarshalText([]byte(level)) // validated with the configuration
+	_ = l.UnmarshalText([]byte(level)) // level was validated with the configuration
 	options := &slog.HandlerOptions{Level: l}
 	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))

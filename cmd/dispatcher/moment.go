@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// moment is a flag for a time: a duration ago, or the time itself.
+// moment is a flag for a time. Its value is a time, or a duration before now.
 type moment struct{ at time.Time }
 
-// String is the time as the API takes it; empty: none was given.
+// String returns the time in the format of the API. It is empty if the flag was not given.
 func (m *moment) String() string {
 	if m.at.IsZero() {
 		return ""
@@ -18,7 +18,7 @@ func (m *moment) String() string {
 	return m.at.UTC().Format(time.RFC3339Nano)
 }
 
-// Set reads it.
+// Set parses a time or a duration.
 func (m *moment) Set(text string) error {
 	at, err := time.Parse(time.RFC3339, text)
 	if err == nil {
@@ -33,5 +33,5 @@ func (m *moment) Set(text string) error {
 	return nil
 }
 
-// Type is what the help calls it.
+// Type returns the word that the help shows for a value.
 func (m *moment) Type() string { return "time" }

@@ -13,14 +13,16 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// noun is what a group of commands is about.
+// noun is the kind of object that a group of commands is about.
 type noun struct {
 	*operator
-	plural string // of the group, and in paths
-	word   string // the argument in the help
+	plural string // name of the group, also in paths of the API
+	word   string // name of the argument in the help
 	args   cobra.PositionalArgs
 
-	key, about string // members: the argument, and what completion shows beside it; empty: not completed
+	// key is the member that the argument contains. about is the member that completion shows next
+	// to it. If key is empty, the argument is not completed.
+	key, about string
 }
 
 func (o *operator) pools() noun {
@@ -45,7 +47,7 @@ func (o *operator) limitSets() noun {
 
 func (o *operator) tokens() noun { return noun{o, "tokens", "ID", numbered, "id", "name"} }
 
-// on makes a command about one of them.
+// on returns a command about one object.
 func (n noun) on(verb, short string, run func(s *session, name string) error) *cobra.Command {
 	command := &cobra.Command{
 		Use: verb + " " + n.word, Short: short, Args: n.args,
@@ -57,15 +59,15 @@ func (n noun) on(verb, short string, run func(s *session, name string) error) *c
 	return command
 }
 
-// call makes a command that sends a request without a body, to the path of one or
-// to an end of it, and shows the answer without some members.
+// call returns a command that sends a request without a body to the path of an object, extended by
+// end. The command shows the answer except the members in without.
 func (n noun) call(verb, short, method, end string, without ...string) *cobra.Command {
 	return n.on(verb, short, func(s *session, name string) error {
 		return s.act(operators.Request{Method: method, Path: operators.Path(n.plural, name) + end}, without...)
 	})
 }
 
-// pause makes the command that pauses one of them.
+// pause returns the command that pauses an object.
 func (n noun) pause(short string, without ...string) *cobra.Command {
 	var reason string
 	command := n.on("pause", short, func(s *session, name string) error {
@@ -75,13 +77,13 @@ func (n noun) pause(short string, without ...string) *cobra.Command {
 	return command
 }
 
-// field of a request.
+// field is a field of a request.
 type field struct {
 	name  string
 	value any
 }
 
-// given are the fields whose flags were given.
+// given returns the fields whose flags were given, by their names in the API.
 func given(flags *pflag.FlagSet, fields map[string]field) map[string]any {
 	body := map[string]any{}
 	for flag, f := range fields {
@@ -94,22 +96,23 @@ func given(flags *pflag.FlagSet, fields map[string]field) map[string]any {
 
 const (
 	completionPatience = 2 * time.Second
-	completionMost     = 5000 // names
+	completionMost     = 5000 // maximum number of completed names
 )
 
-// complete offers a flag's values.
+// complete completes a flag with these values.
 func complete(command *cobra.Command, flag string, values ...string) {
-	// Fails only for a flag that does not exist, which a test would see.
+	// The registration fails only for a flag that does not exist, which a test would detect.
 	_ = command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeFlag offers them for a flag.
+// completeFlag completes a flag with the names of objects.
 func (n noun) completeFlag(command *cobra.Command, flag string) {
 	_ = command.RegisterFlagCompletionFunc(flag, n.names(-1))
 }
 
-// names offers what the server has, for at most so many arguments (-1: any
-// number). Errors are not shown: the shell is waiting.
+// names returns a function that completes at most `most` arguments with the names of objects on the
+// server. If most is -1, the number of arguments is not limited. Errors are not shown, because the
+// shell waits for the completion.
 func (n noun) names(most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) (names []cobra.Completion, then cobra.ShellCompDirective) {
 		if most >= 0 && len(args) >= most {
@@ -126,7 +129,7 @@ func (n noun) names(most int) cobra.CompletionFunc {
 
 func (n noun) found(ctx context.Context, c *operators.Client, typed string) (names []cobra.Completion) {
 	var narrowed url.Values
-	if n.plural == "devices" { // there may be very many
+	if n.plural == "devices" { // the server filters, because there may be very many devices
 		narrowed = operators.Query("prefix", typed)
 	}
 	entries, _ := c.List(ctx, operators.Path(n.plural), narrowed, completionMost)

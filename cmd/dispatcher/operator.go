@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// devData is where `dispatcher dev` keeps its data unless told otherwise.
+// devData is the default data folder of `dispatcher dev`.
 const devData = ".dispatcher"
 
 const (
@@ -25,10 +25,10 @@ const (
 	outputJSON  = "json"
 )
 
-// operator is what the commands of the operators' API share.
+// operator contains the flags that all commands of the operators' API share.
 type operator struct{ url, context, output string }
 
-// group is a command with others below it, which take the flags of all.
+// group returns a command with the subcommands verbs, which inherit the flags of operator.
 func (o *operator) group(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -50,7 +50,7 @@ type session struct {
 	console *console
 }
 
-// with gives a command its session.
+// with returns a function for cobra that runs a command with a session.
 func (o *operator) with(run func(s *session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if o.output != outputTable && o.output != outputJSON {
@@ -65,8 +65,7 @@ func (o *operator) with(run func(s *session, args []string) error) func(*cobra.C
 	}
 }
 
-// connect finds the server: as said, else that of the context in use, else the dev that
-// runs here. Nothing is sent yet.
+// connect returns a client for the server that destination selects. It sends nothing yet.
 func (o *operator) connect(notice func(error, time.Duration)) (*operators.Client, error) {
 	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version, Notice: notice})
 	if err != nil {
@@ -79,8 +78,9 @@ func (o *operator) connect(notice func(error, time.Duration)) (*operators.Client
 	return c, nil
 }
 
-// destination is where a command goes. A token that is given goes only to a URL that is
-// given.
+// destination returns config with the URL and the token of the server: of the URL that was given,
+// else of the context that was given or is in use, else of the dispatcher dev that runs here. A
+// token from the environment is sent only to a URL that was given.
 func (o *operator) destination(config operators.Config) (operators.Config, error) {
 	config.URL = o.url
 	if config.URL == "" && o.context == "" {
@@ -106,15 +106,15 @@ func (o *operator) destination(config operators.Config) (operators.Config, error
 	return at.config(config)
 }
 
-// local returns config with the URL and the token of the dev that runs here.
+// local returns config with the URL and the token of the dispatcher dev that runs here.
 func local(config operators.Config) (operators.Config, error) {
 	server, err := runningDev("")
 	config.URL, config.Token = server.URL, server.Token
 	return config, err
 }
 
-// runningDev returns the dev with this data folder. If data is empty, it returns the dev
-// of the current folder, else that of this user.
+// runningDev returns the dispatcher dev with this data folder. If data is empty, it returns the dev
+// of the current folder, else the dev of this user.
 func runningDev(data string) (localdev.Server, error) {
 	if data != "" {
 		return localdev.Find(data)
@@ -126,8 +126,8 @@ func runningDev(data string) (localdev.Server, error) {
 	return localdev.Find(dirs...)
 }
 
-// givenToken reads DISPATCHER_TOKEN or the file that DISPATCHER_TOKEN_FILE
-// names. There is no flag: others of the machine can read a command line.
+// givenToken returns DISPATCHER_TOKEN, or the content of the file that DISPATCHER_TOKEN_FILE names.
+// There is no flag for the token, because other users of the machine can read a command line.
 func givenToken() (string, error) {
 	token, file := os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_TOKEN_FILE")
 	if token != "" && file != "" {
@@ -143,8 +143,8 @@ func givenToken() (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// view reads what is at a path. As JSON it is written as it came; else it goes into
-// answer, and people is called.
+// view reads the object at a path. As JSON it writes the answer as received. Otherwise it decodes
+// the answer into answer and calls people to write it.
 func (s *session) view(path string, query url.Values, answer any, people func() error) error {
 	text, err := s.Get(s.cmd.Context(), path, query)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *session) view(path string, query url.Values, answer any, people func() 
 	return people()
 }
 
-// readAnswer sends r, decodes the answer into answer, and returns it as it came.
+// readAnswer sends r, decodes the answer into answer, and returns the answer as received.
 func readAnswer(ctx context.Context, c *operators.Client, r operators.Request, answer any) (json.RawMessage, error) {
 	text, err := c.Call(ctx, r)
 	if err == nil {
@@ -168,7 +168,7 @@ func readAnswer(ctx context.Context, c *operators.Client, r operators.Request, a
 	return text, err
 }
 
-// act sends a request and shows what came of it.
+// act sends a request and shows its answer.
 func (s *session) act(r operators.Request, without ...string) error {
 	object, err := s.Call(s.cmd.Context(), r)
 	if err != nil || object == nil {
@@ -178,8 +178,8 @@ func (s *session) act(r operators.Request, without ...string) error {
 	return s.console.show(object, append(without, "warnings")...)
 }
 
-// createWithSecret sends a request that creates a token. If the answer has no token, because the
-// first answer was lost, the error advises again: the way to get another token.
+// createWithSecret sends a request that creates a token. If the answer has no token because the
+// first answer was lost, the error contains again: how to get another token.
 func (s *session) createWithSecret(r operators.Request, again string) (json.RawMessage, entry, error) {
 	var made entry
 	text, err := readAnswer(s.cmd.Context(), s.Client, r, &made)
@@ -189,7 +189,7 @@ func (s *session) createWithSecret(r operators.Request, again string) (json.RawM
 	return text, made, err
 }
 
-// counted is a number and what there is of it.
+// counted returns a number with the word for it: one for 1, else many.
 func counted(n int64, one, many string) string {
 	if n == 1 {
 		many = one
@@ -197,13 +197,13 @@ func counted(n int64, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// yesFlag adds --yes.
+// yesFlag adds the flag --yes.
 func yesFlag(command *cobra.Command, yes *bool) {
 	command.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
 }
 
-// needed makes a flag one that must be given.
+// needed makes a flag required.
 func needed(command *cobra.Command, flag string) *cobra.Command {
-	_ = command.MarkFlagRequired(flag) // fails only for a flag that does not exist, which a test would see
+	_ = command.MarkFlagRequired(flag) // fails only for a flag that does not exist, which a test would detect
 	return command
 }

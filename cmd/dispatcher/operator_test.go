@@ -16,16 +16,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// desk is where an operator works: a dev server, and the environment that
-// leads the commands to it.
+// desk is the workplace of an operator: a dispatcher dev, and an environment with which the
+// commands use it.
 type desk struct {
 	*testing.T
 	url, token, fleet string
 	environ           []string
-	dir               string // that commands run in
+	dir               string // folder in which commands run
 }
 
-// newDesk starts a dev for one test.
+// newDesk starts a dispatcher dev for one test.
 func newDesk(t *testing.T) *desk {
 	t.Helper()
 	_, environ := devAt(t, t.TempDir(), "--report-period", "1s")
@@ -45,7 +45,7 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-// told is what a command said.
+// told is the result of a command.
 type told struct {
 	*testing.T
 	line         string
@@ -53,7 +53,7 @@ type told struct {
 	out, errText string
 }
 
-// try runs a command; input is its standard input.
+// try runs a command. input is its standard input.
 func (d *desk) try(input string, args ...string) told {
 	d.Helper()
 	cmd := program(d.T, d.environ, args...)
@@ -66,13 +66,13 @@ func (d *desk) try(input string, args ...string) told {
 	return told{d.T, strings.Join(args, " "), cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 
-// run is a command without quotes in it, that works.
+// run runs a command whose words contain no quotes. The command must succeed.
 func (d *desk) run(line string, more ...string) string {
 	d.Helper()
 	return d.try("", append(strings.Fields(line), more...)...).exit(0).out
 }
 
-// exit expects an exit code.
+// exit expects this exit code.
 func (o told) exit(code int) told {
 	o.Helper()
 	if o.code != code {
@@ -81,7 +81,7 @@ func (o told) exit(code int) told {
 	return o
 }
 
-// quiet expects nothing there.
+// quiet expects nothing on standard error.
 func (o told) quiet() {
 	o.Helper()
 	if o.errText != "" {
@@ -100,7 +100,7 @@ func (o told) says(words ...string) told {
 	return o
 }
 
-// file writes one into the folder that commands run in.
+// file writes a file into the folder in which commands run.
 func (d *desk) file(name, content string) string {
 	d.Helper()
 	if err := os.WriteFile(filepath.Join(d.dir, name), []byte(content), 0o600); err != nil {
@@ -109,7 +109,7 @@ func (d *desk) file(name, content string) string {
 	return name
 }
 
-// read decodes what a command prints with --output json.
+// read decodes the output of a command with --output json.
 func (d *desk) read(into any, line string, more ...string) {
 	d.Helper()
 	out := d.run(line+" --output json", more...)
@@ -118,7 +118,7 @@ func (d *desk) read(into any, line string, more ...string) {
 	}
 }
 
-// report is a device's, with the fleet token.
+// report sends a report of a device with the fleet token.
 func (d *desk) report(device, body string) map[string]any {
 	d.Helper()
 	request, err := http.NewRequestWithContext(d.Context(), http.MethodPost, d.url+"/v1/devices/"+device+"/report", strings.NewReader(body))
@@ -142,7 +142,7 @@ func (d *desk) report(device, body string) map[string]any {
 	return reply
 }
 
-// work lets a device do one task, with this result.
+// work lets a device do one task with this result.
 func (d *desk) work(device, status string) {
 	d.Helper()
 	task, ok := d.report(device, `{"id":"1"}`)["task"].(map[string]any)
@@ -152,14 +152,14 @@ func (d *desk) work(device, status string) {
 	d.report(device, fmt.Sprintf(`{"id":"2","accept":false,"results":[{"task":%.0f,"token":%.0f,"status":%q,"error":"as told"}]}`, task["id"], task["token"], status))
 }
 
-// plain replaces what differs from run to run.
+// plain replaces the parts of a text that differ from run to run.
 func plain(text string) string {
 	text = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`).ReplaceAllString(text, "TIME")
 	text = regexp.MustCompile(`[A-Za-z0-9_-]{43}`).ReplaceAllString(text, "SECRET")
 	return regexp.MustCompile(`(?m) +$| {2,}`).ReplaceAllStringFunc(text, func(spaces string) string { return "  "[:min(len(spaces), 2)] })
 }
 
-// prints compares what a command prints, line by line.
+// prints compares the output of a command with want.
 func (d *desk) prints(line, want string, more ...string) {
 	d.Helper()
 	got := plain(d.run(line, more...))
@@ -168,7 +168,7 @@ func (d *desk) prints(line, want string, more ...string) {
 	}
 }
 
-// eventually polls until something is so.
+// eventually polls until so returns true.
 func (d *desk) eventually(what string, so func() bool) {
 	d.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)

@@ -41,10 +41,10 @@ func newPools() *cobra.Command {
 	return o.group("pools", "Create, resize, pause and watch pools", verbs...)
 }
 
-// troubleOf is what is wrong with a pool, in a cell.
+// troubleOf returns the codes of a pool's trouble for a cell.
 func troubleOf(e entry) string {
 	var codes []string
-	_ = json.Unmarshal(e["trouble"], &codes) // absent: none
+	_ = json.Unmarshal(e["trouble"], &codes) // an absent member means no trouble
 	return strings.Join(codes, " ")
 }
 
@@ -56,7 +56,7 @@ func addPoolFilters(command *cobra.Command) {
 	complete(command, "sort", "name", "held", "waiting", "trouble")
 }
 
-// poolFilters are the flags of addPoolFilters in a query.
+// poolFilters returns the query for the flags of addPoolFilters.
 func poolFilters(flags *pflag.FlagSet) url.Values {
 	q := filtered(flags, "name", "sort")
 	if only, _ := flags.GetBool("only-trouble"); only {
@@ -65,7 +65,7 @@ func poolFilters(flags *pflag.FlagSet) url.Values {
 	return q
 }
 
-// poolFlags are the settings of a pool.
+// poolFlags contains the flags for the settings of a pool.
 type poolFlags struct {
 	capacity int
 	lease    time.Duration
@@ -77,10 +77,10 @@ type poolFlags struct {
 	longest  time.Duration
 }
 
-// callersFlag is a number of slots, or all.
+// callersFlag is a flag for a maximum number of slots. A nil most means "all".
 type callersFlag struct{ most *int }
 
-// Set reads it.
+// Set parses a number of slots or "all".
 func (f *callersFlag) Set(text string) error {
 	if f.most = nil; text == "all" {
 		return nil
@@ -93,10 +93,10 @@ func (f *callersFlag) Set(text string) error {
 	return nil
 }
 
-// String is what the help says of the default: nothing.
+// String returns the default that the help shows: none.
 func (f *callersFlag) String() string { return "" }
 
-// Type is the word for a value in the help.
+// Type returns the word that the help shows for a value.
 func (f *callersFlag) Type() string { return "number" }
 
 func (p *poolFlags) add(flags *pflag.FlagSet) {
@@ -108,7 +108,7 @@ func (p *poolFlags) add(flags *pflag.FlagSet) {
 	p.windows.add(flags)
 }
 
-// body has what was said.
+// body returns the fields whose flags were given.
 func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
 	body := given(flags, map[string]field{
 		"capacity": {"capacity", p.capacity}, "lease": {"lease_ms", p.lease.Milliseconds()},
@@ -116,7 +116,7 @@ func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
 		"longest-lease": {"longest_lease_ms", p.longest.Milliseconds()}, "window": {"windows", p.windows},
 	})
 	if p.always {
-		body["windows"] = nil // the default
+		body["windows"] = nil // the default: no windows
 	}
 	return body, p.limits.say(body)
 }
@@ -172,15 +172,15 @@ func showSlots(p noun) *cobra.Command {
 	return command
 }
 
-// slotList is the answer of the API, with slots as they came.
+// slotList is the answer of the API. The slots stay JSON objects.
 type slotList struct {
 	Capacity, Waiting int64
 	Held, Reserved    int
 	Slots             []entry
 }
 
-// writeTable writes the counts and a table of the slots that are not free. If all is true, the table
-// has the free slots, too.
+// writeTable writes the counts and a table of the slots that are held or offered. If all is true,
+// the table also contains the free slots.
 func (l slotList) writeTable(out io.Writer, all bool) error {
 	_, _ = fmt.Fprintf(out, "%s, %d held, %d reserved; %s\n", counted(l.Capacity, "slot", "slots"), l.Held, l.Reserved, counted(l.Waiting, "device waits", "devices wait"))
 	if !all && l.Held+l.Reserved == 0 {
@@ -195,7 +195,7 @@ func (l slotList) writeTable(out io.Writer, all bool) error {
 	return t.Flush()
 }
 
-// slotHolder is the device, or the caller, that has it.
+// slotHolder returns the device or the caller that has the slot.
 func slotHolder(e entry) string {
 	if caller := e.text("caller"); caller != "" {
 		return caller + " (caller)"
@@ -203,7 +203,7 @@ func slotHolder(e entry) string {
 	return e.text("device")
 }
 
-// slotState says of one that is held whether its device is asked to stop.
+// slotState returns the state of a slot, and whether its device was asked to stop.
 func slotState(e entry) string {
 	if e.text("cancel") != "" {
 		return e.text("state") + ", to stop"
@@ -246,7 +246,7 @@ func checkGrant(p noun) *cobra.Command {
 				return err
 			}
 			if e, err := readEntry(text); err == nil && e.text("alive") == "" {
-				return s.console.show(text, "lease_ms") // there is none
+				return s.console.show(text, "lease_ms") // without alive there is no grant
 			}
 			return s.console.show(text)
 		}),

@@ -57,10 +57,10 @@ again.`,
 	return needed(command, "file")
 }
 
-// poolChange is what applying does to one pool.
+// poolChange is the change that apply makes to one pool.
 type poolChange struct {
 	Pool    string        `json:"pool"`
-	Action  string        `json:"action"` // created, changed, unchanged
+	Action  string        `json:"action"` // created, changed or unchanged
 	Changes []fieldChange `json:"changes,omitempty"`
 	Warned  []string      `json:"warnings,omitempty"`
 }
@@ -71,14 +71,14 @@ type fieldChange struct {
 	To    json.RawMessage `json:"to"`
 }
 
-// poolUpdate creates and changes pools as a file says.
+// poolUpdate creates and changes pools according to a file.
 type poolUpdate struct {
 	client  *operators.Client
 	console *console
 }
 
-// apply lets the server check all changes before it sends the first one: a file with an error
-// changes nothing, and a dry run has the same errors as a real run.
+// apply lets the server check all changes before it sends the first one. So a file with an error
+// changes nothing, and a dry run reports the same errors as a real run.
 func (u poolUpdate) apply(ctx context.Context, wanted []filedPool, dryRun bool) error {
 	there, err := u.listPools(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *poolChange) request(dryRun bool) operators.Request {
 	return r
 }
 
-// writeChanges writes the changes, and notes their number after the text before. A table leaves
+// writeChanges writes the changes, and notes their numbers after the text before. A table leaves
 // out the pools that stay unchanged.
 func (u poolUpdate) writeChanges(before string, changes []poolChange) error {
 	show := u.console.newListWriter([]column{member("POOL", "pool"), member("ACTION", "action"), {"CHANGES", describeChanges}})
@@ -185,7 +185,8 @@ const (
 	actionUnchanged = "unchanged"
 )
 
-// against is what the file changes of a pool; nil: there is none.
+// against returns the change that the file makes to the pool there. If there is nil, the pool does
+// not exist and is created.
 func (p filedPool) against(there entry) (poolChange, error) {
 	change := poolChange{Pool: p.Name, Action: actionUnchanged}
 	fields, err := p.fields()
@@ -204,20 +205,20 @@ func (p filedPool) against(there entry) (poolChange, error) {
 	return change, nil
 }
 
-// canonical is JSON with its members in one order; empty: it is none.
+// canonical returns JSON with its members in a fixed order. It returns "" if text is not JSON.
 func canonical(text json.RawMessage) string {
 	var value any
 	if json.Unmarshal(text, &value) != nil {
 		return ""
 	}
-	same, _ := json.Marshal(value) // it was just read
+	same, _ := json.Marshal(value) // cannot fail: the value was just decoded
 	return string(same)
 }
 
-// describeChanges is their cell: capacity 60 -> 80, lease 5m.
+// describeChanges returns the cell of the changes, such as: capacity 60 -> 80, lease 5m.
 func describeChanges(e entry) string {
 	var changes []fieldChange
-	_ = json.Unmarshal(e["changes"], &changes) // it was just written
+	_ = json.Unmarshal(e["changes"], &changes) // cannot fail: this program encoded it
 	texts := make([]string, len(changes))
 	for i, c := range changes {
 		from := ""
@@ -236,13 +237,12 @@ func orNone(text string) string {
 	return text
 }
 
-// filedPools is a file of pools.
+// filedPools is the content of a file of pools.
 type filedPools struct {
 	Pools []filedPool `yaml:"pools"`
 }
 
-// filedPool is what a file says of a pool, with the names that the API has for it.
-// Fields that are nil are left out.
+// filedPool is a pool in a file, with the field names of the API. A nil field is not in the file.
 type filedPool struct {
 	Name      string              `json:"-"                  yaml:"name"`
 	Capacity  *int                `json:"capacity,omitempty" yaml:"capacity"`
@@ -256,10 +256,10 @@ type filedPool struct {
 	Limits    *[]operators.Policy `json:"limits,omitempty"   yaml:"limits,flow"`
 }
 
-// filedBound is a number of slots, or "all".
+// filedBound is a number of slots or "all" in a file.
 type filedBound struct{ callersFlag }
 
-// MarshalYAML writes it.
+// MarshalYAML returns the number, or "all".
 func (f filedBound) MarshalYAML() (any, error) { //nolint:unparam // the interface of the package
 	if f.most == nil {
 		return "all", nil
@@ -267,7 +267,7 @@ func (f filedBound) MarshalYAML() (any, error) { //nolint:unparam // the interfa
 	return *f.most, nil
 }
 
-// UnmarshalYAML reads it.
+// UnmarshalYAML parses the number, or "all".
 func (f *filedBound) UnmarshalYAML(node *yaml.Node) error {
 	if err := f.Set(node.Value); err != nil {
 		return fmt.Errorf("callers: %w", err)
@@ -275,10 +275,10 @@ func (f *filedBound) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// MarshalJSON writes what the API shows.
+// MarshalJSON returns the JSON that the API uses.
 func (f filedBound) MarshalJSON() ([]byte, error) { return json.Marshal(f.most) }
 
-// readPools reads a file; the server checks what it says.
+// readPools reads a file of pools. Only the server validates the values.
 func readPools(path string, stdin io.Reader) ([]filedPool, error) {
 	text := stdin
 	if path != "-" {
@@ -286,7 +286,7 @@ func readPools(path string, stdin io.Reader) ([]filedPool, error) {
 		if err != nil {
 			return nil, usageError{fmt.Errorf("--file: %w", err)}
 		}
-		defer func() { _ = file.Close() }() // it was only read
+		defer func() { _ = file.Close() }() // an error of Close has no effect, because the file was only read
 		text = file
 	}
 	var file filedPools
@@ -315,7 +315,7 @@ func readPools(path string, stdin io.Reader) ([]filedPool, error) {
 	return file.Pools, nil
 }
 
-// complete turns what is written for people into what the server shows.
+// complete converts the values that are written for people to the values of the API.
 func (p *filedPool) complete() error {
 	if p.Name == "" {
 		return errors.New("it has no name")
@@ -337,7 +337,7 @@ func (p *filedPool) complete() error {
 	return nil
 }
 
-// filedDuration reads a duration as the API shows it. If text is empty, it returns nil.
+// filedDuration parses a duration and returns it in ms. If text is empty, it returns nil.
 func filedDuration(field, text string) (*int64, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // the file does not say it
@@ -349,7 +349,7 @@ func filedDuration(field, text string) (*int64, error) {
 	return new(d.Milliseconds()), nil
 }
 
-// fields are those that the file says, by their names in the API.
+// fields returns the fields that the file contains, by their names in the API.
 func (p *filedPool) fields() (entry, error) {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -378,5 +378,5 @@ func writePoolFile(pools iter.Seq2[operators.PoolState, error], out io.Writer) e
 	return err
 }
 
-// shortDuration writes milliseconds for people.
+// shortDuration formats milliseconds for people.
 func shortDuration(ms int64) string { return terminal.Duration(time.Duration(ms) * time.Millisecond) }

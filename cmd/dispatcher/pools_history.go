@@ -41,7 +41,7 @@ func historyOf(p noun) *cobra.Command {
 	return command
 }
 
-// howEnded says of a holding that lasts that it does.
+// howEnded returns how a holding ended. A holding that has not ended has no ended_by.
 func howEnded(e entry) string {
 	if how := e.text("ended_by"); how != "" {
 		return how

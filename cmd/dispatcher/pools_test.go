@@ -159,7 +159,7 @@ func TestApplyMakesPoolsAsTheFileSays(t *testing.T) {
 	}
 }
 
-// A file with anything wrong in it changes nothing, and the error names where.
+// A file with any mistake changes nothing, and the error contains the place of the mistake.
 func TestApplyChecksAllFirst(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -202,7 +202,7 @@ func TestApplyTakesMoreThanAPage(t *testing.T) {
 	d := newDesk(t)
 	var file strings.Builder
 	file.WriteString("pools:\n")
-	for i := range 1500 { // more than a page
+	for i := range 1500 { // more than one page
 		fmt.Fprintf(&file, "- {name: p-%04d, capacity: %d}\n", i, i)
 	}
 	d.try(file.String(), "pools", "apply", "-f", "-").exit(0).says("1500 created, 0 changed, 0 unchanged")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRemediesAreCommands: what `tasks why` suggests is no usage error: it gets
-// as far as to look for a server.
+// TestRemediesAreCommands checks that the commands that `tasks why` suggests cause no usage error:
+// each command gets as far as to look for a server.
 func TestRemediesAreCommands(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../dispatcher/decision/*.go")
@@ -44,8 +44,8 @@ func TestRemediesAreCommands(t *testing.T) {
 	}
 }
 
-// filled puts values in the placeholders of a suggestion. One that ends where the
-// program adds a name gets one.
+// filled replaces the placeholders of a suggestion with values. A suggestion that ends with a space
+// gets a value at its end, because the program appends a name there.
 func filled(line string) []string {
 	if strings.HasSuffix(line, " ") {
 		line += "%s"

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// limitsFlag is a JSON list of policies, which the server checks.
+// limitsFlag is a flag for a JSON list of policies. The server validates the policies.
 type limitsFlag struct {
 	text string
 	none bool
@@ -26,14 +26,14 @@ func (l *limitsFlag) add(flags *pflag.FlagSet) {
 	flags.StringVar(&l.text, "limits", "", "how often tasks may start: a JSON list of policies, or @FILE with one")
 }
 
-// addChange adds also the flag that takes them away.
+// addChange also adds the flag that removes all policies.
 func (l *limitsFlag) addChange(command *cobra.Command) {
 	l.add(command.Flags())
 	command.Flags().BoolVar(&l.none, "no-limits", false, "no policies any more")
 	command.MarkFlagsMutuallyExclusive("limits", "no-limits")
 }
 
-// say adds what was said to the body of a request.
+// say adds the policies to the body of a request if a flag was given.
 func (l *limitsFlag) say(body map[string]any) error {
 	policies, err := readJSON("limits", l.text)
 	if policies != nil {
@@ -75,7 +75,7 @@ func poolUsageOf(p noun) *cobra.Command {
 	return command
 }
 
-// policyUsage is the usage of policies of a pool or of a limit set, by subject.
+// policyUsage is the usage of the policies of a pool or of a limit set, by subject.
 type policyUsage operators.Usage
 
 func (u policyUsage) writeTable(out io.Writer) error {
@@ -97,7 +97,7 @@ func newProfiles() *cobra.Command {
 	return o.group("profiles", "Limit how often devices start something, wherever they do", verbs...)
 }
 
-// putPolicies makes the command that puts a list of policies under a name.
+// putPolicies returns the command that stores a list of policies under a name.
 func putPolicies(p noun, short string) *cobra.Command {
 	var policies limitsFlag
 	command := p.on("put", short, func(s *session, name string) error {
@@ -112,15 +112,15 @@ func putPolicies(p noun, short string) *cobra.Command {
 	return command
 }
 
-// windowsFlag collects windows: "0 1 * * * 4h Asia/Shanghai" is five fields of
-// cron, a duration and a time zone, which may be left out.
+// windowsFlag collects windows. A value such as "0 1 * * * 4h Asia/Shanghai" contains five cron
+// fields, a duration and a time zone. The time zone may be left out.
 type windowsFlag []windows.Window
 
 func (w *windowsFlag) add(flags *pflag.FlagSet) {
 	flags.Var(w, "window", `when tasks may start: "0 1 * * * 4h Asia/Shanghai" is cron, duration, time zone (UTC if left out); may be repeated`)
 }
 
-// String shows them.
+// String returns all windows as text.
 func (w *windowsFlag) String() string {
 	texts := make([]string, len(*w))
 	for i, one := range *w {
@@ -129,10 +129,10 @@ func (w *windowsFlag) String() string {
 	return strings.Join(texts, ", ")
 }
 
-// Type names it in the help.
+// Type returns the word that the help shows for a value.
 func (w *windowsFlag) Type() string { return "window" }
 
-// Set adds one.
+// Set parses one window and adds it.
 func (w *windowsFlag) Set(text string) error {
 	one, err := windows.FromText(text)
 	if err != nil {

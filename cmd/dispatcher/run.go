@@ -16,26 +16,27 @@ import (
 	"github.com/fleetslots/dispatcher/internal/child"
 )
 
-// Exit codes of run, beside those of the command itself.
+// Exit codes of run, in addition to the exit codes of the command that it runs.
 const (
 	exitNotGranted = 75 // EX_TEMPFAIL of sysexits.h: the command was not started
-	exitLeaseLost  = 76 // the command was ended, because its slot could not be kept
+	exitLeaseLost  = 76 // the command was ended because its slot could not be kept
 )
 
-// statusError ends the program with a status, and says nothing more.
+// statusError ends the program with this exit status and without an error message.
 type statusError int
 
-// Error names the status.
+// Error returns the status as text.
 func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// shortestLease leaves time to renew it, and to end a command before its end.
+// shortestLease is the shortest lease that leaves time to renew it, and to end the command before
+// the lease ends.
 const shortestLease = 3 * time.Second
 
-// runner is `dispatcher run`.
+// runner contains the flags of `dispatcher run`.
 type runner struct {
 	pool, holder       string
 	wait, lease, grace time.Duration
-	own                func() // lets this command handle signals
+	own                func() // lets this command handle signals itself
 }
 
 func newRun(own func()) *cobra.Command {
@@ -68,7 +69,8 @@ no slot was granted within --wait, 76 when the lease was lost and the command en
 	return command
 }
 
-// newGuard is the process that ends a command which must not run on: see package child.
+// newGuard returns the command of the guard process, which ends a command that must not continue
+// (package child).
 func newGuard() *cobra.Command {
 	return &cobra.Command{
 		Use: "run-guard GRACE", Hidden: true, Args: cobra.ExactArgs(1),
@@ -107,20 +109,20 @@ func (r *runner) run(s *session, args []string) error {
 	if err := k.waitInLine(s.cmd.Context()); err != nil {
 		return err
 	}
-	// From here on signals are the command's: they do not end the work.
+	// From here on signals are passed to the command and do not end this program.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
-	if !signal.Ignored(syscall.SIGHUP) { // by nohup, for the command as well
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it, also for the command
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	defer signal.Stop(signals)
 	r.own()
 	ctx := context.WithoutCancel(s.cmd.Context())
 	defer k.release(ctx)
-	if err := s.cmd.Context().Err(); err != nil { // one came meanwhile
+	if err := s.cmd.Context().Err(); err != nil { // a signal arrived before own was called
 		return err
 	}
-	if k.rest() <= r.grace { // the answer took so long
+	if k.rest() <= r.grace { // the answer was so slow that too little of the lease is left
 		s.console.note("dispatcher: the lease ends in %s: the command was not started", k.rest().Round(time.Millisecond))
 		return statusError(exitLeaseLost)
 	}
@@ -155,8 +157,8 @@ func (r *runner) start(k *keeper, args []string) (*child.Child, error) {
 	})
 }
 
-// holderName tells this process from all others: one that comes again after a crash must not
-// have the lease of before, beside a command that is being ended.
+// holderName returns a name that no other process uses. A process that runs again after a crash
+// must not get the earlier lease, because the guard may still be ending the earlier command.
 func holderName(begin string) string {
 	number := fmt.Sprintf("-%d-%04x", os.Getpid(), rand.IntN(1<<16))
 	if begin != "" {

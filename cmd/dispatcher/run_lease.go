@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	goodbye    = 10 * time.Second // for giving a slot back
+	goodbye    = 10 * time.Second // maximum time to release a slot
 	retryPause = time.Second
 )
 
-// keeper gets a lease, and keeps it while a command runs.
+// keeper acquires a lease and renews it while a command runs.
 type keeper struct {
 	*runner
 	leases  operators.Leases
 	console *console
 
 	held operators.Lease
-	lost error // why the command is ended before its time
+	lost error // why the command was ended early; nil if it was not
 }
 
-// rest is how much is left of the lease.
+// rest returns the remaining time of the lease.
 func (k *keeper) rest() time.Duration { return time.Until(k.held.Ends) }
 
-// waitInLine returns when the lease is held. Without it the line is left.
+// waitInLine returns when the lease is held. If no slot is granted, the holder leaves the queue.
 func (k *keeper) waitInLine(ctx context.Context) (err error) {
 	view := newLineView(k.console)
 	defer view.bar.Clear()
@@ -56,11 +56,11 @@ func refusedAs(err error, code string) bool {
 	return ok && p.Code == code
 }
 
-// keep renews the lease and passes signals on until the command has ended.
+// keep renews the lease and passes signals to the command until the command has ended.
 func (k *keeper) keep(ctx context.Context, c *child.Child, signals <-chan os.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	renewed := make(chan renewal, 1) // a server that is late holds up nothing
+	renewed := make(chan renewal, 1) // a slow server blocks neither signals nor the end of the command
 	renew := time.NewTimer(k.untilRenewal())
 	defer renew.Stop()
 	for {
@@ -88,12 +88,12 @@ func (k *keeper) keep(ctx context.Context, c *child.Child, signals <-chan os.Sig
 	}
 }
 
-// untilRenewal is the time until a third of the lease has passed.
+// untilRenewal returns the time until a third of the lease has passed.
 func (k *keeper) untilRenewal() time.Duration {
 	return max(k.rest()-time.Duration(k.held.LeaseMS)*time.Millisecond*2/3, 0)
 }
 
-// renewal is the answer to a request for one.
+// renewal is the result of one attempt to renew the lease.
 type renewal struct {
 	lease operators.Lease
 	err   error
@@ -106,8 +106,9 @@ func (k *keeper) renew(ctx context.Context, held operators.Lease) renewal {
 	return renewal{l, err}
 }
 
-// noted extends the command's time, or ends the command when the slot is to be given back. It
-// returns when to renew next; negative: no more.
+// noted extends the time of the command. If the slot must be given back, it ends the command
+// instead. It returns the time until the next renewal. A negative time means that no renewal
+// follows.
 func (k *keeper) noted(r renewal, c *child.Child) time.Duration {
 	switch {
 	case r.err == nil && k.rest() <= k.grace: // the guard has begun to end the command
@@ -126,7 +127,8 @@ func (k *keeper) noted(r renewal, c *child.Child) time.Duration {
 	return retryPause
 }
 
-// release gives the slot back. If the server cannot be told now, the lease ends by itself.
+// release gives the slot back. If the server cannot be reached now, the slot is free at the end of
+// the lease.
 func (k *keeper) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
@@ -142,8 +144,8 @@ func (k *keeper) release(ctx context.Context) {
 	}
 }
 
-// environment is ours and what the command learns of its slot. How to reach the API is not passed
-// on: the token there is the fencing token.
+// environment returns our environment with the variables of the slot. It leaves out the variables
+// for the API, because DISPATCHER_TOKEN is the fencing token for the command.
 func (k *keeper) environment(ours []string) []string {
 	of := slices.DeleteFunc(slices.Clone(ours), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// A renewal that comes when the guard has begun to end the command saves it no more: the command is
-// reported as ended for its lease, and not by the signal that ended it.
+// A renewal that arrives after the guard has begun to end the command has no effect. The command is
+// reported as ended because of its lease, not because of the signal.
 func TestARenewalThatComesTooLateIsALostLease(t *testing.T) {
 	t.Parallel()
 	k := &keeper{runner: &runner{grace: time.Minute}, held: operators.Lease{Ends: time.Now().Add(30 * time.Second)}}

@@ -8,20 +8,20 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// lineView shows how far a holder is in the line: on a terminal in one line, else in a
-// line now and then.
+// lineView shows the position of a holder in the queue. On a terminal it updates one line.
+// Otherwise it writes a line at most every lineEvery.
 type lineView struct {
 	console *console
 	bar     *terminal.Progress
-	drawn   bool      // on a terminal
-	at      time.Time // of the last line
+	drawn   bool      // whether it draws on a terminal
+	at      time.Time // time of the latest line
 }
 
 func newLineView(c *console) *lineView {
 	return &lineView{console: c, bar: terminal.NewProgress(c.errs), drawn: terminal.Is(c.errs)}
 }
 
-// show says why there is no slot, and when there may be one.
+// show writes why there is no slot yet, and the estimated time until the start.
 func (v *lineView) show(l operators.Lease, err error) {
 	text := l.Detail
 	switch {

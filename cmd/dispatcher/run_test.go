@@ -14,21 +14,22 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// running is a `dispatcher run` under way, whose command says things.
+// running is a running `dispatcher run`. Its command writes words to a file.
 type running struct {
 	*testing.T
 	cmd  *exec.Cmd
-	errs daemon // only what it says
-	file string // that the command writes to
+	errs daemon // only collects standard error
+	file string // the file that the command writes to
 }
 
-// start runs a shell under `dispatcher run`. The words of `say` are in its file.
+// start runs a shell script under `dispatcher run`. The shell function say writes its words to the
+// file.
 func (d *desk) start(flags, script string) *running {
 	d.Helper()
 	return d.startUnder(nil, flags, script)
 }
 
-// startUnder has another command start dispatcher run.
+// startUnder runs `dispatcher run` under another command.
 func (d *desk) startUnder(command []string, flags, script string) *running {
 	d.Helper()
 	r := &running{T: d.T, file: filepath.Join(d.TempDir(), "said")}
@@ -38,7 +39,7 @@ func (d *desk) startUnder(command []string, flags, script string) *running {
 	if command != nil {
 		r.cmd.Path, r.cmd.Args = command[0], append(command, r.cmd.Args...)
 	}
-	heard := make(chan os.Signal, 1) // what the tests ignore, under nohup, the program would ignore
+	heard := make(chan os.Signal, 1) // the program inherits ignored signals, so the tests must not ignore SIGHUP under nohup
 	signal.Notify(heard, syscall.SIGHUP)
 	defer signal.Stop(heard)
 	if err := r.cmd.Start(); err != nil {
@@ -48,7 +49,7 @@ func (d *desk) startUnder(command []string, flags, script string) *running {
 	return r
 }
 
-// said waits for words of the command.
+// said waits until the command has written these words.
 func (r *running) said(words string) {
 	r.Helper()
 	r.until(words, func() string {
@@ -57,7 +58,7 @@ func (r *running) said(words string) {
 	})
 }
 
-// told waits for words of dispatcher run.
+// told waits until dispatcher run has written these words.
 func (r *running) told(words string) {
 	r.Helper()
 	r.until(words, r.errs.text)
@@ -85,7 +86,7 @@ func (r *running) exits(code int) {
 	}
 }
 
-// nobodyHolds expects that no slot of the pool p is held and nobody waits.
+// nobodyHolds expects that no slot of pool p is held and that no holder waits.
 func (d *desk) nobodyHolds() {
 	d.Helper()
 	var all []operators.Lease
@@ -123,7 +124,7 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	for signal, word := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1"} {
 		r := d.start("--pool p", `trap 'say got '`+word+` `+word+`; trap 'exit 9' QUIT; say ready; while :; do sleep 0.05; done`)
 		r.said("ready")
-		for range 2 { // the second one does not end dispatcher run either
+		for range 2 { // dispatcher run passes on both signals and ends with neither
 			if err := r.cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +138,7 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	}
 }
 
-// A command under nohup outlives its terminal, and so does its slot.
+// A command under nohup continues after its terminal closes, and keeps its slot.
 func TestRunUnderNohup(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -154,7 +155,8 @@ func TestRunUnderNohup(t *testing.T) {
 	d.nobodyHolds()
 }
 
-// The answer to the first request is under way: nothing is known of the lease that waits.
+// The interrupt arrives before the first answer, so dispatcher run does not know its waiting lease
+// yet.
 func TestRunThatIsInterruptedBeforeItsFirstAnswerLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -201,7 +203,7 @@ func TestRunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.said("asked")
-	next := d.start("--pool p --wait 1m", `say next`) // once the lease is over
+	next := d.start("--pool p --wait 1m", `say next`) // gets the slot after the lease has ended
 	next.said("next")
 	next.exits(0)
 	d.nobodyHolds()
@@ -220,7 +222,7 @@ func TestRunEndsACommandWhoseSlotIsTaken(t *testing.T) {
 	d.nobodyHolds()
 }
 
-// The network is cut: the command ends before its lease does.
+// If the network is cut, the command ends before its lease ends.
 func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -50,7 +50,8 @@ start or fails, 0 after SIGTERM or SIGINT.`,
 	return command
 }
 
-// restoreFlag is the value of --after-restore. If least is 0, the operator named no duration.
+// restoreFlag is the value of the flag --after-restore. If least is 0, the operator gave no
+// duration.
 type restoreFlag struct {
 	is    bool
 	least time.Duration
@@ -62,7 +63,7 @@ func (f *restoreFlag) add(flags *pflag.FlagSet) {
 	flags.Lookup("after-restore").NoOptDefVal = "5m"
 }
 
-// Set reads a duration, or whether the ledger was restored.
+// Set parses a duration, or a boolean that states whether the ledger was restored.
 func (f *restoreFlag) Set(text string) (err error) {
 	if f.is, err = strconv.ParseBool(text); err == nil {
 		f.least = 0
@@ -78,20 +79,20 @@ func (f *restoreFlag) Set(text string) (err error) {
 // String returns the default that the help shows: none.
 func (f *restoreFlag) String() string { return "" }
 
-// Type returns the word that the help has for a value.
+// Type returns the word that the help shows for a value.
 func (f *restoreFlag) Type() string { return "duration" }
 
-// settings is how a command reads the configuration.
+// settings reads the configuration of a command.
 type settings struct{ file string }
 
-// addSettings adds the flag that every command with a configuration has.
+// addSettings adds the flag --config, which every command with a configuration has.
 func addSettings(flags *pflag.FlagSet) *settings {
 	s := &settings{}
 	flags.StringVar(&s.file, "config", "", "YAML file with settings")
 	return s
 }
 
-// addSettingFlags adds a flag for each setting that is no secret.
+// addSettingFlags adds a flag for each setting that is not a secret.
 func addSettingFlags(flags *pflag.FlagSet) {
 	for _, setting := range app.Settings() {
 		if !setting.Secret {
@@ -134,7 +135,7 @@ func newMigrate() *cobra.Command {
 	return command
 }
 
-// withLedger opens the ledger of the configuration for one command.
+// withLedger opens the configured ledger and runs do with it.
 func withLedger(cmd *cobra.Command, s *settings, do func(*cobra.Command, *store.Store) error) (err error) {
 	config, err := s.load(cmd.Flags())
 	if err != nil {

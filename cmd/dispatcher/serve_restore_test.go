@@ -7,7 +7,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The bare flag says that the ledger was restored; a value is the least time without grants.
+// The flag without a value reports that the ledger was restored. A value is the minimum time
+// without grants.
 func TestAfterRestoreTakesADuration(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]restoreFlag{

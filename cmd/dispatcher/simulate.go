@@ -70,8 +70,9 @@ up to millions of them: no pool, no tasks. It ends with --timeout or Ctrl-C. Exi
 	return command
 }
 
-// chooseServer fills in the addresses and tokens that were not given. If none was given,
-// they are those of the dev that runs here: a token goes only to the server it is meant for.
+// chooseServer sets the addresses and the tokens. If the user gave no address and no token, it uses
+// the dispatcher dev that runs here. It does not mix the two sources, so that a token is sent only
+// to its own server.
 func chooseServer(config *simulator.Config) error {
 	config.OperatorToken, config.FleetToken = os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_FLEET_TOKEN")
 	if config.URL+config.MQTTURL+config.OperatorToken+config.FleetToken == "" {
@@ -86,7 +87,7 @@ func chooseServer(config *simulator.Config) error {
 	return nil
 }
 
-// shares are the flags of what is to go wrong, and of long tasks.
+// shares adds the flags for the shares of faults and of long tasks.
 func shares(flags *pflag.FlagSet, config *simulator.Config) {
 	for _, f := range []struct {
 		name, help string
@@ -106,7 +107,7 @@ func shares(flags *pflag.FlagSet, config *simulator.Config) {
 	}
 }
 
-// checkIdle refuses flags that have no meaning together.
+// checkIdle refuses combinations of flags that have no meaning together.
 func checkIdle(cmd *cobra.Command, idle bool, config simulator.Config) error {
 	flags := cmd.Flags()
 	if !idle {
@@ -166,16 +167,16 @@ func runSimulate(cmd *cobra.Command, config simulator.Config, idle bool) error {
 	return errors.Join(summary.Print(cmd.OutOrStdout()), summary.Err())
 }
 
-// share is a probability on the command line: 0.02 or 2%.
+// share is a probability on the command line, such as 0.02 or 2%.
 type share float64
 
-// String shows it.
+// String returns the share as a percentage.
 func (s *share) String() string { return strconv.FormatFloat(100*float64(*s), 'g', -1, 64) + "%" }
 
-// Type names it in the help.
+// Type returns the word that the help shows for a value.
 func (s *share) Type() string { return "share" }
 
-// Set reads it.
+// Set parses a number or a percentage.
 func (s *share) Set(text string) error {
 	number, percent := strings.CutSuffix(text, "%")
 	value, err := strconv.ParseFloat(number, 64)

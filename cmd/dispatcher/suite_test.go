@@ -25,8 +25,8 @@ var (
 
 const patience = 60 * time.Second
 
-// TestMain builds the program as it is shipped: exit codes and signals are
-// those of the process.
+// TestMain builds the program as it is shipped, so the tests check the exit codes and signals of
+// the real process.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(testMain(m))
@@ -48,8 +48,8 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// program is the program with these arguments and nothing else in its
-// environment but what is given.
+// program returns a command that runs the program with these arguments. Its environment contains
+// PATH, HOME and environ.
 func program(t *testing.T, environ []string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary, args...)
@@ -58,7 +58,7 @@ func program(t *testing.T, environ []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// execute runs the program to its end.
+// execute runs the program until it ends.
 func execute(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	cmd := program(t, environ, args...)
@@ -70,17 +70,17 @@ func execute(t *testing.T, environ []string, args ...string) (code int, stdout, 
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// daemon is the program at work.
+// daemon is the program while it runs.
 type daemon struct {
 	cmd      *exec.Cmd
 	ended    chan struct{}
-	keyboard *os.File // of one on a terminal
+	keyboard *os.File // the terminal of a program that runs on a terminal
 
 	mu     sync.Mutex
 	output bytes.Buffer
 }
 
-// start runs the program until end, or the test's end.
+// start runs the program until end is called or the test ends.
 func start(t *testing.T, environ []string, args ...string) *daemon {
 	t.Helper()
 	d := &daemon{cmd: program(t, environ, args...), ended: make(chan struct{})}
@@ -102,7 +102,7 @@ func start(t *testing.T, environ []string, args ...string) *daemon {
 	return d
 }
 
-// Write collects what the program says.
+// Write collects the output of the program.
 func (d *daemon) Write(b []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -115,7 +115,7 @@ func (d *daemon) text() string {
 	return d.output.String()
 }
 
-// says waits for words of the program and returns the first group.
+// says waits for output that matches pattern. It returns the last group of the match.
 func (d *daemon) says(t *testing.T, pattern string) string {
 	t.Helper()
 	words := regexp.MustCompile(pattern)
@@ -128,7 +128,7 @@ func (d *daemon) says(t *testing.T, pattern string) string {
 		select {
 		case <-tick.C:
 		case <-d.ended:
-			if found := words.FindStringSubmatch(d.text()); found != nil { // its last words
+			if found := words.FindStringSubmatch(d.text()); found != nil { // the output just before the program ended
 				return found[len(found)-1]
 			}
 			t.Fatalf("ended (%v) before it said %q", d.cmd.ProcessState, pattern)

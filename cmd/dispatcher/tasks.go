@@ -52,7 +52,7 @@ func addTaskFilters(o *operator, command *cobra.Command) {
 	complete(command, "state", operators.TaskStates()...)
 }
 
-// taskFilters are the flags of addTaskFilters in a query; all must match.
+// taskFilters returns the query for the flags of addTaskFilters. A task has to match all of them.
 func taskFilters(flags *pflag.FlagSet) url.Values {
 	return filtered(flags, "device", "batch", "pool", "state", "kind", "error", "order")
 }
@@ -74,7 +74,7 @@ func getTask(t noun) *cobra.Command {
 	})
 }
 
-// taskDetail is the grant of a task in force, and its attempts that ended.
+// taskDetail contains the current grant of a task, and the attempts that have ended.
 type taskDetail struct {
 	Grant    json.RawMessage
 	Attempts []entry
@@ -100,7 +100,7 @@ func (d taskDetail) writeAttempts(out io.Writer) error {
 	return t.Flush()
 }
 
-// outputOf is the output of an attempt, or why it is not there.
+// outputOf returns the output of an attempt, or a text if the output was dropped.
 func outputOf(attempt entry) string {
 	if attempt.text("output_dropped") != "" {
 		return "dropped: too large"
@@ -108,7 +108,7 @@ func outputOf(attempt entry) string {
 	return attempt.text("output")
 }
 
-// whyTask is the answer of the API, with reasons as they came.
+// whyTask is the answer of the API. The reasons stay JSON objects.
 type whyTask struct {
 	State   string
 	Reasons []entry
@@ -146,8 +146,8 @@ func (w whyTask) writeReasons(out io.Writer, task string) error {
 	return nil
 }
 
-// changeTasks makes cancel and retry: of one task by its number, or of all that
-// match.
+// changeTasks returns the command cancel or retry. It changes one task by its id, or all tasks that
+// match the filters.
 func changeTasks(o *operator, verb, short string) *cobra.Command {
 	var yes, dryRun bool
 	command := &cobra.Command{

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// withTasks is a desk with a task that failed, one that runs, and one that waits.
+// withTasks returns a desk with a failed task, a running task and a waiting task.
 func withTasks(t *testing.T) *desk {
 	t.Helper()
 	d := newDesk(t)
@@ -118,7 +118,7 @@ func TestTasksAreCancelledAndRetried(t *testing.T) {
 	}
 }
 
-// One request changes 20,000 at most: the command goes on until all are done.
+// One request changes at most 20,000 tasks. The command repeats it until all tasks are changed.
 func TestBulkGoesOnToTheEnd(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

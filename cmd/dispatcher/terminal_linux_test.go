@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal makes a terminal: what a person sees and types at, and what a
-// program runs on.
+// openTerminal opens a terminal: master is the side of the person, slave is the side of the
+// program.
 func openTerminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -71,7 +71,7 @@ func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 	screen.says(t, "2 tasks cancelled")
 }
 
-// types writes as a person would at the terminal that the program runs on.
+// types writes text to the terminal as a person types it.
 func (d *daemon) types(t *testing.T, text string) {
 	t.Helper()
 	if _, err := d.keyboard.WriteString(text); err != nil {
@@ -79,7 +79,7 @@ func (d *daemon) types(t *testing.T, text string) {
 	}
 }
 
-// onTerminal runs a command on a terminal of its own.
+// onTerminal runs a command on its own terminal.
 func (d *desk) onTerminal(args ...string) *daemon {
 	d.Helper()
 	master, slave := openTerminal(d.T)
@@ -97,7 +97,7 @@ func (d *desk) onTerminal(args ...string) *daemon {
 		for {
 			n, err := master.Read(buffer)
 			_, _ = p.Write(buffer[:n])
-			if err != nil { // the program has left its terminal
+			if err != nil { // the program has closed its terminal
 				return
 			}
 		}
@@ -115,7 +115,8 @@ func (d *desk) onTerminal(args ...string) *daemon {
 	return p
 }
 
-// The keys of the terminal are the command's while it runs, and then ours again.
+// While the command runs, it receives the input of the terminal. Afterwards dispatcher run receives
+// it again.
 func TestRunGivesItsCommandTheTerminal(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

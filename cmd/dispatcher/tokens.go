@@ -32,9 +32,9 @@ func roles() []string {
 	return []string{"viewer", "operator", "admin", "verifier", credentials.RoleCaller}
 }
 
-// createToken asks the server, or writes into the ledger itself: a user who has
-// its password may do everything anyway, and the first token can come from
-// nowhere else.
+// createToken returns the command that creates a token. The server creates the token, or the
+// command itself writes it into the ledger. Who has the password of the ledger may do everything
+// anyway, and there is no other source for the first token.
 func createToken(o *operator) *cobra.Command {
 	var t tokenFlags
 	var s *settings
@@ -67,7 +67,7 @@ DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
 				if err == nil && s.console.isJSON {
 					return writeJSON(s.console.out, text, jsonIndent)
 				}
-				if err == nil { // as from the database
+				if err == nil { // the same output as for a token that the ledger creates
 					_, err = fmt.Fprintln(s.console.out, made.word("token"))
 				}
 				return err
@@ -85,8 +85,8 @@ DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
 	return command
 }
 
-// inDatabase says which of the two ways was chosen. A context in use and a database in the
-// environment were both chosen at some time before: neither goes before the other.
+// inDatabase reports whether the token is created in the database. It fails if a context is in use
+// and the environment names a database: both were chosen earlier, and neither takes precedence.
 func (o *operator) inDatabase(s *settings) (bool, error) {
 	if o.url != "" || o.context != "" || os.Getenv("DISPATCHER_URL") != "" {
 		return false, nil
@@ -110,11 +110,11 @@ func (o *operator) inDatabase(s *settings) (bool, error) {
 	return false, nil
 }
 
-// tokenFlags are the fields of a new token.
+// tokenFlags contains the fields of a new token.
 type tokenFlags struct {
 	store.Token
 
-	valid time.Duration // 0: without an end
+	valid time.Duration // if it is 0, the token does not expire
 }
 
 // request returns the request that lets the server create the token.
@@ -126,7 +126,7 @@ func (t tokenFlags) request() operators.Request {
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("tokens"), Key: newKey(), Body: body}
 }
 
-// createInLedger creates the token without a server, and prints it.
+// createInLedger creates the token in the ledger, without a server, and prints it.
 func (t tokenFlags) createInLedger(cmd *cobra.Command, ledger *store.Store) error {
 	if t.valid > 0 {
 		now, err := ledger.Clock(cmd.Context())
@@ -148,7 +148,7 @@ func (t tokenFlags) createInLedger(cmd *cobra.Command, ledger *store.Store) erro
 	return err
 }
 
-// migrated says what to do with a database that nobody has set up.
+// migrated returns an error with advice if migrations are missing.
 func migrated(cmd *cobra.Command, ledger *store.Store) error {
 	states, err := ledger.MigrationStatus(cmd.Context())
 	if err != nil {

@@ -13,17 +13,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// step is a command of a page and what it prints.
+// step is a command in a document and its output.
 type step struct{ command, prints string }
 
-// tutorial is a section of a page whose commands can be run.
+// tutorial is a section of a document with commands that can be run.
 type tutorial struct {
 	page, section string
-	least         int // blocks
+	least         int // minimum number of blocks with commands
 }
 
-// TestTutorials runs the commands of the documents, each in one shell, beside a dev
-// that they find by themselves. -update writes what they print into them.
+// TestTutorials runs the commands of each section in one shell, with a dispatcher dev that the
+// commands find themselves. With -update it writes their output into the documents.
 func TestTutorials(t *testing.T) {
 	t.Parallel()
 	for _, one := range []tutorial{{"../../docs/operations.md", "Tutorial", 10}, {"../../docs/callers.md", "From nothing", 5}, {"../../docs/limits.md", "From the shell", 6}, {"../../docs/limits.md", "Limits as a service", 4}} {
@@ -84,14 +84,14 @@ func readSteps(block string) (steps []step) {
 	return steps
 }
 
-// runSteps runs all in one shell and returns what each prints.
+// runSteps runs all steps in one shell. It returns the steps with their output.
 func runSteps(t *testing.T, steps []step) []step {
 	t.Helper()
 	dir := t.TempDir()
 	home := "HOME=" + dir
 	args := []string{"dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(dir, devData)}
 	if !*update {
-		args = append(args, "--report-period", "1h") // on a busy machine no device is missed
+		args = append(args, "--report-period", "1h") // no device is overdue on a busy machine
 	}
 	d := start(t, []string{home}, args...)
 	url := d.says(t, `HTTP\s+(http://\S+)`)
@@ -119,17 +119,17 @@ func runSteps(t *testing.T, steps []step) []step {
 	return printed
 }
 
-// settled replaces what differs from run to run: times, durations that are
-// left, secrets, and the columns that move with them.
+// settled replaces the parts of an output that differ from run to run: times, remaining durations,
+// secrets, and the spaces of columns whose width depends on them.
 func settled(text string) string {
 	for _, r := range []struct{ pattern, with string }{
 		{`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"},
 		{`(_ms"?:) ?\d+`, "$1 N"},
-		{`(?m)^(rate_per_minute|eta) .*\n`, ""},              // some seconds behind
-		{`(?m)^ +(position in line|likely start): .*\n`, ""}, // of what else goes on
-		{`(?m)^(per-[a-z]+ .*) [0-9hms]*[hms]$`, "$1 LEFT"},  // of a limit set
+		{`(?m)^(rate_per_minute|eta) .*\n`, ""},              // updated with a delay of some seconds
+		{`(?m)^ +(position in line|likely start): .*\n`, ""}, // depends on other tasks
+		{`(?m)^(per-[a-z]+ .*) [0-9hms]*[hms]$`, "$1 LEFT"},  // remaining time of a policy
 		{`(allowed in|Retry-After:|;t=) ?\w+`, "$1 LEFT"},
-		{`(?m)^\d+ +TIME`, "ID TIME"}, // of an event
+		{`(?m)^\d+ +TIME`, "ID TIME"}, // id of an event
 		{`[A-Za-z0-9_-]{43}`, "SECRET"},
 		{` +`, " "},
 		{`(?m) +$`, ""},
@@ -139,10 +139,10 @@ func settled(text string) string {
 	return text
 }
 
-// write puts what was printed behind the commands.
+// write replaces the outputs in the document with the printed outputs.
 func (o tutorial) write(t *testing.T, printed []step) {
 	t.Helper()
-	content, err := os.ReadFile(o.page) // anew: another section may have been written
+	content, err := os.ReadFile(o.page) // read again, because another section may have been written
 	if err != nil {
 		t.Fatal(err)
 	}

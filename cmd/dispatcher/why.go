@@ -9,15 +9,15 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// waitingTasks is the answer of the API, with parts as they came.
+// waitingTasks is the answer of the API. The parts stay JSON objects.
 type waitingTasks struct {
 	Total, Judged int64
 	Sampled       bool
 	Parts         []entry
 }
 
-// explainWaiting says what the tasks of a pool or a batch wait for or, with a code, lists
-// those that wait for that.
+// explainWaiting returns the command why: it shows the reasons for which the tasks of a pool or a
+// batch wait. With --code it lists the tasks that wait for this reason.
 func explainWaiting(n noun, short string) *cobra.Command {
 	var code string
 	var limit int

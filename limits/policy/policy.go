@@ -1,5 +1,5 @@
-// Package policy is what an operator writes of limits, and checks it. It is apart
-// from package limits, which carries it out, so that clients need no Redis.
+// Package policy defines and validates limits as operators write them. It is separate from package
+// limits, which enforces them, so that clients need no Redis.
 package policy
 
 import (
@@ -10,7 +10,7 @@ import (
 	"io"
 )
 
-// ErrInvalid says that a policy cannot be.
+// ErrInvalid reports that a policy is invalid.
 var ErrInvalid = errors.New("invalid")
 
 // Policy is one limit as an operator writes it.
@@ -29,29 +29,30 @@ type Policy struct {
 	TrustDevice bool      `json:"trust_device,omitempty" yaml:"trust_device,omitempty" doc:"Allows attributes, which the device itself says"`
 }
 
-// Window lets at most Max starts pass in any PerMS milliseconds.
+// Window allows at most Max starts in any PerMS milliseconds.
 type Window struct {
 	Max   int64 `json:"max" doc:"1 to 100000"`
 	PerMS int64 `json:"per_ms" yaml:"per_ms" doc:"1 ms to 31 days"`
 }
 
-// Algorithm is how a policy counts.
+// Algorithm is the way in which a policy counts.
 type Algorithm string
 
 // The algorithms.
 const (
-	// Sliding: any number of windows, each ending now.
+	// Sliding counts in any number of windows. Each window ends now.
 	Sliding Algorithm = "sliding"
-	// Fixed: one window that begins with the first start after the last one ended.
+	// Fixed counts in one window at a time. A window begins with the first start after the end of
+	// the previous window.
 	Fixed Algorithm = "fixed"
-	// Calendar: days, weeks or months of a time zone.
+	// Calendar counts in days, weeks or months of a time zone.
 	Calendar Algorithm = "calendar"
-	// Duplicate: a sliding window over what is equal in all of Per, by default
-	// device, kind and payload.
+	// Duplicate counts, in a sliding window, the starts that are equal in all fields of Per. By
+	// default these are device, kind and payload.
 	Duplicate Algorithm = "duplicate"
 )
 
-// Period is a stretch of the calendar.
+// Period is a unit of the calendar.
 type Period string
 
 // The periods. Weeks begin on Monday.
@@ -61,29 +62,29 @@ const (
 	Month Period = "month"
 )
 
-// OnError is what happens to a start that cannot be checked.
+// OnError determines what happens to a start that cannot be checked.
 type OnError string
 
-// The ways to treat such a start.
+// The values of OnError.
 const (
-	Closed OnError = "closed" // it waits
-	Open   OnError = "open"   // it passes
+	Closed OnError = "closed" // the start waits
+	Open   OnError = "open"   // the start passes
 )
 
-// OnLimited is what becomes of a start that is refused.
+// OnLimited determines what happens to a start that is refused.
 type OnLimited string
 
-// The ways to refuse one.
+// The values of OnLimited.
 const (
-	Wait OnLimited = "wait" // it is tried again later
-	Drop OnLimited = "drop" // its task ends
+	Wait OnLimited = "wait" // the start is tried again later
+	Drop OnLimited = "drop" // the task of the start ends
 )
 
-// duplicatePer is what makes two starts the same unless a policy says otherwise.
+// duplicatePer is the default of Per for the algorithm Duplicate: the fields in which two equal starts agree.
 const duplicatePer = "device,kind,payload"
 
-// Parse reads a JSON array of policies and checks them; null and nothing are
-// none. An error names the field and its limit, and is ErrInvalid.
+// Parse reads a JSON array of policies and validates them. Null and an empty input mean no
+// policies. An error is ErrInvalid and contains the field and its allowed values.
 func Parse(raw []byte) ([]Policy, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil

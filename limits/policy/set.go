@@ -5,15 +5,14 @@ import (
 	"strings"
 )
 
-// ValidateSet checks the policies of a set, which count the takes of programs by their
-// facts and know nothing of tasks. An error is as that of Validate.
+// ValidateSet checks the policies of a limit set, which count the takes of programs by their facts
+// and do not use tasks. Errors are as in Validate.
 func ValidateSet(policies []Policy) error { return validate(policies, Policy.checkPerOfSet) }
 
-// AllFacts is the field of a set that means all the facts of a take.
+// AllFacts is the value of Per in a set that means all facts of a take together.
 const AllFacts = "facts"
 
-// FieldsOfSet are those of Per in a set, each by itself. A duplicate is equal in all facts
-// unless it says otherwise.
+// FieldsOfSet returns the fields of Per in a set, one by one. The default for the algorithm Duplicate is all facts.
 func (p Policy) FieldsOfSet() []string {
 	if p.Per == "" && p.Algorithm == Duplicate {
 		return []string{AllFacts}

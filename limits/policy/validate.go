@@ -9,18 +9,17 @@ import (
 
 // Limits of policies.
 const (
-	MaxPolicies = 16                           // of one owner
-	MaxWindows  = 8                            // of one policy
-	MaxCount    = 100_000                      // in a sliding window: a subject's memory grows with it
-	MaxNumber   = 1_000_000_000                // in windows that only count
-	MaxPer      = int64(31*24*time.Hour) / 1e6 // ms
+	MaxPolicies = 16                           // policies of one owner
+	MaxWindows  = 8                            // windows of one policy
+	MaxCount    = 100_000                      // starts in a sliding window; the memory of a subject grows with it
+	MaxNumber   = 1_000_000_000                // starts in a fixed window or a calendar period, which need only a counter
+	MaxPer      = int64(31*24*time.Hour) / 1e6 // maximum duration of a window in ms
 	maxName     = 64
 	maxFields   = 8
 	maxPerText  = 256
 )
 
-// Validate checks policies that stand side by side. An error names the field and
-// what it may be, and is ErrInvalid.
+// Validate checks the policies of one owner. An error is ErrInvalid and contains the field and its allowed values.
 func Validate(policies []Policy) error { return validate(policies, Policy.checkPer) }
 
 func validate(policies []Policy, checkPer func(p Policy, at string) error) error {
@@ -42,19 +41,19 @@ func validate(policies []Policy, checkPer func(p Policy, at string) error) error
 	return nil
 }
 
-// FieldError is a field of a policy that cannot be so; ErrInvalid.
+// FieldError reports an invalid field of a policy. It is ErrInvalid.
 type FieldError struct {
 	Field   string // such as limits[0].windows[1].max
-	Allowed string // what it may be
+	Allowed string // description of the allowed values
 }
 
-// Error names the field and what it may be.
+// Error returns the field and its allowed values.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Allowed }
 
-// Unwrap says what kind of error it is.
+// Unwrap returns ErrInvalid.
 func (*FieldError) Unwrap() error { return ErrInvalid }
 
-// bad says what a field may be.
+// bad returns a FieldError. format and args describe the allowed values.
 func bad(field, format string, args ...any) error {
 	return &FieldError{Field: field, Allowed: fmt.Sprintf(format, args...)}
 }
@@ -103,7 +102,7 @@ func (p Policy) checkAlgorithm(at string) error {
 	return bad(at+"algorithm", "sliding, fixed, calendar or duplicate")
 }
 
-// refuse finds fields that are given and mean nothing to the algorithm.
+// refuse returns an error if one of the fields is set: the algorithm does not use them.
 func (p Policy) refuse(at string, fields ...string) error {
 	given := map[string]bool{
 		"windows": len(p.Windows) > 0, "per_ms": p.PerMS != 0, "period": p.Period != "",
@@ -153,8 +152,8 @@ func within(field string, n, most int64) error {
 	return nil
 }
 
-// Location is a time zone by its name; that of the machine is none, since
-// replicas may differ.
+// Location returns the time zone with this name. It refuses "Local", because the zones of the
+// replicas' machines may differ.
 func Location(name string) (*time.Location, error) {
 	if name == "Local" {
 		return nil, ErrInvalid
@@ -162,7 +161,7 @@ func Location(name string) (*time.Location, error) {
 	return time.LoadLocation(name)
 }
 
-// Named are the tags and attributes that policies count by, each once.
+// Named returns the tags and the attributes that policies count by, each name once.
 func Named(policies []Policy) (tags, attributes []string) {
 	for _, p := range policies {
 		for _, field := range p.Fields() {
@@ -199,7 +198,7 @@ func (p Policy) checkPer(at string) error {
 	return nil
 }
 
-// Fields are those of Per, each by itself.
+// Fields returns the fields of Per, one by one.
 func (p Policy) Fields() []string {
 	per := p.Per
 	if per == "" && p.Algorithm == Duplicate {
