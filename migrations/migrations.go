@@ -1,7 +1,6 @@
-// Package migrations holds the schema of the ledger, one tree of goose
-// migrations per dialect, embedded. A migration runs in a transaction of its
-// own; on Postgres a session lock makes replicas that start at once take
-// turns, so each migration is applied once.
+// Package migrations holds the schema of the ledger as goose migrations, one embedded tree per dialect. Each migration runs in a
+// transaction of its own. On Postgres a session lock makes replicas that start at the same time wait for one another, so each migration is
+// applied once.
 package migrations
 
 import (
@@ -26,16 +25,15 @@ const (
 //go:embed postgres/*.sql sqlite/*.sql
 var files embed.FS
 
-// State is one migration and whether it is in force.
+// State is one migration and whether it is applied.
 type State struct {
 	Version int64
-	Name    string // of its file
+	Name    string // name of its file
 	Applied bool
-	At      time.Time // zero unless applied
+	At      time.Time // zero if the migration is not applied
 }
 
-// Up applies what is missing and says how many that were: 0 when another
-// replica was faster.
+// Up applies the missing migrations and returns how many it applied. If another replica applied them first, it returns 0.
 func Up(ctx context.Context, db *sql.DB, dialect string) (applied int, err error) {
 	p, err := provider(db, dialect)
 	if err != nil {
@@ -48,8 +46,7 @@ func Up(ctx context.Context, db *sql.DB, dialect string) (applied int, err error
 	return len(results), nil
 }
 
-// Down takes the newest migration back; without any it does nothing. It
-// destroys what that migration added.
+// Down reverts the newest migration, and deletes the data that it added. If no migration is applied, it does nothing.
 func Down(ctx context.Context, db *sql.DB, dialect string) error {
 	p, err := provider(db, dialect)
 	if err != nil {
@@ -61,7 +58,7 @@ func Down(ctx context.Context, db *sql.DB, dialect string) error {
 	return nil
 }
 
-// Status lists all migrations, oldest first.
+// Status returns all migrations, oldest first.
 func Status(ctx context.Context, db *sql.DB, dialect string) ([]State, error) {
 	p, err := provider(db, dialect)
 	if err != nil {
@@ -85,7 +82,7 @@ func provider(db *sql.DB, dialect string) (*goose.Provider, error) {
 	}
 	name, opts := goose.DialectSQLite3, []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
 	if dialect == Postgres {
-		// Tried every second for 5 minutes: as long as a big migration may take.
+		// It tries every second for 5 minutes, which is as long as a big migration may take.
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 		if err != nil {
 			return nil, fmt.Errorf("migration lock: %w", err)

@@ -8,13 +8,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	_ "modernc.org/sqlite" // the driver of the embedded ledger
+	_ "modernc.org/sqlite" // driver of the SQLite ledger
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// server is the Postgres of this package's tests.
+// server is the Postgres server that all tests of this package share.
 var server servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// replicas opens one empty database as often as there are replicas; SQLite has
-// one process.
+// replicas returns n connection pools to one empty database, one for each replica. With SQLite all of them are the same pool, because
+// SQLite serves one process.
 func replicas(t *testing.T, dialect string, n int) []*sql.DB {
 	t.Helper()
 	dsn := "file:" + filepath.Join(t.TempDir(), "ledger.db")
@@ -92,7 +92,7 @@ func TestDownTakesBackWhatUpMade(t *testing.T) {
 				if err != nil || n == 0 {
 					t.Fatalf("up: %d, %v", n, err)
 				}
-				for range n + 1 { // once more than there is to take back
+				for range n + 1 { // one call more than there are migrations
 					if err := migrations.Down(t.Context(), db, dialect); err != nil {
 						t.Fatal(err)
 					}

@@ -10,14 +10,14 @@ import (
 // Object is an index or a trigger of the schema.
 type Object struct{ Kind, Name, Table string }
 
-// The kinds of objects. A primary key and a unique key are indexes.
+// The kinds of objects. Primary keys and unique keys are indexes.
 const (
 	Index   = "index"
 	Trigger = "trigger"
 )
 
-// Objects are the indexes and triggers that the migrations of Postgres make, in their
-// order, by the names that Postgres gives where they have none.
+// Objects returns the indexes and triggers that the Postgres migrations create, in their order. An index without a name has the name that
+// Postgres gives it.
 func Objects() ([]Object, error) {
 	names, err := fs.Glob(files, Postgres+"/*.sql")
 	if err != nil {
@@ -43,7 +43,7 @@ func objectsOf(sql string) (all []Object) {
 		uniqueKey = regexp.MustCompile(`^\s+UNIQUE \(([\w, ]+)\)`)
 		unique    = regexp.MustCompile(`^\s+(\w+)\s.*\bUNIQUE\b`)
 	)
-	in := "" // the table whose columns are read
+	in := "" // the table whose columns are being read
 	for line := range strings.Lines(sql) {
 		line, _, _ = strings.Cut(line, "--")
 		if found := table.FindStringSubmatch(line); found != nil {

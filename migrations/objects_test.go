@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// The page of the migrations is read for the objects that Postgres makes of it.
+// TestObjectsAreThoseOfAFreshLedger checks that Objects, which parses the migrations, returns exactly the objects that Postgres creates.
 func TestObjectsAreThoseOfAFreshLedger(t *testing.T) {
 	t.Parallel()
 	db := replicas(t, migrations.Postgres, 1)[0]

@@ -12,59 +12,58 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// batches are the batches of the ledger, with the counts of their tasks.
+// batches is the part of the ledger that holds the batches, with the counts of their tasks.
 type batches struct{ *connection }
 
-// Batch is what an operator queued in one request: tasks that share a pool,
-// a kind and their rules.
+// Batch is a set of tasks that an operator queued in one request. Its tasks share a pool, a kind and their rules.
 type Batch struct {
 	ID      int64
 	Name    string
 	Pool    string
 	Kind    string
-	Payload json.RawMessage `json:",omitempty"` // for tasks without their own; nil = none
+	Payload json.RawMessage `json:",omitempty"` // for tasks without a payload of their own; nil means no payload
 
-	Priority int // of its tasks, unless they have their own; higher first
-	Weight   int // share among the batches of a pool, >= 1
+	Priority int // of its tasks without a priority of their own; higher values first
+	Weight   int // share among the batches of a pool, at least 1
 	Lane     Lane
-	System   bool // of the leases of callers: nobody queues into it
+	System   bool // the batch contains leases of callers: operators cannot queue into it
 
-	NotBefore *time.Time // nil = at once
-	NotAfter  *time.Time // pending tasks expire then; nil = never
+	NotBefore *time.Time // nil means that the tasks may start at once
+	NotAfter  *time.Time // pending tasks expire at this time; nil means never
 
-	MaxWait time.Duration // a task that was not started within it expires: from the creation, or a later NotBefore; 0 = never
+	MaxWait time.Duration // a task that does not start within this time after its creation, or after a later NotBefore, expires; 0 means no limit
 
-	Windows      []Window // none = always open
-	FinishInside bool     // nothing starts with less than its lease left of a window, its own or its pool's
-	Opening      Opening  // of its windows
+	Windows      []Window // no windows mean always open
+	FinishInside bool     // a task starts only if the windows of batch and pool stay open for longer than its lease
+	Opening      Opening  // the opening of Windows
 
-	Limits json.RawMessage `json:",omitempty"` // a JSON array of policies, valid; nil = none
+	Limits json.RawMessage `json:",omitempty"` // a valid JSON array of policies; nil means no policies
 
-	MaxAttempts  int           // counted attempts, >= 1
-	RetryOn      []string      // causes retried: "failed", "timed_out"
-	RetryBackoff time.Duration // before the second attempt; doubles, jittered
-	OnLost       string        // "retry" or "fail": when a lease lapsed
-	Lease        time.Duration // 0 = the pool's
-	MaxRun       time.Duration // renewals end there; 0 = 1 h
-	Abort        *Abort        // nil: it is never paused by itself
+	MaxAttempts  int           // most counted attempts, at least 1
+	RetryOn      []string      // the causes that are retried: "failed", "timed_out"
+	RetryBackoff time.Duration // delay before the second attempt; it doubles for each further attempt, with jitter
+	OnLost       string        // "retry" or "fail": what happens to a task whose lease lapsed
+	Lease        time.Duration // 0 means the lease of the pool
+	MaxRun       time.Duration // longest duration of a grant with all its renewals; 0 means 1 h
+	Abort        *Abort        // nil means that no rule pauses the batch
 
 	Paused      bool
 	PausedBy    string
-	PausedAt    *time.Time // nil: not paused, or since its creation
+	PausedAt    *time.Time // nil if the batch is not paused, or was created paused
 	PauseReason string
 	CancelledAt *time.Time
 	CreatedAt   time.Time
-	ReadAt      time.Time // the database's clock at the reading
+	ReadAt      time.Time // the database's clock when the batch was read
 
 	Total   int64
-	Skipped int64               `json:",omitempty"` // tasks that were Repeated. Filled by CreateBatch alone.
-	Unknown Unknown             `json:",omitzero"`  // likewise
-	Counts  map[TaskState]int64 // exact; adds up to Total. Filled by Batch and Batches.
-	Recent  int64               // tasks that were tried and came to an end in the last 5 min. Filled as Counts.
-	Around  Around              `json:"-"` // Filled as Counts.
+	Skipped int64               `json:",omitempty"` // tasks with Repeated set, which were not queued; filled by CreateBatch only
+	Unknown Unknown             `json:",omitzero"`  // filled by CreateBatch only
+	Counts  map[TaskState]int64 // exact; the counts add up to Total. Filled by CreateBatch and when a batch is read with its counts
+	Recent  int64               // tasks that succeeded, failed or timed out in the last 5 min. Filled when a batch is read with its counts
+	Around  Around              `json:"-"` // Filled when a batch is read with its counts
 }
 
-// Around is what of the pool of a batch decides whether something starts.
+// Around holds those settings of a batch's pool that decide whether a task can start.
 type Around struct {
 	Paused   bool
 	Capacity int
@@ -72,25 +71,25 @@ type Around struct {
 	Opening  Opening
 }
 
-// Lane says whether a batch goes before all others of its pool, for a part of the slots.
+// Lane is normal or urgent. Urgent batches go before all other batches of their pool, for a share of the slots.
 type Lane string
 
-// The lanes; they are stored.
+// The lanes. Their values are stored in the ledger.
 const (
-	LaneNormal Lane = "normal" // by weight; as is no lane
+	LaneNormal Lane = "normal" // ordered by weight; an empty lane means LaneNormal
 	LaneUrgent Lane = "urgent"
 )
 
-// Unknown are the tasks of a new batch whose devices are not registered.
+// Unknown counts the tasks of a new batch whose devices are not registered.
 type Unknown struct {
 	Tasks int64
-	First string // the device of the first of them; empty: none
+	First string // the device of the first unknown task; empty if no device is unknown
 }
 
-// taskPriority is that of task t of batch b: its own, or what its batch has now.
+// taskPriority is the SQL priority of task t in batch b: the task's own priority or, if it has none, the present priority of the batch.
 const taskPriority = `CASE WHEN t.own_priority THEN t.priority ELSE b.priority END`
 
-// defaultMaxRun is the end of renewals where a batch names none.
+// defaultMaxRun is the MaxRun of a batch that does not set one.
 const defaultMaxRun = time.Hour
 
 const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.weight, b.lane, b.not_before, b.not_after, b.max_wait_ms,
@@ -138,10 +137,9 @@ func aroundDest(b *Batch) []any {
 	return append(batchDest(b), &b.Around.Paused, &b.Around.Capacity, millis{&b.Around.Lease}, instant{&b.Around.Opening.From}, instant{&b.Around.Opening.Until})
 }
 
-// CreateBatch queues tasks, all or none: an error of the sequence, returned
-// wrapped, leaves nothing behind. The tasks are streamed, never held in memory.
-// Their devices need not be registered, unless the queue asks for it. With
-// WithOnce it takes effect once. ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
+// CreateBatch creates a batch and queues its tasks, all or none: if the sequence q.Tasks returns an error, nothing is stored and
+// CreateBatch returns the error wrapped. The tasks are streamed and never all held in memory. If q.KnownOnly is false, their devices need
+// not be registered. With WithOnce a repeated request takes effect once. Errors: ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
 func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q Queue) (Batch, error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
@@ -150,12 +148,12 @@ func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q Queue
 	}
 	var created Batch
 	var news telling
-	// Not write: the sequence cannot be read twice.
+	// write would run this again after a deadlock, but the sequence of tasks can be read only once.
 	err = s.writeOnce(ctx, s.slow, func(plain *sqlx.Tx) error {
 		tx := s.session(plain, &news)
 		err := tx.once(ctx, &created, func() (err error) {
 			if created, err = s.createBatch(ctx, plain, tx, actor, b, q); err == nil && q.DryRun {
-				return errDryRun // so that all is undone
+				return errDryRun // rolls the transaction back
 			}
 			return err
 		})
@@ -208,7 +206,7 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 	return id, err
 }
 
-// Batch returns one batch with its counts; ErrNotFound.
+// Batch returns one batch with its counts, or ErrNotFound.
 func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
 	b, err := one(ctx, s.read(), aroundDest, aroundText+` WHERE b.id = $1`, id)
 	if err != nil {
@@ -221,14 +219,13 @@ func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
 	return list[0], nil
 }
 
-// BatchFilter selects batches; zero fields match all.
+// BatchFilter selects batches. A field with its zero value selects all.
 type BatchFilter struct {
 	Lane       Lane
-	Pool, Kind string // one of the three: no index serves them together
+	Pool, Kind string // set at most one of Lane, Pool and Kind: no index serves a combination
 }
 
-// Batches returns up to limit batches with their counts, newest first, those
-// below the id before (0 = from the newest).
+// Batches returns at most limit batches with their counts, newest first. If before is not 0, it returns only batches with id < before.
 func (s batches) Batches(ctx context.Context, f BatchFilter, before int64, limit int) ([]Batch, error) {
 	text, args := f.page(before, limit)
 	list, err := collect(ctx, s.read(), aroundDest, text, args...)
@@ -238,7 +235,8 @@ func (s batches) Batches(ctx context.Context, f BatchFilter, before int64, limit
 	return list, s.count(ctx, list)
 }
 
-// page names a lane in the text: urgent batches have an index of their own.
+// page builds the statement of Batches. It writes the lane into the text, not as an argument, so that the partial index of urgent batches
+// can be used.
 func (f BatchFilter) page(before int64, limit int) (text string, args []any) {
 	q := query{text: aroundText}
 	whereSet(&q, "b.id < %s", before)
@@ -248,7 +246,7 @@ func (f BatchFilter) page(before int64, limit int) (text string, args []any) {
 	case LaneNormal:
 		q.conds = append(q.conds, `b.lane = 'normal'`)
 	}
-	order := "" // that of the index which has the batches of a pool, or of a kind, by their ids
+	order := "" // the leading column of the index on (pool, id) or (kind, id)
 	switch {
 	case f.Pool != "":
 		q.where("b.pool = %s", f.Pool)

@@ -7,33 +7,32 @@ import (
 	"slices"
 )
 
-// Abort is the rule that pauses a batch of which too much fails.
+// Abort is the rule that pauses a batch if too many of its tasks fail.
 type Abort struct {
-	Failure float64 // share of failed and timed out among the tasks that were tried; above 0, at most 1
-	Min     int64   // tasks that were tried before the rule holds, >= 1
+	Failure float64 // share of failed and timed-out tasks among the tasks that succeeded, failed or timed out; above 0, at most 1
+	Min     int64   // number of tasks that must have succeeded, failed or timed out before the rule applies, at least 1
 }
 
-// done is the condition that a counted task was tried and came to an end.
+// done is the SQL condition for the states of tasks that were tried and came to an end.
 const done = `state IN ('succeeded', 'failed', 'timed_out')`
 
-// counted are the counts of ended tasks by batch and state: those folded and
-// those that changed since.
+// counted selects the counts of ended tasks by batch and state: the folded counts and the deltas that are not folded yet.
 const counted = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
 
-// countedOfPools are those of pools, with all tasks as queued.
+// countedOfPools selects the same counts by pool and state. The state queuedState has the number of all tasks.
 const countedOfPools = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
 
-// recent is how long Batch.Recent looks back, in milliseconds.
+// recent is the period, in milliseconds, that Batch.Recent covers.
 const recent = 5 * 60 * 1000
 
-// queuedState stands for all tasks among the counts of pools.
+// queuedState is the state under which the counts of a pool hold the number of all its tasks.
 const queuedState = "queued"
 
-// recentState stands for Batch.Recent among the counts by state.
+// recentState is the state under which count reads the number for Batch.Recent.
 const recentState = "recent"
 
-// count fills Counts and Recent. One statement, thus one moment: a task is in
-// exactly one of the counts. Its work does not grow with the batches.
+// count fills Counts and Recent of the batches in list. It runs one statement, so all counts are from one moment and each task is in
+// exactly one of them. Its cost does not depend on the number of tasks in the batches.
 func (s batches) count(ctx context.Context, list []Batch) error {
 	type count struct {
 		batch int64
@@ -72,7 +71,7 @@ func (s batches) count(ctx context.Context, list []Batch) error {
 	return nil
 }
 
-// setPending counts as pending what is in no other count.
+// setPending sets the count of Pending to the tasks of total that are in no other count.
 func setPending(counts map[TaskState]int64, total int64) {
 	for _, n := range counts {
 		total -= n
@@ -82,9 +81,8 @@ func setPending(counts map[TaskState]int64, total int64) {
 	}
 }
 
-// Fold adds up to limit changes of counts to the counts they change, says how
-// many, and pauses the batches whose abort rule holds now. One replica folds at
-// a time; for the others there is nothing to do.
+// Fold adds at most limit deltas to the stored counts, returns how many it added, and pauses the batches whose abort rule is now met;
+// aborted lists their ids. Only one replica folds at a time: on another replica Fold returns 0.
 func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error) {
 	const deltas = `SELECT id FROM batch_deltas ORDER BY id LIMIT $1`
 	waiting, err := collect(ctx, s.read(), only[int64], deltas, 1)
@@ -116,18 +114,18 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 	return folded, aborted, nil
 }
 
-// folding are the deltas d that are folded: those in {ids}, all of them between $2 and $3. The
-// order of a join Postgres might choose as for an empty table, which this one is from time to
-// time, and go through the list for each delta there is; of a range it asks the index.
+// folding selects the deltas d to fold: those whose ids are in {ids}, which all lie between $2 and $3. The range is there for the query
+// plan only. The table batch_deltas is empty from time to time, and with a plan for an empty table Postgres would scan the list of ids for
+// each delta. With the range it uses the index.
 const folding = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
 
-// foldingOfBatches are those of batches that were not deleted: the others only count for their pools.
+// foldingOfBatches selects the deltas to fold of batches that still exist. All other deltas count only for their pools.
 const foldingOfBatches = `(SELECT d.batch, d.state, d.n, d.at FROM ` + folding + `) AS d {batch of d}`
 
-// foldedBatches are the batches whose counts a fold changes.
+// foldedBatches selects the ids of the batches whose counts a fold changes.
 const foldedBatches = `SELECT DISTINCT d.batch FROM ` + foldingOfBatches
 
-// folds is what moves the deltas.
+// folds returns the statements that add the deltas to the counts and then delete the deltas.
 func folds() []string {
 	return []string{
 		`INSERT INTO pool_counts (pool, state, n) SELECT d.pool, d.state, sum(d.n) FROM ` + folding + ` GROUP BY d.pool, d.state
@@ -140,13 +138,14 @@ func folds() []string {
 	}
 }
 
-// oldRates removes what is no longer recent, a part at a time: no fewer than a fold adds at most.
+// oldRates deletes rows of batch_rates that are older than $1 ms, about $2 in one call. A fold adds at most $2 rows, so the table does not
+// grow.
 const oldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
-// fold moves these deltas, at most so many, in the order of their ids, which nobody else folds, and returns
-// their batches.
+// fold folds these deltas and returns the ids of their batches. deltas must be in ascending order, at most limit of them, and no other
+// transaction may fold them at the same time.
 func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64, error) {
 	args := []any{ids(deltas...), deltas[0], deltas[len(deltas)-1]}
 	batches, err := collect(ctx, s.session, only[int64], foldedBatches, args...)
@@ -162,11 +161,11 @@ func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64
 	return batches, err
 }
 
-// tried counts, of batch b, the tasks that were tried and those that failed.
+// tried selects two numbers of batch b: the tasks that succeeded, failed or timed out, and among these the tasks that failed or timed out.
 const tried = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + counted + `) AS c WHERE c.batch = b.id AND ` + done + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + counted + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 
-// abort pauses those of the batches whose rule holds.
+// abort pauses each of the batches whose abort rule is met, and returns their ids.
 func (s batchesIn) abort(ctx context.Context, batches []int64) ([]int64, error) {
 	type reading struct {
 		Batch
@@ -198,5 +197,5 @@ func (s batchesIn) abort(ctx context.Context, batches []int64) ([]int64, error) 
 	return aborted, nil
 }
 
-// aborter is who pauses a batch by its abort rule.
+// aborter is the actor of a pause by the abort rule.
 const aborter = "abort rule"

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// fullCount counts the tasks themselves.
+// fullCount counts the tasks of a batch by state, directly in the table of tasks.
 func (l *ledger) fullCount(batch int64) map[store.TaskState]int64 {
 	l.Helper()
 	rows, err := l.DB().QueryContext(l.Context(), `
@@ -33,7 +33,7 @@ func (l *ledger) fullCount(batch int64) map[store.TaskState]int64 {
 	return counts
 }
 
-// foldAll folds until nothing is left and returns the batches that were paused.
+// foldAll folds until no deltas are left. It returns the batches that were paused by their abort rule.
 func (l *ledger) foldAll() (aborted []int64) {
 	l.Helper()
 	for {
@@ -45,12 +45,12 @@ func (l *ledger) foldAll() (aborted []int64) {
 	}
 }
 
-// mill is some batches of which tasks are claimed, ended and counted at once.
+// mill is a set of batches whose tasks are claimed, ended and counted concurrently.
 type mill struct {
 	*ledger
 	batches []store.Batch // two for each pool
 	tasks   [][]int64
-	devices []string // each has a task in each batch
+	devices []string // Each device has one task in each batch.
 }
 
 func (l *ledger) newMill(pools, each int) mill {
@@ -66,7 +66,7 @@ func (l *ledger) newMill(pools, each int) mill {
 	return m
 }
 
-// work claims any tasks and ends most of them, in any way.
+// work claims random tasks and ends most of them with a random cause.
 func (m mill) work(random *rand.Rand, rounds int) {
 	causes := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject, store.ByReturn}
 	for range rounds {
@@ -76,7 +76,7 @@ func (m mill) work(random *rand.Rand, rounds int) {
 			m.Error(err)
 			return
 		}
-		if outcomes[0].Status != granted || random.IntN(5) == 0 { // some never report
+		if outcomes[0].Status != granted || random.IntN(5) == 0 { // Some devices never report.
 			continue
 		}
 		g := outcomes[0].Grant
@@ -92,7 +92,7 @@ func (m mill) work(random *rand.Rand, rounds int) {
 	}
 }
 
-// read reads the counts once: they add up.
+// read reads the counts once and checks that they add up.
 func (m mill) read() error {
 	list, err := m.Batches(m.Context(), store.BatchFilter{}, 0, 100)
 	for _, b := range list {
@@ -109,7 +109,7 @@ func (m mill) read() error {
 	return err
 }
 
-// compare holds all counts against full ones.
+// compare compares the counts of all batches and pools with full counts.
 func (m mill) compare(when string) {
 	m.Helper()
 	for _, b := range m.batches {
@@ -132,8 +132,8 @@ func (m mill) compare(when string) {
 	}
 }
 
-// Claims, results of every kind, lapses, cancels and folding at once: every
-// reading adds up, and the end is what a full count says.
+// TestCountsAreThoseOfAFullCount runs claims, results of every kind, lapses, cancels and folding
+// concurrently. The counts must add up in every reading, and must equal a full count at the end.
 func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	t.Parallel()
 	rounds := 60
@@ -151,7 +151,7 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 			_, _, err := l.Fold(l.Context(), 3)
 			return err
 		}
-		for _, act := range []func() error{fold, fold, m.read} { // two replicas fold
+		for _, act := range []func() error{fold, fold, m.read} { // Two replicas fold.
 			beside.Go(func() {
 				for !over.Load() {
 					if err := act(); err != nil {
@@ -162,7 +162,7 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 			})
 		}
 		work.Wait()
-		for _, r := range l.reapAll() { // and what was lost succeeds after all
+		for _, r := range l.reapAll() { // The lost tasks succeed late.
 			l.report(r.Grant, store.BySuccess, "")
 		}
 		_, err := l.CancelBatch(l.Context(), "op", m.batches[0].ID)
@@ -180,8 +180,8 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	})
 }
 
-// The results of one batch must not queue behind one row, and a folding that
-// takes long holds none of them up.
+// TestResultsDoNotWaitForFolding checks that results of one batch do not wait for a lock on the row of
+// counts, even while another replica folds for a long time.
 func TestResultsDoNotWaitForFolding(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -215,7 +215,7 @@ func TestRecentCountsWhatWasDone(t *testing.T) {
 		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, deviceNames(6)...)
 		wantRecent := func(want int64) {
 			l.Helper()
-			for range 2 { // as it is, and folded
+			for range 2 { // before and after folding
 				got, err := l.Batch(l.Context(), b.ID)
 				l.must(err)
 				if got.Recent != want {
@@ -230,8 +230,8 @@ func TestRecentCountsWhatWasDone(t *testing.T) {
 		}
 		_, err := l.CancelTask(l.Context(), "op", ids[5])
 		l.must(err)
-		wantRecent(2)                                                      // neither the one handed back nor the cancelled one
-		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[1]) // to be tried again: it was done all the same
+		wantRecent(2)                                                      // without the returned task and the cancelled task
+		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[1]) // It is to be tried again, but its first end still counts.
 		wantRecent(2)
 		l.exec(`UPDATE batch_rates SET at = at - 200000 * {ms}`)
 		l.report(l.grant(ids[3], deviceNames(6)[3], "p", 0), store.BySuccess, "")
@@ -282,14 +282,14 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		l.wantStatuses(l.claim(l.to(ids[next], devices[next], "p", 0)), lost)
 		_, err = l.ResumeBatch(l.Context(), "op", b.ID)
 		l.must(err)
-		// It counts anew: of the next eight one fails, of the ninth to twelfth two.
+		// Counting restarts after the resume: one of the next eight tasks fails, and two of the ninth to the twelfth.
 		if aborted := end(7, 1); aborted != nil {
 			l.Fatalf("paused %v for what failed before it was resumed", aborted)
 		}
 		if aborted := end(2, 1); aborted != nil {
 			l.Fatalf("paused %v below the share", aborted)
 		}
-		// A lapse is a failure, a cancelled task is none.
+		// A lapse counts as a failure, a cancelled task does not.
 		_, err = l.CancelTask(l.Context(), "op", ids[39])
 		l.must(err)
 		l.grant(ids[next], devices[next], "p", 0)
@@ -323,14 +323,14 @@ func TestABatchWithoutAnAbortRuleGoesOn(t *testing.T) {
 	}
 }
 
-// A reading of the counts of a batch costs the same whatever its size.
+// TestCountsDoNotReadTheTasks checks that reading the counts of a batch does not read its tasks.
 func TestCountsDoNotReadTheTasks(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	l.pool("p", 5)
 	b, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor(deviceNames(5000)))
 	l.must(err)
-	for part := 1; part > 0; { // all of it ended and folded
+	for part := 1; part > 0; { // End and fold the whole batch.
 		l.exec(`UPDATE batches SET not_after = now() - interval '1 hour'`)
 		part, err = l.Expire(l.Context(), 1000)
 		l.must(err)
@@ -340,7 +340,7 @@ func TestCountsDoNotReadTheTasks(t *testing.T) {
 		l.must(l.DB().QueryRowContext(l.Context(), `SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables WHERE relname = 'tasks'`).Scan(&n))
 		return n
 	}
-	l.DB().SetMaxOpenConns(1) // its statistics are told when it is asked to
+	l.DB().SetMaxOpenConns(1) // The only connection reports its statistics on demand.
 	settled := func() int64 {
 		l.exec(`SELECT pg_stat_force_next_flush()`)
 		return tasksRead()
@@ -352,15 +352,15 @@ func TestCountsDoNotReadTheTasks(t *testing.T) {
 			l.Fatalf("%v, %v", got.Counts, err)
 		}
 	}
-	// The readings of another session may be told only now, but they are less than half of what
-	// the counts would have read.
+	// Another session may report its statistics only now. But it has read less than half of the
+	// rows that counting the tasks would have read.
 	if after := settled(); after > before+readings*5000/2 {
 		l.Errorf("%d tasks were read for the counts", after-before)
 	}
 }
 
-// The age is that of the first batch of which a task waits: not of one that has
-// ended, or whose tasks are all held.
+// TestOldestPendingIsOfTheFirstBatchThatWaits checks that OldestPending is the age of the oldest batch
+// that has a waiting task. A batch that has ended or whose tasks are all held does not count.
 func TestOldestPendingIsOfTheFirstBatchThatWaits(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -385,6 +385,6 @@ func TestOldestPendingIsOfTheFirstBatchThatWaits(t *testing.T) {
 			}
 			l.foldAll()
 		}
-		l.report(one, store.ByReturn, "") // waits again
+		l.report(one, store.ByReturn, "") // The task waits again.
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A lane is kept, listed, changed and audited; a batch without one is normal.
+// TestBatchesHaveALane checks that a lane is stored, listed, changed and audited. A batch without a lane is normal.
 func TestBatchesHaveALane(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -57,13 +57,13 @@ func TestBatchesHaveALane(t *testing.T) {
 			}
 		}
 
-		// Newer urgent batches of which nothing waits do not hide it.
+		// A newer urgent batch without a waiting task does not hide the older urgent batch.
 		ended, tasks := l.batch(store.Batch{Pool: "p", Lane: store.LaneUrgent}, "e")
 		l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
 		if open, err := l.UrgentBatches(l.Context(), "p", 1); err != nil || len(open) != 1 || open[0].ID != ids[0] {
 			l.Errorf("beside batch %d, which ended: %+v, %v", ended.ID, open, err)
 		}
-		// That of p is paused.
+		// The urgent batch of p is paused.
 		if with, err := l.PoolsWithUrgent(l.Context(), []string{"p", "q"}); err != nil || !slices.Equal(with, []string{"q"}) {
 			l.Errorf("pools with urgent work: %q, %v", with, err)
 		}

@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// cancelled is the reason of a grant whose task is no longer wanted, as devices
-// are told.
+// cancelled is the cancel_why of a grant whose task was cancelled. Devices receive it as the reason to stop.
 const cancelled = "cancelled"
 
-// PauseBatch stops the granting of a batch; those that hold a slot go on. A
-// batch that is paused, or cancelled, stays as it is. ErrNotFound.
+// PauseBatch stops new grants of a batch; devices that hold a slot for it continue. A batch that is paused or cancelled already stays as it
+// is. It returns ErrNotFound if there is no such batch.
 func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason string) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.Paused || b.CancelledAt != nil {
@@ -32,7 +31,7 @@ func (s batchesIn) pause(ctx context.Context, actor string, b Batch, reason stri
 	return s.record(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: b.Pool, Batch: b.ID, Detail: reason})
 }
 
-// ResumeBatch ends a pause; its abort rule counts anew from here on. ErrNotFound.
+// ResumeBatch ends a pause. The abort rule then ignores all tasks that ended before. It returns ErrNotFound if there is no such batch.
 func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if !b.Paused {
@@ -47,9 +46,8 @@ func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch
 	})
 }
 
-// CancelBatch ends a batch: from its commit on nothing of it is granted, and
-// those that hold a slot are asked to stop. Tasks that wait are ended by
-// EndCancelled. ErrNotFound.
+// CancelBatch cancels a batch: after its commit no task of the batch is granted, and devices that hold a slot for it are asked to stop.
+// EndCancelled ends the waiting tasks later. It returns ErrNotFound if there is no such batch.
 func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.CancelledAt != nil {
@@ -65,10 +63,9 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 	})
 }
 
-// ChangeBatch changes what an operator may change of a batch that exists:
-// Priority, Weight, Lane, NotAfter, MaxWait, Windows, Limits and MaxAttempts. Nothing else that change does to the
-// batch is kept. It is called inside of the transaction, perhaps more than
-// once, and its error ends it. ErrNotFound, ErrNeverStarts.
+// ChangeBatch calls change with the batch and stores the fields that an operator may change: Priority, Weight, Lane, NotAfter, MaxWait,
+// Windows, Limits and MaxAttempts. It ignores what change does to other fields. change runs inside the transaction, perhaps more than once;
+// if it returns an error, the transaction is rolled back. Errors: ErrNotFound, ErrNeverStarts.
 func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, old Batch) error {
 		b := old
@@ -99,13 +96,13 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 			return fmt.Errorf("changing: %w", err)
 		}
 		if instantText(b.NotAfter) != instantText(old.NotAfter) || b.MaxWait != old.MaxWait {
-			tx.telling.batch(id) // tasks that had expired and were not ended yet may start again
+			tx.telling.batch(id) // tasks that had expired but were not ended yet may start again
 		}
 		return tx.record(ctx, Event{Kind: "batch.changed", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail})
 	})
 }
 
-// batchChanges names what differs, for the audit log; empty: nothing.
+// batchChanges returns the changed fields and their new values for the audit log. It returns "" if nothing changed.
 func batchChanges(old, b Batch) string {
 	var changes []string
 	for _, c := range []struct{ name, old, now string }{
@@ -125,7 +122,7 @@ func batchChanges(old, b Batch) string {
 	return strings.Join(changes, " ")
 }
 
-// limitsText is how the audit log names policies.
+// limitsText returns the text of policies in the audit log.
 func limitsText(raw json.RawMessage) string {
 	if raw == nil {
 		return "none"
@@ -140,12 +137,11 @@ func instantText(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// changeBatch runs change on the locked batch and returns it as it is then. The
-// lock of its pool is held alone: a claim that read the batch before the change has
-// committed by then, so that nothing is granted after the answer.
+// changeBatch locks the batch, runs change and returns the result. It holds the pool's lock exclusively, so every claim that read the old
+// batch has committed, and nothing is granted by the old rules after changeBatch returns.
 func (s batches) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
 	err := s.write(ctx, func(tx session) error {
-		pool, err := one(ctx, tx, only[string], `SELECT pool FROM batches WHERE id = $1`, id) // which never changes
+		pool, err := one(ctx, tx, only[string], `SELECT pool FROM batches WHERE id = $1`, id) // the pool of a batch never changes
 		if err != nil {
 			return err
 		}
@@ -164,8 +160,8 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 	return s.Batch(ctx, id)
 }
 
-// askCancelled asks the devices that hold a slot for a cancelled batch to
-// stop. Grants are locked in one order, as everywhere.
+// askCancelled asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all code
+// does, to avoid deadlocks.
 func (s batchesIn) askCancelled(ctx context.Context, actor string) error {
 	held, err := collect(ctx, s.session, only[int64], `
 		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+cancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
@@ -183,9 +179,8 @@ func (s batchesIn) askCancelled(ctx context.Context, actor string) error {
 	return err
 }
 
-// EndCancelled ends up to limit waiting tasks of cancelled batches and says how
-// many. Devices that were granted a task while its batch was being cancelled
-// are asked to stop. Safe on every replica at once.
+// EndCancelled ends at most limit waiting tasks of cancelled batches and returns how many it ended. It also asks devices to stop that were
+// granted a task while its batch was being cancelled. Replicas may call it concurrently.
 func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 	waiting, err := collect(ctx, s.read(), only[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {
@@ -200,7 +195,7 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 		if err != nil || ended == limit {
 			return err
 		}
-		// A task that is granted is pending in its table, and keeps its batch here.
+		// A granted task is pending in the table tasks, so its batch stays cancelling until the grant has ended.
 		_, err = tx.exec(ctx, `
 			UPDATE batches SET cancelling = false
 			WHERE cancelling AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.batch = batches.id AND t.state = 'pending')`)
@@ -212,6 +207,5 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 	return ended, nil
 }
 
-// Canceller is the actor that ends the tasks of a cancelled batch. The event of
-// the batch names the operator.
+// Canceller is the actor in the events of tasks that EndCancelled ends. The event batch.cancelled names the operator.
 const Canceller = "canceller"

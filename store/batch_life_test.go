@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// batchKinds are the events of a batch itself, oldest first.
+// batchKinds returns the events of a batch without the events of its tasks, oldest first.
 func (l *ledger) batchKinds(batch int64) (kinds []string) {
 	l.Helper()
 	events, err := l.Events(l.Context(), store.EventFilter{Batch: batch, Limit: 1000})
@@ -31,7 +31,7 @@ func TestAPausedBatchGrantsNothingUntilItIsResumed(t *testing.T) {
 	l.pool("p", 5)
 	b, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
 	running := l.grant(ids[0], "a", "p", 0)
-	for range 2 { // the second changes nothing
+	for range 2 { // The second call changes nothing.
 		paused, err := l.PauseBatch(l.Context(), "ann", b.ID, "too slow")
 		l.must(err)
 		if !paused.Paused || paused.PausedBy != "ann" || paused.PauseReason != "too slow" || paused.PausedAt == nil || paused.Counts[store.Pending] != 1 {
@@ -80,7 +80,7 @@ func TestACancelledBatchEnds(t *testing.T) {
 	for i := range 4 {
 		held = append(held, l.grant(ids[i], deviceNames(30)[i], "p", i))
 	}
-	for range 2 { // the second changes nothing
+	for range 2 { // The second call changes nothing.
 		got, err := l.CancelBatch(l.Context(), "ann", b.ID)
 		l.must(err)
 		if got.CancelledAt == nil {
@@ -131,7 +131,8 @@ func TestACancelledBatchEnds(t *testing.T) {
 	}
 }
 
-// Claims whose statement began before the cancel may commit after it.
+// TestCancelWhileClaimsCommit checks that no task escapes a cancel: a claim whose statement began before the cancel may commit
+// after it.
 func TestCancelWhileClaimsCommit(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -236,7 +237,7 @@ func TestBatchesChange(t *testing.T) {
 	})
 }
 
-// A hundred thousand waiting tasks are ended in bounded transactions.
+// TestCancelOfABigBatch checks that 100,000 waiting tasks are ended in bounded transactions.
 func TestCancelOfABigBatch(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

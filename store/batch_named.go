@@ -7,12 +7,12 @@ import (
 	"math"
 )
 
-// NamedLooked is how many batches one reading of BatchesNamed looks at.
+// NamedLooked is the number of batches that one call of BatchesNamed searches.
 const NamedLooked = lookedAt
 
-// BatchesNamed returns up to limit batches with this in their names, newest first, with
-// their counts: of those below the id before (0 = from the newest) and in the stretch that
-// one reading looks at. Upper and lower case are the same.
+// BatchesNamed returns at most limit batches whose names contain part, newest first, with their counts. Upper and lower case are the same.
+// If before is not 0, it searches only batches with id < before. One call searches at most NamedLooked batches; the returned Stretch has
+// the end of the search.
 func (s batches) BatchesNamed(ctx context.Context, part string, f BatchFilter, before int64, limit int) ([]Batch, Stretch, error) {
 	before = cmp.Or(before, math.MaxInt64)
 	stretch, err := s.stretchOf(ctx, &query{args: []any{before, lookedAt}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")

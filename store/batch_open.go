@@ -5,15 +5,14 @@ import (
 	"fmt"
 )
 
-// OpenBatch is a batch of which something waits.
+// OpenBatch is a batch with waiting tasks.
 type OpenBatch struct {
 	ID      int64
-	Running bool // its tasks may start now
+	Running bool // whether its tasks may start now
 }
 
-// OpenBatches returns up to limit batches of the pool of which something waits,
-// by id, those after the one given. Its cost depends on how many it returns and on
-// what runs in the pool, not on their tasks.
+// OpenBatches returns at most limit batches of the pool that have waiting tasks and an id > after, by id. Its cost depends on the number of
+// returned batches and on the number of grants in the pool, not on the number of tasks.
 func (s batches) OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]OpenBatch, error) {
 	found, err := collect(ctx, s.read(), func(b *OpenBatch) []any { return []any{&b.ID, &b.Running} }, openBatches(), pool, after, limit)
 	if err != nil {
@@ -22,7 +21,7 @@ func (s batches) OpenBatches(ctx context.Context, pool string, after int64, limi
 	return found, nil
 }
 
-// openBatches leaps from batch to batch in the index of waiting tasks, and looks each up by itself.
+// openBatches steps from batch to batch in the index of waiting tasks, and looks up each batch by its id.
 func openBatches() string {
 	return `
 	WITH RECURSIVE open(n, batch) AS (
@@ -35,7 +34,7 @@ func openBatches() string {
 	ORDER BY b.id`
 }
 
-// UrgentBatches are the newest urgent batches of a pool of which something waits, limit at most.
+// UrgentBatches returns at most limit urgent batches of a pool that have waiting tasks, newest first.
 func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) ([]OpenBatch, error) {
 	found, err := collect(ctx, s.read(), func(b *OpenBatch) []any { return []any{&b.ID, &b.Running} }, urgentBatches(), pool, limit)
 	if err != nil {
@@ -51,8 +50,8 @@ func urgentBatches() string {
 	ORDER BY b.id DESC`
 }
 
-// openUrgent is true of the urgent batches b of a pool of which something waits. It looks at
-// none that is older than the oldest of which something does.
+// openUrgent is the condition that batch b is urgent and has waiting tasks. It skips all batches that are older than the oldest batch of
+// the pool with waiting tasks.
 func openUrgent(pool string) string {
 	return `b.lane = 'urgent'
 		AND b.id >= ` + nextWaiting(pool, ">", "0") + ` AND ` + nextWaiting("b.pool", "=", "b.id") + ` IS NOT NULL`

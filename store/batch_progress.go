@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Progress is how many tasks of a batch had ended at a moment.
+// Progress is the number of tasks of a batch that had ended at a given time.
 type Progress struct {
 	At     time.Time
 	Ended  int64
-	Failed int64 // of them; timed out included
+	Failed int64 // failed or timed out; included in Ended
 }
 
-// progressed adds the deltas that are folded to the progress of their batches. A step is 5 s at first,
-// and a day in the end: 800 rows in 90 days, then one a day.
+// progressed adds the deltas of a fold to the progress of their batches. The length of a step grows with the age of the batch, from 5 s to
+// one day: a batch has about 800 rows after 90 days, then one more each day.
 const progressed = `
 	INSERT INTO batch_progress (batch, since_ms, at, ended, failed)
 	SELECT batch, age / step * step, at, ended, failed FROM (
@@ -29,8 +29,7 @@ const progressed = `
 	ON CONFLICT (batch, since_ms) DO UPDATE SET
 		at = excluded.at, ended = batch_progress.ended + excluded.ended, failed = batch_progress.failed + excluded.failed`
 
-// Progress returns how a batch went on, from its beginning on, as far as it is folded. It
-// reads no task.
+// Progress returns the progress of a batch from its beginning up to the last fold. It reads no tasks.
 func (s batches) Progress(ctx context.Context, batch int64) ([]Progress, error) {
 	steps, err := collect(ctx, s.read(), func(p *Progress) []any { return []any{instant{&p.At}, &p.Ended, &p.Failed} },
 		`SELECT at, ended, failed FROM batch_progress WHERE batch = $1 ORDER BY since_ms`, batch)

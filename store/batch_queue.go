@@ -14,14 +14,14 @@ import (
 // NewTask is one task of a new batch.
 type NewTask struct {
 	Device   string
-	Payload  json.RawMessage // nil = the batch's
-	Priority *int            // nil = the batch's
+	Payload  json.RawMessage // nil means the payload of the batch
+	Priority *int            // nil means the priority of the batch
 
-	NotBefore, NotAfter *time.Time // beside the batch's; nil = none
-	Repeated            bool       // counted as skipped, and not queued
+	NotBefore, NotAfter *time.Time // apply in addition to the limits of the batch; nil means no limit
+	Repeated            bool       // the task is counted as skipped and not queued
 }
 
-// row are the values of addTasks.
+// row returns the arguments of the statement addTasks.
 func (t NewTask) row(batch int64, pool string) []any {
 	priority := 0
 	if t.Priority != nil {
@@ -31,16 +31,16 @@ func (t NewTask) row(batch int64, pool string) []any {
 	return []any{batch, pool, t.Device, priority, t.Priority != nil, nullText(t.Payload), begins, timeText(t.NotAfter), begins}
 }
 
-// Queue is what a new batch consists of.
+// Queue describes the tasks of a new batch.
 type Queue struct {
-	Tasks iter.Seq2[NewTask, error] // nil: one task for each registered device with all of Tags
+	Tasks iter.Seq2[NewTask, error] // if nil, one task is queued for each registered device that has all of Tags
 	Tags  map[string]string
 
-	KnownOnly bool // refuse devices that are not registered
-	DryRun    bool // find out all, change nothing
+	KnownOnly bool // refuse tasks for devices that are not registered
+	DryRun    bool // check everything and change nothing
 }
 
-// errDryRun rolls a transaction back that did all it should.
+// errDryRun rolls back the transaction of a dry run that succeeded.
 var errDryRun = errors.New("dry run")
 
 func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, actor string, b Batch, q Queue) (Batch, error) {
@@ -82,7 +82,7 @@ type queued struct {
 	unknown        Unknown
 }
 
-// String is the detail of the event.
+// String returns the detail of the event batch.created.
 func (n queued) String() string {
 	if n.skipped == 0 {
 		return fmt.Sprintf("tasks=%d", n.total)
@@ -111,7 +111,7 @@ func (s batches) queue(ctx context.Context, plain *sqlx.Tx, tx session, id int64
 	return n, err
 }
 
-// insertSelected queues a task for each device that has all of the tags now.
+// insertSelected queues one task for each device that now has all of the tags.
 func (s batchesIn) insertSelected(ctx context.Context, id int64, b Batch, tags map[string]string) (int64, error) {
 	text, err := tagsText(tags)
 	if err != nil {

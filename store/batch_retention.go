@@ -7,11 +7,9 @@ import (
 	"time"
 )
 
-// retainBatches removes the tasks of batches that ended before keep, oldest
-// first, up to limit of them, and the batches of which none is left. Each
-// transaction takes tasks of one batch and takes them out of its counts, so that
-// these are exact at any moment. A batch of which one task is open, or ended
-// since, stays whole.
+// retainBatches deletes, oldest batch first, at most limit tasks of batches that ended more than keep ago, and the batches that have no
+// task left. Each transaction deletes tasks of one batch and subtracts them from its counts, so the counts are exact at any moment. A batch
+// is kept whole while one of its tasks is open or ended within keep.
 func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit int) (tasks, batches int64, err error) {
 	for batch := int64(0); tasks+batches < int64(limit); {
 		var removed int64
@@ -34,16 +32,15 @@ func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit in
 		if gone {
 			batches++
 		}
-		if !gone && removed == 0 { // one is tried again since
+		if !gone && removed == 0 { // oldBatch does not lock tasks: one of them was retried since, so skip this batch
 			batch++
 		}
 	}
 	return tasks, batches, nil
 }
 
-// oldBatch is the first of the batches from this id on whose tasks all ended
-// before keep; ErrNotFound. Counts, and not EXISTS, which Postgres may turn into
-// a reading of all tasks.
+// oldBatch returns the first batch with id >= from whose tasks all ended more than keep ago, or ErrNotFound. It uses counts because
+// Postgres may turn an EXISTS into a scan of all tasks.
 func (s batchesIn) oldBatch(ctx context.Context, from int64, keep time.Duration) (int64, error) {
 	return one(ctx, s.session, only[int64], `
 		SELECT b.id FROM batches b
@@ -54,8 +51,8 @@ func (s batchesIn) oldBatch(ctx context.Context, from int64, keep time.Duration)
 		ORDER BY b.id LIMIT 1 {lock b}`, from, keep.Milliseconds())
 }
 
-// removeTasks removes up to limit ended tasks of the batch, and with the last
-// one the batch.
+// removeTasks deletes at most limit ended tasks of the batch. When it has deleted the last one, it deletes the batch, too, and gone is
+// true.
 func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, gone bool, err error) {
 	list, err := collect(ctx, s.session, only[int64], `
 		SELECT t.id FROM tasks t

@@ -90,7 +90,7 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 				l.Errorf("%s: %d rows left behind", c.name, n)
 			}
 		}
-		// The connection is fit for the next one.
+		// The connection can be used for the next batch.
 		if _, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor(nil)); !errors.Is(err, store.ErrNoTasks) {
 			l.Fatalf("an empty batch: %v", err)
 		}
@@ -98,7 +98,7 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 	})
 }
 
-// TestABigBatchIsStreamed runs alone: it measures the memory of the process.
+// TestABigBatchIsStreamed does not run in parallel with other tests because it measures the memory of the process.
 func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // see above
 	if testing.Short() {
 		t.Skip("long: 100,000 tasks; make test-long runs it")
@@ -107,7 +107,7 @@ func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // 
 		l.pool("p", 1)
 		n := 100_000
 		if l.Dialect() == "sqlite" {
-			n = 10_000 // for the embedded mode, and slow under the race detector
+			n = 10_000 // SQLite is for the embedded mode, and is slow under the race detector.
 		}
 		payload := json.RawMessage(`{"pad": "` + strings.Repeat("x", 1000) + `"}`)
 		var before, after runtime.MemStats
@@ -128,7 +128,7 @@ func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // 
 		})
 		l.must(err)
 		l.Logf("%d tasks in %s; live heap %d KiB before, %d KiB at most", n, time.Since(start).Round(time.Millisecond), before.HeapAlloc>>10, peak>>10)
-		// The rows are over 100 MB, in SQLite 10.
+		// The rows have more than 100 MB, or 10 MB with SQLite.
 		if peak > before.HeapAlloc+(50<<20) {
 			l.Errorf("the heap grew from %d to %d bytes", before.HeapAlloc, peak)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// BenchmarkGrantAndResult is the life of a task without its device: a view, a
-// claim, a result; with so many reports at once, and so many in one batch.
+// BenchmarkGrantAndResult measures the ledger's work for a task: a view, a claim and a result. reporters is
+// the number of concurrent reporters, and batch is the number of reports that share one call.
 func BenchmarkGrantAndResult(b *testing.B) {
 	for _, c := range []struct{ reporters, batch int }{{1, 1}, {16, 1}, {1, 16}, {4, 16}} {
 		b.Run(fmt.Sprintf("postgres/reporters=%d/batch=%d", c.reporters, c.batch), func(b *testing.B) {
@@ -61,8 +61,7 @@ func benchmark(b *testing.B, l *ledger, reporters, batch int) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
 }
 
-// live takes tasks n to n+count through their lives, on slots of this
-// reporter alone.
+// live views, claims and ends the tasks n to n+count-1. It uses slots that no other reporter uses.
 func (l *ledger) live(tasks map[string][]int64, reporter, n, count, pools int) error {
 	var devices []string
 	var claims []store.Claim
@@ -94,8 +93,8 @@ func (l *ledger) live(tasks map[string][]int64, reporter, n, count, pools int) e
 	return nil
 }
 
-// BenchmarkClaimsBesideALongTransaction measures 60 claims in one transaction after so
-// many grants that no vacuum could remove, since somebody reads an old snapshot: a dump.
+// BenchmarkClaimsBesideALongTransaction measures 60 claims in one transaction while the table has
+// row versions of many ended grants. No vacuum can remove them, because a dump reads an old snapshot.
 func BenchmarkClaimsBesideALongTransaction(b *testing.B) {
 	for _, ended := range []int{0, 3600, 18_000} {
 		b.Run(fmt.Sprintf("ended=%d", ended), func(b *testing.B) {

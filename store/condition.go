@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// Condition is what a Postgres server says of itself and of this ledger.
+// Condition is the state of a Postgres server and of this ledger on it.
 type Condition struct {
-	Version    int                // as server_version_num: 150004
-	Standby    bool               // it takes no writes
-	Settings   map[string]Setting // of the server, as they hold for this connection
-	RoleLimit  int                // connections that the role may open; below 0: any number
-	InUse      int                // connections to the server
-	Size       int64              // bytes of the database
-	Longest    time.Duration      // the age of the oldest open transaction that keeps dead rows in this database; of other roles' only where this one may see it
-	Indexes    map[string]bool    // of the ledger, by name: whether it is valid
-	Triggers   map[string]bool    // of the ledger, by name: whether it is enabled
-	Statistics []TableStatistics  // the tables with the most dead rows first
+	Version    int                // as server_version_num: 150004 for 15.4
+	Standby    bool               // the server is a standby, which accepts no writes
+	Settings   map[string]Setting // settings of the server, with the values that apply to this connection
+	RoleLimit  int                // connections that the role may open; a negative value means no limit
+	InUse      int                // client connections to the server
+	Size       int64              // size of the database in bytes
+	Longest    time.Duration      // of the oldest open transaction that keeps dead rows here; of other roles only if this role may see it
+	Indexes    map[string]bool    // indexes of the ledger by name: whether each is valid
+	Triggers   map[string]bool    // triggers of the ledger by name: whether each is enabled
+	Statistics []TableStatistics  // the tables with the most dead rows first, at most mostStatistics
 }
 
-// Setting is one of the server's.
+// Setting is one setting of the server.
 type Setting struct {
-	Text   string // as SHOW has it
-	Number int64  // bytes of a size, or the number; 0: neither
+	Text   string // the value as SHOW returns it
+	Number int64  // bytes if the setting is a size, else the integer value; 0 if it is neither
 }
 
-// TableStatistics are what the server counted of a table.
+// TableStatistics are the statistics of the server for one table.
 type TableStatistics struct {
 	Table                string
-	Live, Dead, Modified int64      // rows; modified since the statistics were made
-	Vacuumed, Analyzed   *time.Time // nil: never
+	Live, Dead, Modified int64      // numbers of rows; Modified counts the rows changed since the last ANALYZE
+	Vacuumed, Analyzed   *time.Time // nil means never
 }
 
-// mostStatistics is of how many tables the statistics are read.
+// mostStatistics is the maximum number of tables in Condition.Statistics.
 const mostStatistics = 50
 
-// Condition reads it. It is for Postgres. A transaction of another database counts once
-// it has written: updates in all databases then leave rows that died since in their pages.
+// Condition reads the condition of the server. It returns an error if the ledger is not on Postgres. A transaction in another database
+// counts only after it has written, because dead rows that updates leave in any database are then kept until it ends.
 func (s *Store) Condition(ctx context.Context) (c Condition, err error) {
 	if s.slow == s.db {
 		return c, errors.New("the ledger is not on Postgres")

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A transaction that writes in another database of the server keeps the old versions of
-// the devices as one of this database does (TestLastSeenTimesAreInPlaceAfterALongTransaction).
+// TestTheOldestTransactionMayBeOfAnotherDatabase checks that Condition also counts transactions of
+// other databases. A writing transaction in any database of the server keeps old row versions of the
+// devices (TestLastSeenTimesAreInPlaceAfterALongTransaction).
 func TestTheOldestTransactionMayBeOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	l := openSingle(t)

@@ -10,27 +10,26 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// maxTries bounds how often a transaction is tried that the server undoes.
+// maxTries is the maximum number of times that a transaction is run if the server rolls it back because of a conflict.
 const maxTries = 3
 
-// connection is what all parts of the ledger have in common: the way to the database.
-// It runs sessions, in or outside of a transaction.
+// connection is the access to the database that all parts of the ledger share. It runs sessions inside and outside of transactions.
 type connection struct {
 	db        *sqlx.DB
-	slow      *sqlx.DB  // for what takes long: COPY, migrations; may be db
+	slow      *sqlx.DB  // for long statements such as COPY and migrations; may be db
 	looking   *sqlx.DB  // for snapshots; may be db
-	prepared  *prepared // nil: statements run as they are
-	pulse     *pulse    // nil: there is no network in between
-	running   sync.Map  // requests under way that take effect once, by owner and key
-	accounts  bool      // changes of devices are noted for their accounts
+	prepared  *prepared // nil means that statements run unprepared
+	pulse     *pulse    // nil means that there is no network to the database
+	running   sync.Map  // requests in progress that take effect once, by owner and key
+	accounts  bool      // changes of devices are recorded for their accounts at the broker
 	disk      fullDisk
-	file      string        // of SQLite
-	tell      TellNews      // of news that this process commits; nil: nobody
-	snapshots chan struct{} // as many as are read at once
+	file      string        // path of the SQLite file
+	tell      TellNews      // called for news that this process commits; nil means that nothing is called
+	snapshots chan struct{} // a semaphore: its capacity is the number of concurrent snapshots
 	dialect
 }
 
-// read is for single statements, each one consistent reading.
+// read returns a session for single statements. Each statement reads one consistent snapshot.
 func (s *connection) read() session {
 	if s.prepared == nil {
 		return s.planned()
@@ -42,13 +41,12 @@ func (s *connection) session(on database, news *telling) session {
 	return session{on, s.dialect, s.accounts, news}
 }
 
-// planned plans each statement for the values it is given: which index serves
-// a filter depends on how many rows have that value.
+// planned returns a session that plans each statement for its actual arguments, because the best index for a filter depends on how many
+// rows match the value.
 func (s *connection) planned() session { return s.session(reader{s.db, s, true}, nil) }
 
-// write runs change in one transaction and commits it. Each run must read and
-// set anew what change used outside: it is run again when the
-// server undid it (deadlock, serialization).
+// write runs change in one transaction and commits it. If the server rolled the transaction back (deadlock, serialization failure), change
+// runs again, at most maxTries times in all. So each run of change must reset all variables outside of it that it sets.
 func (s *connection) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {
 		s.prepared.prepareNoted(ctx)
@@ -67,7 +65,7 @@ func (s *connection) write(ctx context.Context, change func(session) error) erro
 	}
 }
 
-// writeOnce runs change in one transaction. It prepares nothing by itself: COPY and SET come this way.
+// writeOnce runs change in one transaction and never repeats it. It prepares no statement, so it suits COPY and SET.
 func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sqlx.Tx) error) (err error) {
 	defer func() { err = s.disk.examine(err, time.Now()) }() //nolint:forbidigo // a time of this process alone
 	tx, err := db.BeginTxx(ctx, nil)
@@ -81,7 +79,7 @@ func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sq
 	return commit(ctx, tx)
 }
 
-// commit tells a COMMIT that failed from one whose answer never came.
+// commit commits tx. It returns ErrOutcomeUnknown if the answer to the COMMIT was lost, and a different error if the COMMIT failed.
 func commit(ctx context.Context, tx *sqlx.Tx) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("before commit: %w", err)
@@ -97,7 +95,7 @@ func commit(ctx context.Context, tx *sqlx.Tx) error {
 	}
 }
 
-// atOnce runs several readings of one moment, though each reads the clock anew.
+// atOnce runs several reads in one snapshot. {now} still differs from statement to statement.
 func (s *connection) atOnce(ctx context.Context, read func(session) error) error {
 	if tx, inside := s.snapshotOf(ctx); inside {
 		return read(tx)

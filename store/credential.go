@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// credentials are the tokens of devices and operators, the sessions of the dashboard,
-// and the changes of accounts at a broker.
+// credentials is the part of the ledger that holds the tokens of devices and operators, the sessions of the dashboard, and the changes of
+// accounts at an MQTT broker.
 type credentials struct{ *connection }
 
-// RotateDeviceToken gives the device one more credential, of which its account
-// hears through set. Older ones end after overlap, at once with 0; it returns
-// when that is. ErrNotFound.
+// RotateDeviceToken adds a token to the device; set gives its account at the broker the same secret. Older tokens expire after overlap, at
+// once if it is 0; olderUntil is the time of their expiry. It returns ErrNotFound if the device is not registered.
 func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, hash []byte, overlap time.Duration, set SetAccount) (olderUntil time.Time, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		olderUntil, err = tx.credentials().rotate(ctx, id, hash, overlap)
@@ -47,14 +46,12 @@ func (s credentialsIn) rotate(ctx context.Context, id string, hash []byte, overl
 	return olderUntil, err
 }
 
-// enrolled is the name of a token that a device asked for.
+// enrolled is the name of a token that a device requested itself.
 const enrolled = "enrolled"
 
-// EnrollDevice gives a device, registered if it was not, a credential of its
-// own at its own request; its account hears of it through set. It replaces one
-// it asked for before and never used: the reply that carried that one was lost.
-// ErrExists once it has used one, or was given one by an operator: then only an
-// operator gives another.
+// EnrollDevice gives a device a token at the device's own request, and registers the device if necessary; set gives its account at the
+// broker the same secret. The token replaces an earlier enrolled token that the device never used, because the reply with that token was
+// lost. It returns ErrExists if the device has used a token of its own, or an operator gave it one: then only an operator can add a token.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, set SetAccount) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.devices().register(ctx, id, id, DeviceSpec{}); err != nil {
@@ -78,7 +75,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 		if _, err := tx.credentials().addToken(ctx, Token{Device: id, Name: enrolled}, tokenHash); err != nil {
 			return err
 		}
-		if replaced == 0 { // otherwise a device that never uses its token would fill the log
+		if replaced == 0 { // without this condition a device that never uses its token would fill the log
 			if err := tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
 				return err
 			}
@@ -88,16 +85,16 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 	})
 }
 
-// MarkOwnTokens notes that these devices have used a credential of their own.
+// MarkOwnTokens records that these devices have used a token of their own.
 func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error {
 	return s.write(ctx, func(tx session) error {
-		// In one order, so that two that meet wait for one another and not both.
+		// Rows are locked in one order, so that two concurrent calls cannot deadlock.
 		noted, err := collect(ctx, tx, only[string], `
 			UPDATE devices SET own_token = TRUE WHERE id IN (
 				SELECT d.id FROM {names} JOIN devices d ON d.id = names.name WHERE d.own_token IS FALSE ORDER BY d.id {lock d})
 			RETURNING id`, names(devices))
 		tx.telling.devices(noted...)
-		tx.telling.later = true // this replica admits none but the one who used it now
+		tx.telling.later = true // this replica already admits only the device that used its token now
 		return err
 	})
 }

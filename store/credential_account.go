@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// AccountState is what a device's account at the MQTT broker has to be.
+// AccountState is the state that a device's account at the MQTT broker must have.
 type AccountState string
 
 // The states of an account.
@@ -16,36 +16,30 @@ const (
 	AccountDeleted  AccountState = "deleted"
 )
 
-// AccountChange is a change of a device that its account has yet to follow.
+// AccountChange is a change of a device that is not yet applied to its account at the broker.
 type AccountChange struct {
 	Device string
 	Wanted AccountState
 }
 
-// SetAccount gives the account of a device the secret whose hash is being
-// stored. The store calls it as the last thing before COMMIT, one at a time
-// over all replicas, and rolls back when it fails; it must be bounded to a few
-// seconds. nil: there are no accounts.
+// SetAccount gives the account of a device the secret whose hash is being stored. The store calls it as the last step before COMMIT, one
+// call at a time over all replicas, and rolls back if it fails. It must return within a few seconds. A nil SetAccount means that there are
+// no accounts.
 type SetAccount func(ctx context.Context, enabled bool) error
 
-// ApplyAccount lets an account follow a change of its device.
+// ApplyAccount applies a change of a device to its account at the broker.
 type ApplyAccount func(context.Context, AccountChange) error
 
-// accountLock is the name that SetAccount and the changes are locked by: no
-// pool has it.
+// accountLock is the name of the lock under which SetAccount and account changes run. No pool can have this name.
 const accountLock = "$accounts"
 
-// NoteAccounts lets the store note, from now on, that the account of a device
-// has to follow when it was blocked, unblocked or deleted. Call it before the
-// store is used.
+// NoteAccounts makes the store record an account change when a device is blocked, unblocked or deleted. Call it before the store is used.
 func (s credentials) NoteAccounts() { s.accounts = true }
 
-// ApplyAccountChanges gives up to limit of the noted changes that are due to apply,
-// oldest first, and forgets those that it applied. Accounts that an import left behind
-// (see Stage) come last: they may be many, and nobody has their secrets. It ends with the
-// first error; that change then waits behind the others. A change may be applied more than once,
-// and replicas may call it at once. The context of apply ends within that time
-// of the first: meanwhile whoever changes one of these devices waits.
+// ApplyAccountChanges calls apply for at most limit recorded changes that are due, oldest first, and deletes the changes that were applied.
+// Accounts that a failed import left (see Stage) come last, because they may be many and nobody has their secrets. It stops at the first
+// error; the failed change moves behind the other changes. A change may be applied more than once, and replicas may call it concurrently.
+// The context of apply ends after within, counted from the first call of apply: until then, requests that change such a device wait.
 func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, err error) {
 	waiting, err := one(ctx, s.read(), only[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
 	if err != nil || !waiting {
@@ -63,7 +57,7 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, within 
 }
 
 func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, failed, err error) {
-	// First: who waits for its turn must not hold rows meanwhile.
+	// Take the lock first: a transaction that waits for the lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {
 		return 0, nil, err
 	}
@@ -88,7 +82,7 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, withi
 	return applied, nil, nil
 }
 
-// noteAccount notes the state that the device's account has to follow.
+// noteAccount records the state that the device's account must take.
 func (s credentialsIn) noteAccount(ctx context.Context, device string, wanted AccountState) error {
 	if !s.accounts {
 		return nil
@@ -104,13 +98,13 @@ func (s credentialsIn) dropAccountChange(ctx context.Context, device string) err
 	return err
 }
 
-// setAccount calls set with the state of the device, whose row is locked. What
-// was noted before is obsolete: a late deletion would hit the new account.
+// setAccount calls set with the state of the device, whose row must be locked. It first deletes a recorded account change of the device,
+// which is obsolete: a late deletion would remove the new account.
 func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAccount) error {
 	if set == nil {
 		return nil
 	}
-	// First: an import notes accounts, and makes them, in turn as well.
+	// Take the lock first: an import also records and creates accounts under it.
 	if err := s.lockAccounts(ctx); err != nil {
 		return err
 	}
@@ -124,7 +118,7 @@ func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAcc
 	return set(ctx, enabled)
 }
 
-// lockAccounts lets one transaction at a time talk to the broker, until it ends.
+// lockAccounts takes a lock, held until the end of the transaction, so that only one transaction at a time changes accounts at the broker.
 func (s credentialsIn) lockAccounts(ctx context.Context) error {
 	if s.lockAlone == "" {
 		return nil

@@ -16,7 +16,7 @@ import (
 
 var errBroker = errors.New("the broker is down")
 
-// rotate adds a token of device a.
+// rotate gives device a a new token, and returns the time until which older tokens are valid.
 func (l *ledger) rotate(hash string, overlap time.Duration) time.Time {
 	l.Helper()
 	until, err := l.RotateDeviceToken(l.Context(), "op", "a", []byte(hash), overlap, nil)
@@ -43,7 +43,7 @@ func (l *ledger) kinds(device string) (kinds []string) {
 	return kinds
 }
 
-// changes applies what is noted and returns it.
+// changes applies the recorded account changes and returns them.
 func (l *ledger) changes() (applied []store.AccountChange) {
 	l.Helper()
 	_, err := l.ApplyAccountChanges(l.Context(), 100, time.Minute, func(_ context.Context, c store.AccountChange) error {
@@ -72,7 +72,7 @@ func TestRotationOverlaps(t *testing.T) {
 	if first.ExpiresAt == nil || !first.ExpiresAt.Equal(until.Truncate(time.Millisecond)) || !l.valid("2") {
 		l.Errorf("the older token %+v, until %s", first, until)
 	}
-	l.rotate("3", 2*time.Hour) // never longer than before
+	l.rotate("3", 2*time.Hour) // It does not extend the validity of older tokens.
 	if first, err := l.TokenByHash(l.Context(), []byte("1")); err != nil || first.ExpiresAt.After(until) {
 		l.Errorf("the oldest token %+v, %v", first, err)
 	}
@@ -242,7 +242,7 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 	l.must(l.SetBlocked(l.Context(), "op", "b", false))
 	_, err := l.DeleteDevice(l.Context(), "op", "c", false)
 	l.must(err)
-	l.exec(`UPDATE account_changes SET changed_at = changed_at - 1000 * {ms}`) // what is noted again is later
+	l.exec(`UPDATE account_changes SET changed_at = changed_at - 1000 * {ms}`) // A change that is recorded again becomes later.
 	want := []store.AccountChange{{Device: "a", Wanted: store.AccountDisabled}, {Device: "b", Wanted: store.AccountEnabled}, {Device: "c", Wanted: store.AccountDeleted}}
 	var seen []store.AccountChange
 	applied, err := l.ApplyAccountChanges(l.Context(), 100, time.Minute, func(_ context.Context, c store.AccountChange) error {
@@ -255,7 +255,7 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 	if applied != 1 || !errors.Is(err, errBroker) || !slices.Equal(seen, want[:2]) {
 		l.Fatalf("applied %d of %v, %v", applied, seen, err)
 	}
-	// Those that failed wait behind the others.
+	// A failed change is tried again after the other changes.
 	if diff := cmp.Diff([]store.AccountChange{want[2], want[1]}, l.changes()); diff != "" {
 		l.Error(diff)
 	}
@@ -264,8 +264,8 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 	}
 }
 
-// A deletion that the broker has yet to hear of must never hit the account of
-// a device that was created since.
+// TestLateDeletionSparesTheNewAccount checks that a deletion that is not yet applied at the broker does
+// not delete the account of a device that was created later under the same id.
 func TestLateDeletionSparesTheNewAccount(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -281,8 +281,8 @@ func TestLateDeletionSparesTheNewAccount(t *testing.T) {
 	}
 }
 
-// The broker hears of one change at a time, whichever replica makes it, and
-// replicas share what is noted.
+// TestReplicasTalkToTheBrokerInTurn checks that the broker receives one change at a time from all
+// replicas, and that replicas share the recorded changes.
 func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -302,7 +302,7 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 		}
 		defer inside.Unlock()
 		polls := 0
-		l.until(func() bool { polls++; return polls > 3 }) // long enough to be met by another
+		l.until(func() bool { polls++; return polls > 3 }) // long enough that another call would overlap
 	}
 	var wait sync.WaitGroup
 	for i := range devices {
@@ -342,7 +342,8 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 	}
 }
 
-// Of two that create one device at once, one account holds the winner's secret.
+// TestConcurrentCreatesSetOneAccount checks that exactly one of several concurrent creations of a device succeeds, and that the
+// account has the secret of this call.
 func TestConcurrentCreatesSetOneAccount(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -5,26 +5,25 @@ import (
 	"time"
 )
 
-// changesKept is how long it is known that a token was changed. No replica remembers a
-// token for longer than it was last read to be valid, which is less.
+// changesKept is the time for which a change of a token is kept. It must be longer than the time for which a replica caches a token after
+// it last read it as valid.
 const changesKept = 2 * time.Hour
 
-// TokenChanges are what a reading found of tokens that were changed or deleted.
+// TokenChanges is the result of ChangedTokens: the tokens that were changed or deleted.
 type TokenChanges struct {
 	Tokens []TokenChange
-	Next   int64     // where the next reading begins; lower than the one before in another ledger
+	Next   int64     // the from of the next call; lower than the previous value only if the ledger is a different one
 	Now    time.Time // by the database's clock
 }
 
-// TokenChange is about one token.
+// TokenChange is the change of one token.
 type TokenChange struct {
-	Hash   []byte // of its secret; empty: of all tokens
-	Device string // it is of; empty: of an operator
+	Hash   []byte // SHA-256 of the secret; empty means all tokens
+	Device string // the device of the token; empty for the token of an operator
 }
 
-// ChangedTokens returns the tokens that were changed or deleted since the reading that
-// ended with Next: all that it could not see. Some come again, while a transaction is open
-// that began before them.
+// ChangedTokens returns the tokens that were changed or deleted since the call that returned from as Next. It misses no change. While a
+// transaction is open that began before a change, later calls return the same change again.
 func (s credentials) ChangedTokens(ctx context.Context, from int64) (TokenChanges, error) {
 	var changes TokenChanges
 	read, err := collect(ctx, s.read(), func(c *TokenChange) []any {

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// changed are the hashes that a reading from there finds.
+// changed returns the hashes of the tokens that ChangedTokens finds from position from, and the next position.
 func (l *ledger) changed(from int64) (hashes []string, next int64) {
 	l.Helper()
 	changes, err := l.ChangedTokens(l.Context(), from)
@@ -24,7 +24,7 @@ func (l *ledger) changed(from int64) (hashes []string, next int64) {
 	return slices.Compact(hashes), changes.Next
 }
 
-// TestEveryChangeOfATokenIsRead, whichever statement it was, once or more often.
+// TestEveryChangeOfATokenIsRead checks that each statement that changes tokens is found, at least once.
 func TestEveryChangeOfATokenIsRead(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -48,7 +48,7 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a2"), nil)) }, []string{"a1 of a"}},
 			{func() { l.rotate("a3", time.Hour) }, []string{"a2 of a"}},
 			{func() { l.rotate("a4", 0) }, []string{"a2 of a", "a3 of a"}},
-			{func() { l.rotate("a5", 0) }, []string{"a2 of a", "a3 of a", "a4 of a"}}, // two have ended, and go
+			{func() { l.rotate("a5", 0) }, []string{"a2 of a", "a3 of a", "a4 of a"}}, // Two tokens have ended and are deleted.
 			{func() { _, err := l.DeleteDevice(l.Context(), "op", "a", false); l.must(err) }, []string{"a4 of a", "a5 of a"}},
 			{func() {
 				token, err := l.CreateToken(l.Context(), "op", store.Token{Name: "n"}, []byte("n"))
@@ -60,8 +60,8 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 		} {
 			step.do()
 			found, after := l.changed(next)
-			// Postgres shows a change again while a transaction is open that began before it,
-			// in any database of the server: other tests have some.
+			// Postgres returns a change again while an older transaction is open in any database of
+			// the server. Other tests have such transactions.
 			again := func(hash string) bool { return l.Dialect() == "postgres" && slices.Contains(before, hash) }
 			news := slices.DeleteFunc(found, func(hash string) bool { return again(hash) && !slices.Contains(step.want, hash) })
 			if !slices.Equal(news, step.want) {
@@ -72,8 +72,8 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 	})
 }
 
-// TestAChangeThatCommitsLateIsRead: it was noted before a reading that could not see it,
-// and changes that began later were seen by that.
+// TestAChangeThatCommitsLateIsRead checks that a change is found that was written before a reading but
+// committed after it, although that reading returned changes that began later.
 func TestAChangeThatCommitsLateIsRead(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -99,7 +99,7 @@ func TestAChangeThatCommitsLateIsRead(t *testing.T) {
 	}
 }
 
-// TestOldChangesOfTokensGo, whatever else is kept for how long.
+// TestOldChangesOfTokensGo checks that old changes of tokens are deleted, independently of other retention times.
 func TestOldChangesOfTokensGo(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -126,7 +126,7 @@ func TestOldChangesOfTokensGo(t *testing.T) {
 		l.must(err)
 		_, err = l.DeleteDevice(l.Context(), "op", "e", false)
 		l.must(err)
-		if found, _ := l.changed(next); !slices.Equal(found, []string{"e of e"}) { // also when none was left
+		if found, _ := l.changed(next); !slices.Equal(found, []string{"e of e"}) { // This also works after all changes were deleted.
 			l.Errorf("%q, want e", found)
 		}
 	})

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// OpenSession keeps a session of the dashboard by the SHA-256 of its secret,
-// for the operator token of that hash, and forgets those that have ended.
+// OpenSession stores a session of the dashboard under the SHA-256 of its secret. token is the hash of the operator token that the session
+// uses, lasts is its duration. It also deletes expired sessions.
 func (s credentials) OpenSession(ctx context.Context, secret, token []byte, lasts time.Duration) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {
@@ -18,13 +18,13 @@ func (s credentials) OpenSession(ctx context.Context, secret, token []byte, last
 	})
 }
 
-// Session returns the hash of the operator token that a session is for;
-// ErrNotFound when it has ended. The token itself may have been revoked.
+// Session returns the hash of the operator token of a session, or ErrNotFound if the session has expired. The token itself may have been
+// revoked since.
 func (s credentials) Session(ctx context.Context, secret []byte) (token []byte, err error) {
 	return one(ctx, s.read(), only[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secret)
 }
 
-// CloseSession ends a session; none is fine.
+// CloseSession deletes a session. It is no error if there is no such session.
 func (s credentials) CloseSession(ctx context.Context, secret []byte) error {
 	return s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE hash = $1`, secret)

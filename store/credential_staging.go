@@ -10,52 +10,50 @@ import (
 	"time"
 )
 
-// Stage names the accounts that an import makes at the broker before the ledger has their
-// devices; 0: there are no accounts.
+// Stage identifies the accounts that an import creates at the broker before the ledger has their devices. 0 means that there are no
+// accounts.
 //
-// Before the broker hears of such an account, a note is committed that it is to be deleted,
-// with the stage, due later; it is put off while the import makes its accounts. The import
-// takes the notes away in its own transaction. So the notes alone tell what became of the
-// import: they are there unless it was committed, also where the answer to the COMMIT was
-// lost or the process died. An import whose notes are not due keeps others away. A request
-// that makes one account takes its note, too; all of this happens in turn (lockAccounts).
+// Before the broker gets such an account, the ledger commits a note in account_changes with the stage: the account is to be deleted at a
+// later time. The import moves this time forward while it creates its accounts, and deletes the notes in its own transaction. So the notes
+// alone show whether the import was committed: they remain unless it was, even if the answer to the COMMIT was lost or the process died.
+// While the notes of an import are not due, no other import can create the same accounts. A request that creates one account deletes the
+// note of that account, too. All these steps run under the lock of lockAccounts.
 type Stage int64
 
-// NewStage is one that nobody else has. Those of an idempotency key have the same upper half.
+// NewStage returns a new random Stage. The stages of one idempotency key have the same upper half.
 func NewStage(once *Once) Stage {
 	upper := rand.Uint32()
 	if once != nil {
 		sum := fnv.New32a()
-		_, _ = fmt.Fprint(sum, once.Owner, " ", once.Key) // a hash takes all
+		_, _ = fmt.Fprint(sum, once.Owner, " ", once.Key) // writing to a hash never fails
 		upper = sum.Sum32()
 	}
 	return Stage(int64(upper)<<31 | (1 + rand.Int64N(1<<31-1)))
 }
 
-// sameKey: both are of one idempotency key.
+// sameKey reports whether both stages belong to one idempotency key.
 func (s Stage) sameKey(other Stage) bool { return s>>31 == other>>31 }
 
-// Staged is a device of a list whose account is to be made.
+// Staged is a device of an import whose account must be created.
 type Staged struct {
-	Entry   int  // of the list, from 0
-	Enabled bool // not if it was deleted while it was blocked: it comes back blocked
+	Entry   int  // index in the list of the import, from 0
+	Enabled bool // false if the device was deleted while it was blocked: it is registered again as blocked
 }
 
-// MostStaged is how many accounts an import makes. The broker of mosquitto 2.0 writes all
-// accounts twice for each.
+// MostStaged is the maximum number of accounts that one import creates. Mosquitto 2.0 writes all its accounts twice for each new one.
 const MostStaged = 1000
 
-// ErrTooManyAccounts refuses an entry, and with it the import.
+// ErrTooManyAccounts means that an entry exceeds MostStaged. The whole import is refused.
 var ErrTooManyAccounts = fmt.Errorf("at most %d new devices in an import while the MQTT broker keeps an account for each", MostStaged)
 
-// ErrOvertaken: somebody else made or deleted, or is about to, one of these accounts.
+// ErrOvertaken means that another request creates or deletes one of the accounts, or already did.
 var ErrOvertaken = errors.New("another request makes or deletes one of the accounts")
 
-// StageAccounts notes the accounts of those devices that are not registered, and returns
-// these devices; none, if existing lets no import pass that has a registered one. After kept
-// they are deleted, unless ImportDevices kept them. What ImportDevices would refuse is refused
-// here, before the accounts are made; a replay has none to make. An EntryError with
-// ErrTooManyAccounts names the first that is too many. ErrOvertaken; ErrInProgress.
+// StageAccounts writes the notes (see Stage) for those devices in list that are not registered, and returns these devices. It returns none
+// if existing is RefuseExisting and one of the devices is registered. The accounts are deleted when kept has passed, unless ImportDevices
+// keeps them. It refuses everything that ImportDevices would refuse, before any account is created. For a repeated request that was
+// answered already it returns no devices. Errors: an EntryError with ErrTooManyAccounts, which names the first entry beyond the maximum;
+// ErrOvertaken; ErrInProgress.
 func (s credentials) StageAccounts(ctx context.Context, stage Stage, list []NewDevice, existing Existing, kept time.Duration) (staged []Staged, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		var total int
@@ -63,7 +61,7 @@ func (s credentials) StageAccounts(ctx context.Context, stage Stage, list []NewD
 		if err != nil || replayed {
 			return err
 		}
-		// First, as in ImportDevices: its locks, then the turn.
+		// The same order of locks as in ImportDevices: first the locks of the check, then the lock of the accounts.
 		if err := tx.devices().checkImport(ctx, list, existing); err != nil {
 			return err
 		}
@@ -97,8 +95,9 @@ func (s credentialsIn) stage(ctx context.Context, stage Stage, list []NewDevice,
 	return staged, s.noteStage(ctx, stage, fresh, kept)
 }
 
-// noteStage takes over what an import left behind, and neither what one is about to make nor
-// the account of a device that was deleted: nobody would end its session meanwhile.
+// noteStage writes a note for each of the devices fresh. It replaces notes that a failed import left. It returns an error if another import
+// is creating one of the accounts, or if a note is about a deleted device: if that note were replaced, nobody would end the session of the
+// device at the broker.
 func (s credentialsIn) noteStage(ctx context.Context, stage Stage, fresh []string, kept time.Duration) error {
 	others, err := collect(ctx, s.session, only[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name
@@ -119,9 +118,9 @@ func (s credentialsIn) noteStage(ctx context.Context, stage Stage, fresh []strin
 	return err
 }
 
-// SetStaged calls set, which makes accounts of the stage, while nobody else makes any. It
-// must be bounded to a few seconds. All accounts of the stage, which are those of ids, are
-// then kept for about as long again. ErrOvertaken, also when they were kept for long enough.
+// SetStaged calls set, which creates accounts of the stage, under the lock of the accounts. set must return within a few seconds. The notes
+// of all accounts in ids are then due after kept again. ids must be all accounts of the stage. It returns ErrOvertaken if a note is missing
+// or already due.
 func (s credentials) SetStaged(ctx context.Context, stage Stage, ids []string, kept time.Duration, set func(context.Context) error) error {
 	return s.write(ctx, func(tx session) error {
 		if err := tx.credentials().lockAccounts(ctx); err != nil {
@@ -134,7 +133,7 @@ func (s credentials) SetStaged(ctx context.Context, stage Stage, ids []string, k
 		if n < len(ids) {
 			return ErrOvertaken
 		}
-		// Not with each part: there may be as many parts as accounts.
+		// Not at each call: there may be as many calls as accounts.
 		if _, err := tx.exec(ctx, `
 			UPDATE account_changes SET changed_at = {now} + $3 * {ms}
 			WHERE device IN (SELECT name FROM {names}) AND stage = $2 AND changed_at < {now} + $4 * {ms}`,
@@ -145,12 +144,13 @@ func (s credentials) SetStaged(ctx context.Context, stage Stage, ids []string, k
 	})
 }
 
-// keepStaged lets the accounts of these devices stay, once this is committed. ErrOvertaken.
+// keepStaged deletes the notes about the devices ids, so that their accounts stay when the transaction commits. It returns ErrOvertaken if
+// a note is missing.
 func (s credentialsIn) keepStaged(ctx context.Context, stage Stage, ids []string) error {
 	if stage == 0 || len(ids) == 0 {
 		return nil
 	}
-	// It has made its accounts for minutes: it waits as long as a statement may.
+	// The import has created accounts for minutes, so waiting for the lock is limited only by the statement timeout.
 	if s.waitLocks != "" {
 		if _, err := s.exec(ctx, s.waitLocks); err != nil {
 			return err
@@ -166,7 +166,7 @@ func (s credentialsIn) keepStaged(ctx context.Context, stage Stage, ids []string
 	return err
 }
 
-// DropStage lets those accounts of the stage be deleted now that were not kept.
+// DropStage makes the notes of the stage due, so that all accounts that were not kept are deleted soon.
 func (s credentials) DropStage(ctx context.Context, stage Stage, ids []string) error {
 	return s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, names(ids), stage)

@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// stage notes the accounts of new devices of the list.
+// stage stages the accounts of the new devices in list. It returns the stage and the device ids.
 func (l *ledger) stage(list []store.NewDevice, existing store.Existing, kept time.Duration) (store.Stage, []string) {
 	l.Helper()
 	stage := store.NewStage(nil)
@@ -31,7 +31,7 @@ func (l *ledger) stage(list []store.NewDevice, existing store.Existing, kept tim
 	return stage, ids
 }
 
-// gone are the devices whose accounts are to be deleted now.
+// gone applies the recorded account changes, which must all be deletions, and returns their devices.
 func (l *ledger) gone() (ids []string) {
 	l.Helper()
 	for _, c := range l.changes() {
@@ -75,7 +75,7 @@ func TestStagedAccountsGoUnlessTheyWereKept(t *testing.T) {
 		l.must(l.DropStage(l.Context(), failed, ids))
 		l.must(l.SetBlocked(l.Context(), "op", "d-0", true))
 		_, died := l.stage(imported(6, 8, "a"), store.RefuseExisting, 0)
-		// A change that somebody waits for comes before those that many imports left behind.
+		// A change for which an operator waits comes before the deletions that imports left behind.
 		if changes := l.changes(); len(changes) != 5 || changes[0] != (store.AccountChange{Device: "d-0", Wanted: store.AccountDisabled}) {
 			l.Errorf("%v, want d-0 disabled, and then %v and %v deleted", changes, ids, died)
 		}
@@ -99,7 +99,8 @@ func TestTooManyAccountsAreRefused(t *testing.T) {
 	})
 }
 
-// A device that was deleted while it was blocked comes back blocked, and so does its account.
+// TestABlockedDeviceIsStagedDisabled checks that a device that was deleted while it was blocked is imported as blocked, with
+// a disabled account.
 func TestABlockedDeviceIsStagedDisabled(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -116,8 +117,8 @@ func TestABlockedDeviceIsStagedDisabled(t *testing.T) {
 	}
 }
 
-// A request that makes the account of a staged device has it: the import makes none, and its end
-// deletes none.
+// TestAStageIsOvertaken checks that another request can take over the account of a staged device. Then
+// the import does not create the account, and its end does not delete it.
 func TestAStageIsOvertaken(t *testing.T) {
 	t.Parallel()
 	nothing := func(context.Context, bool) error { return nil }
@@ -163,8 +164,8 @@ func TestAStageIsOvertaken(t *testing.T) {
 	}
 }
 
-// A device that was registered and blocked meanwhile comes back blocked, though its account
-// was staged as one that is not.
+// TestABlockOvertakesAStage checks that a stage is overtaken if its device was registered, blocked and
+// deleted after the staging: the account was staged as enabled but must now be disabled.
 func TestABlockOvertakesAStage(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -180,7 +181,8 @@ func TestABlockOvertakesAStage(t *testing.T) {
 	}
 }
 
-// An import that is under way goes on, whoever else imports one of its devices.
+// TestAnImportUnderWayKeepsOthersAway checks that an import that has staged its accounts completes, and that other imports
+// of its devices are refused.
 func TestAnImportUnderWayKeepsOthersAway(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -208,7 +210,8 @@ func TestAnImportUnderWayKeepsOthersAway(t *testing.T) {
 	})
 }
 
-// Each part gives the import more time, and an import whose time is over makes no account.
+// TestAStageEndsUnlessItsAccountsAreMade checks that each SetStaged extends the time of the import, and that an import
+// creates no account after its time is over.
 func TestAStageEndsUnlessItsAccountsAreMade(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -225,7 +228,8 @@ func TestAStageEndsUnlessItsAccountsAreMade(t *testing.T) {
 	})
 }
 
-// An import that will be refused is refused before the broker hears of its accounts.
+// TestAnImportIsCheckedBeforeItsAccountsAreMade checks that an import that will be refused is refused before its accounts
+// are created at the broker.
 func TestAnImportIsCheckedBeforeItsAccountsAreMade(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -260,7 +264,7 @@ func TestAnImportIsCheckedBeforeItsAccountsAreMade(t *testing.T) {
 	})
 }
 
-// An import does not put off the deletion of an account.
+// TestAnImportWaitsForADeletedDevice checks that an import does not delay the deletion of an account.
 func TestAnImportWaitsForADeletedDevice(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -282,7 +286,7 @@ func TestAnImportWaitsForADeletedDevice(t *testing.T) {
 	})
 }
 
-// An import that made its accounts waits for its turn longer than the lock timeout.
+// TestAnImportWaitsToKeepItsAccounts checks that an import whose accounts were created waits longer than the lock timeout.
 func TestAnImportWaitsToKeepItsAccounts(t *testing.T) {
 	t.Parallel()
 	options := longTimeouts()
@@ -304,8 +308,8 @@ func TestAnImportWaitsToKeepItsAccounts(t *testing.T) {
 	l.must(<-imported)
 }
 
-// The answer to the COMMIT of an import is lost: its accounts stay if it was committed, and
-// go if not.
+// TestAccountsFollowAnUnknownCommit checks an import whose answer to COMMIT is lost. If the import was
+// committed, its accounts stay. If not, they are deleted.
 func TestAccountsFollowAnUnknownCommit(t *testing.T) {
 	t.Parallel()
 	for _, committed := range []bool{true, false} {
@@ -345,7 +349,7 @@ func TestAccountsFollowAnUnknownCommit(t *testing.T) {
 	}
 }
 
-// passwords are a broker's accounts.
+// passwords is a broker's list of accounts: the password of each device.
 type passwords struct {
 	mu  sync.Mutex
 	all map[string]string
@@ -368,9 +372,9 @@ func (p *passwords) apply(_ context.Context, c store.AccountChange) error {
 	return nil
 }
 
-// Replicas import, create and delete the same devices, some die on the way, and the accounts
-// of others are taken for those of dead ones: in the end a device has the account with its
-// token, and what is no device has none.
+// TestAccountsAgreeWithTheLedgerHoweverManyMakeThem has replicas import, create and delete the same
+// devices. Some replicas die on the way, and some live ones are taken for dead. In the end each
+// registered device has an account with its token, and an id that is not registered has none.
 func TestAccountsAgreeWithTheLedgerHoweverManyMakeThem(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -398,7 +402,7 @@ func TestAccountsAgreeWithTheLedgerHoweverManyMakeThem(t *testing.T) {
 	}
 }
 
-// makeAccounts does one of the things that make or delete accounts.
+// makeAccounts runs one random operation that creates or deletes accounts.
 func (l *ledger) makeAccounts(broker *passwords, random *rand.Rand, token string) {
 	ctx, list := l.Context(), imported(0, 4, token)
 	id := list[random.IntN(len(list))].ID
@@ -426,7 +430,7 @@ func (l *ledger) makeAccounts(broker *passwords, random *rand.Rand, token string
 			err = l.SetStaged(ctx, stage, ids, kept, func(context.Context) error { broker.set(ids, token); return nil })
 		}
 		if random.IntN(4) == 0 {
-			return // it died
+			return // The replica died.
 		}
 		if err == nil {
 			_, err = l.ImportDevices(ctx, "op", list, existing, 0, stage)

@@ -13,28 +13,27 @@ import (
 
 const tokenColumns = `id, name, device, role, pools, limit_sets, created_at, expires_at`
 
-// validToken is the condition on a token k that it is a credential now.
+// validToken is the SQL condition that token k is neither revoked nor expired.
 const validToken = `k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > {now})`
 
 func tokenDest(t *Token) []any {
 	return []any{&t.ID, &t.Name, &t.Device, &t.Role, fromJSON(&t.Pools), fromJSON(&t.LimitSets), instant{&t.CreatedAt}, maybe{&t.ExpiresAt}}
 }
 
-// TokenByHash returns the token whose secret has this SHA-256; ErrNotFound
-// when there is none, or it has expired or was revoked.
+// TokenByHash returns the token whose secret has this SHA-256. It returns ErrNotFound if no token has it, or if the token has expired or
+// was revoked.
 func (s credentials) TokenByHash(ctx context.Context, hash []byte) (Token, error) {
 	return one(ctx, s.read(), tokenDest, `
 		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, hash)
 }
 
-// ownActors act in the log without a token.
+// ownActors returns the actors in the log that are not operators with a token.
 func ownActors() []string {
 	return []string{aborter, "bootstrap", "command line", "dashboard", "dispatcher", "nobody", "reaper", "serve --after-restore"}
 }
 
-// CreateToken keeps an operator's credential by the SHA-256 of its secret. ErrExists
-// when the same secret is there already, or somebody acts by that name: a token
-// that is valid, a device or the dispatcher itself. With WithOnce it takes effect once.
+// CreateToken stores a token under the SHA-256 of its secret. It returns ErrExists if this secret is stored already, or if its name belongs
+// to a valid token, a device or the dispatcher itself. With WithOnce a repeated request takes effect once.
 func (s credentials) CreateToken(ctx context.Context, actor string, t Token, hash []byte) (Token, error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
@@ -56,7 +55,7 @@ func (s credentials) CreateToken(ctx context.Context, actor string, t Token, has
 	return created, err
 }
 
-// detail is what the log says of an operator's token. Its name is last: it is any text.
+// detail returns the text about an operator token for the log. The name comes last because it may contain any text.
 func (t Token) detail() string {
 	parts := []string{fmt.Sprintf("id=%d role=%s", t.ID, t.Role)}
 	if len(t.Pools) > 0 {
@@ -68,17 +67,17 @@ func (t Token) detail() string {
 	return strings.Join(append(parts, "name="+t.Name), " ")
 }
 
-// nullList is the parameter for a list that is kept as JSON.
+// nullList returns the argument for a list that is stored as JSON. An empty list is stored as NULL.
 func nullList(list []string) any {
 	if len(list) == 0 {
 		return nil
 	}
-	text, _ := json.Marshal(list) // text cannot fail
+	text, _ := json.Marshal(list) // json.Marshal cannot fail for strings
 	return string(text)
 }
 
-// freeName takes a name from the token that had it until it expired. The unique
-// key of names refuses those of tokens that are valid.
+// freeName takes the name away from an expired token, so that a new token can have it. It returns ErrExists if a device or the dispatcher
+// itself has the name. A name of a valid token is refused later, by the unique key on names.
 func (s credentialsIn) freeName(ctx context.Context, name string) error {
 	own := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
 	device, err := one(ctx, s.session, only[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE id = $1)`, name)
@@ -92,8 +91,8 @@ func (s credentialsIn) freeName(ctx context.Context, name string) error {
 	return err
 }
 
-// OperatorTokens returns up to limit operator tokens that were not revoked, by
-// id or the newest first, those behind the one named (0: from the first on).
+// OperatorTokens returns at most limit operator tokens that were not revoked, in ascending order of ids, or newest first if newest is true.
+// If behind is not 0, it returns only tokens that follow the token with this id in that order.
 func (s credentials) OperatorTokens(ctx context.Context, behind int64, newest bool, limit int) ([]Token, error) {
 	bound, order := `id > $1`, `id`
 	if newest {
@@ -104,7 +103,7 @@ func (s credentials) OperatorTokens(ctx context.Context, behind int64, newest bo
 		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, behind, clampLimit(limit))
 }
 
-// TouchTokens notes that operator tokens were used now. Those that are gone are left out.
+// TouchTokens records that operator tokens were used now. It ignores ids that do not exist.
 func (s credentials) TouchTokens(ctx context.Context, ids []int64) error {
 	return s.write(ctx, func(tx session) error {
 		for _, id := range ids {
@@ -118,8 +117,8 @@ func (s credentials) TouchTokens(ctx context.Context, ids []int64) error {
 	})
 }
 
-// RevokeToken ends an operator token at once for whoever asks the ledger.
-// ErrNotFound when there is none, or it was revoked before.
+// RevokeToken revokes an operator token: reads of the ledger find it invalid at once. It returns ErrNotFound if there is no such token, or
+// if it was revoked before.
 func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
 	var t Token
 	err := s.write(ctx, func(tx session) (err error) {

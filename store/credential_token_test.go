@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestNamesOfTokensAreOneOperators: what stands in the log as an actor is one.
+// TestNamesOfTokensAreOneOperators checks that a token name is unique among valid tokens, devices and built-in actors, so that an
+// actor in the audit log is unambiguous.
 func TestNamesOfTokensAreOneOperators(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -30,7 +31,7 @@ func TestNamesOfTokensAreOneOperators(t *testing.T) {
 		}
 		_, err = l.RevokeToken(l.Context(), "op", made.ID)
 		l.must(err)
-		for range 2 { // after one that was revoked, and after one that expired
+		for range 2 { // after a revoked token, and after an expired token
 			_, err = create("ci", &past)
 			l.must(err)
 		}

@@ -9,47 +9,46 @@ import (
 	"time"
 )
 
-// devices are the registered devices, with what is known of them.
+// devices is the part of the ledger that holds the registered devices.
 type devices struct{ *connection }
 
-// SeenWithin is how exact the ledger has it when a device was seen that only polls. Of
-// others it knows within seconds.
+// SeenWithin is the precision of the stored last_seen time of a device that only polls. For other devices it is a few seconds.
 const SeenWithin = time.Minute
 
-// Device is a field device.
+// Device is a device in the field, as registered in the ledger.
 type Device struct {
 	ID         string
 	Blocked    bool
-	OwnToken   bool              // has used a token of its own: fleet tokens no longer act for it
-	HasToken   bool              // has one of its own that is valid
-	Tags       map[string]string // the operator's
-	Profile    string            // whose policies hold for what it starts; the operator's; empty: none
-	Attributes json.RawMessage   // the device's; a JSON object
+	OwnToken   bool              // the device has used a token of its own, so fleet tokens no longer act for it
+	HasToken   bool              // the device has a valid token of its own
+	Tags       map[string]string // set by operators
+	Profile    string            // its policies apply to the tasks of the device; set by operators; empty means no profile
+	Attributes json.RawMessage   // reported by the device; a JSON object
 	CreatedAt  time.Time
-	LastSeen   *time.Time // to within SeenWithin
-	Reach      Reach      // as of about then
+	LastSeen   *time.Time // accurate to SeenWithin; nil means never
+	Reach      Reach      // as of about LastSeen
 }
 
-// Revoked devices have used a token of their own, and have none left that is valid.
+// Revoked reports whether the device has used a token of its own and has no valid token left.
 func (d Device) Revoked() bool { return d.OwnToken && !d.HasToken }
 
-// DeviceSpec is what an operator decides about a device.
+// DeviceSpec holds the settings of a device that an operator decides.
 type DeviceSpec struct {
 	Tags    map[string]string
-	Profile string // empty: none
+	Profile string // empty means no profile
 }
 
-// Token is a credential; only the SHA-256 of its secret is stored.
+// Token is a credential. The ledger stores only the SHA-256 of its secret.
 type Token struct {
 	ID        int64
 	Name      string
-	Device    string   // set: this device's credential; empty: an operator's
-	Role      string   // operator tokens: viewer, operator, admin, verifier, caller
-	Pools     []string // that a caller may use: patterns; nil: none
-	LimitSets []string // as Pools
+	Device    string   // the device that the token belongs to; empty for the token of an operator
+	Role      string   // of an operator token: viewer, operator, admin, verifier or caller
+	Pools     []string // patterns of the pools that a caller may use; nil means no pools
+	LimitSets []string // patterns of the limit sets that a caller may use; nil means none
 	CreatedAt time.Time
 	ExpiresAt *time.Time
-	LastUsed  *time.Time // in lists of operator tokens, to within an hour; nil: never
+	LastUsed  *time.Time // only in lists of operator tokens, accurate to one hour; nil means never
 }
 
 // Event is one entry of the activity and audit log.
@@ -57,7 +56,7 @@ type Event struct {
 	ID     int64
 	At     time.Time
 	Kind   string // e.g. task.granted, task.succeeded, pool.changed
-	Actor  string // operator token's name, device id or "reaper"
+	Actor  string // name of an operator token, id of a device, or a name such as "reaper"
 	Pool   string
 	Batch  int64
 	Task   int64
@@ -66,7 +65,7 @@ type Event struct {
 	Detail string
 }
 
-// Attributes of a device, merged, are limited to this.
+// Limits of the merged attributes of a device: number of members and size in bytes.
 const (
 	maxAttributes     = 64
 	maxAttributesSize = 8 << 10
@@ -76,7 +75,7 @@ const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 		SELECT 1 FROM tokens k WHERE k.device = d.id AND k.device <> '' AND ` + validToken + `),
 	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.reach`
 
-// deviceDest takes NULLs: the device may not be registered.
+// deviceDest accepts NULL in each column, because the device may not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
 		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.HasToken), fromJSON(&d.Tags), opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen}, opt(&d.Reach),
@@ -87,22 +86,22 @@ func (s devicesIn) byID(ctx context.Context, id string) (Device, error) {
 	return one(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
 }
 
-// Device returns one device; ErrNotFound.
+// Device returns one device, or ErrNotFound.
 func (s devices) Device(ctx context.Context, id string) (Device, error) {
 	return s.read().devices().byID(ctx, id)
 }
 
-// DeviceFilter selects devices; a zero field selects all.
+// DeviceFilter selects devices. A field with its zero value selects all.
 type DeviceFilter struct {
-	Tags    map[string]string // has all of them
+	Tags    map[string]string // the device has all these tags
 	Profile string
 	Blocked *bool
-	Prefix  string // what their ids begin with
-	After   string // ids above
+	Prefix  string // prefix of the ids
+	After   string // only devices with id > After
 	Limit   int    // default 100, at most 1000
 }
 
-// Devices returns the devices that match, by id.
+// Devices returns the devices that match, in ascending order of ids.
 func (s devices) Devices(ctx context.Context, f DeviceFilter) (found []Device, err error) {
 	q := query{text: `SELECT ` + deviceColumns + ` FROM devices d`}
 	if err := f.where(&q); err != nil {
@@ -116,7 +115,7 @@ func (s devices) Devices(ctx context.Context, f DeviceFilter) (found []Device, e
 	return found, err
 }
 
-// selecting runs a reading of the devices that f selects. It is planned for its values.
+// selecting runs read with a session whose statements are planned for their actual arguments and may select by the tags of f.
 func (s devices) selecting(ctx context.Context, f DeviceFilter, read func(session) error) error {
 	if len(f.Tags) == 0 {
 		return read(s.planned())
@@ -129,8 +128,8 @@ func (s devices) selecting(ctx context.Context, f DeviceFilter, read func(sessio
 	})
 }
 
-// findByTags comes before a statement that selects devices by tags. Their index can only be read
-// as a bitmap, and Postgres avoids those elsewhere (withSettings).
+// findByTags must run before a statement that selects devices by tags. Postgres can read the index of tags only as a bitmap, and bitmap
+// scans are off elsewhere (withSettings).
 func (s session) findByTags(ctx context.Context) error {
 	if s.byTags == "" {
 		return nil
@@ -139,18 +138,18 @@ func (s session) findByTags(ctx context.Context) error {
 	return err
 }
 
-// where adds the conditions.
+// where adds the conditions of f to q.
 func (f DeviceFilter) where(q *query) error {
 	if len(f.Tags) > 0 {
 		tags, err := tagsText(f.Tags)
 		if err != nil {
 			return err
 		}
-		q.where("{tagged %s}", tags) // the first: the words know this position
+		q.where("{tagged %s}", tags) // must be the first condition: {tagged $1} and {tagged $3} name its position
 	}
 	whereSet(q, "d.profile = %s", f.Profile)
 	q.where("d.id > %s", f.After)
-	if f.Prefix != "" { // ids are compared byte by byte, and all their characters are below ~
+	if f.Prefix != "" { // ids are compared byte by byte, and all their characters are lower than ~
 		q.where("d.id >= %s", f.Prefix)
 		q.where("d.id < %s", f.Prefix+"~")
 	}
@@ -160,15 +159,14 @@ func (f DeviceFilter) where(q *query) error {
 	return nil
 }
 
-// DevicesOf returns those of these devices that are registered, by id.
+// DevicesOf returns the devices in ids that are registered, in ascending order of ids.
 func (s devices) DevicesOf(ctx context.Context, ids []string) ([]Device, error) {
 	return collect(ctx, s.read(), deviceDest,
 		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, names(ids))
 }
 
-// CreateDevice registers a device with its credential, of which its account
-// hears through set; ErrExists, ErrUnknownProfile. With WithOnce it takes effect
-// once.
+// CreateDevice registers a device with its token; set gives its account at the broker the same secret. Errors: ErrExists,
+// ErrUnknownProfile. With WithOnce a repeated request takes effect once.
 func (s devices) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, set SetAccount) (Device, error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
@@ -203,8 +201,8 @@ func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec
 	return s.byID(ctx, id)
 }
 
-// SetBlocked blocks or unblocks a device; blocking also asks it to stop what
-// it runs. ErrNotFound.
+// SetBlocked blocks or unblocks a device. Blocking also asks the device to stop its running task. It returns ErrNotFound if the device is
+// not registered.
 func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.devices().byID(ctx, id); err != nil {
@@ -221,8 +219,7 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 				return err
 			}
 		}
-		// Also when nothing changed: said once more, it mends an account that
-		// somebody changed at the broker.
+		// Recorded even if nothing changed: repeating the request repairs an account that somebody changed at the broker.
 		if err := tx.credentials().noteAccount(ctx, id, state); err != nil || changed == 0 {
 			return err
 		}
@@ -231,9 +228,9 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 	})
 }
 
-// MergeAttributes applies a merge patch (RFC 7396) to the device's attributes.
-// ErrTooLarge, and nothing changes, when they would have more than 64 members
-// or 8 KiB, or are no object. ErrNotFound. Without a change nothing is written.
+// MergeAttributes applies a merge patch (RFC 7396) to the device's attributes. It returns ErrTooLarge, and changes nothing, if the result
+// has more than 64 members or 8 KiB, and an error if the patch is not an object. If the device is not registered, it returns ErrNotFound.
+// If the patch changes nothing, nothing is written.
 func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
 	return s.write(ctx, func(tx session) error {
 		var old json.RawMessage
@@ -252,7 +249,7 @@ func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawM
 // Seen is the last report of a device.
 type Seen struct {
 	At    time.Time
-	Reach Reach // how it can be told of something since
+	Reach Reach // how the device can be notified since that report
 }
 
 type seenRow struct {

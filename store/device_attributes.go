@@ -6,8 +6,7 @@ import (
 	"fmt"
 )
 
-// mergeAttributes applies a merge patch to an object, within the limits of a
-// device's attributes. Numbers keep their digits.
+// mergeAttributes applies a merge patch to an object and checks the limits on the attributes of a device. Numbers keep their digits.
 func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, changed bool, err error) {
 	target, err := object(old)
 	if err != nil {
@@ -47,7 +46,7 @@ func object(raw json.RawMessage) (map[string]any, error) {
 	return o, nil
 }
 
-// mergePatch is MergePatch of RFC 7396, for an object patch. It changes target.
+// mergePatch implements MergePatch of RFC 7396 for a patch that is an object. It changes target.
 func mergePatch(target, patch map[string]any) map[string]any {
 	for name, value := range patch {
 		switch v := value.(type) {

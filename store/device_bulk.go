@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// DeviceChange is a change of one of several devices.
+// DeviceChange changes the settings of one of several devices.
 type DeviceChange func(id string, spec *DeviceSpec) error
 
-// deviceRow is a device after a change.
+// deviceRow is the state of a device after a change.
 type deviceRow struct {
 	N       int    `json:"n"`
 	Device  string `json:"device"`
@@ -17,10 +17,9 @@ type deviceRow struct {
 	Detail  string `json:"detail"`
 }
 
-// ChangeDevices changes what an operator decides about those of the devices that are
-// there, in one transaction, and says how many it changed. change is called as by
-// ChangeDevice, for one device after the other. With dry nothing is written.
-// ErrUnknownProfile.
+// ChangeDevices changes the settings of each device in ids that is registered, in one transaction, and returns how many it changed. It
+// calls change for one device after another, under the rules of ChangeDevice. If dry is true, nothing is written. A profile that does not
+// exist is refused with ErrUnknownProfile.
 func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dry bool, change DeviceChange) (n int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.devices().changeAll(ctx, ids, change)
@@ -32,7 +31,7 @@ func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, 
 	return n, err
 }
 
-// changeAll locks the devices, and returns those that change.
+// changeAll locks the devices and returns a row for each device that change alters.
 func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
 	list, err := collect(ctx, s.session, deviceDest,
 		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id {lock}`, names(ids))

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// ChangeDevice changes what an operator decides about a device. change is called
-// inside of the transaction, perhaps more than once, and its error ends it.
-// ErrNotFound, ErrUnknownProfile. Without a change nothing is written.
+// ChangeDevice changes the settings that an operator decides about a device. change runs inside the transaction, perhaps more than once; if
+// it returns an error, the transaction is rolled back. If change alters nothing, nothing is written. Errors: ErrNotFound,
+// ErrUnknownProfile.
 func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (d Device, err error) {
 	err = s.write(ctx, func(tx session) error {
 		d, err = one(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 {lock}`, id)
@@ -38,8 +38,8 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 	return d, err
 }
 
-// changed is what an operator decides about a device after a change, and the words for
-// what it changed; empty: nothing.
+// changed returns the settings of the device after change, and a text for the log that names what changed. The text is empty if nothing
+// changed.
 func (d Device) changed(change func(*DeviceSpec) error) (spec DeviceSpec, words string, err error) {
 	spec = DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
 	if err := change(&spec); err != nil {
@@ -59,7 +59,7 @@ func (d Device) changed(change func(*DeviceSpec) error) (spec DeviceSpec, words 
 	return spec, strings.Join(changes, " "), nil
 }
 
-// tagsText is how tags are stored; none are an empty object.
+// tagsText returns the stored form of tags, a JSON object. Nil tags become an empty object.
 func tagsText(tags map[string]string) (string, error) {
 	if tags == nil {
 		return "{}", nil

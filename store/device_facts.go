@@ -2,18 +2,17 @@ package store
 
 import "context"
 
-// factSample is how many devices are looked at, the first by their ids: the cost
-// of a look is that of reading so many, however many there are.
+// factSample is the number of devices that are searched, beginning with the lowest id. It bounds the cost of a search, however many devices
+// there are.
 const factSample = 1000
 
-// DevicesWithTag says how many devices were looked at, and whether one of them has a
-// tag of this name.
+// DevicesWithTag returns how many devices it searched, at most factSample, and whether one of them has a tag with this name.
 func (s devices) DevicesWithTag(ctx context.Context, name string) (looked int, found bool, err error) {
 	return s.lookAt(ctx, "tags", "{keys of tags}", name, name)
 }
 
-// DevicesWithAttribute is DevicesWithTag for what devices say of themselves, by
-// its name, or by the first one of a path.
+// DevicesWithAttribute does the same as DevicesWithTag for the attributes that devices report. It looks for an attribute with the name path
+// or the name first, the first name of the path.
 func (s devices) DevicesWithAttribute(ctx context.Context, path, first string) (looked int, found bool, err error) {
 	return s.lookAt(ctx, "attributes", "{keys of attributes}", path, first)
 }

@@ -15,48 +15,45 @@ import (
 // NewDevice is one device of an import.
 type NewDevice struct {
 	ID   string
-	Tags json.RawMessage // a JSON object of strings; nil: none
+	Tags json.RawMessage // a JSON object of strings; nil means no tags
 	Hash []byte          // SHA-256 of its token
 
-	Profile string // empty: none
+	Profile string // empty means no profile
 
-	Update func(*DeviceSpec) error // with UpdateExisting: changes the device if it exists; what it says of it
+	Update func(*DeviceSpec) error // only with UpdateExisting: changes the settings of the device if it exists; its error refuses the import
 }
 
-// Existing is what becomes of the devices of an import that are registered
-// already.
+// Existing decides what an import does with devices that are registered already.
 type Existing string
 
-// The ways to treat devices that exist.
+// The ways to treat registered devices.
 const (
-	RefuseExisting Existing = "refuse" // nothing is imported
-	SkipExisting   Existing = "skip"   // they stay as they are
-	RotateExisting Existing = "rotate" // they get one more token; their tags stay
-	UpdateExisting Existing = "update" // they are changed; their tokens stay
+	RefuseExisting Existing = "refuse" // the whole import is refused
+	SkipExisting   Existing = "skip"   // they are not changed
+	RotateExisting Existing = "rotate" // they get one more token; their tags are not changed
+	UpdateExisting Existing = "update" // their settings are changed; their tokens are not changed
 )
 
-// EntryError is what is wrong with one entry of a list.
+// EntryError is an error about one entry of a list.
 type EntryError struct {
-	Entry int // from 0
+	Entry int // index in the list, from 0
 	Err   error
 }
 
-// Error leaves it to the caller to name the entry.
+// Error returns the text of Err. The caller must name the entry.
 func (e *EntryError) Error() string { return e.Err.Error() }
 
-// Unwrap is what is wrong.
+// Unwrap returns Err.
 func (e *EntryError) Unwrap() error { return e.Err }
 
-// importPart is how many devices one statement takes.
+// importPart is the maximum number of devices in one statement.
 const importPart = 1000
 
-// ImportDevices registers devices with their tokens, all or none; no id may be
-// twice in the list. It returns which of them were given their token. Older
-// tokens of those that it rotates end after overlap. It keeps the accounts of
-// stage whose devices were given a token; each of these must have one:
-// ErrOvertaken. An EntryError with ErrExists names one that exists, if that is
-// refused, or with ErrUnknownProfile one whose profile does not. With WithOnce it
-// takes effect once; a replay gave none.
+// ImportDevices registers devices with their tokens, all or none. The ids in list must be unique. given has one value per entry: whether
+// its device was given its token. For RotateExisting the older tokens of a device expire after overlap. The accounts of stage are kept for
+// each device that was given a token; if such a device has no account of the stage, it returns ErrOvertaken. It returns an EntryError with
+// ErrExists for a registered device if existing is RefuseExisting, and with ErrUnknownProfile for a profile that does not exist. With
+// WithOnce a repeated request takes effect once; a replay gives no tokens.
 func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing Existing, overlap time.Duration, stage Stage) (given []bool, err error) {
 	leave, err := s.enter(OnceOf(ctx))
 	defer leave()
@@ -66,7 +63,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 	order := importOrder(list)
 	err = s.write(ctx, func(tx session) error {
 		given = make([]bool, len(list))
-		var total int // all that is kept of the answer
+		var total int // the stored answer is only this number
 		err := tx.once(ctx, &total, func() error {
 			total = len(list)
 			if err := tx.profiles().holdAll(ctx, list); err != nil {
@@ -87,7 +84,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 	return given, err
 }
 
-// checkImport refuses what ImportDevices would, except for devices that exist.
+// checkImport returns the errors that ImportDevices would return, except for devices that exist.
 func (s devicesIn) checkImport(ctx context.Context, list []NewDevice, existing Existing) error {
 	if err := s.profiles().holdAll(ctx, list); err != nil || existing != UpdateExisting {
 		return err
@@ -101,7 +98,7 @@ func (s devicesIn) checkImport(ctx context.Context, list []NewDevice, existing E
 	return nil
 }
 
-// idsOf are those that were given a token.
+// idsOf returns the ids of the devices that were given a token.
 func idsOf(list []NewDevice, given []bool) (ids []string) {
 	for i, d := range list {
 		if given[i] {
@@ -111,7 +108,7 @@ func idsOf(list []NewDevice, given []bool) (ids []string) {
 	return ids
 }
 
-// holdAll holds those of all devices, in one order.
+// holdAll holds the profiles of all devices, in the order of their names.
 func (s profilesIn) holdAll(ctx context.Context, list []NewDevice) error {
 	first := map[string]int{}
 	for i, d := range list {
@@ -138,12 +135,11 @@ type importRow struct {
 	Hash   string `json:"hash"`
 
 	Profile string `json:"profile"`
-	entry   int    // of the list
+	entry   int    // index in the list of the import
 	update  func(*DeviceSpec) error
 }
 
-// importOrder is the entries in the order of their ids, so that imports that meet wait
-// for one another and not both.
+// importOrder returns the indexes of list in the order of the ids, so that two concurrent imports cannot deadlock.
 func importOrder(list []NewDevice) []int {
 	order := make([]int, len(list))
 	for i := range list {
@@ -153,7 +149,7 @@ func importOrder(list []NewDevice) []int {
 	return order
 }
 
-// importRows are those of a part: all at once would be a second copy of the list.
+// importRows returns the rows of one part. The rows of all parts at once would be a second copy of the list.
 func importRows(list []NewDevice, entries []int) []importRow {
 	rows := make([]importRow, len(entries))
 	for n, i := range entries {
@@ -166,12 +162,12 @@ func importRows(list []NewDevice, entries []int) []importRow {
 	return rows
 }
 
-// devicesImport is a part of an import.
+// devicesImport is one part of an import.
 type devicesImport struct {
 	session
 	actor string
 	rows  []importRow
-	given []bool // of the whole list
+	given []bool // for the whole list
 }
 
 func (p devicesImport) run(ctx context.Context, existing Existing, overlap time.Duration) error {
@@ -195,7 +191,7 @@ func (p devicesImport) run(ctx context.Context, existing Existing, overlap time.
 	return &EntryError{first.entry, fmt.Errorf("device %s: %w", first.Device, ErrExists)}
 }
 
-// insert registers those that are not there, and returns them.
+// insert registers the devices that are not registered yet, and returns their rows.
 func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
 	created, err := collect(ctx, p.session, only[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, profile)
@@ -207,7 +203,7 @@ func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
 	return p.named(created), p.devices().bringBack(ctx, created)
 }
 
-// update changes the devices that are there already.
+// update changes devices that are registered already.
 func (p devicesImport) update(ctx context.Context, old []importRow) error {
 	changed, err := p.changes(ctx, old)
 	if err != nil {
@@ -216,7 +212,7 @@ func (p devicesImport) update(ctx context.Context, old []importRow) error {
 	return p.devices().keepChanged(ctx, p.actor, changed)
 }
 
-// changes are those of the devices that are there already.
+// changes returns the changes of devices that are registered already.
 func (p devicesImport) changes(ctx context.Context, old []importRow) ([]deviceRow, error) {
 	ids, rows := make([]string, len(old)), make(map[string]importRow, len(old))
 	for i, r := range old {
@@ -230,7 +226,7 @@ func (p devicesImport) changes(ctx context.Context, old []importRow) ([]deviceRo
 	})
 }
 
-// rotate locks the devices: one that was deleted meanwhile gets nothing.
+// rotate locks the devices and gives them their tokens. A device that was deleted concurrently gets no token.
 func (p devicesImport) rotate(ctx context.Context, old []importRow, overlap time.Duration) error {
 	locked, err := collect(ctx, p.session, only[string],
 		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id {lock}`, input(old))
@@ -269,7 +265,7 @@ func (p devicesImport) giveTokens(ctx context.Context, rows []importRow, kind, d
 	return nil
 }
 
-// named are the rows of these devices, in their order.
+// named returns the rows for devices, in the order of the part.
 func (p devicesImport) named(devices []string) []importRow {
 	wanted := make(map[string]bool, len(devices))
 	for _, d := range devices {

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// imported are devices named by their numbers, with a token of this name.
+// imported returns the devices d-from to d-(to-1). The token of a device is token followed by its id.
 func imported(from, to int, token string) []store.NewDevice {
 	var list []store.NewDevice
 	for i := from; i < to; i++ {
@@ -77,7 +77,7 @@ func TestImport(t *testing.T) {
 				l.Errorf("%+v, %v", d, err)
 			}
 		}
-		// In the second part, and nothing of the first stays.
+		// The refused entry is in the second part, and nothing of the first part stays.
 		again := append(imported(5000, 6500, "b"), imported(1700, 1800, "b")...)
 		_, err = l.ImportDevices(l.Context(), "op", again, store.RefuseExisting, 0, 0)
 		var entry *store.EntryError
@@ -120,7 +120,7 @@ func TestImportRotates(t *testing.T) {
 		if n := l.eventsOf("device.token_added"); n != 3 {
 			l.Errorf("%d tokens added, want 3", n)
 		}
-		// A device that was deleted and imported again is as new to a session at a broker.
+		// A device that was deleted and imported again counts as a new device for a session at a broker.
 		if views, err := l.Views(l.Context(), []string{"d-2"}); err != nil || views[0].Deleted || views[0].Device == nil {
 			l.Errorf("%+v, %v", views, err)
 		}
@@ -144,8 +144,8 @@ func TestImportTakesEffectOnce(t *testing.T) {
 	}
 }
 
-// TestImportsAtOnce: each device gets one token, also where imports meet in
-// opposite orders.
+// TestImportsAtOnce checks that each device gets one token, even if concurrent imports list the devices
+// in opposite orders.
 func TestImportsAtOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -8,17 +8,17 @@ import (
 	"github.com/fleetslots/dispatcher/internal/reach"
 )
 
-// Reach is how a device can be told that there is something for it.
+// Reach is the way in which a device can be notified that there is a task or a slot for it.
 type Reach = reach.Reach
 
-// The ways to tell a device; they are stored.
+// The ways to notify a device. Their values are stored in the ledger.
 const (
 	ReachNone = reach.None
 	ReachPush = reach.Push
 	ReachPark = reach.Park
 )
 
-// ReachableDevice is a device that could be given a task now, and be told so.
+// ReachableDevice is a device that could be given a task now and can be notified.
 type ReachableDevice struct {
 	Device   string
 	Reach    Reach
@@ -29,32 +29,32 @@ type ReachableDevice struct {
 	Priority int
 }
 
-// Mark is a position in the order of the tasks of a batch, so that a search goes on
-// where the one before it ended. The zero Mark is before all.
+// Mark is a position in the order of the tasks of a batch. A search continues at the Mark of the previous search. The zero Mark is before
+// all tasks.
 type Mark struct {
 	Set      bool
 	Priority int
 	Task     int64
 }
 
-// ReachableSearch looks for reachable devices among the waiting tasks of a batch.
+// ReachableSearch describes a search for reachable devices among the waiting tasks of a batch.
 type ReachableSearch struct {
 	Pool  string
 	Batch int64
 	After Mark
-	Seen  time.Duration // devices that were seen within that time, as far as it was flushed
-	Limit int           // tasks that are looked at, of reachable devices or not
+	Seen  time.Duration // only devices with a stored last_seen time within this period
+	Limit int           // maximum number of tasks to read, whether their devices are reachable or not
 }
 
 // ReachablePage is the result of a ReachableSearch.
 type ReachablePage struct {
 	Devices []ReachableDevice
-	Looked  int  // tasks that were looked at; fewer than the limit: the batch is through
-	Last    Mark // the last of them
+	Looked  int  // number of tasks read; if it is lower than Limit, the search has reached the end of the batch
+	Last    Mark // position of the last task read
 }
 
-// ReachableDevices looks at the next tasks of a batch, in its order, and returns those of
-// devices that could start one now, hold no slot and can be told.
+// ReachableDevices reads the next tasks of a batch, in their order, and returns the devices that could start one of them now, hold no slot
+// and can be notified.
 func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (ReachablePage, error) {
 	type reading struct {
 		ReachableDevice
@@ -79,8 +79,8 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 	return found, nil
 }
 
-// reachableText reads the tasks that follow a mark, in two steps that the index
-// serves from there on: the rest of its priority, then the lower ones.
+// reachableText returns the statement that reads the tasks after a mark. It has two parts, each served by the index from the mark on: the
+// rest of the tasks with the priority of the mark, then the tasks with a lower priority.
 func reachableText() string {
 	return `
 	WITH looked AS (

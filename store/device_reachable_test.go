@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// reachable registers devices that can be told.
+// reachable registers devices that were seen now and have this reach.
 func (l *ledger) reachable(reach store.Reach, devices ...string) {
 	l.Helper()
 	now, err := l.Clock(l.Context())
@@ -24,7 +24,7 @@ func (l *ledger) reachable(reach store.Reach, devices ...string) {
 	l.must(l.TouchDevices(l.Context(), seen))
 }
 
-// findReachable returns the devices and tasks that a search finds.
+// findReachable returns the devices and tasks that a search finds, and the mark of the last task. The default of search.Seen is 1 h.
 func (l *ledger) findReachable(search store.ReachableSearch) (found []string, last store.Mark) {
 	l.Helper()
 	if search.Seen == 0 {
@@ -85,8 +85,8 @@ func (l *ledger) expectNoneReachable(what string, batch int64) {
 	}
 }
 
-// A search goes through a batch in its order, each part from the mark of the one
-// before, and never looks at a task twice.
+// TestReachableDevicesGoOnFromTheirMark checks that the parts of a search go through a batch in its
+// order, each from the mark of the previous part, without reading a task twice.
 func TestReachableDevicesGoOnFromTheirMark(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -150,7 +150,7 @@ func TestPoolsWithWork(t *testing.T) {
 				l.Errorf("pools %q, want %q", got, want)
 			}
 		}
-		expect() // nobody can be told
+		expect() // No device is reachable.
 		l.reachable(store.ReachPush, "b")
 		expect("work")
 		_, err := l.AfterRestore(l.Context(), "op", 0)
@@ -169,7 +169,7 @@ func TestOpenBatchesComeInParts(t *testing.T) {
 		b, ids := l.batch(store.Batch{Pool: []string{"p", "q"}[i%3%2], Weight: 1}, "a", "b")
 		switch {
 		case b.Pool == "q":
-		case i == 3: // nothing waits
+		case i == 3: // No task waits.
 			l.exec(`UPDATE tasks SET state = 'cancelled' WHERE id IN ($1, $2)`, ids[0], ids[1])
 		default:
 			want = append(want, b.ID)
@@ -192,7 +192,7 @@ func TestOpenBatchesComeInParts(t *testing.T) {
 	}
 }
 
-// A reach that changes is followed, but an older one is not.
+// TestReachIsThatOfTheLastReport checks that a newer report changes the reach of a device and an older report does not.
 func TestReachIsThatOfTheLastReport(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

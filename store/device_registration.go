@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// EnsureDevices returns these devices in their order, those registered by themselves
-// that were not. All are registered in one transaction, or none.
+// EnsureDevices returns the devices with these ids, in the order of ids, and registers each device that is not registered yet. It registers
+// all of them in one transaction, or none.
 func (s devices) EnsureDevices(ctx context.Context, ids ...string) (all []Device, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		all, err = tx.devices().ensure(ctx, ids)
@@ -16,7 +16,7 @@ func (s devices) EnsureDevices(ctx context.Context, ids ...string) (all []Device
 }
 
 func (s devicesIn) ensure(ctx context.Context, ids []string) ([]Device, error) {
-	// In one order, so that two that meet wait for one another and not both.
+	// Rows are locked in one order, so that two concurrent calls cannot deadlock.
 	ordered := slices.Compact(slices.Sorted(slices.Values(ids)))
 	created, err := collect(ctx, s.session, only[string], `
 		INSERT INTO devices (id, tags, attributes, created_at)
@@ -37,7 +37,8 @@ func (s devicesIn) ensure(ctx context.Context, ids []string) ([]Device, error) {
 	return inOrder(ids, found)
 }
 
-// inOrder is ErrNotFound when one was deleted after it was found to be registered.
+// inOrder returns the found devices in the order of ids. It returns ErrNotFound if a device was deleted after the INSERT found it
+// registered.
 func inOrder(ids []string, found []Device) ([]Device, error) {
 	byID := make(map[string]Device, len(found))
 	for _, d := range found {
@@ -74,9 +75,8 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 	return true, s.record(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
 }
 
-// bringBack lets a block outlive the deletion of devices that were just
-// registered, and takes what more there is to do of each. It reads after they were
-// inserted: a deletion under way was waited for, and is seen.
+// bringBack takes newly registered devices. It blocks a device again if the device was blocked when it was deleted, and then runs the steps
+// in more. Its statement runs after the INSERT, so it reads the result of a deletion for which the INSERT had to wait.
 func (s devicesIn) bringBack(ctx context.Context, ids []string, more ...step) error {
 	return s.changes(ctx, "names", names(ids), append([]step{
 		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`},

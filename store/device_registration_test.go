@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestDevicesThatComeTogether: each is registered once and has one event, whatever
-// else is in the list; a block outlives a deletion, and what is there stays.
+// TestDevicesThatComeTogether checks that each device of a list is registered once and has one event. A
+// device that was deleted while blocked is still blocked, and existing devices do not change.
 func TestDevicesThatComeTogether(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -47,7 +47,7 @@ func TestDevicesThatComeTogether(t *testing.T) {
 	})
 }
 
-// createdEvents are the devices that the log says were registered, by themselves or not.
+// createdEvents returns the devices of the events device.created. Their actor must be the device itself or op.
 func (l *ledger) createdEvents() (ids []string) {
 	l.Helper()
 	events, err := l.Events(l.Context(), store.EventFilter{Kind: "device.created"})
@@ -61,7 +61,7 @@ func (l *ledger) createdEvents() (ids []string) {
 	return ids
 }
 
-// TestListsThatMeetRegisterEachDeviceOnce, in whatever order they are.
+// TestListsThatMeetRegisterEachDeviceOnce checks that concurrent lists in different orders register each device once.
 func TestListsThatMeetRegisterEachDeviceOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -2,15 +2,15 @@ package store
 
 import "context"
 
-// Removal is what became of the open tasks of a device that was deleted.
+// Removal is the result of a deletion for the open tasks of the device.
 type Removal struct {
-	Cancelled int // waiting tasks, cancelled at once
-	Stopping  int // asked to stop: each keeps its slot until its result or the end of its lease
+	Cancelled int // waiting tasks, which were cancelled at once
+	Stopping  int // running tasks, asked to stop: each keeps its slot until its result arrives or its lease ends
 }
 
-// DeleteDevice forgets a device and its credentials. Its open tasks are
-// cancelled with it; without cancel they are ErrOpenTasks. A grant in force
-// stays in force. Tasks, attempts and events are kept. ErrNotFound.
+// DeleteDevice deletes a device and its tokens. If cancel is true, its open tasks are cancelled; if cancel is false and there are open
+// tasks, it returns ErrOpenTasks. A grant in force stays in force. Tasks, attempts and events are kept. It returns ErrNotFound if the
+// device is not registered.
 func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
 	var removed Removal
 	err := s.write(ctx, func(tx session) (err error) {
@@ -57,7 +57,7 @@ func (s tasksIn) cancelAllOf(ctx context.Context, actor, device string, cancel b
 			return Removal{}, err
 		}
 	}
-	// Those with a grant: the others are no longer open.
+	// Open tasks with a grant are still open; all other open tasks were cancelled.
 	stopping, err := one(ctx, s.session, only[int], `SELECT count(*) FROM grants WHERE device = $1`, device)
 	return Removal{Cancelled: len(open) - stopping, Stopping: stopping}, err
 }

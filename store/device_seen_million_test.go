@@ -10,8 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAnHourOfLastSeenTimes measures what it costs Postgres that each of 100,000 devices is
-// seen once a minute, for an hour that takes some minutes; so vacuums come as much sooner:
+// TestAnHourOfLastSeenTimes measures the cost in Postgres of the last-seen times of 100,000 devices that
+// report once a minute for an hour. The test runs in some minutes instead of an hour, so it makes
+// vacuums run sooner, too:
 //
 //	MILLION=1 go test ./store -run 'TestAnHourOfLastSeenTimes$' -v -timeout 30m
 func TestAnHourOfLastSeenTimes(t *testing.T) {
@@ -42,7 +43,7 @@ func TestAnHourOfLastSeenTimes(t *testing.T) {
 	}
 }
 
-// described registers devices with tags and attributes, as wide as those of a fleet.
+// described registers n devices with tags and attributes of realistic size.
 func (l *ledger) described(n int) {
 	l.Helper()
 	l.exec(fmt.Sprintf(`
@@ -54,7 +55,7 @@ func (l *ledger) described(n int) {
 	l.exec(`VACUUM ANALYZE devices`)
 }
 
-// seenAt touches every step-th of the described devices.
+// seenAt records at as the last-seen time of every step-th described device with a number n, from <= n < to.
 func (l *ledger) seenAt(at time.Time, from, to, step int) {
 	l.Helper()
 	seen := map[string]store.Seen{}

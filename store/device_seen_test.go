@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// A last-seen time is written into the page of its device and to no index, also when a
-// fleet reports at once: an index with last_seen in it would take each of these writes,
-// and so would all other indexes.
+// TestLastSeenTimesAreWrittenInPlace checks that a last-seen time is written into the page of its device
+// and to no index, even if a whole fleet reports at once. With an index on last_seen, each update
+// would write to this index and to all other indexes.
 //
 // A page has room for two versions of each device. The third version takes the place of the
 // first, which Postgres removes only if no transaction is open that began before the second
-// version. Devices report once a minute, so few transactions are open for that long. Here a
-// round takes milliseconds, and other tests on the server have transactions of seconds, so each
+// version. Devices report once a minute, so few transactions are open for that long. In this test
+// a round takes milliseconds, and other tests on the server have transactions of seconds, so each
 // round waits until the transactions that began before the previous round have ended.
 func TestLastSeenTimesAreWrittenInPlace(t *testing.T) {
 	t.Parallel()
 	l := openSingle(t)
 	const all, times = 2000, 5
 	l.described(all)
-	l.exec("ALTER TABLE devices SET (autovacuum_enabled = off)") // one that runs meanwhile keeps old versions
+	l.exec("ALTER TABLE devices SET (autovacuum_enabled = off)") // An autovacuum that runs during the test keeps old versions.
 	for n := range times {
 		l.untilRemovable("devices")
 		l.seenAt(time.Now().Add(time.Duration(n)*time.Minute), 0, all, 1)
@@ -32,8 +32,9 @@ func TestLastSeenTimesAreWrittenInPlace(t *testing.T) {
 	}
 }
 
-// A transaction that writes, in any database of the server, keeps all old versions. When
-// it has ended, updates are in place again without a vacuum.
+// TestLastSeenTimesAreInPlaceAfterALongTransaction checks that updates are not in place while a writing
+// transaction is open in any database of the server, because it keeps all old versions. After its
+// end, updates are in place again without a vacuum.
 func TestLastSeenTimesAreInPlaceAfterALongTransaction(t *testing.T) {
 	t.Parallel()
 	l := openSingle(t)
@@ -56,9 +57,9 @@ func TestLastSeenTimesAreInPlaceAfterALongTransaction(t *testing.T) {
 	}
 }
 
-// updates returns the number of updated rows of devices, and how many of them were
-// written in place (HOT). The ledger must have one connection: each connection adds its
-// counts later.
+// updates returns the number of updated rows of devices, and the number of rows among them that
+// were written in place (HOT). The ledger must have only one connection, because other
+// connections add their counts later.
 func (l *ledger) updates() (all, inPlace int) {
 	l.Helper()
 	l.exec(`SELECT pg_stat_force_next_flush()`)
@@ -77,7 +78,7 @@ func (l *ledger) untilRemovable(table string) {
 	})
 }
 
-// beginsToWrite opens a transaction in a database that counts as one that writes.
+// beginsToWrite opens a transaction in a database. Postgres counts it as a writing transaction.
 func beginsToWrite(t *testing.T, dsn string) *sql.Tx {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)

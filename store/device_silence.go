@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// SilentLooked is how many devices one reading of Silent or DevicesWith should look at.
+// SilentLooked is the number of devices that one call of Silent or DevicesWith should search.
 const SilentLooked = lookedAt
 
-// Silence is which of some devices were not heard of.
+// Silence is the result of Silent and DevicesWith.
 type Silence struct {
-	Devices []Device // by id, up to the limit of the filter
-	Beyond  string   // the last device that was looked at, if fewer were found and there may be others behind it
+	Devices []Device // in ascending order of ids, up to the limit of the filter
+	Beyond  string   // id of the last device searched, if fewer devices than the limit were found and more may follow
 }
 
-// Silent looks at so many of the devices that match, by id, for those that were not seen for
-// so long, or never. It looks no further once it found as many as the limit of the filter.
-// No index has the times: each report would move its device there.
+// Silent searches at most looked of the devices that match f, in ascending order of ids, for devices whose last report is longer ago than
+// since, or that never reported. It stops when it has found as many devices as the limit of f. No index has the last_seen times, because
+// then each report would write to that index.
 func (s devices) Silent(ctx context.Context, f DeviceFilter, since time.Duration, looked int) (Silence, error) {
 	return s.sift(ctx, f, `last_seen IS NULL OR last_seen < {now} - %s * {ms}`, since.Milliseconds(), looked)
 }
 
-// sift looks at so many of the devices that match for those with a condition on their ids and
-// last_seen; %s in it stands for value.
+// sift searches at most looked of the devices that match f, in ascending order of ids, and returns the devices that satisfy cond, a
+// condition on id and last_seen. %s in cond is replaced by the placeholder of value.
 func (s devices) sift(ctx context.Context, f DeviceFilter, cond string, value any, looked int) (Silence, error) {
 	q := query{text: `SELECT d.id, d.last_seen FROM devices d`}
 	if err := f.where(&q); err != nil {

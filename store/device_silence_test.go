@@ -20,7 +20,7 @@ func TestSilent(t *testing.T) {
 			id := fmt.Sprintf("d-%d", i)
 			_, err := l.EnsureDevices(l.Context(), id)
 			l.must(err)
-			if i != 7 { // never seen
+			if i != 7 { // This device was never seen.
 				seen[id] = store.Seen{At: time.Now().Add(-time.Duration(i%2) * time.Hour)}
 			}
 		}
@@ -34,7 +34,7 @@ func TestSilent(t *testing.T) {
 		}{
 			{store.DeviceFilter{}, 10, "d-1 d-3 d-5 d-7, beyond "},
 			{store.DeviceFilter{Limit: 2}, 10, "d-1 d-3, beyond "},
-			{store.DeviceFilter{Limit: 2}, 4, "d-1 d-3, beyond "}, // it looked no further
+			{store.DeviceFilter{Limit: 2}, 4, "d-1 d-3, beyond "}, // The search ended after four devices.
 			{store.DeviceFilter{}, 3, "d-1, beyond d-2"},
 			{store.DeviceFilter{After: "d-5"}, 1, ", beyond d-6"},
 			{store.DeviceFilter{After: "d-2", Blocked: &no}, 10, "d-5 d-7, beyond "},

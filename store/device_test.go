@@ -102,7 +102,7 @@ func TestDeviceTokens(t *testing.T) {
 	})
 }
 
-// A device never uses its token, and enrolls again with each report.
+// TestEnrollingAgainMakesNoMoreEvents checks a device that never uses its own token and enrolls again with each report.
 func TestEnrollingAgainMakesNoMoreEvents(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -235,17 +235,17 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 	})
 }
 
-// How a device can be reached follows its latest report. Two reports at about the same time, or
-// after the clock of the ledger was set back, never leave a device that can be reached as one
-// that polls.
+// TestReachFollowsTheLatestReport checks that the reach of a device is the reach of its latest report.
+// If two reports come at about the same time, or after the clock of the ledger was set back, a
+// reachable device must not be recorded as one that polls.
 func TestReachFollowsTheLatestReport(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		now, err := l.Clock(l.Context())
 		l.must(err)
 		for n, c := range []struct {
-			first, second time.Duration // from now; the first report polls
-			reach, want   store.Reach   // of the second report, and of the device then
+			first, second time.Duration // relative to now; the first report is from a device that polls
+			reach, want   store.Reach   // of the second report, and of the device after it
 		}{
 			{-time.Minute, 0, store.ReachPark, store.ReachPark},
 			{-time.Minute, -time.Minute, store.ReachPark, store.ReachPark},
@@ -267,7 +267,7 @@ func TestReachFollowsTheLatestReport(t *testing.T) {
 			if d := touch(c.second, c.reach); d.Reach != c.want || d.LastSeen.Sub(want).Abs() > time.Millisecond {
 				l.Errorf("polls at %s, then reach %d at %s: reach %d, seen %s; want %d, %s", c.first, c.reach, c.second, d.Reach, d.LastSeen, c.want, want)
 			}
-			// The reverse order of writing: a poll from before or at that time changes nothing.
+			// In the reverse order of writing, a poll of the same or an earlier time changes nothing.
 			if d := touch(c.second, store.ReachNone); c.first < 0 && d.Reach != c.want {
 				l.Errorf("reach %d after a poll at the same time, want %d", d.Reach, c.want)
 			}
@@ -275,8 +275,8 @@ func TestReachFollowsTheLatestReport(t *testing.T) {
 	})
 }
 
-// Tags have an index, which Postgres reads for lists and for batches, though it avoids bitmaps
-// elsewhere.
+// TestTagsAreFoundByTheirIndex checks that Postgres uses the index of the tags for lists and for
+// batches, although bitmap scans are avoided elsewhere.
 func TestTagsAreFoundByTheirIndex(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -16,19 +16,19 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// dialect is all that differs between the two databases. SQL texts are
-// Postgres' but for words in braces:
+// dialect holds all differences between the two databases. SQL texts are written for Postgres, except for words in braces, which each
+// database replaces:
 //
-//	{now}        the database's clock at that moment, not at the transaction's start
+//	{now}        the database's clock at this moment, not at the start of the transaction
 //	{ms}         one millisecond: {now} + lease_ms * {ms}
-//	{epoch}      1970, to turn milliseconds into a time: {epoch} + $1 * {ms}
-//	{age}        how long before clock.now the time at is, in milliseconds
-//	{minute of at}, {this minute}  the minute of the time at, or of the present, counted since 1970
+//	{epoch}      the start of 1970, to turn milliseconds into a time: {epoch} + $1 * {ms}
+//	{age}        milliseconds from the time at to clock.now
+//	{minute of at}, {this minute}  minutes since 1970: of the time at, or now
 //	{since began} milliseconds from began to at
-//	{least}      the smaller of its arguments
-//	{greatest}   the greater of its arguments
-//	{json}       turns the text before it into the type of payload and output
-//	{lock}       FOR UPDATE; SQLite's only writer needs no row locks
+//	{least}      the smaller of two arguments
+//	{greatest}   the greater of two arguments
+//	{json}       casts the text before it to the type of payload and output
+//	{lock}       FOR UPDATE; SQLite has only one writer and needs no row locks
 //	{lock t}     FOR UPDATE OF t
 //	{lock b}     FOR UPDATE OF b
 //	{lock d}     FOR UPDATE OF d
@@ -36,51 +36,51 @@ import (
 //	{share}      FOR SHARE: keeps rows from being changed
 //	{skip t}     FOR UPDATE OF t SKIP LOCKED
 //	{skip t, g}  FOR UPDATE OF t, g SKIP LOCKED
-//	{best (} {) o}  joins the tasks o that a query in between finds for each row before it, if any
-//	{columns of best}  what that query is to select
-//	{shown and held}   so many of a batch with policies, or without
-//	{task of n}  the task that row w asks for: that of its number in the list $2
-//	{device of w}, {pool of c}, ...  looks up the batch b or c, the pool p, the device d, ... that a row before
-//	             it names; there may be no such device, and nothing of a row that is none
-//	{last event} the highest id of an event that was given
+//	{best (} {) o}  encloses a query for tasks, runs it for each row before it, and left-joins its tasks as o
+//	{columns of best}  the columns that this query must select
+//	{shown and held}   limit of a group of tasks of a batch: it is higher if policies apply
+//	{task of n}  the task of row w: element number w.n of the list $2
+//	{device of w}, {pool of c}, ...  joins the device d, the batch b or c, the pool p, ... that a row
+//	             before it names; all columns are NULL if there is no such row and the join is a LEFT JOIN
+//	{last event} the highest event id given so far, as the end of a SELECT
 //	{new xid}    a transaction id above all that were given
-//	{oldest xid} the lowest transaction id still under way
-//	{next turn}  one that no change of a token has which is seen now
+//	{oldest xid} the lowest id of a transaction that is still in progress
+//	{next turn}  a turn that is above the turns of all changes of tokens that can be read now
 //	{bytes}      compares the text before it byte by byte
-//	{keys of tags}, {keys of attributes}  rows k (key), of a device in looked
-//	{tagged $1}  device d has all the tags of the JSON object $1; or $3
-//	{token}      the next fencing token, for a grant that holds its unique keys
-//	{last token} the last one given, 0 before the first
-//	{unhex hash} the bytes that the text hash stands for
-//	{given}      the grants, as UPDATE has just given them their tokens
-//	{ended}      the grants of {endings}, with what is said of their ends
+//	{keys of tags}, {keys of attributes}  rows k (key), from a device in looked
+//	{tagged $1}, {tagged $3}  device d has all the tags of the JSON object in this argument
+//	{token}      the next fencing token, for a grant that is inserted already and so holds its unique keys
+//	{last token} the last fencing token given, 0 before the first
+//	{unhex hash} the bytes of the hexadecimal text hash
+//	{given}      the grants with the tokens that UPDATE has just given them
+//	{ended}      the grants of {endings}, joined with the columns of endings
 //	{ids}, {claims}, ... the rows of the JSON array $1, see inputs
-//	{claims once}, ... begins a WITH in which they are read one time: see once
+//	{claims once}, ... the beginning of a WITH in which these rows are read only once, see once
 type dialect struct {
 	*wording
 
 	name       string
-	refused    []refusal          // settings that must not be so
-	lockShared string             // takes the locks of the pools {names}, one after the other, and names them; empty: not needed
-	tryShared  string             // takes those that nobody else has
-	lockAlone  string             // takes the lock of the pool $1 against all others
-	waitLocks  string             // lifts the lock timeout of one transaction; empty: not needed
-	lockKey    string             // takes the idempotency key $1, $2, or says false
-	lockKept   string             // locks the kept results of the device $1 until the end of the transaction; empty: not needed
-	lockGrants string             // waits for the writers of grants, and lets others wait
-	leaps      []string           // take the numbers that are given out $1 further, and return where they are then
-	snapshot   sql.IsolationLevel // of a transaction that reads one snapshot
-	lockNews   string             // lets nobody else give ids to news until the end of the transaction; empty: not needed
-	tryFold    string             // true: nobody else folds, until the end of the transaction; empty: not needed
-	byTags     string             // lets one transaction find devices by the index of their tags; empty: there is none
-	bulk       string             // lifts the statement timeout of one transaction
+	refused    []refusal          // forbidden values of settings
+	lockShared string             // takes the shared locks of the pools {names} one by one and returns the names; empty if not needed
+	tryShared  string             // takes the shared locks that are free, and returns the names of their pools
+	lockAlone  string             // takes the exclusive lock of the pool $1
+	waitLocks  string             // disables the lock timeout in one transaction; empty if not needed
+	lockKey    string             // tries to lock the idempotency key $1, $2; returns false if another transaction holds it
+	lockKept   string             // locks the late results of the device $1 until the end of the transaction; empty if not needed
+	lockGrants string             // waits for transactions that write grants, and blocks new ones
+	leaps      []string           // statements that increase the last given numbers by $1 and return the result
+	snapshot   sql.IsolationLevel // isolation level of a transaction that reads one snapshot
+	lockNews   string             // lets no other transaction give ids to news until this one ends; empty if not needed
+	tryFold    string             // returns true if no other transaction folds, and locks folding until this one ends; empty if not needed
+	byTags     string             // lets one transaction use the index of tags; empty if there is none
+	bulk       string             // disables the statement timeout in one transaction
 	addTasks   string             // prepared once per batch, run once per task
-	chains     bool               // WITH takes changes: several run as one statement
+	chains     bool               // WITH accepts statements that write, so several can run as one
 	flush      bool               // addTasks needs a last run without arguments
-	brackets   string             // around a list of numbers
+	brackets   string             // the brackets around a list of numbers
 }
 
-// refusal is a value of a setting with which a promise would be broken.
+// refusal is a value of a setting that would break a guarantee of the ledger.
 type refusal struct{ setting, value, so, instead string }
 
 func refusals() []refusal {
@@ -91,9 +91,8 @@ func refusals() []refusal {
 	}
 }
 
-// inputs are the batches that statements take as one JSON array, in $1. The
-// names of the columns are those of the JSON members. The first one is a number, and never
-// below 0.
+// inputs returns the columns of the JSON arrays that statements take as $1. The columns have the names of the JSON members. The first
+// column must be a number that is never negative.
 func inputs() map[string]string {
 	return map[string]string{
 		"ids":      "id bigint",
@@ -113,7 +112,7 @@ func inputs() map[string]string {
 	}
 }
 
-// postgresWords are the words in braces but for inputs and lookUps.
+// postgresWords returns the words in braces with their replacements, without the words of inputs and lookUps.
 func postgresWords() []string {
 	return []string{
 		"{now}", "clock_timestamp()",
@@ -140,8 +139,8 @@ func postgresWords() []string {
 		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
 		"{shown and held}", "CASE WHEN " + limited + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
-		// Not the end of a snapshot: that is behind the last one that ended, and
-		// does not tell what runs beyond from what has not begun.
+		// The upper end of a snapshot does not work here: it is just above the last transaction that ended, so it cannot distinguish
+		// running transactions above it from transactions that have not begun.
 		"{new xid}", "pg_current_xact_id()::text::bigint",
 		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 		"{next turn}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
@@ -160,16 +159,16 @@ func postgresWords() []string {
 
 func postgres() dialect {
 	words := append(postgresWords(), lookUps()...)
-	// This changes nothing but the plan: Postgres expects a hundred rows of any array, and
-	// reads whole tables to join them. Of those between two bounds it expects a 200th of
-	// them: here, one row. (A limit would do, and reads the array once more to count it.)
+	// few affects only the query plan. Postgres estimates 100 rows for any array, and would read whole tables to join them. For a condition
+	// between two bounds it estimates a 200th of the rows: here one row. A LIMIT would also work, but would read the array once more to
+	// count it.
 	const few = " BETWEEN 0 AND 9223372036854775807"
 	for name, columns := range inputs() {
 		number, _, _ := strings.Cut(columns, " ")
 		rows := "(SELECT * FROM json_to_recordset($1::json) AS rows(" + columns + ") WHERE " + number + few + ")"
 		words = append(words, "{"+name+"}", rows+" AS "+name, "{"+name+" once}", name+" AS MATERIALIZED "+rows)
 	}
-	// Two integers: spaces of their own, apart from the migrations' lock.
+	// The form with two integers has a key space of its own, so it cannot collide with the migrations' lock.
 	const poolLock = "(20060, hashtext("
 	const foldLock = "(20062, 0)"
 	return dialect{
@@ -182,7 +181,7 @@ func postgres() dialect {
 		waitLocks:  `SELECT set_config('lock_timeout', '0', true)`,
 		lockKey:    `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		lockKept:   `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
-		// Not undone with the transaction: numbers only ever go up.
+		// A rollback does not undo the leaps below: sequence numbers only increase.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
 		leaps: leaps(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
@@ -198,8 +197,7 @@ func postgres() dialect {
 	}
 }
 
-// lookUps are joins that the planner makes one row after the other: OFFSET 0 keeps it from
-// making them in another way.
+// lookUps returns joins that the planner runs one row at a time. OFFSET 0 prevents any other join method.
 func lookUps() []string {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
@@ -255,8 +253,8 @@ func sqliteWords() []string {
 		"{attempt w}", "CROSS JOIN attempts a ON a.token = w.token",
 		"{columns of best}", "t.id",
 		"{task of n}", "json_extract($2, '$[' || w.n || ']')",
-		"{shown and held}", "9", // here it knows no columns
-		"{last event}", "coalesce(max(id), 0) FROM events", // one writer: ids are given in the order of commits
+		"{shown and held}", "9", // SQLite cannot refer to the columns of limited in a LIMIT
+		"{last event}", "coalesce(max(id), 0) FROM events", // SQLite has one writer, so ids are given in the order of commits
 		"{new xid}", "0",
 		"{oldest xid}", "0",
 		"{next turn}", "(SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'token_changes')",
@@ -267,7 +265,7 @@ func sqliteWords() []string {
 		"{tagged $3}", hasTags("$3"),
 		"{unhex hash}", "unhex(hash)",
 		"{given}", "grants",
-		"{token}", "token", // given by a trigger
+		"{token}", "token", // a trigger has set it
 		"{last token}", "(SELECT value FROM grant_token)",
 	}
 }
@@ -290,7 +288,7 @@ func sqliteDialect() dialect {
 	}
 }
 
-// list is a parameter of numbers.
+// list formats numbers as one argument.
 func (d dialect) list(numbers []int64) string {
 	text := []byte(d.brackets[:1])
 	for i, n := range numbers {
@@ -302,19 +300,19 @@ func (d dialect) list(numbers []int64) string {
 	return string(append(text, d.brackets[1:]...))
 }
 
-// instantOf is the time that a text names.
+// instantOf returns the SQL that converts a text to a time.
 func instantOf(text string) string {
 	return `CAST(round(unixepoch(` + text + `, 'subsec') * 1000) AS INTEGER)`
 }
 
-// hasTags is {tagged} where there are no operators for it.
+// hasTags returns the SQL for {tagged} in SQLite, which has no operator for it.
 func hasTags(wanted string) string {
 	return `NOT EXISTS (SELECT 1 FROM json_each(` + wanted + `) AS wanted WHERE NOT EXISTS (
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// leaps are the statements for tokens and for all numbers that are shown
-// outside: somebody may know one that the ledger has lost.
+// leaps returns the statements that increase the fencing token and all ids that are visible outside, because a client may know a number
+// that the ledger has lost.
 func leaps(ofTokens, ofTable string) []string {
 	all := []string{ofTokens}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
@@ -323,7 +321,7 @@ func leaps(ofTokens, ofTable string) []string {
 	return all
 }
 
-// members turns "n bigint, name text" into what SQLite reads them with.
+// members turns column definitions such as "n bigint, name text" into the expressions with which SQLite reads them.
 func members(columns string) string {
 	var list []string
 	for column := range strings.SplitSeq(columns, ",") {
@@ -333,7 +331,7 @@ func members(columns string) string {
 	return strings.Join(list, ", ")
 }
 
-// retryable: the server undid the transaction for the sake of another one.
+// retryable reports whether the server rolled the transaction back because of a conflict with another one.
 func retryable(err error) bool {
 	var e *pq.Error
 	if !errors.As(err, &e) {
@@ -342,7 +340,7 @@ func retryable(err error) bool {
 	return slices.Contains([]pqerror.Code{pqerror.TRDeadlockDetected, pqerror.TRSerializationFailure}, e.Code)
 }
 
-// taken: a row of that unique key is there already.
+// taken reports whether the error is a violation of a unique key.
 func taken(err error) bool {
 	if e := (*pq.Error)(nil); errors.As(err, &e) {
 		return e.Code == pqerror.UniqueViolation
@@ -351,8 +349,8 @@ func taken(err error) bool {
 	return errors.As(err, &e) && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// refused: the server itself said that the COMMIT failed. A FATAL error is no
-// such answer: a backend told to end may say so after it committed.
+// refused reports whether the server itself reported that the COMMIT failed. A FATAL error does not count: a backend that is being
+// terminated may send it after it has committed.
 func refused(err error) bool {
 	var e *pq.Error
 	return errors.As(err, &e) && e.Severity == "ERROR" || sqliteCode(err) == sqlite3.SQLITE_FULL

@@ -9,21 +9,19 @@ import (
 	"time"
 )
 
-// answerSlack is how much longer than a statement may take its answer is
-// waited for.
+// answerSlack is added to the statement timeout to get the time after which a missing answer counts as lost.
 const answerSlack = 5 * time.Second
 
-// dialer opens connections that give up a server which says nothing, though it
-// has not closed them: it hangs, or vanished. The driver would wait for as long as
-// the kernel does, a quarter of an hour, also when the context has ended, and a
-// few statements would keep all connections.
+// dialer opens connections whose reads and writes fail after a limit. The limit protects against a server that hangs or has vanished
+// without closing its connections. Without the limit the driver would wait as long as the kernel does, about 15 minutes, even after the
+// context has ended, and a few statements would block all connections.
 type dialer struct {
 	net.Dialer
 	connections
-	limit time.Duration // of one reading or writing; 0 = none
+	limit time.Duration // of one read or write; 0 means no limit
 }
 
-// DialContext is what the driver calls.
+// DialContext opens a connection for the driver.
 func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if err := d.refused(); err != nil {
 		return nil, err
@@ -38,29 +36,28 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return &limitedConn{Conn: conn, limit: d.limit, of: &d.connections}, nil
 }
 
-// DialTimeout makes it the driver's Dialer, which prefers DialContext.
+// DialTimeout completes the interface of the driver, which calls DialContext instead.
 func (d *dialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	return d.DialContext(ctx, network, address)
 }
 
-// limitedConn fails when a reading or writing takes longer than limit. Nobody
-// reads while no statement is under way.
+// limitedConn fails if a read or write takes longer than limit. The driver does not read while no statement is in progress.
 type limitedConn struct {
 	net.Conn
-	limit time.Duration // 0: none
+	limit time.Duration // 0 means no limit
 	of    *connections
-	until atomic.Pointer[time.Time] // set by the driver, for the handshake; nil, zero: none
+	until atomic.Pointer[time.Time] // the deadline that the driver sets for the handshake; nil or zero means no deadline
 }
 
-// Close is told to the dialer.
+// Close closes the connection and removes it from the list of the dialer.
 func (c *limitedConn) Close() error {
 	c.of.remove(c.Conn)
 	return c.Conn.Close()
 }
 
-// SetDeadline is the driver's own limit; the earlier one holds.
+// SetDeadline sets the driver's own deadline. The earlier of this deadline and the limit applies.
 func (c *limitedConn) SetDeadline(t time.Time) error {
 	c.until.Store(&t)
 	return c.Conn.SetDeadline(t)
@@ -77,7 +74,7 @@ func (c *limitedConn) deadline() time.Time {
 	return end
 }
 
-// Read waits no longer than what is allowed.
+// Read reads and fails after the deadline.
 func (c *limitedConn) Read(b []byte) (int, error) {
 	if err := c.SetReadDeadline(c.deadline()); err != nil {
 		return 0, err
@@ -89,7 +86,7 @@ func (c *limitedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write waits no longer than what is allowed.
+// Write writes and fails after the deadline.
 func (c *limitedConn) Write(b []byte) (int, error) {
 	if err := c.SetWriteDeadline(c.deadline()); err != nil {
 		return 0, err
@@ -97,8 +94,8 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// answerLimit is how long an answer is waited for, given the setting
-// statement_timeout as Postgres takes it; 0: without limit, as its statements.
+// answerLimit returns how long the connection waits for an answer. setting is a value of statement_timeout as Postgres accepts it. 0 means
+// no limit, as for statements without a timeout.
 func answerLimit(setting string) time.Duration {
 	text := strings.TrimSpace(setting)
 	number := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")

@@ -15,14 +15,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A server that vanishes says nothing and closes nothing. The statements that
-// were under way on all connections end, and the same ledger serves on.
+// TestASilentServerKeepsNoConnection checks what happens if the server vanishes without closing its
+// connections. The statements in progress on all connections end, and the ledger works again later.
 func TestASilentServerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	const conns = 4
 	proxy := servers.NewProxy(t, server.Server(t).Addr())
 	dsn := server.NewLedger(t)
-	// An answer is waited for 5 s longer than a statement may take.
+	// The wait for an answer is limited to 5 s more than StatementTimeout.
 	s, err := store.OpenPostgres(t.Context(), strings.Replace(dsn, server.Server(t).Addr(), proxy.Addr, 1), store.Options{MaxOpenConns: conns, StatementTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 	underway.Add(conns)
 	sent := func(b []byte) {
 		if bytes.Contains(b, []byte("pg_sleep")) {
-			proxy.HoldReplies() // the connections are made by now
+			proxy.HoldReplies() // All connections are open at this point.
 			underway.Done()
 		}
 	}
@@ -59,19 +59,19 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 	}
 	proxy.OnRequest(nil)
 	proxy.ReleaseReplies()
-	l.until(func() bool { // on a machine that stands still a statement may take too long
+	l.until(func() bool { // On a machine that stalls, a statement may exceed its timeout.
 		_, err := l.Views(t.Context(), []string{"d"})
 		return err == nil
 	})
 }
 
-// A ledger closes without an answer of the server, however many statements its
-// connections have prepared.
+// TestClosingWaitsForNoAnswer checks that Close does not wait for answers of the server, even if its
+// connections have prepared statements.
 func TestClosingWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, server.Server(t).Addr())
 	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
-	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{}) // answers have no limit
+	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{}) // The wait for an answer has no limit.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,21 +94,21 @@ func TestClosingWaitsForNoAnswer(t *testing.T) {
 	proxy.ReleaseReplies()
 }
 
-// warm has the pool open all its connections.
+// warm makes database/sql open conns connections.
 func (l *ledger) warm(conns int) {
 	l.Helper()
 	for range conns {
 		conn, err := l.DB().Conn(l.Context())
 		l.must(err)
-		defer func() { l.must(conn.Close()) }() // not before all are there
+		defer func() { l.must(conn.Close()) }() // None is closed before all are open.
 	}
 }
 
-// The driver's own limit, for its handshake, still holds, and so it does where
-// there is no other.
+// TestTheEarlierLimitOfAConnectionHolds checks that the deadline that the driver sets for its
+// handshake still holds, also if there is no other limit.
 func TestTheEarlierLimitOfAConnectionHolds(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // says nothing
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // It sends nothing.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestTheEarlierLimitOfAConnectionHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if own > 0 { // as the driver for its handshake
+		if own > 0 { // The driver does this for its handshake.
 			if err := conn.SetDeadline(time.Now().Add(own)); err != nil {
 				t.Fatal(err)
 			}

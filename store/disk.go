@@ -12,15 +12,15 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// fullFor is how long the ledger counts as full after a write that its disk refused. It is
-// longer than the time between the writes of the background passes, which would fail again.
+// fullFor is the time for which the ledger counts as full after the disk refused a write. It is longer than the interval between the writes
+// of the background passes, which would fail again.
 const fullFor = 15 * time.Second
 
-// fullDisk remembers when the disk last refused a write. A write that succeeds proves
-// little: Postgres finds room for small rows in pages that it has.
+// fullDisk stores when the disk last refused a write. A write that succeeds does not reset it: Postgres can still find room for small rows
+// in existing pages.
 type fullDisk struct{ at atomic.Pointer[time.Time] }
 
-// examine returns err, with ErrDiskFull if the disk was full.
+// examine returns err, wrapped with ErrDiskFull if the disk was full.
 func (f *fullDisk) examine(err error, now time.Time) error {
 	if !isDiskFull(err) {
 		return err
@@ -44,13 +44,13 @@ func isDiskFull(err error) bool {
 	return sqliteCode(err) == sqlite3.SQLITE_FULL
 }
 
-// isDamaged reports whether a file is no database of SQLite, or a broken one.
+// isDamaged reports whether the error means that a file is not an SQLite database, or a corrupt one.
 func isDamaged(err error) bool {
 	code := sqliteCode(err)
 	return code == sqlite3.SQLITE_NOTADB || code == sqlite3.SQLITE_CORRUPT
 }
 
-// sqliteCode returns the primary result code of an error of SQLite; 0: it is none.
+// sqliteCode returns the primary result code of an SQLite error. It returns 0 for any other error.
 func sqliteCode(err error) int {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code() & 0xff
@@ -58,7 +58,7 @@ func sqliteCode(err error) int {
 	return 0
 }
 
-// ofFile names the file of an error of SQLite, and says what helps if the file is damaged.
+// ofFile adds the name of the file to an SQLite error, and a remedy if the file is damaged.
 func ofFile(path string, err error) error {
 	switch {
 	case err == nil:

@@ -9,7 +9,7 @@ import (
 	"github.com/lib/pq/pqerror"
 )
 
-// The disk counts as full for a while after each write that it refused, and only then.
+// TestADiskIsFullForAWhile checks that the disk counts as full for fullFor after a refused write, and not otherwise.
 func TestADiskIsFullForAWhile(t *testing.T) {
 	t.Parallel()
 	var f fullDisk
@@ -20,7 +20,7 @@ func TestADiskIsFullForAWhile(t *testing.T) {
 	if err := f.examine(&pq.Error{Code: pqerror.DiskFull}, began); !errors.Is(err, ErrDiskFull) {
 		t.Error(err)
 	}
-	if err := f.examine(nil, began.Add(time.Second)); err != nil { // a small write
+	if err := f.examine(nil, began.Add(time.Second)); err != nil { // A small write succeeds.
 		t.Error(err)
 	}
 	for after, full := range map[time.Duration]bool{0: true, fullFor - 1: true, fullFor: false} {

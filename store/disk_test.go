@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// migrated opens the ledger at path, as dev does.
+// migrated opens and migrates the SQLite ledger at path, as `dispatcher dev` does.
 func migrated(t *testing.T, path string) *store.Store {
 	t.Helper()
 	s, err := store.OpenSQLite(t.Context(), path)
@@ -24,12 +24,12 @@ func migrated(t *testing.T, path string) *store.Store {
 	return s
 }
 
-// A write for which the disk has no room names the cause, is undone for certain, and is
-// possible again when there is room. Until then the ledger is not ready.
+// TestAFullDiskIsNamed checks a write for which the disk has no room. Its error names the cause, and it
+// is certainly not committed. Until there is room again, the ledger is not ready.
 func TestAFullDiskIsNamed(t *testing.T) {
 	t.Parallel()
 	fill := map[string][]string{
-		"sqlite": {"PRAGMA max_page_count = 1"}, // at least as many as there are
+		"sqlite": {"PRAGMA max_page_count = 1"}, // SQLite limits it to the current number of pages.
 		"postgres": {
 			`CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$`,
 			`CREATE TRIGGER no_room BEFORE INSERT ON batches EXECUTE FUNCTION no_room()`,
@@ -71,7 +71,7 @@ func TestAFullDiskIsNamed(t *testing.T) {
 	})
 }
 
-// A file that is no ledger is refused by its name, and with what helps.
+// TestADamagedLedgerIsRefused checks that a file that is not a ledger is refused with its name and a remedy.
 func TestADamagedLedgerIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(content []byte) []byte{

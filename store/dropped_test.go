@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestADroppedOutputIsMarked: at the attempt, at the task that the result ended,
-// and as one event, however often the result is sent.
+// TestADroppedOutputIsMarked checks that a dropped output is marked at the attempt and at the task that
+// the result ended, and has one event, even if the result is sent more than once.
 func TestADroppedOutputIsMarked(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -19,7 +19,7 @@ func TestADroppedOutputIsMarked(t *testing.T) {
 			max          int
 			lapsed       bool
 			kind         store.ResultKind
-			task, ending bool // their marks
+			task, ending bool // expected marks of the task and of its attempt
 		}{
 			{"ends the task", store.BySuccess, 1, false, store.ResultRecorded, true, true},
 			{"is tried again", store.ByFailure, 2, false, store.ResultRecorded, false, true},
@@ -49,7 +49,7 @@ func TestADroppedOutputIsMarked(t *testing.T) {
 			if len(events) != 1 || events[0].Actor != "a" || events[0].Pool != "p" || events[0].Token != g.Token || events[0].Detail != "too large" {
 				l.Errorf("%s: events %+v", c.name, events)
 			}
-			_, err = l.CancelTask(l.Context(), "op", g.Task) // what waits makes room
+			_, err = l.CancelTask(l.Context(), "op", g.Task) // End the task if it waits again, so that the slot is free.
 			l.must(err)
 		}
 	})

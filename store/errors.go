@@ -3,37 +3,34 @@ package store
 import "errors"
 
 var (
-	// ErrNotFound: no row of that name or number.
+	// ErrNotFound means that there is no row with this name or id.
 	ErrNotFound = errors.New("not found")
-	// ErrExists: a row of that name is there already.
+	// ErrExists means that a row with this name exists already.
 	ErrExists = errors.New("already exists")
-	// ErrUnknownPool: a batch names a pool that does not exist.
+	// ErrUnknownPool means that a batch names a pool that does not exist.
 	ErrUnknownPool = errors.New("unknown pool")
-	// ErrUnknownDevice: a batch names a device that is not registered, and was
-	// asked to refuse those.
+	// ErrUnknownDevice means that a task names a device that is not registered, and that the request accepts only registered devices.
 	ErrUnknownDevice = errors.New("unknown device")
-	// ErrUnknownProfile: a device is given a profile that does not exist.
+	// ErrUnknownProfile means that a device is given a profile that does not exist.
 	ErrUnknownProfile = errors.New("unknown profile")
-	// ErrInUse: a profile that devices have is not deleted.
+	// ErrInUse means that a profile cannot be deleted because devices have it.
 	ErrInUse = errors.New("in use")
-	// ErrNotRetriable: the task succeeded, its batch was cancelled, its time is over, or it is the lease of a caller.
+	// ErrNotRetriable means that the task succeeded, its batch was cancelled, its time is over, or it is the lease of a caller.
 	ErrNotRetriable = errors.New("cannot be tried again")
-	// ErrNoTasks: a batch of none.
+	// ErrNoTasks means that a batch has no tasks.
 	ErrNoTasks = errors.New("no tasks")
-	// ErrInProgress: a request with the same idempotency key is under way.
+	// ErrInProgress means that a request with the same idempotency key is in progress.
 	ErrInProgress = errors.New("in progress")
-	// ErrKeyReused: another request had the same idempotency key.
+	// ErrKeyReused means that a different request already used the same idempotency key.
 	ErrKeyReused = errors.New("idempotency key of another request")
-	// ErrOpenTasks: a device or pool that has open tasks is not deleted.
+	// ErrOpenTasks means that a device or pool cannot be deleted because it has open tasks.
 	ErrOpenTasks = errors.New("has open tasks")
-	// ErrNeverStarts: the windows of a batch and of its pool are never open
-	// together for longer than its lease.
+	// ErrNeverStarts means that the windows of a batch and of its pool are never open together for longer than the lease of the batch.
 	ErrNeverStarts = errors.New("nothing would ever start: no opening is longer than the lease")
-	// ErrTooLarge: a device's attributes would exceed their limits.
+	// ErrTooLarge means that the attributes of a device would exceed their limits.
 	ErrTooLarge = errors.New("too large")
-	// ErrDiskFull: the disk of the database has no room for what was to be written.
+	// ErrDiskFull means that the disk of the database has no room for the write.
 	ErrDiskFull = errors.New("the disk of the ledger is full")
-	// ErrOutcomeUnknown: the COMMIT was sent, its answer never came. The
-	// change may or may not be in force.
+	// ErrOutcomeUnknown means that the COMMIT was sent and its answer was lost. The change may or may not be in force.
 	ErrOutcomeUnknown = errors.New("outcome of commit unknown")
 )

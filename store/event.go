@@ -2,10 +2,10 @@ package store
 
 import "context"
 
-// events are the activity and audit log.
+// events is the part of the ledger that holds the activity and audit log.
 type events struct{ *connection }
 
-// record writes an event into the transaction that it tells of.
+// record writes an event in the transaction of the change that it describes.
 func (s session) record(ctx context.Context, e Event) error {
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
@@ -14,27 +14,26 @@ func (s session) record(ctx context.Context, e Event) error {
 	return err
 }
 
-// RecordRefusal writes an event of somebody who was refused: of its kind there is
-// nothing else that it tells of.
+// RecordRefusal writes an event about a request that was refused. It needs a transaction of its own because a refused request changes
+// nothing else.
 func (s events) RecordRefusal(ctx context.Context, e Event) error {
 	e.Kind = "access.refused"
 	return s.write(ctx, func(tx session) error { return tx.record(ctx, e) })
 }
 
-// EventMark is a position in the order of the events, and what has to end before
-// that order stands still up to there.
+// EventMark is a position in the order of the events. The order up to the mark is final when all transactions that may have given an id up
+// to it have ended.
 type EventMark struct {
-	Last int64 // the highest id given so far
-	xids int64 // of transactions from here on: all that gave an id up to Last are below
+	Last int64 // the highest event id given so far
+	xids int64 // a transaction id; every transaction that gave an event id up to Last has a lower one
 }
 
-// MarkEvents marks the position up to which ids have been given. When that is no
-// further than sent, up to which all was settled before (-1: nothing was), it
-// costs no transaction id.
+// MarkEvents returns a mark for the highest event id given so far. If that id is equal to sent, the id up to which all events were read as
+// complete, it uses up no transaction id. Pass -1 if no event was read yet.
 func (s events) MarkEvents(ctx context.Context, sent int64) (EventMark, error) {
 	var m EventMark
-	// Two statements, in this order: whoever gave an id that the first one
-	// reads had begun before the second one.
+	// The order of the two statements matters: a transaction that gave an id which the first statement reads has begun before the second
+	// statement.
 	if err := s.read().row(ctx, `SELECT {last event}`, &m.Last); err != nil || m.Last == sent {
 		return m, err
 	}
@@ -42,8 +41,7 @@ func (s events) MarkEvents(ctx context.Context, sent int64) (EventMark, error) {
 	return m, err
 }
 
-// EventsSettled says whether all events up to the mark are there to be read:
-// everything that could still commit one of them has ended.
+// EventsSettled reports whether all events up to the mark can be read: every transaction that could still commit one of them has ended.
 func (s events) EventsSettled(ctx context.Context, m EventMark) (bool, error) {
 	return one(ctx, s.read(), only[bool], `SELECT {oldest xid} >= $1`, m.xids)
 }

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// EventFilter selects events; a zero field selects all.
+// EventFilter selects events. A field with its zero value selects all.
 type EventFilter struct {
-	After  int64 // ids above, ascending, unless Newest
-	Before int64 // ids below; 0 = no bound
-	Newest bool  // descending ids
+	After  int64 // only events with id > After, in ascending order unless Newest is true
+	Before int64 // only events with id < Before; 0 means no bound
+	Newest bool  // descending order of ids
 	Kind   string
 	Actor  string
 	Pool   string
 	Batch  int64
-	Task   int64 // as its device has them, while the task is there
+	Task   int64 // searched among the events of the task's device as long as the task exists
 	Device string
-	Since  time.Time // at that time or later; zero: no bound
-	Until  time.Time // before that time; zero: no bound
+	Since  time.Time // only events at that time or later; zero means no bound
+	Until  time.Time // only events before that time; zero means no bound
 	Limit  int       // default 100, at most 1000
 }
 
-// Within bounds the filter by a stretch of it.
+// Within restricts the filter to a stretch.
 func (f *EventFilter) Within(stretch Stretch) {
 	switch {
 	case stretch.End == 0:
@@ -35,7 +35,7 @@ func (f *EventFilter) Within(stretch Stretch) {
 	}
 }
 
-// direction is the order of the ids.
+// direction returns the SQL direction of the order of ids.
 func (f EventFilter) direction() string {
 	if f.Newest {
 		return "DESC"
@@ -58,8 +58,7 @@ func (f EventFilter) where(q *query) {
 	}
 }
 
-// Between bounds the filter by the ids of its times, so that nothing is read of other
-// days.
+// Between restricts the filter to the range of ids that belongs to its times, so that events of other days are not read.
 func (s events) Between(ctx context.Context, f EventFilter) (EventFilter, error) {
 	if !f.Since.IsZero() {
 		first, err := s.eventNear(ctx, f.Since.Add(-clockSlack))
@@ -80,15 +79,15 @@ func (s events) Between(ctx context.Context, f EventFilter) (EventFilter, error)
 	return f, nil
 }
 
-// sought is a filter, and by which index its events are looked for: that of the first
-// field that is not empty; all are: by the primary key.
+// sought is a filter with the column whose index finds its events: the first of device, pool and actor that is not empty. If all are empty,
+// the primary key is used.
 type sought struct {
 	EventFilter
 	device, pool, actor string
 }
 
-// seek finds out the device of a task and the pool of a batch, which name them in all of
-// their events. Those that are gone tell nothing.
+// seek looks up the device of a task and the pool of a batch, because all events of the task or batch name them. If the task or batch was
+// deleted, the column stays empty.
 func (s events) seek(ctx context.Context, f EventFilter) (by sought, err error) {
 	by = sought{EventFilter: f, device: f.Device, pool: f.Pool, actor: f.Actor}
 	for _, owner := range []struct {
@@ -109,14 +108,14 @@ func (s events) seek(ctx context.Context, f EventFilter) (by sought, err error) 
 	return by, nil
 }
 
-// served says whether ids gives all that match and nothing else.
+// served reports whether looked selects exactly the events that match, so that no other condition has to be checked.
 func (f sought) served() bool {
 	timed := !f.Since.IsZero() || !f.Until.IsZero()
 	return !timed && f.Kind == "" && f.Actor == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
 }
 
-// looked are the events that the filter is held against, in its order, at most so many.
-// The conditions of the partial indexes are said once more: SQLite does not conclude them.
+// looked returns the query for the events that are checked against the filter, in its order, at most `most` of them. It repeats the
+// conditions of the partial indexes, because SQLite does not infer them.
 func (f sought) looked(q *query, most int) string {
 	s := span{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(most)}
 	switch {
@@ -125,7 +124,7 @@ func (f sought) looked(q *query, most int) string {
 	case f.pool != "":
 		return `SELECT * FROM events WHERE pool <> '' AND ` + s.of("pool", q.arg(f.pool))
 	case f.actor != "":
-		// A device is the actor of its own events, and those are not kept twice.
+		// Events whose actor is their own device are only in the index on device.
 		name := q.arg(f.actor)
 		return `SELECT * FROM (
 			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.of("actor", name) + `) AS others
@@ -146,8 +145,7 @@ func (f sought) matching() (text string, args []any) {
 	return q.end(" ORDER BY e.id "+f.direction(), f.Limit)
 }
 
-// EventStretch is up to where one request holds events against a filter that no index
-// serves; what is beyond is for the next one.
+// EventStretch returns how far one request searches for events of a filter that no index serves. The next request continues after its end.
 func (s events) EventStretch(ctx context.Context, f EventFilter) (Stretch, error) {
 	by, err := s.seek(ctx, f)
 	if err != nil || by.served() {
@@ -173,10 +171,9 @@ func (s events) EventStretch(ctx context.Context, f EventFilter) (Stretch, error
 	return stretch, err
 }
 
-// Events returns the events that match, in the order of their ids, among those of the
-// EventStretch: beyond, it may leave some out. Ids are given before commit: one that was
-// committed late may appear below a higher one that was read before. MarkEvents tells
-// when that is over.
+// Events returns the events that match, in the order of their ids, within the EventStretch; beyond it, some may be missing. Ids are given
+// before the commit, so an event that commits late may appear below a higher id that was read before. MarkEvents and EventsSettled show
+// when this can no longer happen.
 func (s events) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	by, err := s.seek(ctx, f)
 	if err != nil {

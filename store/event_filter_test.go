@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// manyEvents are 200,000 of devices in four pools, one in 40,000 of an operator and one
-// in 100,000 of a kind that is rare; the device d7 has a task in the last batch.
+// manyEvents returns a ledger with 200,000 events of devices in four pools. One event in 40,000 is of an
+// operator, and one in 100,000 has a rare kind. The device d7 has a task in batch 8.
 func manyEvents(t *testing.T) *ledger {
 	t.Helper()
 	l := openPostgres(t)
@@ -24,7 +24,8 @@ func manyEvents(t *testing.T) *ledger {
 	return l
 }
 
-// No list reads more events than one reading may look at, whatever Postgres knows of them.
+// TestFiltersOfEventsAreServedOrBounded checks that no list reads more than LookedAt events at a time, with and without
+// statistics in Postgres.
 func TestFiltersOfEventsAreServedOrBounded(t *testing.T) {
 	t.Parallel()
 	l := manyEvents(t)
@@ -61,7 +62,7 @@ func TestFiltersOfEventsAreServedOrBounded(t *testing.T) {
 	}
 }
 
-// eventPages follows a filter to its end, as a client of a list does.
+// eventPages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
 func (l *ledger) eventPages(f store.EventFilter) (found []int64, pages int) {
 	l.Helper()
 	asked := f
@@ -119,12 +120,12 @@ func TestPagesOfEventsFindEachMatchOnce(t *testing.T) {
 	}
 }
 
-// A week of events is found among those of many days without reading the others.
+// TestEventsOfATimeAreFoundByTheirIDs checks that events of a period are found without reading the events of other days.
 func TestEventsOfATimeAreFoundByTheirIDs(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		day := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-		for i := range 300 { // each hour one; every third was committed a little late
+		for i := range 300 { // one event each hour; every third one was committed a little late
 			at := day.Add(time.Duration(i) * time.Hour)
 			if i%3 == 0 {
 				at = at.Add(-20 * time.Second)
@@ -154,7 +155,7 @@ func TestEventsOfATimeAreFoundByTheirIDs(t *testing.T) {
 	})
 }
 
-// The bounds keep a reading from looking at what happened on other days.
+// TestATimeBoundsWhatIsRead checks that the bounds of a period keep a reading from events of other days.
 func TestATimeBoundsWhatIsRead(t *testing.T) {
 	t.Parallel()
 	l := manyEvents(t)

@@ -2,8 +2,9 @@ package store_test
 
 import "testing"
 
-// The transaction that gave the highest id is also the last one that began:
-// no other has ended since, from which one could tell that it has not.
+// TestAnEventUnderWayIsNotSettled checks that an event of an open transaction is not settled. The
+// transaction with the highest event id is also the newest transaction, so no later transaction has
+// ended that could show that it is still open.
 func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -18,15 +19,15 @@ func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 		t.Fatalf("up to %d settled: %t, %v; want it to wait for the event", mark.Last, settled, err)
 	}
 	l.must(held.Commit())
-	l.until(func() bool { // other tests have transactions on this server, too
+	l.until(func() bool { // Other tests also have transactions on this server.
 		settled, err := l.EventsSettled(t.Context(), mark)
 		l.must(err)
 		return settled
 	})
 }
 
-// Nobody waits for what was sent already: an idle ledger gives no transaction
-// ids to those who only look.
+// TestLookingForNewEventsIsFree checks that in an idle ledger looking for new events waits for nothing
+// and uses no transaction ids.
 func TestLookingForNewEventsIsFree(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

@@ -7,47 +7,47 @@ import (
 	"time"
 )
 
-// DB is the database itself, for tests that look behind the methods.
+// DB returns the database, for tests that access it directly.
 func (s *Store) DB() *sql.DB { return s.db.DB }
 
-// Dialect is "postgres" or "sqlite".
+// Dialect returns "postgres" or "sqlite".
 func (s *Store) Dialect() string { return s.name }
 
-// Text is a statement in the words of the database.
+// Text returns query in the dialect of the database.
 func (s *Store) Text(query string) string { return s.text(query) }
 
-// TasksQuery is what Tasks asks.
+// TasksQuery returns the query of Tasks.
 func TasksQuery(f TaskFilter) (text string, args []any) {
 	return f.matching(taskColumns, "").end(f.order(), f.Limit)
 }
 
-// LookedAt is how many rows a reading of a list looks at.
+// LookedAt is the maximum number of rows that one reading of a list examines.
 const LookedAt = lookedAt
 
-// OpenPart is how many rows one statement of EachOpen reads.
+// OpenPart is the number of rows that one statement of EachOpen reads.
 const OpenPart = openPart
 
-// StartsText is what Starts asks.
+// StartsText returns the query of Starts.
 func StartsText() string { return startsText() }
 
-// ViewsText is what Views asks.
+// ViewsText returns the query of Views.
 func ViewsText() string { return viewsText }
 
 func WaitingViewText() string { return waitingViewText }
 
-// OpenBatchesText is what OpenBatches asks.
+// OpenBatchesText returns the query of OpenBatches.
 func OpenBatchesText() string { return openBatches() }
 
-// UrgentBatchesText is what UrgentBatches asks.
+// UrgentBatchesText returns the query of UrgentBatches.
 func UrgentBatchesText() string { return urgentBatches() }
 
-// FoldTexts are what Fold asks of the deltas {ids}, all of them between $2 and $3.
+// FoldTexts returns the statements of Fold for the deltas {ids}. All ids are from $2 to $3.
 func FoldTexts() []string { return append(folds(), foldedBatches) }
 
-// OldRatesText is what Fold removes of batch_rates.
+// OldRatesText is the statement with which Fold deletes old rows of batch_rates.
 const OldRatesText = oldRates
 
-// RetainTexts are what Retain removes rows with, by their names.
+// RetainTexts returns the statements with which Retain deletes rows, by the name of the deleted rows.
 func RetainTexts() map[string]string {
 	texts := map[string]string{}
 	for _, old := range new(Retained).kinds(0) {
@@ -56,103 +56,103 @@ func RetainTexts() map[string]string {
 	return texts
 }
 
-// PoolsWithWorkText is what PoolsWithWork asks.
+// PoolsWithWorkText returns the query of PoolsWithWork.
 func PoolsWithWorkText() string { return poolsWithWork() }
 
-// PoolsWithUrgentText is what PoolsWithUrgent asks.
+// PoolsWithUrgentText returns the query of PoolsWithUrgent.
 func PoolsWithUrgentText() string { return poolsWithUrgent() }
 
-// BatchesText is what Batches asks for.
+// BatchesText returns the query of Batches.
 func BatchesText(f BatchFilter) string {
 	text, _ := f.page(9, 100)
 	return text
 }
 
-// CallersBeforeText is what CallersBefore asks.
+// CallersBeforeText returns the query of CallersBefore.
 func CallersBeforeText() string { return callersBefore() }
 
-// NextCallersText is what NextCallers asks for the holders.
+// NextCallersText returns the query of NextCallers for the holders.
 func NextCallersText() string { return nextCallers() }
 
-// LeasesText is what Leases asks.
+// LeasesText returns the query of Leases.
 func LeasesText() string { return leasesText() }
 
-// ReachableText is the query of ReachableDevices.
+// ReachableText returns the query of ReachableDevices.
 func ReachableText() string { return reachableText() }
 
-// AnswerLimit is how long an answer is waited for, by the setting of Postgres.
+// AnswerLimit returns the longest wait for an answer with this value of statement_timeout in Postgres.
 func AnswerLimit(setting string) time.Duration { return answerLimit(setting) }
 
-// Dial opens a connection as the driver does.
+// Dial opens a connection in the same way as the driver.
 func Dial(ctx context.Context, limit time.Duration, address string) (net.Conn, error) {
 	return (&dialer{limit: limit}).DialContext(ctx, "tcp", address)
 }
 
-// EventsQuery is what Events asks.
+// EventsQuery returns the query of Events.
 func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, args []any, err error) {
 	by, err := s.seek(ctx, f)
 	text, args = by.matching()
 	return text, args, err
 }
 
-// HoldingsQuery is what Holdings asks of what ended.
+// HoldingsQuery returns the query of Holdings for ended holdings.
 func (s *Store) HoldingsQuery(ctx context.Context, f HoldingFilter) (text string, args []any, err error) {
 	by, _, err := s.endsOf(ctx, f)
 	text, args = f.ended(by)
 	return text, args, err
 }
 
-// EventNearText is what finds a time in the log.
+// EventNearText is the query that finds a time in the log.
 const EventNearText = eventNear
 
-// MinutesText is what Minutes asks.
+// MinutesText is the query of Minutes.
 const MinutesText = minutesText
 
-// HoldingsLooked is how many events a reading of holdings looks at.
+// HoldingsLooked is the maximum number of events that one reading of holdings examines.
 const HoldingsLooked = holdingsLooked
 
-// PoolStatsText is the reading of PoolStats.
+// PoolStatsText returns the query of PoolStats.
 func PoolStatsText() string { return poolStatsText(keptStates()[1:]) }
 
-// PoolRanksText is the reading of PoolRanks.
+// PoolRanksText returns the query of PoolRanks.
 func PoolRanksText() string { return poolRanksText() }
 
-// BatchesNamedText is the reading of BatchesNamed.
+// BatchesNamedText returns the query of BatchesNamed.
 func BatchesNamedText() string { return batchesNamedText() }
 
-// FailedWithText is the reading of FailedWith in one place.
+// FailedWithText returns the query of FailedWith for one place (a batch and a state).
 func FailedWithText() string { return failedWithText() }
 
-// FailedPlacesText finds these places.
+// FailedPlacesText returns the query with which FailedWith finds its places.
 func FailedPlacesText() string { return failedPlacesText() }
 
-// WaitingHereText is what WaitingHere asks.
+// WaitingHereText returns the query of WaitingHere.
 func WaitingHereText() string { return waitingHere() }
 
-// ResultsQuery is what Results asks.
+// ResultsQuery returns the query of Results.
 func ResultsQuery(f ResultFilter) (text string, args []any) {
 	q := f.query()
 	return q.text, q.args
 }
 
-// SampleQuery is what SampleResults asks, for its first stretch and for the ends.
+// SampleQuery returns two queries of SampleResults: text reads its first stretch, and ends reads the ends.
 func SampleQuery(of Sample, until int64, most int) (text string, args []any, ends string) {
 	q := of.query(until, most)
 	return q.text, q.args, of.ends()
 }
 
-// ExpiryTexts find the tasks past the end of their batch, and those past their own.
+// ExpiryTexts returns two queries. The first finds tasks after the end of their batch, the second finds tasks after their own end.
 func ExpiryTexts() []string { return []string{expiries()[0].text(), expiries()[1].text()} }
 
-// OverdueText finds a batch of which tasks waited too long.
+// OverdueText returns the query that finds batches with tasks that waited too long.
 func OverdueText() string { return overdueText }
 
-// EndTooLong ends tasks that were found to have waited too long.
+// EndTooLong ends tasks that a search has found because they waited too long.
 func (s *Store) EndTooLong(ctx context.Context, tasks ...int64) (int, error) {
 	return s.endWaiting(ctx, tooLong(tasks), len(tasks))
 }
 
-// EndPassed ends those of the tasks that were found to be past the end of their batch, and past their own.
+// EndPassed ends tasks that a search has found because they are after the end of their batch or after their own end.
 func (s *Store) EndPassed(ctx context.Context, tasks ...int64) (int, error) {
 	for _, way := range expiries() {
 		way.rows, way.args, way.order = `FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, []any{ids(tasks...)}, ""

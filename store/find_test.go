@@ -99,13 +99,13 @@ func TestFailedTasksAreFoundByTheirErrors(t *testing.T) {
 			if got := strings.Join(ids, " "); got != c.want {
 				l.Errorf("%+v: %s", c, got)
 			}
-			_, _, err = l.Fold(l.Context(), 100) // the same from the folded counts
+			_, _, err = l.Fold(l.Context(), 100) // The results must be the same from folded counts.
 			l.must(err)
 		}
 	})
 }
 
-// A search looks at a bounded part of what there is, whatever Postgres knows of the tables.
+// TestSearchesAreBounded checks that a search examines a bounded number of rows, with and without statistics in Postgres.
 func TestSearchesAreBounded(t *testing.T) {
 	t.Parallel()
 	l := manyTasks(t)

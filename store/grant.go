@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// grants are the grants of the ledger: claims, renewals, results, lapses, and the views
-// by which they are decided.
+// grants is the part of the ledger that holds the grants: claims, renewals, results, lapses, and the views on which their decisions are
+// based.
 type grants struct{ *connection }
 
-// Grant is a slot in use: one task of one device on one numbered slot.
+// Grant is a slot in use: one task of one device holds one numbered slot.
 type Grant struct {
 	Task        int64
 	Batch       int64
@@ -24,54 +24,55 @@ type Grant struct {
 	Payload     json.RawMessage
 	GrantedAt   time.Time
 	LeaseUntil  time.Time
-	MaxUntil    time.Time     // renewals never reach beyond
-	LeaseLength time.Duration // the length of a renewal that names none
-	Longest     time.Duration // the longest length that the grant was ever given; the clock guard waits for it
+	MaxUntil    time.Time     // no renewal extends the lease beyond this time
+	LeaseLength time.Duration // the length of a renewal that does not name one
+	Longest     time.Duration // the longest length that the grant ever had; the clock guard waits for it
 	Redelivered int
-	CancelWhy   string        // not empty: the device is asked to stop
-	Remaining   time.Duration // LeaseUntil - the database's clock at the reading; may be negative
+	CancelWhy   string        // if not empty, the device is asked to stop for this reason
+	Remaining   time.Duration // LeaseUntil minus the database's clock at the reading; may be negative
 }
 
-// Candidate is the best open task of one batch for one device.
+// Candidate is an open task of a device that is among the best ones of its batch.
 type Candidate struct {
 	Task        int64
 	Batch       int64
 	Pool        string
 	Priority    int
 	Weight      int
-	Urgent      bool          // its batch is
-	CreatedAt   time.Time     // of the batch: its age
-	NotBefore   time.Time     // of the batch; zero = at once
-	RetryAt     time.Time     // of the task, after an attempt or by its own not_before; zero = at once
-	NotBegun    bool          // RetryAt is its own not_before
-	Attempt     int           // the number this attempt would have
-	Tried       bool          // it started before, also if that was not counted
-	Lease       time.Duration // what a grant would get
-	Standstill  time.Time     // after a restore the pool grants nothing before this time. If it is zero, there was no restore
+	Urgent      bool          // its batch is urgent
+	CreatedAt   time.Time     // creation of the batch, which is the age of the task
+	NotBefore   time.Time     // of the batch; zero means at once
+	RetryAt     time.Time     // of the task: the end of a backoff, or its own not_before; zero means at once
+	NotBegun    bool          // RetryAt is the task's own not_before
+	Attempt     int           // the number that the next attempt would have
+	Tried       bool          // it was started before; attempts that were not counted are included
+	Lease       time.Duration // the length of the lease that a grant would get
+	Standstill  time.Time     // after a restore the pool grants nothing before this time; zero means that there was no restore
 	PoolPaused  bool
 	BatchPaused bool
 
 	Window, PoolWindow Opening
-	FinishInside       bool // nothing starts with less than Lease left of a window
+	FinishInside       bool // the task starts only if the windows stay open for longer than Lease
 
-	// Policies of its pool, its batch and its device's profile; nil = none. With any, also what they may ask about.
+	// Policies of the pool, the batch and the device's profile; nil means no policies. If there are policies, Kind and Payload are set,
+	// too.
 	PoolLimits, Limits, ProfileLimits json.RawMessage
 
 	Kind    string
 	Payload json.RawMessage
 }
 
-// View is one consistent reading of what concerns a device's report.
+// View is one consistent reading of everything that concerns a report of a device.
 type View struct {
 	Now        time.Time   // the database's clock
-	Standstill time.Time   // after a restore Grant is not delivered again before this time. If it is zero, there was no restore
-	Device     *Device     // nil: not registered
-	Deleted    bool        // not registered because it was deleted
-	Grant      *Grant      // in force, or lapsed and not yet reaped; nil: none
-	Candidates []Candidate // one per batch with open work; expired tasks are left out
+	Standstill time.Time   // after a restore Grant is not delivered again before this time; zero means that there was no restore
+	Device     *Device     // nil means not registered
+	Deleted    bool        // the device is not registered because it was deleted
+	Grant      *Grant      // in force, or lapsed and not yet reaped; nil means no grant
+	Candidates []Candidate // the best open tasks of each batch: one, or at most shownTasks if policies apply. Expired tasks are left out
 }
 
-// Claim asks for a task to be granted on a slot that the semaphore gave.
+// Claim is a request to grant a task on a slot that the semaphore gave.
 type Claim struct {
 	Task   int64
 	Device string
@@ -85,63 +86,63 @@ type ClaimStatus int
 
 // The answers to a Claim.
 const (
-	// ClaimLost: the task is no longer open to this device (granted, ended,
-	// paused, cancelled, or the device holds another grant).
+	// ClaimLost means that the task is no longer open to this device: it was granted, ended, paused or cancelled, or the device holds
+	// another grant.
 	ClaimLost ClaimStatus = iota
-	// ClaimGranted: the grant is committed.
+	// ClaimGranted means that the grant is committed.
 	ClaimGranted
-	// ClaimConflict: the slot is taken or beyond what the capacity allows:
-	// the semaphore is stale and must be reconciled.
+	// ClaimConflict means that the slot is taken, or is beyond what the capacity allows. The semaphore is out of date and must be
+	// reconciled.
 	ClaimConflict
-	// ClaimLocked: the pool is being resized; nothing was found out.
+	// ClaimLocked means that the pool is being resized, so the claim was not evaluated.
 	ClaimLocked
-	// ClaimCallersFull: callers hold as many slots of the pool as they may.
+	// ClaimCallersFull means that callers hold as many slots of the pool as they may.
 	ClaimCallersFull
 )
 
-// ClaimOutcome answers one Claim; Grant is set when granted.
+// ClaimOutcome is the answer to one Claim. Grant is set only if Status is ClaimGranted.
 type ClaimOutcome struct {
 	Status ClaimStatus
 	Grant  Grant
 }
 
-// Renewal asks for more time for a running task.
+// Renewal is a request to extend the lease of a running task.
 type Renewal struct {
 	Task, Token int64
 	Device      string
-	Lease       time.Duration // the new length; it counts only if the lease then ends later. If it is 0, the length stays
+	Lease       time.Duration // the new length. It is used only if the lease then ends later than before; 0 means that the length stays
 }
 
-// RenewalOutcome answers one Renewal.
+// RenewalOutcome is the answer to one Renewal.
 type RenewalOutcome struct {
-	Found      bool  // a grant with this task, token and device exists
-	Grant      Grant // as it is now; Remaining after the renewal
-	Superseded bool  // not Found, and the task is granted under another token
+	Found      bool  // there is a grant with this task, token and device
+	Grant      Grant // after the renewal, also Remaining
+	Superseded bool  // only if Found is false: the task is granted under another token
 }
 
-// Result is what a device says of the end of a grant.
+// Result is the report of a device about the end of a grant.
 type Result struct {
 	Device      string
 	Task, Token int64
 	Cause       EndCause // BySuccess, ByFailure, ByReject or ByReturn
 	Output      json.RawMessage
-	Dropped     bool // an output was sent, and was too large
+	Dropped     bool // an output was sent, but was too large to keep
 	Error       string
-	RetryAfter  time.Duration // with ByReturn
+	RetryAfter  time.Duration // only with ByReturn
 }
 
-// ResultOutcome answers one Result.
+// ResultOutcome is the answer to one Result.
 type ResultOutcome struct {
 	Kind  ResultKind
-	Ended *Grant    // the grant that this result ended, to be released; nil: none
-	State TaskState // of the task afterwards; empty with ResultUnknown
-	Err   error     // this result was not recorded; the others may be
+	Ended *Grant    // the grant that this result ended, whose slot must be released; nil means that it ended none
+	State TaskState // of the task afterwards; empty if Kind is ResultUnknown
+	Err   error     // this result was not recorded; other results may be
 }
 
-// ResultKind is how a result was taken.
+// ResultKind is the way in which a result was handled.
 type ResultKind string
 
-// How a result was taken; see the protocol's `outcome`.
+// The ways in which a result is handled; see `outcome` in the protocol.
 const (
 	ResultRecorded  ResultKind = "recorded"
 	ResultDuplicate ResultKind = "duplicate"
@@ -149,19 +150,19 @@ const (
 	ResultUnknown   ResultKind = "unknown"
 )
 
-// Reaped is a grant taken back from a device that did not report in time.
+// Reaped is a grant that the reaper ended because its device did not report in time.
 type Reaped struct {
 	Grant Grant
 	State TaskState // of the task afterwards
 }
 
-// grantColumns are those of grants g with its task t and its batch b, and the
-// clock: all may be NULL together.
+// grantColumns are the columns of a grant g with its task t and batch b, and the database's clock. If there is no grant, all but the clock
+// may be NULL.
 const grantColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, b.kind, coalesce(t.payload, b.payload),
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
-// longestLease is the length that the clock guard waits for before it ends grant g. Every answer to the holder
-// of g promised at most that time.
+// longestLease is the length of time that the clock guard waits for before it ends grant g. No answer to the holder of g promised more
+// time.
 const longestLease = `coalesce(g.longest_ms, g.lease_ms)`
 
 const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`
@@ -181,7 +182,7 @@ func grantDest(g *Grant) []any {
 	}
 }
 
-// remaining reads the clock, after LeaseUntil.
+// remaining computes Grant.Remaining. Its column must come after LeaseUntil.
 type remaining struct{ of *Grant }
 
 // Scan expects the time of the database.
@@ -196,13 +197,13 @@ func (s remaining) Scan(src any) error {
 	return nil
 }
 
-// Grants returns the grants of a pool by slot, those lapsed and not yet
-// reaped included, without Kind and Payload.
+// Grants returns the grants of a pool in the order of slots, including grants that lapsed and are not yet reaped. Kind and Payload are not
+// set.
 func (s grants) Grants(ctx context.Context, pool string) ([]Grant, error) {
 	return collect(ctx, s.read(), grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
 
-// LiveLeases says which of these lease ids have a grant. Absent is false.
+// LiveLeases returns true for each lease id that has a grant. Lease ids without a grant are not in the map.
 func (s grants) LiveLeases(ctx context.Context, leases []string) (map[string]bool, error) {
 	live := map[string]bool{}
 	if len(leases) == 0 {
@@ -216,7 +217,7 @@ func (s grants) LiveLeases(ctx context.Context, leases []string) (map[string]boo
 	return live, err
 }
 
-// EndedLeases are those of these lease ids, given by task, whose grants have ended.
+// EndedLeases returns the lease ids whose grants have ended. Each lease id is passed with its task.
 func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, error) {
 	if len(leases) == 0 {
 		return nil, nil
@@ -225,14 +226,14 @@ func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, 
 		`SELECT a.lease FROM {names} JOIN attempts a ON a.task = names.n AND a.lease = names.name`, input(leases))
 }
 
-// TaskLease is a lease id of a grant of a task.
+// TaskLease is the lease id of a grant, with the task of the grant.
 type TaskLease struct {
 	Task  int64  `json:"n"`
 	Lease string `json:"name"`
 }
 
-// Redeliver counts that the grant is sent once more; ErrNotFound when it is
-// no longer in force under this token.
+// Redeliver counts one more delivery of the grant and returns the grant. It returns ErrNotFound if the grant is no longer in force under
+// this token, or its pool grants nothing after a restore.
 func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
 	var g Grant
 	err := s.write(ctx, func(tx session) error {
@@ -250,8 +251,7 @@ func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 	return g, err
 }
 
-// AskCancel notes that the device is asked to stop, unless it was before. A
-// grant that is gone is no error.
+// AskCancel records that the device is asked to stop, unless it was asked before. It is no error if the grant has ended.
 func (s grants) AskCancel(ctx context.Context, task, token int64, why string) error {
 	return s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, why)

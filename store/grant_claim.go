@@ -15,28 +15,24 @@ type claimRow struct {
 	Lease  string `json:"lease"`
 }
 
-// fits is the condition that a claim's slot lies below the pool's slot limit:
-// the slots up to it and the grants above it make no more than the capacity. They
-// are counted only while there are grants beyond the capacity, after it was
-// lowered: else there is a slot for each of them.
-// So lowering a capacity revokes nobody, and admits nobody before there is
-// room. New grants only ever appear below the limit and old ones above it only
-// go, so a count that is older than the insert can only be too strict, as long
-// as the capacity itself stands still: that is what the pool's lock is for.
+// fits is the condition that the slot of a claim is below the pool's present slot limit: slot + 1, plus the number of grants on higher
+// slots, must not exceed the capacity. The grants are counted only while there are grants beyond the capacity, after it was lowered;
+// otherwise each slot below the capacity is allowed. So lowering a capacity revokes no grant, and admits no new one before there is room.
+// New grants appear only below the limit, and old grants above it only end. So a count that is older than the insert can only be too
+// strict, as long as the capacity itself does not change; the pool's lock ensures that.
 const fits = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 	NOT EXISTS (SELECT 1 FROM grants beyond WHERE beyond.pool = p.name AND beyond.slot >= p.capacity) OR claims.slot + 1 +
 	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity)`
 
-// leaseOfTask is how long a grant of task t of batch b in pool p lasts without a renewal, in milliseconds.
+// leaseOfTask is the length, in milliseconds, of the lease of task t in batch b and pool p without a renewal.
 const leaseOfTask = `coalesce(t.lease_ms, ` + leaseOfBatch + `)`
 
-// leaseOfBatch is leaseOfTask for a task of batch b in pool p without a length of its own.
+// leaseOfBatch is leaseOfTask for a task that has no lease length of its own.
 const leaseOfBatch = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
 
-// Claim grants tasks on slots, each or not, all in one transaction; one outcome
-// per claim, in their order. The unique keys decide, not what was read before.
-// While a pool is being resized its claims wait if they may; else they are ClaimLocked,
-// and hold up no others.
+// Claim grants tasks on slots in one transaction; each claim succeeds or fails by itself. It returns one outcome per claim, in the order of
+// claims. The unique keys decide, not an earlier reading. If a pool is being resized and wait is true, its claims wait; if wait is false,
+// they get ClaimLocked and do not delay other claims.
 func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOutcome, error) {
 	if len(claims) == 0 {
 		return nil, nil
@@ -55,9 +51,9 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOu
 	return outcomes, nil
 }
 
-// An insert does this with a grant whose unique key is taken. Skipping it looks at
-// each key once more, which costs by the old rows under it, and they are many
-// beside a long transaction. Keys are seldom taken: Redis gave the slots.
+// What an INSERT does with a grant whose unique key is taken. ON CONFLICT DO NOTHING checks each key once more. That is slow if there are
+// many dead rows under the key, which is so during a long transaction. Keys are seldom taken, because Redis chose the slots, so the first
+// try fails instead.
 const (
 	failTaken = ``
 	skipTaken = `ON CONFLICT DO NOTHING`
@@ -96,9 +92,8 @@ func (s grantsIn) claim(ctx context.Context, all []claimRow, wait bool, whenTake
 	return outcomes, s.markConflicts(ctx, outcomes, claims)
 }
 
-// lockPools keeps the capacities of the claims' pools from being changed, and returns the
-// claims whose pool it has locked. A statement of its own: the snapshot of the next one is
-// taken after a resize that was waited for.
+// lockPools locks the pools of the claims against changes of their capacity, and returns the claims whose pools it has locked. It must be a
+// statement of its own: then the snapshot of the next statement is taken after a resize for which the lock had to wait.
 func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outcomes []ClaimOutcome) ([]claimRow, error) {
 	if s.lockShared == "" {
 		return all, nil
@@ -122,7 +117,7 @@ func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outc
 	return rows, nil
 }
 
-// poolsOf are in one order everywhere: so claims that contend wait for one another.
+// poolsOf returns the pools in one order everywhere, so that concurrent claims cannot deadlock.
 func poolsOf(claims []claimRow) []string {
 	pools := make([]string, len(claims))
 	for i, c := range claims {
@@ -132,13 +127,11 @@ func poolsOf(claims []claimRow) []string {
 	return slices.Compact(pools)
 }
 
-// insertGrants writes the grants that may be, and returns their tasks. Rows
-// are locked and inserted in one order everywhere, the task before the grant,
-// so that claims that contend wait for one another and never in a circle.
+// insertGrants inserts the grants that are allowed and returns their tasks. It locks and inserts rows in one order, the task before the
+// grant, so that concurrent claims cannot deadlock.
 //
-// IS NOT DISTINCT FROM is an equality that no index serves: with a plain one
-// Postgres was seen to read all open tasks of the pool to find the claimed one. The state
-// is hidden for the same reason.
+// IS NOT DISTINCT FROM is an equality that no index serves. With a plain equality Postgres sometimes read all open tasks of the pool to
+// find the claimed one. The state is hidden from the planner for the same reason.
 func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (tasks []int64, err error) {
 	tasks, err = collect(ctx, s.session, only[int64], `
 		WITH clock AS (SELECT {now} AS now)
@@ -165,7 +158,7 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (t
 	return tasks, nil
 }
 
-// fillGranted gives the inserted grants their tokens and reads them back.
+// fillGranted gives the inserted grants their tokens and writes them to outcomes.
 func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, tasks []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range tasks {
@@ -177,7 +170,7 @@ func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, clai
 		return fmt.Errorf("giving tokens: %w", err)
 	}
 	for _, r := range rows {
-		// Once per task: a claim that is listed twice is granted once.
+		// One outcome per task: if a claim is listed twice, only one of the two is granted.
 		if inserted[r.Task] {
 			delete(inserted, r.Task)
 			outcomes[r.n] = ClaimOutcome{Status: ClaimGranted, Grant: r.Grant}
@@ -186,19 +179,18 @@ func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, clai
 	return nil
 }
 
-// numbered is a grant with the number of its claim.
+// numbered is a grant with the index of its claim.
 type numbered struct {
 	n int
 	Grant
 }
 
-// giveTokens gives the inserted grants of claims their tokens, records and returns
-// them. A lease id names its claim: two claims of one task differ in it.
+// giveTokens gives the inserted grants of claims their tokens, records the events and returns the grants. It finds a grant by task and
+// lease id, because two claims of one task differ in their lease ids.
 //
-// The token comes after the insert: now that the grant holds its slot and its
-// task alone, whoever had them before has a token already, and whoever follows
-// cannot have one yet. A token drawn with the insert could be older than that
-// of a grant for which the insert had to wait.
+// The token is drawn after the insert. At that point the grant holds the unique keys of its slot and task, so every earlier holder has its
+// token already, and no later holder can have one yet. A token drawn with the insert could be lower than the token of a grant for which the
+// insert had to wait.
 func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
@@ -222,8 +214,7 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, er
 	return collect(ctx, s.session, dest, read, claims)
 }
 
-// markConflicts finds, among the claims not granted, those whose slot is not
-// to be had.
+// markConflicts sets ClaimConflict for the claims that were not granted because their slot is taken or beyond the limit.
 func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claims string) error {
 	conflicts, err := collect(ctx, s.session, only[int], `
 		SELECT claims.n FROM {claims} JOIN pools p ON p.name = claims.pool

@@ -44,15 +44,15 @@ func TestBadClaimsSpoilNoGoodOnes(t *testing.T) {
 			l.to(ids[2], "d", "p", 2),         // another device's task
 			l.to(stopped[0], "g", "p", 2),     // paused batch
 			l.to(paused[0], "h", "closed", 2), // paused pool
-			l.to(early[0], "i", "p", 2),       // not yet
-			l.to(over[0], "j", "p", 2),        // no longer
+			l.to(early[0], "i", "p", 2),       // batch not begun
+			l.to(over[0], "j", "p", 2),        // batch ended
 			l.to(ids[5], "f", "p", 2),         // blocked device
 			l.to(second[0], "a", "p", 2),      // holds another grant
 			l.to(ids[0], "a", "p", 2),         // granted already
 			l.to(ids[4], "e", "nowhere", 2),   // unknown pool
 			l.to(ids[4], "e", "closed", 2),    // another pool's task
 			l.to(ids[4], "e", "p", 10),        // beyond the capacity
-			l.to(ids[4], "e", "p", -1),        // no slot at all
+			l.to(ids[4], "e", "p", -1),        // negative slot
 			l.to(ids[3], "d", "p", 3),
 		), granted, conflict, lost, lost, lost, lost, lost, lost, lost, lost, lost, lost, lost, conflict, conflict, granted)
 		grants, err := l.Grants(l.Context(), "p")
@@ -80,8 +80,8 @@ func TestClaimsOfOneCallContend(t *testing.T) {
 	}
 }
 
-// The capacity falls while 20..59 are held, and the semaphore has forgotten
-// everything: it may offer any number.
+// TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom lowers the capacity while the slots 20 to 59 are held and
+// the semaphore has lost its state, so that it may propose any slot.
 func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -101,7 +101,7 @@ func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 		l.must(err)
 		return len(grants)
 	}
-	wipe := func() { // every number is offered, in any order and in two calls
+	wipe := func() { // Claim every slot, in random order and in two calls.
 		var claims []store.Claim
 		for i, slot := range rand.Perm(60) {
 			claims = append(claims, l.to(ids[100+i], devices[100+i], "p", slot))
@@ -158,7 +158,7 @@ func TestTokensIncreasePerSlotAndTask(t *testing.T) {
 						continue
 					}
 					g := outcomes[0].Grant
-					mu.Lock() // the slot is held until the report below
+					mu.Lock() // The slot is held until the report below.
 					if g.Token <= bySlot[g.Slot] || g.Token <= byTask[g.Task] {
 						l.Errorf("token %d after %d on its slot and %d on its task", g.Token, bySlot[g.Slot], byTask[g.Task])
 					}
@@ -178,9 +178,9 @@ func TestTokensIncreasePerSlotAndTask(t *testing.T) {
 	})
 }
 
-// Many replicas claim the same numbers of several pools, in opposite orders,
-// several tasks of each device: waits, but no deadlock that shows, and never
-// two grants of a number.
+// TestContendingClaimsNeverShareASlot has many replicas claim the same slots of several pools in opposite
+// orders, with several tasks of each device. No call may fail with a deadlock, and no slot and no
+// device may have two grants.
 func TestContendingClaimsNeverShareASlot(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -230,8 +230,8 @@ func TestContendingClaimsNeverShareASlot(t *testing.T) {
 	})
 }
 
-// A resize waits for claims that count against the old capacity, and they for
-// it: whatever the interleaving, the end is never above the last capacity.
+// TestResizeAndClaimsTakeTurns checks that a resize waits for claims that use the old capacity, and that
+// claims wait for a resize. With every interleaving, the last capacity is not exceeded by new grants.
 func TestResizeAndClaimsTakeTurns(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -269,7 +269,7 @@ func TestResizeAndClaimsTakeTurns(t *testing.T) {
 	}
 }
 
-// A pass over a pool costs by its grants, not by what their tasks carry.
+// TestGrantsAreReadWithoutPayloads checks that Grants, which passes call, does not read the payloads of the tasks.
 func TestGrantsAreReadWithoutPayloads(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

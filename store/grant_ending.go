@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// subject is a task whose grant may end, with its batch's rules.
+// subject is a task whose grant may end, with the rules of its batch.
 type subject struct {
 	id          int64
 	device      string
@@ -29,14 +29,13 @@ func subjectDest(s *subject) []any {
 	}
 }
 
-// heldColumns are those of grants g alone. The kind and payload are the
-// task's, and stay behind.
+// heldColumns are the columns of a grant g without its task and batch. Kind and payload are left empty.
 const heldColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, '', NULL,
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
-// ending is a grant that ends, and what becomes of its task.
+// ending is a grant that ends, and the resulting state of its task.
 type ending struct {
-	n       int // of the result that ends it
+	n       int // index of the result that ends it
 	task    subject
 	grant   Grant
 	cause   EndCause
@@ -48,18 +47,18 @@ type ending struct {
 	settled Settlement
 }
 
-// endingDest is for the number of a result, subjectColumns and heldColumns.
+// endingDest returns the destinations for the index of a result, subjectColumns and heldColumns.
 func endingDest(e *ending) []any {
 	return append(append([]any{&e.n}, subjectDest(&e.task)...), grantDest(&e.grant)...)
 }
 
-// report is the end of a grant by a result.
+// report fills in an ending that is caused by a result.
 func (e *ending) report(r Result, settle Settle) {
 	e.cause, e.output, e.dropped, e.error, e.actor = r.Cause, r.Output, r.Dropped, r.Error, r.Device
 	e.settle(settle, r.RetryAfter)
 	e.event = "task." + string(e.settled.State)
 	if e.settled.State == Pending {
-		e.event = "task." + string(r.Cause) // failed or returned, and to be tried again
+		e.event = "task." + string(r.Cause) // failed or returned, and pending again
 	}
 }
 
@@ -72,12 +71,12 @@ func (e *ending) settle(settle Settle, retryAfter time.Duration) {
 	})
 }
 
-// endingRow says what is not as in most of them, and leaves out the rest.
+// endingRow is the JSON form of an ending. It omits members that have their usual value.
 type endingRow struct {
 	Task     int64   `json:"task"`
 	Token    int64   `json:"token"`
 	Cause    string  `json:"cause"`
-	Output   *string `json:"output,omitempty"` // JSON as text: as a member it would be written anew
+	Output   *string `json:"output,omitempty"` // JSON as text, because a JSON member would be reformatted
 	Dropped  int     `json:"dropped,omitempty"`
 	Error    string  `json:"error,omitempty"`
 	State    string  `json:"state"`
@@ -109,10 +108,10 @@ func (e *ending) row() endingRow {
 	return row
 }
 
-// endedColumns are those of {ended}.
+// endedColumns are the columns of {ended}.
 const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.granted_at, endings.*`
 
-// The end of grants: of their tasks, and what is kept of them.
+// The statements that end grants: they update the tasks, insert the attempts and insert the events.
 const (
 	settleTasks = `
 		UPDATE tasks AS t SET state = endings.state,
@@ -131,8 +130,8 @@ const (
 		SELECT {now}, event, actor, pool, batch, task, device, token, state FROM {ended}`
 )
 
-// end writes settled endings: the attempt, the task, the event, and the grant
-// away. The rows of the tasks and grants must be locked.
+// end writes endings: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks and
+// grants must be locked.
 func (s grantsIn) end(ctx context.Context, endings []ending) error {
 	rows := make([]endingRow, len(endings))
 	for i := range endings {
@@ -148,7 +147,7 @@ func (s grantsIn) end(ctx context.Context, endings []ending) error {
 	return nil
 }
 
-// endAll returns how many tasks it settled and how many grants it ended.
+// endAll returns the number of tasks it updated and of grants it deleted.
 func (s grantsIn) endAll(ctx context.Context, endings string) (settled, ended int64, err error) {
 	if s.chains {
 		err = s.rowOf(ctx, once("endings", `
@@ -157,7 +156,7 @@ func (s grantsIn) endAll(ctx context.Context, endings string) (settled, ended in
 			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), []any{endings}, &settled, &ended)
 		return settled, ended, err
 	}
-	// The grants, which the attempts are made of, go last.
+	// The grants are deleted last, because the attempts are copied from them.
 	for _, step := range []struct {
 		query string
 		rows  *int64

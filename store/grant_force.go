@@ -5,18 +5,17 @@ import (
 	"fmt"
 )
 
-// Force is how an operator takes a slot back from its holder.
+// Force describes how an operator takes a slot back from its holder.
 type Force struct {
 	Actor  string
 	Reason string // for the audit log
-	Token  int64  // of the grant that is meant; 0 = whichever holds the slot
-	Now    bool   // true: at once, though the device may go on until its lease ends
+	Token  int64  // token of the grant to end; 0 means the grant that holds the slot now
+	Now    bool   // end the grant at once, even though the device may continue until its lease ends
 }
 
-// ForceRelease takes a slot back: its device is asked to stop, as for a
-// cancelled task, and the slot frees with its result or its lease; or the grant
-// ends at once. It returns the grant. ErrNotFound: nobody holds the slot, or
-// not under that token.
+// ForceRelease takes a slot back and returns its grant. If f.Now is false, the device is asked to stop, as for a cancelled task, and the
+// slot becomes free when its result arrives or its lease ends. If f.Now is true, the grant ends at once. It returns ErrNotFound if nobody
+// holds the slot, or the grant has another token.
 func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f Force, settle Settle) (Grant, error) {
 	var released Grant
 	err := s.write(ctx, func(tx session) error {
@@ -41,7 +40,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, f Force
 	return released, nil
 }
 
-// holding locks the task and then its grant, if it still holds this slot.
+// holding locks the task and then its grant. It returns ErrNotFound if the task no longer holds this slot.
 func (s grantsIn) holding(ctx context.Context, task int64, pool string, slot int) (ending, error) {
 	of, err := one(ctx, s.session, subjectDest,
 		`SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, task)
@@ -75,8 +74,7 @@ func (s grantsIn) force(ctx context.Context, f Force, e ending, settle Settle) e
 	return s.end(ctx, []ending{e})
 }
 
-// GrantByToken returns the grant in force in a pool under this token, for as
-// long as its lease lasts; ErrNotFound.
+// GrantByToken returns the grant in a pool with this token if its lease has not ended; otherwise ErrNotFound.
 func (s grants) GrantByToken(ctx context.Context, pool string, token int64) (Grant, error) {
 	return one(ctx, s.read(), grantDest,
 		`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.pool = $1 AND g.token = $2 AND g.lease_until > {now}`, pool, token)

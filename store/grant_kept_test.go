@@ -44,7 +44,7 @@ func (l *ledger) lapsed(task int64, device string, n int) (old []store.Grant) {
 	return old
 }
 
-// A device sends results of its task under tokens of the tasks that it did before.
+// TestTokensOfOtherTasksMakeNoLateResults checks a device that sends results of its task with tokens of its earlier tasks.
 func TestTokensOfOtherTasksMakeNoLateResults(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -65,7 +65,7 @@ func TestTokensOfOtherTasksMakeNoLateResults(t *testing.T) {
 	})
 }
 
-// A task is granted again and again to a device whose results come too late.
+// TestLateResultsAreBounded checks a task that is granted repeatedly to a device whose results come too late.
 func TestLateResultsAreBounded(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -110,8 +110,9 @@ func TestUnknownResultsLeaveRoomForLateOnes(t *testing.T) {
 	})
 }
 
-// Retention deletes attempts. Then a late result that was kept before is answered late again. A late
-// result that was not kept looks like a made-up one, and is kept as unknown.
+// TestLateResultsOutliveTheirAttempts checks late results whose attempts were deleted by the retention. A
+// late result that was kept before is answered with late again. A late result that was not kept looks
+// like an invented one, and is kept as unknown.
 func TestLateResultsOutliveTheirAttempts(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -133,7 +134,7 @@ func TestLateResultsOutliveTheirAttempts(t *testing.T) {
 	})
 }
 
-// A device sends results of tasks that were never granted to it.
+// TestUnknownResultsAreBounded checks a device that sends results of tasks that were never granted to it.
 func TestUnknownResultsAreBounded(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -144,7 +145,7 @@ func TestUnknownResultsAreBounded(t *testing.T) {
 		for i := range 150 {
 			made = append(made, store.Result{Device: "liar", Task: int64(i + 1), Token: g.Token, Cause: store.BySuccess})
 		}
-		for i, o := range l.RecordResults(l.Context(), made, settle) { // eight at a time
+		for i, o := range l.RecordResults(l.Context(), made, settle) { // It records eight results at a time.
 			if o.Err != nil || o.Kind != store.ResultUnknown {
 				l.Fatalf("result %d: %+v", i, o)
 			}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Lapses says which leases have ended: by their longest length, those whose end lies
-// before that time. Of a length that it does not name, none has.
+// Lapses defines which leases have ended. For each longest length of a lease it has a time: leases with this length have ended if their
+// lease_until is before the time. Leases with a length that is not in the map have not ended.
 type Lapses map[time.Duration]time.Time
 
 type lapseRow struct {
@@ -16,7 +16,7 @@ type lapseRow struct {
 	Before int64 `json:"before_ms"`
 }
 
-// rows are its form in statements, and the latest of its times.
+// rows returns the form of l for statements, and the latest of its times.
 func (l Lapses) rows() (rows string, latest time.Time) {
 	list := make([]lapseRow, 0, len(l))
 	for lease, before := range l {
@@ -28,11 +28,9 @@ func (l Lapses) rows() (rows string, latest time.Time) {
 	return input(list), latest
 }
 
-// Reap ends up to limit grants whose lease has ended, the longest lapsed first.
-// It is safe on every replica at once: a grant that
-// another one ends, renews or takes a result for is left to that one. A grant
-// that cannot be ended keeps no other one waiting; what was reaped is returned
-// beside the error.
+// Reap ends at most limit grants whose lease has ended, in the order in which they lapsed. Replicas may call it concurrently: a grant that
+// another transaction ends, renews or takes a result for is left to that transaction. If one grant cannot be ended, the other grants still
+// are; Reap then returns the grants that it ended together with the error.
 func (s grants) Reap(ctx context.Context, lapses Lapses, limit int, settle Settle) ([]Reaped, error) {
 	rows, latest := lapses.rows()
 	tasks, err := collect(ctx, s.read(), only[int64], `
@@ -57,8 +55,7 @@ func (s grants) Reap(ctx context.Context, lapses Lapses, limit int, settle Settl
 	return reaped, errors.Join(failures...)
 }
 
-// reap ends the grants of these tasks that are still lapsed, in one
-// transaction.
+// reap ends, in one transaction, each grant of the given tasks that is still lapsed.
 func (s grants) reap(ctx context.Context, tasks []int64, lapses Lapses, settle Settle) ([]Reaped, error) {
 	var endings []ending
 	err := s.write(ctx, func(tx session) (err error) {
@@ -81,9 +78,8 @@ func (s grants) reap(ctx context.Context, tasks []int64, lapses Lapses, settle S
 	return reaped, nil
 }
 
-// lapsed locks the tasks and then their grants. Between finding a grant and
-// locking it, it may have been renewed, or have made way for a new one: hence
-// the condition once more.
+// lapsed locks the tasks and then their grants. It checks the condition again, because a grant may have been renewed, or replaced by a new
+// one, after it was found and before it was locked.
 func (s grantsIn) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]ending, error) {
 	subjects, err := collect(ctx, s.session, subjectDest, `
 		SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
@@ -110,8 +106,8 @@ func (s grantsIn) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]e
 	return endings, nil
 }
 
-// NextLapse returns how long it is until the next lease ends; false: no grant is
-// in force. Below 0 it has ended, and was not taken back yet.
+// NextLapse returns the time until the next lease ends. It is negative if the lease has ended and its grant is not yet reaped. found is
+// false if no grant is in force.
 func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	var ends, now time.Time
 	err = s.read().row(ctx, `

@@ -45,7 +45,7 @@ func TestReap(t *testing.T) {
 	})
 }
 
-// TestNextLapse: the earliest end, also of one that is over and was not taken back.
+// TestNextLapse checks that NextLapse returns the earliest end of a lease, also if the lease has ended but was not reaped yet.
 func TestNextLapse(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -174,8 +174,8 @@ func TestExpire(t *testing.T) {
 	})
 }
 
-// A claim does not write its task's row, so an Expire that decided on an older
-// snapshot would end a task that runs.
+// TestExpireNeverEndsWhatWasGranted runs Expire concurrently with claims. A claim does not write the row of
+// its task, so an Expire that decides from an older snapshot would end a running task.
 func TestExpireNeverEndsWhatWasGranted(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(b *store.Batch, task *store.NewTask, at time.Time){
@@ -229,7 +229,7 @@ func expireBesideClaims(t *testing.T, endOf func(b *store.Batch, task *store.New
 			})
 		}
 		wait.Wait()
-		expireAll(l) // on a busy machine the loops may have come too late
+		expireAll(l) // On a busy machine the loops may have run too late.
 		for _, id := range ids {
 			task, grant, _, err := l.Task(l.Context(), id)
 			l.must(err)

@@ -14,20 +14,18 @@ type reportedRow struct {
 	Lease  int64  `json:"lease_ms,omitempty"`
 }
 
-// due is the condition that a renewal is worth writing: it ends the lease later, and unless it
-// names a length, more than a third of the lease is used. Never after a cancel or a
-// lapse: the device was told, or will be, to stop.
+// due is the condition that a renewal is worth writing. It must end the lease later; if it names no length, more than a third of the lease
+// must be used. A renewal is never written after a cancel or a lapse, because the device is asked to stop.
 const due = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
 	AND g.lease_until < {now} + coalesce(reported.lease_ms, g.lease_ms * 2 / 3) * {ms}`
 
-// newLength is the length that a renewal gives which names one: no longer than the grant may be
-// renewed. The margin of an answer is computed from it, and would else be too large there.
+// newLength is the SQL for the length that the grant has after a renewal. A length that the renewal names is limited to the time until
+// max_until. Otherwise the margin of an answer, which is computed from the length, would be too large there.
 const newLength = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
 	ELSE {least}(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
-// Renew extends leases that are due, and reports all; one outcome per renewal,
-// in their order. The length of a lease changes only together with its end, which never comes sooner:
-// the holder may rely on an earlier answer.
+// Renew extends the leases that are due and returns one outcome per renewal, in the order of renewals. The length of a lease changes only
+// together with its end, and the end never moves to an earlier time: the holder may rely on an earlier answer.
 func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome, error) {
 	if len(renewals) == 0 {
 		return nil, nil
@@ -58,7 +56,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 	return outcomes, nil
 }
 
-// extend locks in one order, so that two batches never wait in a circle.
+// extend locks the grants in one order, so that two concurrent calls cannot deadlock.
 func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	tasks := make([]int64, len(rows))
 	for i, r := range rows {

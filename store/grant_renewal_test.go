@@ -24,7 +24,7 @@ func TestRenewalsAreWrittenWhenWorthIt(t *testing.T) {
 			{Task: old.Task, Token: old.Token, Device: "old"},
 		}
 		for _, step := range []struct {
-			age     time.Duration // more than before
+			age     time.Duration // in addition to the age of the previous step
 			written bool
 		}{{0, false}, {9 * time.Minute, false}, {2 * time.Minute, true}, {0, false}} {
 			l.age("ages", step.age)
@@ -67,7 +67,7 @@ func TestRenewalsEnd(t *testing.T) {
 		l.must(l.AskCancel(l.Context(), c.Task, c.Token, "max_run"))
 		l.must(l.AskCancel(l.Context(), c.Task, c.Token, "cancelled"))
 		l.must(l.AskCancel(l.Context(), c.Task, c.Token+1, "stale"))
-		l.age("p", 20*time.Second) // as if 20 s more had gone by
+		l.age("p", 20*time.Second) // as if another 20 s had passed
 		outcomes, err := l.Renew(l.Context(), []store.Renewal{
 			{Task: b.Task, Token: b.Token, Device: "bounded"},
 			{Task: gone.Task, Token: gone.Token, Device: "lapsed"},

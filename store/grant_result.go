@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// maxKept bounds, per device and kind (late or unknown), the results in late_results.
+// maxKept is the maximum number of results in late_results per device and kind (late or unknown).
 const maxKept = 100
 
 func (s grants) recordResult(ctx context.Context, r Result, settle Settle) ResultOutcome {
@@ -26,8 +26,8 @@ func (s grants) recordResult(ctx context.Context, r Result, settle Settle) Resul
 }
 
 func (s grantsIn) result(ctx context.Context, r Result, settle Settle) (ResultOutcome, error) {
-	// A transaction that makes or ends a grant locks its task first: from here on the
-	// grant, which the next statement reads, stands still.
+	// Every transaction that creates or ends a grant locks its task first. So the grant that the next statement reads cannot change any
+	// more.
 	task, err := s.lockTask(ctx, r.Task)
 	if errors.Is(err, ErrNotFound) {
 		return s.unknown(ctx, r)
@@ -66,8 +66,7 @@ func (s grantsIn) recorded(ctx context.Context, r Result, task subject, grant Gr
 	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settled.State}, nil
 }
 
-// afterwards answers a result whose grant is not, or no longer, in force. It
-// never touches the grant that the task may have now.
+// afterwards answers a result whose grant has ended or never existed. It never changes the grant that the task may have now.
 func (s grantsIn) afterwards(ctx context.Context, r Result, task subject, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
 	var keptLate bool
@@ -91,8 +90,7 @@ func (s grantsIn) afterwards(ctx context.Context, r Result, task subject, grant 
 	}
 }
 
-// late keeps the result. A success also ends its task, if the task waits to be
-// tried again or was given up for want of this very result.
+// late keeps the result. If the result is a success, it also ends its task, provided that the task waits to be retried or has timed out.
 func (s grantsIn) late(ctx context.Context, r Result, state TaskState) (ResultOutcome, error) {
 	if err := s.keep(ctx, r, true); err != nil {
 		return ResultOutcome{}, err
@@ -114,8 +112,7 @@ func (s grantsIn) late(ctx context.Context, r Result, state TaskState) (ResultOu
 	return ResultOutcome{Kind: ResultLate, State: Succeeded}, nil
 }
 
-// unknown keeps the result of a grant that is not known to this ledger, unless no grant
-// ever had its token.
+// unknown keeps a result whose grant is not in the ledger. It does not keep a result with a token that was never given.
 func (s grantsIn) unknown(ctx context.Context, r Result) (ResultOutcome, error) {
 	last, err := one(ctx, s.session, only[int64], `SELECT {last token}`)
 	if err != nil {
@@ -129,9 +126,8 @@ func (s grantsIn) unknown(ctx context.Context, r Result) (ResultOutcome, error) 
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
-// keep records the result and its event, once per result and at most maxKept times per
-// device and kind. Unknown results have a bound of their own: however many a device
-// makes up, its late results are kept.
+// keep stores the result and its event, once per result and at most maxKept times per device and kind. Late and unknown results are counted
+// separately, so results that a device invents cannot displace its late results.
 func (s grantsIn) keep(ctx context.Context, r Result, known bool) error {
 	if s.lockKept != "" {
 		if _, err := s.exec(ctx, s.lockKept, r.Device); err != nil {
@@ -160,7 +156,7 @@ func (s grantsIn) keep(ctx context.Context, r Result, known bool) error {
 	return s.dropped(ctx, r)
 }
 
-// dropped tells the log of an output that is not kept.
+// dropped records an event if the output of the result was too large to keep.
 func (s grantsIn) dropped(ctx context.Context, r Result) error {
 	if !r.Dropped {
 		return nil

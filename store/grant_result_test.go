@@ -27,10 +27,10 @@ func TestResultsEndGrantsAsSettled(t *testing.T) {
 	})
 }
 
-// settling is what a result makes of the only task of a batch.
+// settling is the expected effect of a result on the only task of a batch.
 type settling struct {
 	cause    store.EndCause
-	max      int // attempts
+	max      int // maximum attempts of the batch
 	state    store.TaskState
 	attempts int
 	returned int
@@ -67,7 +67,7 @@ func (c settling) try(l *ledger) {
 		l.Errorf("%s: events %+v, want %s", device, events, c.event)
 	}
 	if waits {
-		l.wantStatuses(l.claim(l.to(g.Task, device, "p", 0)), lost) // not before RetryAt
+		l.wantStatuses(l.claim(l.to(g.Task, device, "p", 0)), lost) // It must not start before RetryAt.
 	}
 }
 
@@ -91,7 +91,7 @@ func TestLateSuccess(t *testing.T) {
 			name    string
 			max     int
 			regrant bool
-			state   store.TaskState // after the late success
+			state   store.TaskState // expected state after the late success
 		}{
 			{"finishes a task that waits for its next attempt", 2, false, store.Succeeded},
 			{"finishes a task that was given up", 1, false, store.Succeeded},
@@ -152,7 +152,7 @@ func TestResultsOfNobodysGrants(t *testing.T) {
 			{Device: "b", Task: g.Task, Token: g.Token},        // another device's grant
 			{Device: "b", Task: ids[1], Token: g.Token},        // another task's token
 			{Device: "a", Task: 424242, Token: g.Token},        // no such task
-			{Device: "a", Task: g.Task, Token: g.Token + 1000}, // never given
+			{Device: "a", Task: g.Task, Token: g.Token + 1000}, // never issued
 			{Device: "a", Task: g.Task, Token: -1},
 			{Device: "stranger", Task: g.Task, Token: g.Token},
 		} {
@@ -168,7 +168,7 @@ func TestResultsOfNobodysGrants(t *testing.T) {
 		if o := l.report(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
 			l.Fatalf("outcome %+v", o)
 		}
-		// Once ended, it is nobody else's either.
+		// After the grant has ended, results of other devices are still unknown.
 		if o := l.RecordResults(l.Context(), []store.Result{{Device: "b", Task: g.Task, Token: g.Token, Cause: store.BySuccess}}, settle)[0]; o.Kind != store.ResultUnknown {
 			l.Fatalf("outcome %+v, want unknown", o)
 		}

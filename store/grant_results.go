@@ -8,15 +8,14 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// maxRecording bounds the transactions that one call has open at once: they share the
-// flush of a COMMIT.
+// maxRecording is the maximum number of transactions that one call has open at the same time. Concurrent transactions share the disk flush
+// of a COMMIT.
 const maxRecording = 8
 
-// RecordResults takes what devices say of the end of their grants. Those of grants that
-// are in force are taken together, in one transaction; all others, and those whose rows
-// somebody else has locked, each in a transaction of its own: a bad one never fails its
-// neighbours, and a slow one holds up none. One outcome per result, in their order; an
-// outcome without Err is committed. Results of one task are taken in their order.
+// RecordResults records the results that devices report for their grants. The first result of each task is recorded in one common
+// transaction if its grant is in force and it has no dropped output. All other results, and results whose rows another transaction has
+// locked, are recorded in one transaction each, so that a failing or slow result does not affect the rest. It returns one outcome per
+// result, in the order of results; an outcome without Err is committed. Results of one task are recorded in their order.
 func (s grants) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
 	outcomes := make([]ResultOutcome, len(results))
 	left := s.recordTogether(ctx, results, outcomes, settle)
@@ -32,13 +31,12 @@ func (s grants) RecordResults(ctx context.Context, results []Result, settle Sett
 			return nil
 		})
 	}
-	_ = running.Wait() // each outcome has its error
+	_ = running.Wait() // each outcome has its own error
 	return outcomes
 }
 
-// recordTogether fills in the outcomes of those that it recorded, and returns the
-// indexes of the others, by task. After a COMMIT without an answer there are no others:
-// devices send again what is not acknowledged.
+// recordTogether fills in the outcomes of the results that it recorded, and returns the indexes of the remaining results by task. If the
+// answer to the COMMIT was lost, it returns none: devices send a result again if it is not acknowledged.
 func (s grants) recordTogether(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (left map[int64][]int) {
 	left = make(map[int64][]int, len(results))
 	var firsts []reportedRow
@@ -71,9 +69,8 @@ func (s grants) recordTogether(ctx context.Context, results []Result, outcomes [
 	return left
 }
 
-// endReported ends the grants in force that these results are about, but for those that
-// somebody else has locked. The rows that it locks are all that it changes later, and it
-// waits for none, so it can be part of no circle.
+// endReported ends the grants in force that these results name, except for grants that another transaction has locked. It locks all rows
+// that it changes and waits for no lock, so it cannot be part of a deadlock.
 func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results []Result, settle Settle) ([]ending, error) {
 	endings, err := collect(ctx, s.session, endingDest, `
 		SELECT reported.n, `+subjectColumns+`, `+heldColumns+`

@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestResultsGoInOneTransaction: of grants in force; a task that somebody else has locked
-// holds up its own result alone.
+// TestResultsGoInOneTransaction checks that results of grants in force are recorded in one transaction,
+// and that a task that another transaction has locked delays only its own result.
 func TestResultsGoInOneTransaction(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -42,8 +42,8 @@ func TestResultsGoInOneTransaction(t *testing.T) {
 	}
 }
 
-// TestALockedPoolHoldsUpNoOther: claims over several pools leave out one that is being
-// resized, and say so.
+// TestALockedPoolHoldsUpNoOther checks that a call with claims of several pools skips a pool that is being
+// resized, and returns ClaimLocked for its claims.
 func TestALockedPoolHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

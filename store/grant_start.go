@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Start is one grant, in force or ended, with what policies may ask about it.
+// Start is one grant, in force or ended, with the data that policies may refer to.
 type Start struct {
 	Token      int64
 	Lease      string
@@ -17,21 +17,21 @@ type Start struct {
 	Pool       string
 	Device     string
 	Kind       string
-	Payload    json.RawMessage   // nil = none
-	Tags       map[string]string // of the device, as they are now
-	Attributes json.RawMessage   // likewise
-	Profile    string            // likewise; empty: none
+	Payload    json.RawMessage   // nil means no payload
+	Tags       map[string]string // present tags of the device
+	Attributes json.RawMessage   // present attributes of the device
+	Profile    string            // present profile of the device; empty means no profile
 
-	PoolLimits, Limits, ProfileLimits json.RawMessage // policies of its pool, its batch and its device's profile; nil = none
+	PoolLimits, Limits, ProfileLimits json.RawMessage // policies of the pool, the batch and the device's profile; nil means no policies
 
 	Now, GrantedAt time.Time // both by the database's clock
 }
 
-// Limited is who has policies in a pool: itself, a batch of it, or a profile.
+// Limited is a pool, batch or profile that has policies.
 type Limited struct {
 	Pool    string
-	Batch   int64  // 0: none
-	Profile string // empty: none
+	Batch   int64  // 0 if the policies do not belong to a batch
+	Profile string // empty if the policies do not belong to a profile
 	Limits  json.RawMessage
 }
 
@@ -50,8 +50,7 @@ func startDest(s *Start) []any {
 	}
 }
 
-// startsOf asks for the grants and attempts that a condition selects; $1 and
-// $2 are the condition's.
+// startsOf returns the query for the grants and attempts that satisfy condition. condition uses the arguments $1 and $2.
 func startsOf(condition, end string) string {
 	each := func(table string) string {
 		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + end + `) AS ` + table + `_found`
@@ -65,9 +64,8 @@ func startsOf(condition, end string) string {
 		ORDER BY x.token DESC`
 }
 
-// Starts returns up to limit starts of a pool, the highest tokens first, those
-// below a token (0: from the newest on). They are in the order of their times
-// but for claims that ran at once.
+// Starts returns at most limit starts of a pool, highest tokens first. If before is not 0, it returns only starts with token < before. The
+// order of tokens is the order of the start times, except for claims that ran concurrently.
 func (s grants) Starts(ctx context.Context, pool string, before int64, limit int) ([]Start, error) {
 	if before == 0 {
 		before = 1 << 53
@@ -76,7 +74,7 @@ func (s grants) Starts(ctx context.Context, pool string, before int64, limit int
 	if err != nil {
 		return nil, fmt.Errorf("what started in pool %s: %w", pool, err)
 	}
-	// The last of the grants may be far below the last of the attempts.
+	// The two parts together may have more than limit rows: the lowest token of the grants may be far below the lowest one of the attempts.
 	return found[:min(limit, len(found))], nil
 }
 
@@ -84,7 +82,7 @@ func startsText() string {
 	return startsOf(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`)
 }
 
-// StartOf returns the start that a lease id had; ErrNotFound: it never started.
+// StartOf returns the start with this lease id. It returns ErrNotFound if the lease never started.
 func (s grants) StartOf(ctx context.Context, task int64, lease string) (Start, error) {
 	found, err := collect(ctx, s.read(), startDest, startsOf(`task = $1 AND lease = $2`, ``), task, lease)
 	if err != nil {
@@ -96,8 +94,8 @@ func (s grants) StartOf(ctx context.Context, task int64, lease string) (Start, e
 	return Start{}, ErrNotFound
 }
 
-// Limited returns who has policies: pools, batches with work left, and profiles in
-// the pools where one of their devices holds a slot.
+// Limited returns all pools, batches with work left, and profiles that have policies. A profile is listed for each pool in which one of its
+// devices holds a slot.
 func (s grants) Limited(ctx context.Context) ([]Limited, error) {
 	return collect(ctx, s.read(), func(l *Limited) []any { return []any{&l.Pool, &l.Batch, &l.Profile, document{&l.Limits}} }, `
 		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL

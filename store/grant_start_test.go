@@ -12,8 +12,8 @@ import (
 
 const policies = `[{"name":"n","per":"pool","algorithm":"fixed","per_ms":1000,"max":1}]`
 
-// TestCandidatesHaveTheirPolicies, and with them what policies ask about, and
-// nothing of it without any.
+// TestCandidatesHaveTheirPolicies checks that a candidate has its policies and the kind and payload that
+// policies need, and that it has neither without policies.
 func TestCandidatesHaveTheirPolicies(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -63,8 +63,8 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 	})
 }
 
-// TestStarts: grants and attempts of a pool, each once, the newest first, page by
-// page; and one by its lease.
+// TestStarts checks that Starts returns the grants and attempts of a pool once each, newest first, in
+// pages, and that StartOf finds a start by its lease.
 func TestStarts(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

@@ -7,24 +7,23 @@ import (
 	"time"
 )
 
-// eligible is the condition that a task may be granted now, but for its pool
-// having a free slot. It is about tasks t, batches b, pools p and the device
-// d, which may be NULL: devices are not registered before they report.
+// eligible returns the condition that a task may be granted now, provided that its pool has a free slot. It refers to task t, batch b, pool
+// p and device d. d may be NULL, because devices are not registered before they report.
 func eligible() string {
 	return startableFor(leaseOfTask) + ` AND d.blocked IS NOT TRUE AND ` + timely + ` AND ` + withinWait
 }
 
-// timely is what eligible says of tasks t alone.
+// timely is the part of eligible that concerns only task t.
 const timely = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
-// withinWait is the condition that a task t has not waited longer than its batch b allows: it was
-// started once, or counts from a time of its own.
+// withinWait is the condition that task t has not waited longer than batch b allows. It is true for a task that was started before. For a
+// task with its own not_before the time counts from there.
 const withinWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
-// startable is what eligible says of batches b and pools p alone.
+// startable returns the part of eligible that concerns only batch b and pool p.
 func startable() string { return startableFor(leaseOfBatch) }
 
-// startableFor is startable for tasks with this lease, in milliseconds.
+// startableFor returns startable for tasks with this lease, an SQL expression in milliseconds.
 func startableFor(lease string) string {
 	return batchStarts + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + granting + `
@@ -37,7 +36,7 @@ const batchStarts = `
 	AND (b.not_before IS NULL OR b.not_before <= {now})
 	AND (b.not_after IS NULL OR b.not_after > {now})`
 
-// candidateDest takes NULLs: the device may have no open task.
+// candidateDest accepts NULL in each column, because the device may have no open task.
 func candidateDest(c *Candidate) []any {
 	return []any{
 		opt(&c.Task), opt(&c.Batch), opt(&c.Pool), opt(&c.Priority), opt(&c.Weight), opt(&c.Urgent),
@@ -60,15 +59,14 @@ func candidateDest(c *Candidate) []any {
 	}
 }
 
-// Views reads what concerns the reports of these devices: one moment for all,
-// one view per device, in their order; a device that is named twice has the same
-// one twice. The candidates of a device are the best open task of each batch:
-// eligible before waiting ones, then by priority, then by age.
+// Views reads everything that concerns the reports of the devices, in one snapshot. It returns one view per device, in the order of
+// devices; if a device is named twice, it has the same view twice. The candidates of a device are the best open tasks of each batch:
+// eligible tasks before waiting ones, then by priority, then by age.
 func (s grants) Views(ctx context.Context, devices []string) ([]View, error) {
 	return s.read().grants().views(ctx, devices)
 }
 
-// Registered reads what says who the devices are: Now, Device and Deleted of each view.
+// Registered reads only Now, Device and Deleted of each view.
 func (s grants) Registered(ctx context.Context, devices []string) ([]View, error) {
 	return s.read().grants().registered(ctx, devices)
 }
@@ -86,11 +84,11 @@ func (s grantsIn) registered(ctx context.Context, devices []string) ([]View, err
 	return shown(rows, unique, at), nil
 }
 
-// gone is whether the device that row w names is not registered because it was deleted.
-// (Instead of what EXISTS asks Postgres may read all of a table at once.)
+// gone is the SQL for whether the device that row w names is not registered because it was deleted. It does not use EXISTS, because
+// Postgres may answer that by reading a whole table.
 const gone = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
-// reading is a row about a device: who it is and what it holds, or a candidate, or both.
+// reading is a row about a device: its registration and its grant, or a candidate, or both.
 type reading struct {
 	n int
 	View
@@ -99,7 +97,7 @@ type reading struct {
 	open   Candidate
 }
 
-// viewsOf are the views that rows are about, in their order.
+// viewsOf returns the views that the rows describe, by r.n.
 func viewsOf(rows []reading, of int) []View {
 	read := make([]View, of)
 	for i := range rows {
@@ -122,7 +120,7 @@ func viewsOf(rows []reading, of int) []View {
 	return read
 }
 
-// shown are the views of the devices that rows are about, each as often as it was named.
+// shown returns one view per name, in the order of names. at has the index in unique for each name.
 func shown(rows []reading, unique []string, at []int) []View {
 	read := viewsOf(rows, len(unique))
 	for i := range read {
@@ -135,12 +133,11 @@ func shown(rows []reading, unique []string, at []int) []View {
 	return views
 }
 
-// shownTasks of a batch with policies: what lets one of them wait may let another one
-// start. Else the best one is shown.
+// shownTasks is the maximum number of candidates of a batch with policies, because policies may block one task and allow another. Without
+// policies only the best task is a candidate.
 const shownTasks = 8
 
-// best are the candidates that are shown: the best ones of each batch, but for the one
-// that the device holds, and this task.
+// best returns the candidates to show: the best ones of each batch, without the task that the device holds, and always with the given task.
 func (v *View) best(task int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waits(v.Now), b.waits(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
@@ -148,7 +145,7 @@ func (v *View) best(task int64) []Candidate {
 	shown, batch, last, rank := v.Candidates[:0], int64(0), int64(0), 0
 	for _, c := range v.Candidates {
 		if c.Task == last || v.Grant != nil && c.Task == v.Grant.Task {
-			continue // one that was named is there twice
+			continue // a task that was named explicitly is in the list twice
 		}
 		if c.Batch != batch {
 			batch, rank = c.Batch, 0
@@ -162,7 +159,7 @@ func (v *View) best(task int64) []Candidate {
 	return shown
 }
 
-// waits is 1 until the task is eligible, then 0.
+// waits returns 1 if the task cannot start yet by its times, else 0.
 func (c *Candidate) waits(now time.Time) int {
 	if c.NotBefore.After(now) || c.RetryAt.After(now) {
 		return 1
@@ -180,8 +177,8 @@ func (s grantsIn) views(ctx context.Context, devices []string) ([]View, error) {
 	return shown(rows, unique, at), nil
 }
 
-// viewsWith reads by one of the texts below the view of the device of each task, with this task
-// among the candidates if it is open, whatever is better.
+// viewsWith reads the view of the device of each task, by one of the texts below. If the task is open, it is among the candidates, even if
+// other tasks are better.
 func (s grantsIn) viewsWith(ctx context.Context, text string, devices []string, tasks []int64) ([]View, error) {
 	rows, err := collect(ctx, s.session, readingDest, text, names(devices), s.list(tasks))
 	if err != nil {
@@ -201,7 +198,7 @@ func readingDest(r *reading) []any {
 	return append(dest, candidateDest(&r.open)...)
 }
 
-// distinct are the texts, each once, and where each one is among them.
+// distinct returns each text once, and for each of texts its index in unique.
 func distinct(texts []string) (unique []string, at []int) {
 	first := make(map[string]int, len(texts))
 	at = make([]int, len(texts))
@@ -216,14 +213,13 @@ func distinct(texts []string) (unique []string, at []int) {
 	return unique, at
 }
 
-// hiddenPending is a state that the planner does not know.
+// hiddenPending is the state pending as a sub-select, so that the planner does not know its value.
 const hiddenPending = `(SELECT 'pending')`
 
-// Those open tasks of a device that may be its best ones in a batch, each group by the
-// index, however many there are: with a priority of their own and with that of their batch,
-// and of each those that were never tried, by priority, and those that are to be tried
-// again or have a time of their own, the one that is due first at the front. Of a batch that
-// has ended there are none, nor those past their own end.
+// The open tasks of a device that may be its best ones in a batch. Each of the four groups is read by the index, however many tasks there
+// are: tasks with a priority of their own and tasks with the priority of their batch, and within both the tasks that were never tried, by
+// priority, and the tasks with a retry time or a not_before, earliest first. A batch that has ended has no such tasks; tasks past their own
+// end are left out.
 const (
 	openBatch = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
 	group     = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + unended
@@ -236,23 +232,20 @@ const (
 		` UNION ALL ` + group + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + group + ` AND t.own_priority IS FALSE` + retried
 )
 
-// viewsText asks for the views of {names}. It leaps from batch to batch in the index of
-// the open tasks of each device, and looks at the best ones of each. The first leap of a
-// device, which may find no batch, also reads who it is. Go decides which are shown, and in which
-// order: the one that the device holds is still there, hence one more of
-// each group than is shown. Of a device of many tasks that wait, few batches are looked at: the
-// 16 oldest and that of the task.
+// viewsText selects the views of {names}. It steps from batch to batch in the index of the open tasks of each device, and reads the best
+// tasks of each batch. The first step of a device, which may find no batch, also reads the device and its grant. Go code decides which
+// candidates are shown, and in which order. The task that the device holds is still among them, so each group reads one more than is shown.
+// waitingViewText reads only few batches of a device with many waiting tasks: the 16 oldest and the batch of the task.
 //
-// Each look-up is a query by itself, so that there is one plan, whatever the statistics
-// say or do not say yet: Postgres plans this text once, when all tables are empty. The
-// index has batch * 1, which no other one has, and the state is hidden, so that the indexes
-// of pending tasks alone cannot serve.
+// Each lookup is a query of its own, so that there is only one possible plan: Postgres plans this text once, when all tables may be empty,
+// and its statistics must not matter. The index has batch * 1, which no other index has, and the state is hidden, so the indexes of pending
+// tasks cannot serve.
 const (
 	viewsText       = openOfDevices + shownBatches + lookedUp + bestTasks + endOfViews
 	taskViewText    = openOfDevices + shownBatches + lookedUp + bestTasks + taskOfEach + endOfViews
 	waitingViewText = openOfDevices + ` AND w.leaps < 15` + shownBatches + itsBatch + lookedUp + bestTasks + taskOfEach + endOfViews
 
-	// A task of each device that is among the candidates, whatever is better.
+	// Adds one task of each device to the candidates, even if other tasks are better.
 	taskOfEach = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + unended
 	itsBatch   = ` UNION ALL SELECT w.n, w.now, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// A lease of a caller, which is a program and no device, is a task that nobody queued, in a
-// batch of the system, for a device that no device can be.
+// A lease of a caller, which is a program and not a device, is stored as a task that nobody queued, in a batch of the system. Its device is
+// a name that no device can have.
 
-// callerMark begins the names of callers' holders. No device id has it.
+// callerMark is the first character of the names of callers' holders. No device id begins with it.
 const callerMark = "@"
 
-// Holder names a holder of a caller where devices are named. The name of the caller is escaped:
-// no two holders have one name, and no separator of Redis is in it.
+// Holder returns the name of a caller's holder for use as a device name. The name of the caller is escaped, so different holders have
+// different names and no name contains a separator of Redis.
 func Holder(caller, holder string) string {
 	return callerMark + url.PathEscape(caller) + "/" + holder
 }
 
-// CallerOf are the names of the caller and of the holder that a device is; empty: it is none.
+// CallerOf returns the names of the caller and of the holder that device represents. Both are empty if device is not a holder.
 func CallerOf(device string) (caller, holder string) {
 	name, _ := HolderName(device)
 	caller, holder, _ = strings.Cut(name, "/")
@@ -32,49 +32,49 @@ func CallerOf(device string) (caller, holder string) {
 	return caller, holder
 }
 
-// HolderName is what people are shown of a holder: its name without the mark; is: it is a caller's.
+// HolderName returns the name of a holder for people, which has no callerMark. The second result reports whether device is the holder of a
+// caller.
 func HolderName(device string) (name string, is bool) { return strings.CutPrefix(device, callerMark) }
 
-// IsCaller says whether a device is the holder of a caller.
+// IsCaller reports whether device is a caller's holder.
 func IsCaller(device string) bool { return strings.HasPrefix(device, callerMark) }
 
-// Stay is how long a caller that waits keeps its position after each answer; Returns is how
-// soon it is to ask again, so that none behind it goes first.
+// Stay is the time for which a waiting caller keeps its position after each answer. Returns is the time within which it must ask again, so
+// that no caller behind it goes first.
 const (
 	Stay    = time.Minute
 	Returns = 2 * time.Second
 )
 
-// The batches of leases: one takes the leases of a pool for a day, so that old ones go.
+// The batches of leases. One batch takes the leases of a pool for one day, so that old batches end and can be deleted.
 const (
 	LeaseBatch = "callers"
 	LeaseKind  = "lease"
 
 	leaseDay     = 24 * time.Hour
-	leaseMaxRun  = 7 * 24 * time.Hour // as long as a batch may say
-	leaseBatches = 3                  // the newest, in which callers may still wait
+	leaseMaxRun  = 7 * 24 * time.Hour // the maximum MaxRun of a batch
+	leaseBatches = 3                  // number of the newest batches in which callers may still wait
 )
 
-// NewLease is a lease that a holder asks for.
+// NewLease is a request of a holder for a lease.
 type NewLease struct {
 	Pool     string
-	Holder   string          // see Holder
-	Lease    time.Duration   // 0: the pool's
-	Metadata json.RawMessage // nil: none
-	Stay     time.Duration   // it is given up then, unless it was granted or is asked for again
+	Holder   string          // as Holder returns it
+	Lease    time.Duration   // 0 means the lease of the pool
+	Metadata json.RawMessage // nil means no metadata
+	Stay     time.Duration   // how long the request waits, unless it is granted or repeated
 }
 
-// LeaseTask is the task of a lease that is open.
+// LeaseTask is the open task of a lease.
 type LeaseTask struct {
 	Task    int64
 	New     bool
-	Bounded bool      // callers of its pool hold so many slots at most
-	Until   time.Time // it waits until then; of one that is held it says nothing
+	Bounded bool      // the pool limits the number of slots that callers hold
+	Until   time.Time // the lease waits until then; meaningless if the lease is held
 }
 
-// OpenLease returns the open lease of a holder, and makes one if there is none. One that waits
-// stays from now on as long as is asked for, unless it stays longer. ErrUnknownPool; ErrExists: the
-// holder has a lease in another pool.
+// OpenLease returns the open lease of a holder, or creates one if the holder has no open lease. A lease that waits then stays for at least
+// n.Stay from now. It returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
 func (s grants) OpenLease(ctx context.Context, n NewLease) (task LeaseTask, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		task, err = tx.leases().open(ctx, n)
@@ -87,7 +87,7 @@ func (s grants) OpenLease(ctx context.Context, n NewLease) (task LeaseTask, err 
 }
 
 func (s leasesIn) open(ctx context.Context, n NewLease) (LeaseTask, error) {
-	// A holder has one lease: its requests come one after the other.
+	// A holder has at most one lease, so its requests run one after another.
 	if err := s.pools().lock(ctx, n.Holder); err != nil {
 		return LeaseTask{}, err
 	}
@@ -117,7 +117,7 @@ func (s leasesIn) open(ctx context.Context, n NewLease) (LeaseTask, error) {
 	return LeaseTask{Task: task, New: true, Bounded: bounded, Until: until}, err
 }
 
-// nullLease leaves the length of a lease to the pool.
+// nullLease returns the argument for the column lease_ms. A lease of 0 is stored as NULL: the pool decides the length.
 func nullLease(lease time.Duration) any {
 	if lease == 0 {
 		return nil
@@ -125,7 +125,7 @@ func nullLease(lease time.Duration) any {
 	return lease.Milliseconds()
 }
 
-// ofHolder is the open lease of the holder; ErrNotFound.
+// ofHolder returns the open lease of the holder, or ErrNotFound.
 func (s leasesIn) ofHolder(ctx context.Context, n NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
@@ -144,15 +144,15 @@ func (s leasesIn) ofHolder(ctx context.Context, n NewLease, until time.Time) (Le
 		return r.LeaseTask, nil
 	case r.Until.Before(until):
 		r.Until = until
-	default: // each request has a time of its own, by which StayLease and DropLease know the last one
+	default: // each request gets a different time, by which StayLease and DropLease recognize the last request
 		r.Until = r.Until.Add(time.Millisecond)
 	}
 	_, err = s.exec(ctx, `UPDATE tasks SET not_after = {epoch} + $2 * {ms} WHERE id = $1`, r.Task, r.Until.UnixMilli())
 	return r.LeaseTask, err
 }
 
-// batchOf is the batch that takes one more lease of a pool. Only leases are counted where they
-// are made: nobody queues into such a batch.
+// batchOf returns the batch for one more lease of a pool and adds 1 to its total. If no batch is recent enough, it creates one. Nobody else
+// queues into such a batch, so its total is changed only here and in drop.
 func (s leasesIn) batchOf(ctx context.Context, pool string) (int64, error) {
 	take := func() (int64, error) {
 		return one(ctx, s.session, only[int64], `
@@ -165,7 +165,7 @@ func (s leasesIn) batchOf(ctx context.Context, pool string) (int64, error) {
 	if !errors.Is(err, ErrNotFound) {
 		return batch, err
 	}
-	if err := s.pools().lock(ctx, callerMark+pool+"/"); err != nil { // one of those who found none makes it
+	if err := s.pools().lock(ctx, callerMark+pool+"/"); err != nil { // only one of the transactions that found no batch creates it
 		return 0, err
 	}
 	if batch, err = take(); errors.Is(err, ErrNotFound) {
@@ -174,7 +174,7 @@ func (s leasesIn) batchOf(ctx context.Context, pool string) (int64, error) {
 	return batch, err
 }
 
-// newBatch makes the batch of the next day, with what operators set for the one before.
+// newBatch creates the batch of a new day, with the settings that operators made for the previous one.
 func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err error) {
 	err = s.rowOf(ctx, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
@@ -190,11 +190,11 @@ func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err e
 	return batch, s.record(ctx, Event{Kind: "batch.created", Actor: systemActor, Pool: pool, Batch: batch, Detail: "leases of callers"})
 }
 
-// systemActor is who makes the batches of leases.
+// systemActor is the actor that creates the batches of leases.
 const systemActor = "dispatcher"
 
-// DropLease takes a lease back that was made to try once, with all that was written of it, and
-// says whether it did: it may have been granted meanwhile, or be asked for again.
+// DropLease deletes a lease that was opened for a single try, with everything that was written for it, and returns whether it did. It does
+// nothing if the lease was granted or requested again in the meantime.
 func (s grants) DropLease(ctx context.Context, task LeaseTask) (dropped bool, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		dropped, err = tx.leases().drop(ctx, task)
@@ -215,7 +215,7 @@ func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// A statement of its own: it sees a grant that the lock was waited for.
+	// This must be a statement of its own, to see a grant for which the lock had to wait.
 	n, err := s.exec(ctx, `DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id)`, task.Task)
 	if err != nil || n == 0 {
 		return false, err
@@ -224,8 +224,7 @@ func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
 	return err == nil, err
 }
 
-// StayLease lets a lease that waits stay for no longer than this, unless it was asked for again
-// since it was opened as task says.
+// StayLease makes a waiting lease stay for the duration stay from now, unless OpenLease was called again after it returned task.
 func (s grants) StayLease(ctx context.Context, task LeaseTask, stay time.Duration) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
@@ -238,9 +237,8 @@ func (s grants) StayLease(ctx context.Context, task LeaseTask, stay time.Duratio
 	return nil
 }
 
-// StepAside lets callers behind one that waits go first, and says whether it stood before them: it
-// keeps its position for Stay, but for the moment in which it would count as asking, until
-// OpenLease asks again.
+// StepAside lets the callers behind a waiting lease go first, and returns whether the lease counted as ahead of them. The lease keeps its
+// position for Stay - Returns, but does not count as asking until OpenLease is called again.
 func (s grants) StepAside(ctx context.Context, task int64) (stood bool, err error) {
 	err = s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
@@ -248,7 +246,7 @@ func (s grants) StepAside(ctx context.Context, task int64) (stood bool, err erro
 		if stood = n > 0; err != nil || stood {
 			return err
 		}
-		// One that was only tried is there for less, and is dropped as it was made.
+		// A lease that was opened for a single try has less time left. It stays as it is, so that DropLease can still delete it.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
 			task, (Stay - Returns).Milliseconds(), (Stay / 2).Milliseconds())
 		return err
@@ -259,7 +257,7 @@ func (s grants) StepAside(ctx context.Context, task int64) (stood bool, err erro
 	return stood, nil
 }
 
-// GiveUpLease ends a lease that waits, and says whether it is held instead: then nothing is changed.
+// GiveUpLease ends a waiting lease. If the lease is held, it changes nothing and returns held = true.
 func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 {lock t}`, task); err != nil {
@@ -281,23 +279,23 @@ func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held
 // LeaseFilter selects leases of a pool.
 type LeaseFilter struct {
 	Pool   string
-	Caller string // empty: all callers
-	After  string // holders behind this one, as Holder names them
+	Caller string // empty means all callers
+	After  string // only holders whose name, as Holder returns it, is greater
 	Limit  int
 }
 
 // HeldLease is a lease that is held or waits.
 type HeldLease struct {
 	Task
-	Grant Grant // zero: it waits
+	Grant Grant // the zero value if the lease waits
 }
 
-// Leases returns those that are open, by their holders.
+// Leases returns the open leases in the order of their holders.
 func (s grants) Leases(ctx context.Context, f LeaseFilter) ([]HeldLease, error) {
 	from, until := callerMark, "A"
 	if f.Caller != "" {
 		from = Holder(f.Caller, "")
-		until = strings.TrimSuffix(from, "/") + "0" // what follows the separator
+		until = strings.TrimSuffix(from, "/") + "0" // 0 is the character after the separator /
 	}
 	return collect(ctx, s.read(), func(l *HeldLease) []any { return append(taskDest(&l.Task), grantDest(&l.Grant)...) },
 		leasesText(), f.Pool, max(from, f.After), until, clampLimit(f.Limit))

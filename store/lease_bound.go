@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// Callers says how the bound of a pool's callers stands to one of them that waits.
+// Callers is the bound on the slots of a pool that callers hold, from the view of one caller that waits.
 type Callers struct {
-	Bound *int // nil: there is none
-	Held  int  // slots that callers hold; counted only where there is a bound
-	Ahead int  // callers that wait before it, and ask; counted up to mostAhead
+	Bound *int // nil means no bound
+	Held  int  // slots that callers hold; counted only if there is a bound
+	Ahead int  // callers that wait before it and still ask; counted up to mostAhead
 }
 
-// Full says that no slot is left for the caller.
+// Full reports whether no slot is left for the caller.
 func (c Callers) Full() bool { return c.Bound != nil && c.Held+c.Ahead >= *c.Bound }
 
-// mostAhead bounds what is counted of those who wait before a caller.
+// mostAhead is the maximum up to which Callers.Ahead is counted.
 const mostAhead = 1000
 
-// CallersBefore reads how the bound of a pool's callers stands to the one that waits with a task.
+// CallersBefore reads Callers for the caller that waits with this task.
 func (s grants) CallersBefore(ctx context.Context, pool string, task int64) (Callers, error) {
 	c, err := one(ctx, s.read(), func(c *Callers) []any { return []any{&c.Bound, &c.Held, &c.Ahead} },
 		callersBefore(), pool, task, (Stay - Returns).Milliseconds(), mostAhead)
@@ -40,10 +40,10 @@ func callersBefore() string {
 // heldByCallers counts the slots of pool p that callers hold.
 const heldByCallers = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// callersAsking are the tasks of callers that wait in pool $1, some of each of its newest batches of
-// leases, and whose last answer is not due or was a moment ago: so one that went away keeps
-// nobody waiting. A batch that starts nothing now has none. Each batch is looked up by itself:
-// joined, Postgres may read all tasks of the pool.
+// callersAsking returns the query for the tasks of callers that wait in pool $1 and still ask, at most `most` tasks of each of the newest
+// leaseBatches batches of leases. A caller still asks if its request is in progress or was answered a moment ago, that is, if its task
+// stays for longer than stay. So a caller that went away blocks nobody. A batch that can start nothing now has no such tasks. Each batch is
+// looked up by itself, because for a join Postgres may read all tasks of the pool.
 func callersAsking(stay, also, most string) string {
 	each := make([]string, leaseBatches)
 	for i := range each {
@@ -58,8 +58,8 @@ func callersAsking(stay, also, most string) string {
 	return strings.Join(each, " UNION ALL ")
 }
 
-// NextCallers are the holders that wait first in a pool whose callers have a bound, as many as
-// there is room for by that; limit at most.
+// NextCallers returns the first waiting holders in a pool that has a bound for callers, as many as the bound has room for, and at most
+// limit.
 func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]string, error) {
 	room, err := one(ctx, s.read(), only[int], `
 		SELECT p.callers - (`+heldByCallers+`) FROM pools p WHERE p.name = $1 AND p.callers IS NOT NULL AND p.deleted_at IS NULL
@@ -78,9 +78,8 @@ func nextCallers() string {
 	return `SELECT device FROM (` + callersAsking("$2", "TRUE", "$3") + `) AS asking ORDER BY batch, id LIMIT $3`
 }
 
-// admitCallers leaves out the claims of callers that would hold more slots of a pool than
-// callers may. Those of a pool are made one after the other: the next one is counted when this one
-// has committed. Claims of devices pay nothing for it.
+// admitCallers removes the claims of callers that would exceed the bound of their pool, and sets their outcomes. Claims of callers on one
+// pool run one after another: a claim is counted after the previous one has committed. Claims of devices take no such lock.
 func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) ([]claimRow, error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })
 	if len(callers) == 0 {

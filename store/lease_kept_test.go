@@ -8,7 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The counts of a batch of leases are exact before and after folding. A dropped lease is not counted.
+// TestLeasesAreCountedExactly checks that the counts of a batch of leases are exact before and after folding. A dropped lease is
+// not counted.
 func TestLeasesAreCountedExactly(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -38,8 +39,8 @@ func TestLeasesAreCountedExactly(t *testing.T) {
 	})
 }
 
-// Retention removes no lease that is held or waits, nor its batch. A lease after that is made in a
-// batch of its own day.
+// TestRetentionKeepsOpenLeases checks that retention deletes no lease that is held or waits, and not its
+// batch. After the batch was deleted, a new lease is in a new batch.
 func TestRetentionKeepsOpenLeases(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

@@ -13,14 +13,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// bounded is a pool whose callers hold so many slots at most.
+// bounded creates or changes a pool whose callers may hold at most callers slots.
 func (l *ledger) bounded(name string, capacity, callers int) {
 	l.Helper()
 	_, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour, Callers: &callers})
 	l.must(err)
 }
 
-// lease opens one.
+// lease opens a lease for the holder of caller ci.
 func (l *ledger) lease(pool, holder string) store.LeaseTask {
 	l.Helper()
 	made, err := l.OpenLease(l.Context(), store.NewLease{Pool: pool, Holder: store.Holder("ci", holder), Stay: time.Hour})
@@ -28,13 +28,13 @@ func (l *ledger) lease(pool, holder string) store.LeaseTask {
 	return made
 }
 
-// toCaller is a claim of a lease.
+// toCaller returns a claim of a lease.
 func (l *ledger) toCaller(task store.LeaseTask, holder, pool string, slot int) store.Claim {
 	return l.to(task.Task, store.Holder("ci", holder), pool, slot)
 }
 
-// Callers claim at once, each on a slot of its own, over many transactions, one claim in
-// each or several: they never hold more than they may, and they hold all of that.
+// TestCallersNeverHoldMoreThanTheyMay has callers claim concurrently, each on its own slot, in many
+// transactions with one or two claims. They must hold exactly the maximum number of slots for callers.
 func TestCallersNeverHoldMoreThanTheyMay(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -117,7 +117,8 @@ func TestAHolderHasOneLease(t *testing.T) {
 	})
 }
 
-// A lease that was made to try once is taken back whole, unless it was granted, or is asked for again.
+// TestATryLeavesNothingBehind checks that DropLease deletes a lease that was opened for a single try, unless it was granted or
+// requested again.
 func TestATryLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -154,12 +155,12 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 		shorter, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.Holder("ci", "c"), Stay: time.Minute})
 		l.must(err)
 		drop(longer, false)
-		l.must(l.StayLease(l.Context(), longer, 0)) // a later request of the holder waits
+		l.must(l.StayLease(l.Context(), longer, 0)) // A later request of the same holder waits.
 		drop(shorter, true)
 	})
 }
 
-// A lease that waits is given up, and one that is held stays as it is.
+// TestALeaseThatIsHeldIsNotGivenUp checks that GiveUpLease cancels a waiting lease and does not change a held lease.
 func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -187,8 +188,8 @@ func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
 	})
 }
 
-// The batch of a day has what operators set for the one before; one that was cancelled gives
-// nothing on.
+// TestTheBatchOfLeases checks that the batch of leases of a new day takes over the settings that operators
+// made for the previous batch, except a cancel.
 func TestTheBatchOfLeases(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -219,7 +220,7 @@ func TestTheBatchOfLeases(t *testing.T) {
 	})
 }
 
-// A lease has the length that it was asked for with, and a renewal may give it another.
+// TestTheLengthOfALease checks that a lease has the requested length, and that a renewal can change it.
 func TestTheLengthOfALease(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -245,11 +246,11 @@ func TestTheLengthOfALease(t *testing.T) {
 			}
 		}
 		expect(5*time.Minute, 5*time.Minute, 5*time.Minute, 5*time.Minute)
-		expect(2*time.Minute, 5*time.Minute, 5*time.Minute, 5*time.Minute) // its holder may rely on the five
+		expect(2*time.Minute, 5*time.Minute, 5*time.Minute, 5*time.Minute) // The holder may rely on the five minutes.
 		if _, err := l.Renew(l.Context(), []store.Renewal{{Task: g.Task, Token: g.Token + 1, Device: holder, Lease: time.Hour}}); err != nil {
 			l.Fatal(err)
 		}
-		expect(0, 5*time.Minute, 5*time.Minute, 5*time.Minute) // nor did another token change it
+		expect(0, 5*time.Minute, 5*time.Minute, 5*time.Minute) // The renewal with another token has not changed it.
 		l.age("p", 4*time.Minute)
 		expect(2*time.Minute, 2*time.Minute, 5*time.Minute, 2*time.Minute)
 		l.age("p", time.Minute)
@@ -257,7 +258,7 @@ func TestTheLengthOfALease(t *testing.T) {
 	})
 }
 
-// The next caller is the first that waits, and as many are told as there is room for.
+// TestTheNextCallers checks that NextCallers returns the callers that have waited longest, as many as there is room for.
 func TestTheNextCallers(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -283,7 +284,7 @@ func TestTheNextCallers(t *testing.T) {
 		full(b, 0, 1, false)
 		full(c, 0, 2, true)
 		next("@ci/a", "@ci/z")
-		for _, want := range []bool{true, false} { // a policy keeps it from a slot
+		for _, want := range []bool{true, false} { // A policy keeps the caller from a slot, so it steps aside.
 			stood, err := l.StepAside(l.Context(), a.Task)
 			l.must(err)
 			if stood != want {
@@ -292,12 +293,12 @@ func TestTheNextCallers(t *testing.T) {
 		}
 		full(c, 0, 1, false)
 		next("@ci/z", "@ci/c")
-		a = l.lease("p", "a") // it asks again
+		a = l.lease("p", "a") // The caller asks again.
 		full(c, 0, 2, true)
 		l.grant(a.Task, "@ci/a", "p", 0)
 		full(c, 1, 1, true)
 		next("@ci/z")
-		l.must(l.StayLease(l.Context(), b, time.Second)) // it went away
+		l.must(l.StayLease(l.Context(), b, time.Second)) // The caller no longer waits.
 		full(c, 1, 0, false)
 		next("@ci/c")
 		l.pool("free", 5)
@@ -311,8 +312,9 @@ func TestTheNextCallers(t *testing.T) {
 	})
 }
 
-// A caller in a batch that starts nothing now is not counted before callers in the batch of the next
-// day, and is not called. When its batch goes on, it is the first again.
+// TestABatchThatStartsNothingBlocksNoCallers checks that a caller in a batch that starts nothing now is not
+// counted as ahead of callers in the next day's batch, and is not called. When its batch starts tasks
+// again, the caller is the first again.
 func TestABatchThatStartsNothingBlocksNoCallers(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

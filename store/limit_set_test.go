@@ -66,7 +66,8 @@ func TestLimitSetsAreKeptAndTold(t *testing.T) {
 	})
 }
 
-// Each second a replica asks for the sets that it uses: that must not cost by those it does not.
+// TestVersionsOfLimitSetsAreFoundByName checks that the query of a replica for the limit sets that it uses, which runs each
+// second, does not read other limit sets.
 func TestVersionsOfLimitSetsAreFoundByName(t *testing.T) {
 	t.Parallel()
 	l := openSQLite(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestMillion measures the readings of operators and reports with a million
-// tasks and a million devices, and shows the plans of the lists:
+// TestMillion measures the queries of operators and reports with a million tasks and a million devices,
+// and logs the query plans of the lists:
 //
 //	MILLION=1 go test ./store -run 'TestMillion$' -v -timeout 30m
 func TestMillion(t *testing.T) {
@@ -27,7 +27,7 @@ func TestMillion(t *testing.T) {
 	for _, m := range []struct {
 		name string
 		list store.TaskFilter
-		want int // rows; -1: any
+		want int // number of rows; -1 means any number
 	}{
 		{"failed", store.TaskFilter{State: store.Failed}, 12},
 		{"failed, of a device", store.TaskFilter{State: store.Failed, Device: "m-0083333"}, 1},
@@ -99,9 +99,8 @@ func (l *ledger) searching(after store.Mark) func() error {
 	}
 }
 
-// million fills the ledger: 200 batches of 5,000 tasks of one kind, one for
-// each device, half of them done and 12 failed; and one batch of 12 of another
-// kind.
+// million fills the ledger with 200 batches of 5,000 tasks of one kind, and one batch of 12 tasks of
+// another kind. Each device has one task of the first kind. Half of these tasks are done, and 12 failed.
 func (l *ledger) million(dsn string) {
 	l.Helper()
 	l.pool("p", 1000)
@@ -131,7 +130,7 @@ func (l *ledger) million(dsn string) {
 	}
 }
 
-// measure logs the median of some runs.
+// measure runs read 21 times, and logs the median and the worst time.
 func (l *ledger) measure(name string, read func()) {
 	l.Helper()
 	var took []time.Duration
@@ -150,7 +149,7 @@ func (l *ledger) showPlan(f store.TaskFilter) {
 	l.Logf("%s\n%s", text[strings.LastIndex(text, "WHERE"):], strings.Join(l.plan(text, args...), "\n"))
 }
 
-// 100 batches of the million ended long ago: how long one pass of 2,000 takes.
+// measureRetention logs the time of one call of Retain with limit 20,000 after all batches were made older by 100 days.
 func (l *ledger) measureRetention() {
 	l.Helper()
 	l.exec(`UPDATE batches SET created_at = created_at - interval '100 days'`)

@@ -7,40 +7,38 @@ import (
 	"time"
 )
 
-// news are what may have made work for devices: batches, retries, and what decides who may
-// act for a device. Replicas follow them.
+// news is the part of the ledger that holds changes which may have made work for devices: new batches, retries, and changes of who may act
+// for a device. Replicas follow them.
 type news struct{ *connection }
 
-// TellNews is called after each commit of this process that had news which may make work,
-// with the newest id.
+// TellNews is called after each commit of this process that added news which may make work. newest is the highest id among them.
 type TellNews func(ctx context.Context, newest int64)
 
-// OnNews has news told that this process commits. Call it before the store is used.
+// OnNews sets the function that is called for news that this process commits. Call it before the store is used.
 func (s news) OnNews(tell TellNews) { s.tell = tell }
 
-// newsKept is how long news can be followed.
+// newsKept is the time for which news are kept.
 const newsKept = time.Hour
 
-// News is one row: about one device, about all that a batch has open tasks for, or,
-// without both, about all devices.
+// News is one row: about one device, about all devices with open tasks in a batch, or, if both fields are empty, about all devices.
 type News struct {
 	ID     int64  `json:"-"`
 	Batch  int64  `json:"batch"`
 	Device string `json:"device"`
 }
 
-// NewsRead is a reading of the news.
+// NewsRead is the result of NewsSince.
 type NewsRead struct {
 	Now    time.Time // by the database's clock
-	Oldest int64     // that is kept
-	Newest int64     // ids are given in the order of the commits: all up to here are there to be read
-	Rows   []News    // in the order of their ids; the oldest of those that were asked for, if there are many
+	Oldest int64     // the lowest id that is kept
+	Newest int64     // ids are given in the order of commits, so all rows up to this id can be read
+	Rows   []News    // in the order of ids, at most newsPart; if there are more, the oldest
 }
 
-// newsPart is how many rows a reading returns at most.
+// newsPart is the maximum number of rows that NewsSince returns.
 const newsPart = 10_000
 
-// NewsSince reads the news after the one with this id.
+// NewsSince reads the news with an id greater than id.
 func (s news) NewsSince(ctx context.Context, id int64) (read NewsRead, err error) {
 	err = s.read().row(ctx, `SELECT {now}, min(id), max(id) FROM news`, instant{&read.Now}, &read.Oldest, &read.Newest)
 	if err != nil || read.Newest <= id {
@@ -51,11 +49,11 @@ func (s news) NewsSince(ctx context.Context, id int64) (read NewsRead, err error
 	return read, err
 }
 
-// openPart is how many rows one statement of EachOpen reads.
+// openPart is the maximum number of rows that one statement of EachOpen reads.
 const openPart = 20_000
 
-// EachOpen calls each for the devices of the open tasks of a batch, or of all batches with 0;
-// a device may come several times. A task that is open all the while is not missed.
+// EachOpen calls each with the devices of the open tasks of a batch. If batch is 0, it covers all batches. A device may come several times.
+// A task that is open during the whole call is not missed.
 func (s news) EachOpen(ctx context.Context, batch int64, each func(device string)) error {
 	if batch != 0 {
 		return s.eachOf(ctx, batch, each)
@@ -99,12 +97,12 @@ func (s news) eachOf(ctx context.Context, batch int64, each func(device string))
 	}
 }
 
-// telling is the news of a transaction. They get their ids when all else is done: nobody
-// waits for a transaction that holds the lock of the news and still works.
+// telling collects the news of a transaction. They get their ids at the end of the transaction, so that no other transaction waits for the
+// lock of the news while this one still works.
 type telling struct {
 	rows   []News
-	newest int64 // set when they have their ids
-	later  bool  // they make no work: nobody waits until they are followed
+	newest int64 // the highest id, set by addNews
+	later  bool  // the news make no work, so the commit does not wait until they are followed
 }
 
 func (t *telling) batch(id int64) { t.rows = append(t.rows, News{Batch: id}) }
@@ -117,7 +115,7 @@ func (t *telling) devices(ids ...string) {
 	}
 }
 
-// addNews is the last that a transaction does.
+// addNews inserts the news. It must be the last step of a transaction.
 func (s session) addNews(ctx context.Context) error {
 	if len(s.telling.rows) == 0 {
 		return nil
@@ -138,8 +136,8 @@ func (s session) addNews(ctx context.Context) error {
 	return nil
 }
 
-// announce tells of news that were committed. That nobody knows whether they were is
-// no reason to be silent: they are looked for.
+// announce calls the function of OnNews for news that were committed. It also does so if the outcome of the COMMIT is unknown: the news are
+// then looked for.
 func (s *connection) announce(ctx context.Context, news telling, err error) {
 	if s.tell != nil && news.newest > 0 && !news.later && (err == nil || errors.Is(err, ErrOutcomeUnknown)) {
 		s.tell(ctx, news.newest)

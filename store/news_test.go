@@ -13,13 +13,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// reader follows the news of a ledger.
+// reader reads the news of a ledger in order.
 type reader struct {
 	*ledger
 	last int64
 }
 
-// since are the news since the call before, as text.
+// since returns the news since the previous call, as text.
 func (r *reader) since() string {
 	r.Helper()
 	read, err := r.NewsSince(r.Context(), r.last)
@@ -48,7 +48,7 @@ func (r *reader) expect(what, want string) {
 	}
 }
 
-// open are the devices that EachOpen finds, sorted, each once.
+// open returns the devices that EachOpen finds, sorted and without duplicates.
 func (l *ledger) open(batch int64) string {
 	l.Helper()
 	var all []string
@@ -57,8 +57,8 @@ func (l *ledger) open(batch int64) string {
 	return strings.Join(slices.Compact(all), " ")
 }
 
-// TestOpenTasksAreFoundBeyondAPart: the last part begins in the first pool and ends in the second, whose device comes
-// before all of the first.
+// TestOpenTasksAreFoundBeyondAPart checks a last part of EachOpen that begins in the first pool and ends in
+// the second pool, whose device sorts before all devices of the first pool.
 func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -81,8 +81,8 @@ func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 	})
 }
 
-// TestWhatMakesWorkIsNews: whatever lets a device start something that it could not start
-// before, or changes who may act for it.
+// TestWhatMakesWorkIsNews checks that every change that lets a device start a task, or that changes who
+// may act for a device, adds news.
 func TestWhatMakesWorkIsNews(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -130,8 +130,8 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 	})
 }
 
-// TestNewsAreToldAfterTheirCommit: with the id that a reading has; and nothing of what
-// was undone.
+// TestNewsAreToldAfterTheirCommit checks that OnNews is called after the commit with the newest id that
+// NewsSince returns, and that it is not called after a rollback.
 func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -161,8 +161,8 @@ func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 	})
 }
 
-// TestIDsOfNewsRiseWithTheirCommits: a reader that goes on from the newest id that it has read
-// misses nothing of transactions that were open meanwhile.
+// TestIDsOfNewsRiseWithTheirCommits checks that a reader that continues after the newest id that it has
+// read misses no news of transactions that were open during that reading.
 func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -191,7 +191,7 @@ func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 		for over := false; !over; {
 			select {
 			case <-ended:
-				over = true // one more reading
+				over = true // Read once more.
 			default:
 			}
 			read += len(strings.Fields(r.since()))
@@ -202,7 +202,7 @@ func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 	})
 }
 
-// TestOldNewsAreRemoved: all but the newest one, so that it is always known how far they go.
+// TestOldNewsAreRemoved checks that all old news are deleted except the newest one, which keeps the newest id.
 func TestOldNewsAreRemoved(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

@@ -9,39 +9,36 @@ import (
 	"time"
 )
 
-// answersKept is how long a request that is sent again gets its first answer.
+// answersKept is the time for which the answer to a request is kept, so that a repeated request gets it again.
 const answersKept = 24 * time.Hour
 
-// Once names a request that may be sent again: it takes effect once. Its answer
-// is kept in the transaction of its effect, so there is never one without the
-// other; what is refused leaves nothing behind, and may be tried again.
+// Once identifies a request that may be sent again but must take effect once. The answer is stored in the transaction of the effect, so
+// either both exist or neither. A refused request leaves nothing behind and may be tried again.
 type Once struct {
-	Owner int64  // the operator token's id; 0 = the one of the configuration
+	Owner int64  // id of the operator token; 0 means the token of the configuration
 	Key   string // chosen by the client
-	// Digest is over all of the request. It is asked for last, when the effect
-	// has read what it needs of the body.
+	// Digest returns a hash of the whole request. It is called last, after the operation has read its part of the body.
 	Digest func() ([]byte, error)
 
-	Replayed bool // set: nothing was done, this is the first answer
+	Replayed bool // set by the store: nothing was done, and the result is the first answer
 }
 
 type onceKey struct{}
 
-// WithOnce lets the creating method that ctx is given to take effect once. It
-// goes with the request, so that every such method takes it in the same way.
+// WithOnce makes the creating method that is called with ctx take effect once. It is part of ctx so that all such methods accept it in the
+// same way.
 func WithOnce(ctx context.Context, once *Once) context.Context {
 	return context.WithValue(ctx, onceKey{}, once)
 }
 
-// OnceOf is what WithOnce was given; nil: nothing.
+// OnceOf returns the Once that WithOnce added to ctx, or nil.
 func OnceOf(ctx context.Context) *Once {
 	once, _ := ctx.Value(onceKey{}).(*Once)
 	return once
 }
 
-// enter keeps a second request with the same key out while one is under way in
-// this process: on SQLite it would only wait for the connection. leave is
-// never nil.
+// enter returns ErrInProgress if this process already works on a request with the same key. On SQLite the second request would otherwise
+// wait for the connection. leave is never nil.
 func (s *connection) enter(once *Once) (leave func(), err error) {
 	if once == nil {
 		return func() {}, nil
@@ -53,9 +50,8 @@ func (s *connection) enter(once *Once) (leave func(), err error) {
 	return func() { s.running.Delete(name) }, nil
 }
 
-// once runs effect, unless ctx names a request that was answered before: then
-// result is what it was. Secrets must not be in result. ErrInProgress,
-// ErrKeyReused.
+// once runs effect and stores result as the answer. If ctx names a request that was answered before, it runs nothing and sets result to the
+// stored answer. result must not contain secrets. Errors: ErrInProgress, ErrKeyReused.
 func (s session) once(ctx context.Context, result any, effect func() error) error {
 	replayed, err := s.answered(ctx, result)
 	if err != nil || replayed {
@@ -71,14 +67,14 @@ func (s session) once(ctx context.Context, result any, effect func() error) erro
 	return s.keepAnswer(ctx, once, result)
 }
 
-// answered: the request that ctx names was answered before, with result. Until the
-// transaction ends no other one with its key passes here.
+// answered reports whether the request that ctx names was answered before, and sets result to that answer. It locks the key until the end
+// of the transaction.
 func (s session) answered(ctx context.Context, result any) (bool, error) {
 	once := OnceOf(ctx)
 	if once == nil {
 		return false, nil
 	}
-	once.Replayed = false // a transaction may run again
+	once.Replayed = false // the transaction may run more than once
 	if s.lockKey != "" {
 		free, err := one(ctx, s, only[bool], s.lockKey, once.Owner, once.Key)
 		if err != nil {
@@ -123,7 +119,7 @@ func (s session) keepAnswer(ctx context.Context, once *Once, result any) error {
 	if err != nil {
 		return fmt.Errorf("an answer: %w", err)
 	}
-	// An answer that is there is older than answersKept.
+	// An existing answer is older than answersKept, so it can be replaced.
 	_, err = s.exec(ctx, `
 		INSERT INTO answers (owner, key, request, answer, answered_at) VALUES ($1, $2, $3, $4{json}, {now})
 		ON CONFLICT (owner, key) DO UPDATE SET request = excluded.request, answer = excluded.answer, answered_at = excluded.answered_at`,

@@ -10,11 +10,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Postgres may have planned these before there was anything, and again after most of it was
-// deleted: what they read does not depend on that.
+// TestOpenBatchesAreReadByTheirIndexes checks that the number of rows that the queries read does not depend
+// on when Postgres planned them: before there were rows, or after most rows were deleted.
 func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 	t.Parallel()
-	const pools, batches = 300, 30 // each
+	const pools, batches = 300, 30 // batches in each pool
 	l := openPostgres(t)
 	conn, err := l.DB().Conn(t.Context())
 	l.must(err)
@@ -33,7 +33,7 @@ func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 	l.must(err)
 	asked := map[string]struct {
 		text, args string
-		most       int // rows
+		most       int // maximum number of rows read
 	}{
 		"open batches of a pool":   {store.OpenBatchesText(), `'p5', 0, 64`, batches + 2},
 		"urgent batches of a pool": {store.UrgentBatchesText(), `'p5', 10`, 2},
@@ -52,7 +52,7 @@ func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 		{"emptied", `DELETE FROM tasks WHERE id > 10; VACUUM FULL ANALYZE tasks`},
 		{"loaded again", `INSERT INTO tasks (batch, pool, device) SELECT id, pool, 'd' || id FROM batches, generate_series(1, 3)`},
 	} {
-		if state.name == "emptied" { // while somebody reads: the deleted rows stay
+		if state.name == "emptied" { // An open snapshot keeps the deleted rows.
 			reader, err := l.DB().BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 			l.must(err)
 			defer reader.Rollback()
@@ -73,7 +73,7 @@ func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 	}
 }
 
-// run is how what was prepared is carried out.
+// run executes a prepared statement and returns its plan with the actual row counts.
 func (p *planned) run(prepared, args string) (plan []string) {
 	p.Helper()
 	rows, err := p.conn.QueryContext(p.Context(), fmt.Sprintf(`EXPLAIN (ANALYZE, BUFFERS OFF) EXECUTE %q(%s)`, prepared, args))

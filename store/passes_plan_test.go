@@ -8,12 +8,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A part of a pass takes so many rows here, of ten times as many.
+// passed is the number of rows that one part of a pass takes in this test. The tables have ten times as many rows.
 const passed = 500
 
-// Tables that passes empty are thought to be empty when they fill. Whatever Postgres knew of
-// them when it planned a part of a pass, it never goes through all that is taken for each row
-// that is there. The fold, each 2 s, reads no more than it takes.
+// TestPassesReadWhatTheyTake checks that a part of a pass reads few rows, regardless of the statistics with
+// which Postgres planned it. Passes empty their tables, so the statistics may show an empty table that has
+// rows again. With such a plan, a pass must not read all taken rows again for each row of the table. The
+// fold, which runs every 2 s, must not read more rows than it takes.
 func TestPassesReadWhatTheyTake(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -25,10 +26,10 @@ func TestPassesReadWhatTheyTake(t *testing.T) {
 	var before []string
 	for _, state := range []struct{ name, change string }{
 		{"empty", `SELECT 1`},
-		{"emptied unseen", backlog() + `; ` + worked + `; ANALYZE`}, // its pages are still there
+		{"emptied unseen", backlog() + `; ` + worked + `; ANALYZE`}, // The pages of the tables still exist.
 		{"loaded", backlog()},
 		{"analyzed", `ANALYZE`},
-		{"emptied", worked + `; ANALYZE`}, // there are statistics of what was there
+		{"emptied", worked + `; ANALYZE`}, // Postgres has statistics of the deleted rows.
 		{"loaded again", backlog()},
 	} {
 		p.simply(state.change)
@@ -67,13 +68,13 @@ const worked = `DELETE FROM batch_deltas; DELETE FROM batch_rates; DELETE FROM e
 
 type ask struct {
 	text, args string
-	most       int // rows
+	most       int // maximum number of rows read
 }
 
-// passes are the statements, with what they would take now.
+// passes returns the statements of passes with arguments for the rows that they would take now.
 func (p *planned) passes() map[string]ask {
 	p.Helper()
-	const once = 60 * passed // each row, and what an index still has of those that were deleted
+	const once = 60 * passed // each row once, and the index entries of deleted rows
 	asked := map[string]ask{
 		"old rates":       {store.OldRatesText, fmt.Sprint(`0, `, passed), once},
 		"overdue batches": {store.OverdueText(), fmt.Sprint(`0, `, passed), once},

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestReportsHaveOnePlan: what a report asks is looked up by the first column of an index
-// in each table that grows, whatever statistics there are when it is planned: none, those
-// of empty tables, those before a bulk load, or those before a mass delete.
+// TestReportsHaveOnePlan checks that the queries of a report use the first column of an index in each
+// growing table. The statistics at planning time must not matter: none, of empty tables, from before a
+// bulk load, or from before a mass delete.
 func TestReportsHaveOnePlan(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -31,7 +31,7 @@ func TestReportsHaveOnePlan(t *testing.T) {
 	} {
 		p.simply(state.change)
 		p.prepare(state.name)
-		p.check(state.name, "empty") // as it was planned at the start
+		p.check(state.name, "empty") // with the plans from the start
 		p.check(state.name, state.name)
 	}
 }
@@ -41,11 +41,11 @@ const loaded = `
 	INSERT INTO devices (id, created_at) SELECT 'd' || i, now() FROM generate_series(1, 5000) AS i;
 	INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 300, 'p', 'd' || i % 5000 FROM generate_series(1, 20000) AS i`
 
-// planned are the statements of reports, as one connection has them prepared.
+// planned holds the statements of reports that are prepared on one connection.
 type planned struct {
 	*ledger
 	conn *sql.Conn
-	args map[string]string // by the name of a statement
+	args map[string]string // arguments by the name of the prepared statement
 }
 
 func (p *planned) exec(text string) {
@@ -54,14 +54,14 @@ func (p *planned) exec(text string) {
 	p.must(err)
 }
 
-// simply runs several statements, each in a transaction of its own.
+// simply runs several statements, each in its own transaction.
 func (p *planned) simply(text string) {
 	for one := range strings.SplitSeq(text, ";") {
 		p.exec(one)
 	}
 }
 
-// prepare prepares anew what Warm had prepared.
+// prepare prepares all statements again that Warm has prepared. Their names begin with state.
 func (p *planned) prepare(state string) {
 	p.Helper()
 	rows, err := p.conn.QueryContext(p.Context(), `
@@ -91,7 +91,7 @@ func (p *planned) prepare(state string) {
 	}
 }
 
-// node is one of a plan.
+// node is a node of a query plan.
 type node struct {
 	Scan  string `json:"Node Type"`
 	Table string `json:"Relation Name"`
@@ -100,7 +100,7 @@ type node struct {
 	Plans []node `json:"Plans"`
 }
 
-// check looks at the plans of what was prepared in one state, in another.
+// check checks in state the plans of the statements that were prepared in the state prepared.
 func (p *planned) check(state, prepared string) {
 	p.Helper()
 	for name, args := range p.args {
@@ -119,7 +119,7 @@ func (p *planned) check(state, prepared string) {
 	}
 }
 
-// firsts are the first columns of the indexes that a report may go by.
+// firsts returns the first column of each index that a report may use.
 func firsts() map[string]string {
 	return map[string]string{
 		"tasks_pkey": "id", "tasks_of_device": "device", "batches_pkey": "id", "devices_pkey": "id", "attempts_pkey": "token", "tokens_of_device": "device", "deleted_devices_pkey": "id",
@@ -128,10 +128,10 @@ func firsts() map[string]string {
 
 func (p *planned) looked(where string, n node) {
 	p.Helper()
-	// Grants are no more than the slots, and are seldom many beside what is asked for.
+	// The table grants is not checked: it has at most one row for each slot.
 	grows := map[string]bool{"tasks": true, "batches": true, "devices": true, "attempts": true, "tokens": true, "events": true}
 	switch {
-	case strings.HasSuffix(n.Scan, "Scan") && n.Index != "" && (grows[n.Table] || n.Table == ""): // a bitmap names no table
+	case strings.HasSuffix(n.Scan, "Scan") && n.Index != "" && (grows[n.Table] || n.Table == ""): // A bitmap index scan has no table name.
 		if first := firsts()[n.Index]; first == "" || !strings.Contains(n.Cond, "("+first+" = ") {
 			p.Errorf("%s: %s by %s: %s", where, n.Scan, n.Index, n.Cond)
 		}

@@ -7,16 +7,17 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The rows that these read must not grow with what others wait for, or ever started.
-// SQLite plans by its schema alone, so an empty ledger shows it.
+// TestReadingsGoByTheirIndexes checks that the number of rows that the queries read does not grow with the
+// tasks of other devices or pools, or with all past starts. SQLite plans from its schema alone, so an
+// empty ledger is sufficient.
 func TestReadingsGoByTheirIndexes(t *testing.T) {
 	t.Parallel()
 	l := openSQLite(t)
 	for name, c := range map[string]struct {
 		text  string
 		args  []any
-		index string // that readings go by
-		times int    // how many
+		index string // index and condition that the plan must use
+		times int    // number of plan steps that use it
 	}{
 		"the tasks of a device":        {store.ViewsText(), []any{`[{"n":0,"name":"a"}]`}, "tasks_of_device (device=? AND state=?", 6},
 		"devices of what waits":        {store.WaitingViewText(), []any{`[{"n":0,"name":"a"}]`, `[1]`}, "tasks_of_device (device=? AND state=?", 6},

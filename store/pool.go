@@ -12,42 +12,42 @@ import (
 	"time"
 )
 
-// pools are the pools of the ledger, and how they are used.
+// pools is the part of the ledger that holds the pools and how they are used.
 type pools struct{ *connection }
 
 // Pool is a set of Capacity slots, numbered 0..Capacity-1.
 type Pool struct {
 	Name        string
-	Capacity    int             // 0..10000; 0 grants nothing
-	Lease       time.Duration   // 1 s..24 h, unless the batch says otherwise
-	Paused      bool            // true: nothing new is granted
-	PausedBy    string          // empty: not paused
-	PausedAt    *time.Time      // nil likewise
-	PauseReason string          // why; may be empty
-	Windows     []Window        // none = always open
-	Opening     Opening         // of its windows
-	Limits      json.RawMessage // a JSON array of policies, valid; nil = none
-	Callers     *int            // slots that callers hold at most; nil: no bound
-	Longest     time.Duration   // the longest lease that a caller may ask for
-	StandsUntil time.Time       // after a restore the pool grants nothing before this time. If it is zero, the pool may grant
+	Capacity    int             // 0..10000; a pool with 0 slots grants nothing
+	Lease       time.Duration   // 1 s..24 h; a batch can set another lease
+	Paused      bool            // nothing new is granted
+	PausedBy    string          // empty if the pool is not paused
+	PausedAt    *time.Time      // nil if the pool is not paused
+	PauseReason string          // may be empty
+	Windows     []Window        // no windows mean always open
+	Opening     Opening         // the opening of Windows
+	Limits      json.RawMessage // a valid JSON array of policies; nil means no policies
+	Callers     *int            // maximum number of slots that callers hold; nil means no bound
+	Longest     time.Duration   // the longest lease that a caller may request
+	StandsUntil time.Time       // after a restore the pool grants nothing before this time; zero means that the pool may grant
 	Version     int64           // increases with every change
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
 }
 
-// PoolSpec is what an operator decides about a pool.
+// PoolSpec holds the settings of a pool that an operator decides.
 type PoolSpec struct {
 	Capacity int           // 0..10000
 	Lease    time.Duration // more than 0
 	Paused   bool
-	Windows  []Window        // valid
-	Limits   json.RawMessage // valid; nil = none
-	Callers  *int            // 0..10000; nil: no bound
-	Longest  time.Duration   // the longest lease that a caller may ask for; 0: LongestLease
-	DryRun   bool            // find out all, change nothing
+	Windows  []Window        // must be valid
+	Limits   json.RawMessage // must be valid; nil means no policies
+	Callers  *int            // 0..10000; nil means no bound
+	Longest  time.Duration   // the longest lease that a caller may request; 0 means LongestLease
+	DryRun   bool            // check everything and change nothing
 }
 
-// LongestLease is the longest lease of a caller in a pool that does not say another one.
+// LongestLease is the longest lease of a caller in a pool that sets no other value.
 const LongestLease = 24 * time.Hour
 
 const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms,
@@ -73,7 +73,7 @@ func poolDest(p *Pool) []any {
 	}
 }
 
-// Pool returns one pool; ErrNotFound.
+// Pool returns one pool, or ErrNotFound.
 func (s pools) Pool(ctx context.Context, name string) (Pool, error) {
 	return s.read().pools().named(ctx, name)
 }
@@ -82,22 +82,21 @@ func (s poolsIn) named(ctx context.Context, name string) (Pool, error) {
 	return one(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
 }
 
-// Pools returns up to limit pools by name, those after the one named.
+// Pools returns at most limit pools with a name > after, in the order of names.
 func (s pools) Pools(ctx context.Context, after string, limit int) ([]Pool, error) {
 	return collect(ctx, s.read(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit)
 }
 
-// ChangedPools returns the pools that were created or changed within that time,
-// by the database's clock at the change, not at its COMMIT.
+// ChangedPools returns the pools that were created or changed within this time. The time of a change is the database's clock when the
+// change was made, not at its COMMIT.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
-	// As a query of its own the clock is read once, and the index serves.
+	// In a sub-select the clock is read once, and the index can be used.
 	return collect(ctx, s.read(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
 }
 
-// PutPool creates the pool or changes it. Without a change nothing is written
-// and the version stays.
+// PutPool creates the pool or changes it. If nothing changes, nothing is written and the version stays.
 func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (p Pool, created bool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		p, created, err = putPool(ctx, tx, actor, name, old, spec, "")
@@ -109,9 +108,9 @@ func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (
 	return p, created, nil
 }
 
-// ChangePool changes a pool that exists; note says why, and may be empty: it is
-// kept in the audit log, and with the pool while it is paused. change is called inside of the transaction, perhaps more than once,
-// and its error ends it. ErrNotFound.
+// ChangePool changes an existing pool. note gives the reason and may be empty. It is kept in the audit log, and with the pool while it is
+// paused. change runs inside the transaction, perhaps more than once; if it returns an error, the transaction is rolled back. It returns
+// ErrNotFound if there is no such pool.
 func (s pools) ChangePool(ctx context.Context, actor, name, note string, change func(*PoolSpec) error) (p Pool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
@@ -127,15 +126,13 @@ func (s pools) ChangePool(ctx context.Context, actor, name, note string, change 
 	return p, err
 }
 
-// DeletePool takes a pool away of which nothing is open, with its batches kept.
-// ErrNotFound, ErrOpenTasks.
+// DeletePool deletes a pool that has no open tasks. Its batches are kept. Errors: ErrNotFound, ErrOpenTasks.
 func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 	return s.withPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
 			return ErrNotFound
 		}
-		// Batches that are being created hold the row; those that come later see
-		// that it is deleted.
+		// Transactions that create batches hold the row. Those that come later find the pool deleted.
 		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 {lock}`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
@@ -153,9 +150,8 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 	})
 }
 
-// withPool runs change on a pool, nil when there is none of the name, with the
-// pool's lock held alone. Claims hold it shared: a claim counts slots either
-// against the old capacity and commits before, or against the new one.
+// withPool runs change on a pool, with nil if there is no pool with this name. It holds the pool's lock exclusively, and claims hold it
+// shared. So a claim either counts slots against the old capacity and commits before change, or counts against the new capacity.
 func (s pools) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
 		if err := tx.pools().lock(ctx, name); err != nil {
@@ -176,8 +172,8 @@ func (s pools) withPool(ctx context.Context, name string, change func(tx session
 	return err
 }
 
-// lock keeps claims out until the end of the transaction. It comes before any row:
-// the pool's lock, the pool, batches, tasks, grants is the order everywhere.
+// lock keeps claims out until the end of the transaction. It must come before all row locks: the order everywhere is the pool's lock, pool,
+// batches, tasks, grants.
 func (s poolsIn) lock(ctx context.Context, name string) error {
 	if s.lockAlone == "" {
 		return nil
@@ -197,7 +193,7 @@ func (p PoolSpec) equals(o PoolSpec) bool {
 		callersText(p.Callers) == callersText(o.Callers) && p.Longest == o.Longest
 }
 
-// callersText is how the audit log names the bound of callers.
+// callersText returns the text of the bound of callers in the audit log.
 func callersText(bound *int) string {
 	if bound == nil {
 		return "none"
@@ -205,14 +201,14 @@ func callersText(bound *int) string {
 	return strconv.Itoa(*bound)
 }
 
-// pause is who paused a pool, when and why; nothing when it is not paused.
+// pause holds who paused a pool, when and why. It is empty if the pool is not paused.
 type pause struct {
 	by, note string
 	at       *time.Time
-	now      bool // it begins with this change
+	now      bool // the pause begins with this change
 }
 
-// pause keeps what is known of a pause that lasts.
+// pause returns the pause after the change. A pause that continues keeps its actor, time and note.
 func (p PoolSpec) pause(old *Pool, actor, note string) pause {
 	switch {
 	case !p.Paused:
@@ -223,7 +219,7 @@ func (p PoolSpec) pause(old *Pool, actor, note string) pause {
 	return pause{by: actor, note: note, now: true}
 }
 
-// detail is what the log says of a change, and why it was made.
+// detail returns the text of the event: the changes and their reason.
 func (p PoolSpec) detail(old *Pool, note string) string {
 	detail := fmt.Sprintf("capacity=%d lease=%s paused=%t", p.Capacity, p.Lease, p.Paused)
 	if len(p.Windows) > 0 {
@@ -254,7 +250,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 		return Pool{}, false, err
 	}
 	held := spec.pause(old, actor, note)
-	// A deleted pool comes back with its versions, and its standstill.
+	// A deleted pool that is created again keeps its version and its stands_until.
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
 			paused_by, paused_at, pause_reason, limits, callers, longest_ms, stands_until)
@@ -279,7 +275,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	}
 	p, err = tx.pools().named(ctx, name)
 	if err == nil && spec.DryRun {
-		err = errDryRun // so that all is undone
+		err = errDryRun // rolls the transaction back
 	}
 	return p, old == nil, err
 }

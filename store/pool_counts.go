@@ -5,8 +5,7 @@ import (
 	"fmt"
 )
 
-// MovesBetween counts what happened in each pool above an id of the log, up to another
-// one: all steps are 0.
+// MovesBetween counts what happened in each pool in the events with after < id <= upTo. Step is 0 in all results.
 func (s pools) MovesBetween(ctx context.Context, after, upTo int64) ([]Move, error) {
 	if after >= upTo {
 		return nil, nil

@@ -11,7 +11,7 @@ import (
 
 // Holding is the time for which a device held a slot.
 type Holding struct {
-	ID        int64 // its place in the order of the ends; those in force come last, by their tokens
+	ID        int64 // holdings are ordered by it: ended ones by the event of their end, then those in force by their tokens
 	Slot      int
 	Device    string
 	Task      int64
@@ -19,38 +19,37 @@ type Holding struct {
 	Token     int64
 	Attempt   int
 	GrantedAt time.Time
-	EndedAt   *time.Time // nil: it is in force
-	EndedBy   EndCause   // empty: it is in force
+	EndedAt   *time.Time // nil means that the holding is in force
+	EndedBy   EndCause   // empty means that the holding is in force
 }
 
 // HoldingFilter selects holdings of a pool.
 type HoldingFilter struct {
 	Pool   string
-	Slots  *SlotRange // nil: all
-	From   *time.Time // that ended then or later, or are in force
-	To     *time.Time // that ended before; nil: also those in force
-	Newest bool       // the order: the latest end first
-	After  int64      // ids above, unless Newest
-	Before int64      // ids below; 0: no bound
+	Slots  *SlotRange // nil means all slots
+	From   *time.Time // only holdings that ended at that time or later, or are in force
+	To     *time.Time // only holdings that ended before that time; nil includes holdings in force
+	Newest bool       // order by the latest end first
+	After  int64      // only ids > After; ignored if Newest is true
+	Before int64      // only ids < Before; 0 means no bound
 	Limit  int        // default 100, at most 1000
 }
 
-// SlotRange are slots, both ends included.
+// SlotRange is a range of slots that includes both ends.
 type SlotRange struct{ First, Last int }
 
 const (
-	// inForce is above the ids of all events: added to its token it is the id of a holding
-	// that has not ended.
+	// inForce is greater than every event id. The id of a holding that has not ended is inForce plus its token.
 	inForce = 1 << 54
 
-	// holdingsLooked is how many events of a pool one reading looks at.
+	// holdingsLooked is the maximum number of events of a pool that one call searches.
 	holdingsLooked = 20_000
 
-	// clockSlack is how far the order of the events may be off that of their times.
+	// clockSlack is the maximum difference between the order of event ids and the order of event times.
 	clockSlack = time.Minute
 )
 
-// ends is true of the events that end a holding: each names it by its token.
+// ends is the condition for events that end a holding. Each such event names the holding by its token.
 const ends = movesSlots + ` AND kind <> 'task.granted'`
 
 func (f HoldingFilter) slots() SlotRange {
@@ -60,12 +59,12 @@ func (f HoldingFilter) slots() SlotRange {
 	return *f.Slots
 }
 
-// Holdings reads a page of who held the slots of a pool, and where to go on if it is not
-// full: those that ended come by the events of the pool, as it has no more than two or so
-// for each, and those in force by the grants.
+// Holdings returns a page of the holdings of a pool, and a Stretch with the position from which to continue if the page is not full. Ended
+// holdings are found by the events of the pool, because a pool has only about two events per holding. Holdings in force are found in the
+// grants.
 func (s pools) Holdings(ctx context.Context, f HoldingFilter) ([]Holding, Stretch, error) {
 	f.Limit = clampLimit(f.Limit)
-	// Those in force first: one that ends meanwhile is found twice, and not missed.
+	// Holdings in force are read first: a holding that ends in between is found twice instead of being missed.
 	held, err := s.holdingNow(ctx, f)
 	if err != nil || f.Newest && len(held) == f.Limit || !f.Newest && f.After >= inForce {
 		return held, Stretch{}, err
@@ -92,7 +91,7 @@ func holdingDest(h *Holding) []any {
 	}
 }
 
-// holdingNow reads those in force.
+// holdingNow reads the holdings in force.
 func (s pools) holdingNow(ctx context.Context, f HoldingFilter) ([]Holding, error) {
 	before := int64(math.MaxInt64)
 	if f.Before > 0 {
@@ -113,7 +112,7 @@ func (s pools) holdingNow(ctx context.Context, f HoldingFilter) ([]Holding, erro
 	return held, nil
 }
 
-// holdingsBefore reads those that ended.
+// holdingsBefore reads the holdings that ended.
 func (s pools) holdingsBefore(ctx context.Context, f HoldingFilter) ([]Holding, Stretch, error) {
 	by, stretch, err := s.endsOf(ctx, f)
 	if err != nil {
@@ -127,7 +126,7 @@ func (s pools) holdingsBefore(ctx context.Context, f HoldingFilter) ([]Holding, 
 	return ended, stretch, nil
 }
 
-// endsOf are the events to look at, no more than one reading may.
+// endsOf returns the filter for the events to search, restricted to what one call may search.
 func (s pools) endsOf(ctx context.Context, f HoldingFilter) (by sought, stretch Stretch, err error) {
 	by = sought{EventFilter: EventFilter{Newest: f.Newest, After: f.After, Before: min(f.Before, inForce)}, pool: f.Pool}
 	if f.From != nil {
@@ -152,8 +151,8 @@ func (s pools) endsOf(ctx context.Context, f HoldingFilter) (by sought, stretch 
 	return by, stretch, err
 }
 
-// ended is the statement that reads the holdings whose ends are among these events. Their
-// order is that of the index, so it ends with the page.
+// ended returns the statement that reads the holdings whose end is among these events. It has the order of the index, so it stops when the
+// page is full.
 func (f HoldingFilter) ended(by sought) (text string, args []any) {
 	q := &query{}
 	q.text = `SELECT e.id, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by
@@ -171,8 +170,8 @@ func (f HoldingFilter) ended(by sought) (text string, args []any) {
 	return q.end(" ORDER BY e.pool "+by.direction()+", e.id "+by.direction(), f.Limit)
 }
 
-// eventNear is about the first event of a time or later; behind the last one, if there
-// is none. Ids go up with time, nearly: it halves them.
+// eventNear returns the id of about the first event at this time or later. If there is no such event, it returns an id above the last
+// event. It is a binary search, as ids increase almost in the order of times.
 func (s *connection) eventNear(ctx context.Context, at time.Time) (int64, error) {
 	id, err := one(ctx, s.planned(), only[int64], eventNear, at.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
@@ -184,7 +183,7 @@ func (s *connection) eventNear(ctx context.Context, at time.Time) (int64, error)
 	return id, nil
 }
 
-// early: the first event from the middle on is before the time.
+// early is the condition that the first event from the middle on is before the time.
 const early = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
 
 const eventNear = `

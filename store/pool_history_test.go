@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// historyOf follows a filter to its end, as a client of a list does.
+// historyOf reads all pages of a filter, as a client of a list does.
 func (l *ledger) historyOf(f store.HoldingFilter) (all []store.Holding, pages int) {
 	l.Helper()
 	for {
@@ -36,7 +36,7 @@ func (l *ledger) historyOf(f store.HoldingFilter) (all []store.Holding, pages in
 	}
 }
 
-// told is a holding in words.
+// told returns a holding as text.
 func told(h store.Holding) string {
 	if h.EndedAt == nil {
 		return fmt.Sprintf("slot %d %s task %d batch %d held", h.Slot, h.Device, h.Task, h.Batch)
@@ -51,8 +51,8 @@ func toldAll(all []store.Holding) (list []string) {
 	return list
 }
 
-// Each grant is in the history once, however it ended: by page in both orders, and of
-// some slots alone.
+// TestHistoryHasEveryHolding checks that each grant is in the history once, for every way to end, in pages
+// of several sizes, in both orders, and with a filter of slots.
 func TestHistoryHasEveryHolding(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -62,7 +62,7 @@ func TestHistoryHasEveryHolding(t *testing.T) {
 		batch, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 9}, names...)
 		_, other := l.batch(store.Batch{Pool: "q"}, "other")
 		l.report(l.grant(other[0], "other", "q", 1), store.BySuccess, "")
-		var want []string // by their ends
+		var want []string // ordered by their ends
 		end := func(i, slot int, by store.EndCause, do func(store.Grant)) {
 			do(l.grant(ids[i], names[i], "p", slot))
 			want = append(want, fmt.Sprintf("slot %d %s task %d batch %d %s", slot, names[i], ids[i], batch.ID, by))
@@ -123,7 +123,7 @@ func bySlot(all []store.Holding) map[int][]store.Holding {
 	return slots
 }
 
-// A time is found in the log as if all of it had been read.
+// TestTimesAreFoundInTheLog checks that a time is found in the log as exactly as by reading the whole log.
 func TestTimesAreFoundInTheLog(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -139,7 +139,7 @@ func TestTimesAreFoundInTheLog(t *testing.T) {
 		at, id := 0, int64(0)
 		want := map[int]int64{}
 		for range 40 {
-			id += 1 + draw.Int64N(50) // others were given, and undone
+			id += 1 + draw.Int64N(50) // The ids between were used by transactions that were rolled back.
 			next := at + draw.IntN(4)
 			for ; at < next; at++ {
 				want[at] = id
@@ -159,7 +159,8 @@ func TestTimesAreFoundInTheLog(t *testing.T) {
 	})
 }
 
-// The cost of a page of history does not go by what there is, whatever Postgres knows.
+// TestHistoryIsServedOrBounded checks that the cost of a page of history does not grow with the log, with and without statistics
+// in Postgres.
 func TestHistoryIsServedOrBounded(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -183,7 +184,7 @@ func TestHistoryIsServedOrBounded(t *testing.T) {
 			l.must(err)
 			plan, rows := l.plan(query, args...), test.rows
 			if statistics != "ANALYZE" {
-				rows = store.HoldingsLooked // it thinks there are fewer
+				rows = store.HoldingsLooked // Without statistics, Postgres estimates fewer rows.
 			}
 			if text := strings.Join(plan, "\n"); !strings.Contains(text, "events_of_pool") || !strings.Contains(text, "attempts_pkey") || strings.Contains(text, "Seq Scan") || most(plan) > rows {
 				t.Errorf("after %s: %s: %d rows, want %d:\n%s", statistics, name, most(plan), rows, text)
@@ -198,7 +199,7 @@ func TestHistoryIsServedOrBounded(t *testing.T) {
 	}
 }
 
-// A slot that was seldom used is looked for a stretch at a time.
+// TestHistoryGoesOnBehindWhatItLookedAt checks that the history of a rarely used slot is searched one stretch at a time.
 func TestHistoryGoesOnBehindWhatItLookedAt(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

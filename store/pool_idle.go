@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// OpenPool is a pool with free slots and a batch whose tasks could start. It
-// says nothing about the devices of those tasks.
+// OpenPool is a pool with free slots and with a batch whose tasks could start. Whether the devices could start their tasks is not checked.
 type OpenPool struct {
 	Name string
 	Free int // at least 1
 }
 
-// OpenPools reads them all, at one moment.
+// OpenPools returns all such pools, in one snapshot.
 func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 	pools, err := collect(ctx, s.read(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
 		SELECT name, free FROM (
@@ -30,8 +29,8 @@ func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
 	return pools, nil
 }
 
-// WaitingHere counts the devices of the pool that could be granted a task now,
-// hold none, and were seen within that time, up to most: it looks no further.
+// WaitingHere counts the devices of the pool that could be granted a task now, hold no slot, and have a last_seen time within this period.
+// It stops counting when it reaches `most`.
 func (s pools) WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error) {
 	n, err := one(ctx, s.read(), only[int], waitingHere(), pool, most, within.Milliseconds())
 	if err != nil {
@@ -40,9 +39,8 @@ func (s pools) WaitingHere(ctx context.Context, pool string, within time.Duratio
 	return n, nil
 }
 
-// waitingHere leaps over some devices more than are asked for. Where most of those cannot
-// start it joins all tasks of the pool instead: to leap over 200,000 takes Postgres 3 s, and
-// to join them a tenth.
+// waitingHere steps from device to device, over at most 1000 + 4 * `most` devices. If fewer than `most` of them could start a task and more
+// devices follow, it joins all tasks of the pool instead: stepping over 200,000 devices takes Postgres 3 s, the join a tenth of that time.
 func waitingHere() string {
 	const some = "1000 + 4 * $2"
 	who := whoWaits("$1", "n < "+some)
@@ -57,9 +55,8 @@ func waitingHere() string {
 	FROM (` + startingNow("$1", "$2", "(SELECT d.last_seen FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
 }
 
-// TakeIdleTime returns the time since it was taken last, by whichever replica,
-// and starts it anew. So what the replicas count for such times adds up to all
-// of the time, and no moment is counted twice. 0: less than least has passed.
+// TakeIdleTime returns the time since the last call by any replica, and starts a new period. So the periods of all replicas add up to the
+// whole time, and no moment is counted twice. It returns 0, and starts no period, if less than least has passed.
 func (s pools) TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error) {
 	var from, until time.Time
 	err := s.write(ctx, func(tx session) error {

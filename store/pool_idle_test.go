@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A pool is open when slots are free and the tasks of some batch could start.
+// TestOpenPools checks that a pool is open if it has free slots and a batch whose tasks could start.
 func TestOpenPools(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -48,7 +48,7 @@ func TestOpenPools(t *testing.T) {
 	})
 }
 
-// A device that waits here was seen lately, and is counted once, whatever it has to do.
+// TestWaitingHere checks that WaitingHere counts devices with waiting tasks that were seen lately, and counts each device once.
 func TestWaitingHere(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -78,7 +78,7 @@ func TestWaitingHere(t *testing.T) {
 	})
 }
 
-// Replicas that count beside each other take each moment once.
+// TestIdleTimeIsTakenOnce checks that concurrent replicas together do not count a period of time twice.
 func TestIdleTimeIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -114,7 +114,7 @@ func TestIdleTimeIsTakenOnce(t *testing.T) {
 	})
 }
 
-// One statement, however many pools.
+// TestManyPools checks that OpenPools returns many pools.
 func TestManyPools(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -130,8 +130,8 @@ func TestManyPools(t *testing.T) {
 	}
 }
 
-// It looks at no more devices than it has to, however many wait and whatever they have to
-// do.
+// TestWaitingHereLooksNoFurther checks that WaitingHere reads no more devices than needed, even if many
+// devices wait with many tasks.
 func TestWaitingHereLooksNoFurther(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -147,8 +147,9 @@ func TestWaitingHereLooksNoFurther(t *testing.T) {
 	}
 }
 
-// Where hardly anyone of them could start, it does not leap over all that wait; and counts
-// those of whom there are few, before and behind where it stops to leap.
+// TestWaitingHereFindsFewAmongMany checks WaitingHere if few of many waiting devices were seen lately. It
+// must not leap over all waiting devices, and must count the few devices before and behind the point
+// where it stops to leap.
 func TestWaitingHereFindsFewAmongMany(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

@@ -53,7 +53,7 @@ func TestPoolsChange(t *testing.T) {
 	}
 }
 
-// The ledger keeps by whom a pool was paused, when and why, while the pause lasts.
+// TestPoolPauseIsKept checks that the ledger stores the actor, the time and the reason of a pause of a pool while the pause lasts.
 func TestPoolPauseIsKept(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -121,7 +121,7 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 		if kept, err := l.Batch(l.Context(), b.ID); err != nil || kept.Counts[store.Succeeded] != 1 {
 			l.Errorf("its batch: %+v, %v", kept, err)
 		}
-		// A task that somebody opens again by hand is never granted.
+		// A task of the deleted pool that is reopened by hand is never granted.
 		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[0])
 		l.wantStatuses(l.claim(l.to(ids[0], "a", "p", 0)), lost)
 		if views, err := l.Views(l.Context(), []string{"a"}); err != nil || len(views[0].Candidates) != 0 {
@@ -142,8 +142,8 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 	})
 }
 
-// A batch that is being created when its pool is deleted either keeps the pool
-// or is refused; it is never left in a deleted one.
+// TestDeleteWaitsForABatchInCreation checks that the deletion of a pool waits for a batch that is being
+// created in it, and is then refused because the batch has open tasks.
 func TestDeleteWaitsForABatchInCreation(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -169,7 +169,8 @@ func TestDeleteWaitsForABatchInCreation(t *testing.T) {
 	}
 }
 
-// And one that began before the deletion was committed sees it.
+// TestABatchInCreationSeesTheDeletion checks that a batch whose creation began before the deletion of its pool was committed is
+// refused.
 func TestABatchInCreationSeesTheDeletion(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -193,7 +194,7 @@ func TestABatchInCreationSeesTheDeletion(t *testing.T) {
 	}
 }
 
-// force takes a slot of pool p back.
+// force calls ForceRelease for a slot of pool p.
 func (l *ledger) force(slot int, f store.Force) (store.Grant, error) {
 	f.Actor, f.Reason = "ann", "it hangs"
 	return l.ForceRelease(l.Context(), "p", slot, f, settle)
@@ -219,7 +220,7 @@ func TestAForcedReleaseAsksTheHolder(t *testing.T) {
 			l.Fatalf("released %+v, want %+v", asked, a)
 		}
 		l.wantTask(ids[0], store.Dispatched)
-		l.wantStatuses(l.claim(l.to(ids[2], "c", "p", 0)), conflict) // not before its result or its lease
+		l.wantStatuses(l.claim(l.to(ids[2], "c", "p", 0)), conflict) // The slot is not free before the result or the end of the lease.
 		if o := l.report(a, store.ByFailure, ""); o.State != store.Cancelled {
 			l.Fatalf("after it was asked, a failure came to %s", o.State)
 		}

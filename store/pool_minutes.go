@@ -6,37 +6,37 @@ import (
 	"time"
 )
 
-// Minute is what became of the slots of a pool in a minute.
+// Minute holds what happened to the slots of a pool in one minute.
 type Minute struct {
 	At       int64 // minutes since 1970
 	Granted  int
-	Ended    int // of them Lapsed by the reaper
+	Ended    int // includes the grants in Lapsed, which the reaper ended
 	Lapsed   int
-	Capacity int // at its end; -1: as before
+	Capacity int // at the end of the minute; -1 means unchanged
 }
 
-// Minutes is how full a pool was.
+// Minutes holds how full a pool was over time.
 type Minutes struct {
 	Now      time.Time // by the database's clock
 	Created  time.Time
-	Held     int // now
-	Capacity int // now
-	Before   int // the capacity before the first minute; -1: not known
+	Held     int // slots held now
+	Capacity int // the present capacity
+	Before   int // the capacity before the first minute; -1 means unknown
 	Minutes  []Minute
 }
 
-// minutesKept is how long they are: the longest range and a day.
+// minutesKept is the time for which minutes are kept: the longest range of a chart and one day more.
 const minutesKept = 8 * 24 * time.Hour
 
-// moved are what an event counts for.
+// moved selects what one event adds to the columns granted, ended and lapsed.
 const moved = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted,
 	CASE WHEN ` + movesSlots + ` AND kind <> 'task.granted' THEN 1 ELSE 0 END AS ended, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed`
 
-// tells is true of the events that make a minute of their pool.
+// tells is the condition for events that create a row for the minute of their pool.
 const tells = `(` + movesSlots + ` OR kind IN ('pool.created', 'pool.changed'))`
 
-// CountMinutes counts up to limit events above those that were counted last, up to an id
-// at which all have settled, and says how many: each is counted once, by whichever replica.
+// CountMinutes counts at most limit events that follow the last counted event, up to the id upTo, and returns how many it counted. All
+// events up to upTo must be complete. Each event is counted once over all replicas.
 func (s pools) CountMinutes(ctx context.Context, upTo int64, limit int) (counted int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		from, err := one(ctx, tx, only[int64], `SELECT event FROM minutes_counted {lock}`)
@@ -74,9 +74,8 @@ func (s poolsIn) countMinutes(ctx context.Context, from, last int64) error {
 	return err
 }
 
-// Minutes reads the minutes of a pool since so long ago in which something happened, the
-// oldest first; ErrNotFound. The slots held before follow from those held now: the
-// minutes, the events not yet counted and the grants are of one moment.
+// Minutes returns the minutes of a pool within the last back in which something happened, oldest first, or ErrNotFound. The slots held
+// earlier can be computed from the slots held now, because the minutes, the events not yet counted and the grants are read in one snapshot.
 func (s pools) Minutes(ctx context.Context, pool string, back time.Duration) (Minutes, error) {
 	var m Minutes
 	if err := s.read().rowOf(ctx, `SELECT {now}, created_at, capacity FROM pools WHERE name = $1 AND deleted_at IS NULL`,
@@ -102,11 +101,11 @@ func (s pools) Minutes(ctx context.Context, pool string, back time.Duration) (Mi
 	return m, nil
 }
 
-// heldRow is the number of the row that says how many slots are held.
+// heldRow is the minute of the row that has the number of held slots.
 const heldRow = -1
 
-// minutesText has also the last minute before, for the capacity. Few events wait to be
-// counted; if nobody counts, the oldest of them are looked at.
+// minutesText also reads the last minute before the range, for the capacity. Normally few events wait to be counted; if no replica counts,
+// it reads only the oldest of them.
 const minutesText = `
 	WITH counted AS (SELECT event FROM minutes_counted)
 	SELECT minute, sum(granted), sum(ended), sum(lapsed), max(capacity) FROM (

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// countMinutes counts all that has settled, some events at a time.
+// countMinutes counts all settled events, three at a time.
 func (l *ledger) countMinutes() {
 	l.Helper()
 	mark, err := l.MarkEvents(l.Context(), -1)
@@ -25,7 +25,7 @@ func (l *ledger) countMinutes() {
 	}
 }
 
-// heldAt is what the minutes say was held at the end of one, so many minutes ago.
+// heldAt returns the number of held slots and the capacity at the end of the minute that is ago minutes in the past.
 func heldAt(m store.Minutes, ago int64) (held, capacity int) {
 	held, capacity = m.Held, m.Before
 	for _, one := range m.Minutes {
@@ -38,8 +38,8 @@ func heldAt(m store.Minutes, ago int64) (held, capacity int) {
 	return held, capacity
 }
 
-// The minutes tell what was held, at whatever time they are counted, and each event
-// counts once, by however many it is counted.
+// TestMinutesTellWhatWasHeld checks that the minutes show the number of held slots at each time, whenever
+// they are counted. Each event counts once, even if several replicas count.
 func TestMinutesTellWhatWasHeld(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

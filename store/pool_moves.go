@@ -6,36 +6,36 @@ import (
 	"time"
 )
 
-// Moves is what became of the slots of all pools lately, as the log tells it.
+// Moves holds what happened to the slots of all pools in the recent past, according to the log.
 type Moves struct {
-	Back    time.Duration  // how long ago the telling begins
-	Held    map[string]int // slots that are held now, by pool; none: left out
+	Back    time.Duration  // how far back the data begins
+	Held    map[string]int // slots held now, by pool; pools without held slots are left out
 	Steps   []Move
 	Resizes []Resize // latest first
 }
 
-// Move is what happened in one pool in one step.
+// Move holds the number of grants and ends in one pool in one step of time.
 type Move struct {
 	Pool    string
 	Step    int // how many whole steps ago
 	Granted int
-	Ended   int // of them Lapsed by the reaper
+	Ended   int // includes the grants in Lapsed, which the reaper ended
 	Lapsed  int
 }
 
-// Resize is a pool that was made or changed.
+// Resize is the creation or change of a pool.
 type Resize struct {
 	Pool             string
 	Ago              time.Duration
-	Capacity, Before int // -1: not known
+	Capacity, Before int // -1 means unknown
 	Created          bool
 }
 
-// movesSlots is true of the events of a task that gives or frees a slot.
+// movesSlots is the condition for task events that grant or free a slot.
 const movesSlots = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
 
-// Moves reads what happened in the steps since so long ago, or in fewer where
-// more than most events were logged since.
+// Moves reads what happened within the last back, in steps of this length. If more than `most` events were logged in that time, the result
+// begins later.
 func (s pools) Moves(ctx context.Context, back, step time.Duration, most int64) (Moves, error) {
 	from, err := s.movesFrom(ctx, back, most)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s pools) Moves(ctx context.Context, back, step time.Duration, most int64) 
 	if from.cut {
 		m.Back = min(back, from.ago)
 	}
-	// Grants and what ended them are of one moment: one statement.
+	// Grants and the events that ended them must be from one moment, so they are read in one statement.
 	steps, err := collect(ctx, s.planned(), func(m *Move) []any { return []any{&m.Pool, &m.Step, &m.Granted, &m.Ended, &m.Lapsed} }, `
 		WITH clock AS (SELECT {now} AS now)
 		SELECT pool, step, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
@@ -70,8 +70,8 @@ func (s pools) Moves(ctx context.Context, back, step time.Duration, most int64) 
 
 // logStart is a position in the log.
 type logStart struct {
-	id  int64 // what counts is above
-	cut bool  // there is more than was asked for
+	id  int64 // only events with a higher id count
+	cut bool  // the log has more events in the period than were asked for
 	ago time.Duration
 }
 
@@ -81,7 +81,7 @@ func (s pools) movesFrom(ctx context.Context, back time.Duration, most int64) (l
 		return logStart{}, fmt.Errorf("the end of the log: %w", err)
 	}
 	floor := max(0, last-most)
-	// Ids go up with time, nearly: the last that is too old is near the first that is not.
+	// Ids increase almost in the order of times, so the last event that is too old is close to the first event in the period.
 	start, err := one(ctx, s.planned(), func(l *logStart) []any { return []any{&l.id, millis{&l.ago}} }, `
 		WITH clock AS (SELECT {now} AS now),
 		start AS (SELECT coalesce((SELECT id FROM events, clock WHERE id > $1 AND {age} > $2 ORDER BY id DESC LIMIT 1), $1) AS id)
@@ -93,7 +93,7 @@ func (s pools) movesFrom(ctx context.Context, back time.Duration, most int64) (l
 	return start, nil
 }
 
-// resizes are the changes of pools that were logged above an id.
+// resizes returns the changes of pools in events with id > from.
 func (s pools) resizes(ctx context.Context, from int64) ([]Resize, error) {
 	type reading struct {
 		Resize
@@ -121,7 +121,7 @@ func (s pools) resizes(ctx context.Context, from int64) ([]Resize, error) {
 	return list, nil
 }
 
-// capacityIn reads the detail of an event of a pool; -1: it does not say.
+// capacityIn returns the capacity in the detail of a pool's event. It returns -1 if the detail does not have it.
 func capacityIn(detail string) int {
 	n := 0
 	if _, err := fmt.Sscanf(detail, "capacity=%d ", &n); err != nil {

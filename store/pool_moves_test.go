@@ -10,13 +10,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pass lets what was logged look older.
+// pass makes all events older.
 func (l *ledger) pass(by time.Duration) {
 	l.Helper()
 	l.exec(`UPDATE events SET at = at - $1 * {ms}`, by.Milliseconds())
 }
 
-// heldBefore is what the moves say was held in a pool so many steps ago.
+// heldBefore returns the number of slots of pool that were held before the newest moves with s.Step < steps.
 func heldBefore(m store.Moves, pool string, steps int) int {
 	held := m.Held[pool]
 	for _, s := range m.Steps {
@@ -27,14 +27,14 @@ func heldBefore(m store.Moves, pool string, steps int) int {
 	return held
 }
 
-// errOf is the error of a call.
+// errOf returns the error of a call.
 func errOf[T any](_ T, err error) error { return err }
 
-// The log tells what was held at each time, however grants end.
+// TestMovesTellWhatWasHeld checks that the log shows the number of held slots at each time, for every way in which grants end.
 func TestMovesTellWhatWasHeld(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
-		const step = 10 * time.Hour // no test takes so long
+		const step = 10 * time.Hour // longer than the test runs
 		l.pool("p", 9)
 		l.pool("q", 9)
 		names := deviceNames(9)
@@ -54,14 +54,14 @@ func TestMovesTellWhatWasHeld(t *testing.T) {
 			give(0, 1, 2, 3, 4, 5, 6),
 			func() { grants[7] = l.grant(once[0], "once", "p", 7) },
 			func() { l.report(grants[0], store.BySuccess, "") },
-			func() { l.report(grants[1], store.ByFailure, "") }, // tried again
+			func() { l.report(grants[1], store.ByFailure, "") }, // The task is tried again.
 			give(1),
 			func() { l.report(grants[2], store.ByReject, "") },
 			func() { l.must(errOf(l.force(3, store.Force{Now: true}))) },
-			func() { l.must(errOf(l.CancelBatch(l.Context(), "op", batch.ID))) }, // told, not ended
+			func() { l.must(errOf(l.CancelBatch(l.Context(), "op", batch.ID))) }, // asks the devices to stop; their grants do not end
 			func() { l.report(grants[4], store.BySuccess, "") },
 			func() { l.reapAll() },
-			func() { l.report(grants[7], store.BySuccess, ""); l.grant(other[0], "other", "q", 0) }, // late
+			func() { l.report(grants[7], store.BySuccess, ""); l.grant(other[0], "other", "q", 0) }, // The first result is late.
 			func() {},
 		} {
 			act()
@@ -88,7 +88,7 @@ func TestMovesTellWhatWasHeld(t *testing.T) {
 	})
 }
 
-// movesBetweenAgree: two parts of the log count together what all of it does.
+// movesBetweenAgree checks that the sums of MovesBetween over two parts of the log equal the sums over the whole log.
 func (l *ledger) movesBetweenAgree(all store.Moves) {
 	l.Helper()
 	sums := map[string]store.Move{}

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Occupancy is who holds what in one pool.
+// Occupancy lists which devices hold which slots of one pool.
 type Occupancy struct {
 	Pool    Pool
-	Grants  []Grant    // by slot; those lapsed and not yet reaped included
-	Oldest  *time.Time // when the batch of its oldest pending task was created; nil: none is pending
-	Waiting int        // devices that could start now and hold no slot, counted up to a bound
+	Grants  []Grant    // in the order of slots, including grants that lapsed and are not yet reaped
+	Oldest  *time.Time // creation of the batch of the oldest pending task; nil means that no task is pending
+	Waiting int        // devices that could start a task now and hold no slot, counted up to a bound
 }
 
-// Occupancy reads a pool, its grants and how many devices wait, up to
-// waitingMax: one statement, thus one moment; ErrNotFound.
+// Occupancy reads a pool, its grants and the number of waiting devices, counted up to waitingMax. It uses one statement, so all values are
+// from one moment. It returns ErrNotFound if there is no such pool.
 func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occupancy, error) {
 	type reading struct {
 		Occupancy
@@ -45,10 +45,9 @@ func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occu
 	return o, nil
 }
 
-// waitingFound counts the tasks of a pool that could start now, up to so many, and their
-// devices, which hold no slot. Both arguments are SQL. The limit stands below what is
-// counted, and what is looked up a device at a time above it: so the work is bounded, and
-// its plan does not depend on how many devices are blocked.
+// waitingFound returns the query that counts the tasks of a pool that could start now, up to the limit tasks, and their devices, which hold
+// no slot. Both arguments are SQL. The limit is inside the query that selects tasks, and the lookups of single devices are outside of it.
+// So the work is bounded, and the plan does not depend on how many devices are blocked.
 func waitingFound(pool, tasks string) string {
 	return `
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
@@ -60,23 +59,22 @@ func waitingFound(pool, tasks string) string {
 		LIMIT ` + tasks + `) AS next`
 }
 
-// waitingCount counts these devices up to most, however many tasks each of
-// them has. Where so many tasks are of fewer devices, it goes on from device to
-// device, over at most four times as many.
+// waitingCount returns the query that counts the waiting devices up to `most`, however many tasks each of them has. If the first `most`
+// tasks belong to fewer devices, it steps from device to device instead, over at most 4 * `most` devices.
 func waitingCount(pool, most string) string {
 	return `
 	SELECT CASE WHEN found.tasks < ` + most + ` OR found.devices >= ` + most + ` THEN found.devices ELSE (` + waitingLeap(pool, most) + `) END
 	FROM (` + waitingFound(pool, most) + `) AS found`
 }
 
-// waitingLeap counts up to most devices that wait, among four times as many.
+// waitingLeap returns the query that counts up to `most` waiting devices among the first 4 * `most` devices with tasks.
 func waitingLeap(pool, most string) string {
 	return whoWaits(pool, "n < 4 * "+most) + `
 	SELECT count(*) FROM (` + startingNow(pool, most, "TRUE") + `) AS waiting`
 }
 
-// whoWaits are who has a waiting task: it leaps from device to device in their index, as far
-// as it is told.
+// whoWaits returns a WITH clause for the devices with a pending task. It steps from device to device in their index as long as the
+// condition in the argument is true.
 func whoWaits(pool, further string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + pool
 	return `
@@ -87,7 +85,7 @@ func whoWaits(pool, further string) string {
 	)`
 }
 
-// startingNow are up to most of these that could be granted a task now, and of which also is true.
+// startingNow returns the query for at most `most` devices of whoWaits that could be granted a task now and satisfy the condition also.
 func startingNow(pool, most, also string) string {
 	return `
 		SELECT who.device FROM who
@@ -99,7 +97,7 @@ func startingNow(pool, most, also string) string {
 		LIMIT ` + most
 }
 
-// startableBatches are the batches of a pool whose tasks could start now.
+// startableBatches returns the query for the batches of a pool whose tasks could start now.
 func startableBatches(pool string) string {
 	return `SELECT b.id FROM batches b JOIN pools p ON p.name = b.pool WHERE b.pool = ` + pool + ` AND ` + startable()
 }

@@ -5,39 +5,39 @@ import (
 	"time"
 )
 
-// PoolUse is how full a pool is.
+// PoolUse is the number of held slots of a pool.
 type PoolUse struct {
 	Pool     string
 	Capacity int
-	Held     int // grants in force, or lapsed and not yet reaped
+	Held     int // grants, including lapsed grants that are not yet reaped
 }
 
-// PoolUses reads how full all pools are, by name, in one moment.
+// PoolUses returns the use of all pools, in the order of names, in one snapshot.
 func (s pools) PoolUses(ctx context.Context) ([]PoolUse, error) {
 	return collect(ctx, s.read(), func(u *PoolUse) []any { return []any{&u.Pool, &u.Capacity, &u.Held} }, `
 		SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name)
 		FROM pools p WHERE p.deleted_at IS NULL ORDER BY p.name`)
 }
 
-// In more than manyPools at once the devices that wait are counted a hundredth as far.
+// If one call reads more than manyPools pools, it counts waiting devices only up to a hundredth of the bound.
 const manyPools = "100"
 
-// PoolView is what an overview shows of one pool.
+// PoolView is the overview of one pool.
 type PoolView struct {
 	Pool Pool
 	PoolStanding
 
-	Waiting int        // as in Occupancy; of many pools to a hundredth of the bound
-	Oldest  *time.Time // since when the oldest pending task waits; nil: none
+	Waiting int        // as in Occupancy; for more than manyPools pools up to a hundredth of the bound
+	Oldest  *time.Time // creation of the batch of the oldest pending task; nil means no pending task
 }
 
-// PoolViews reads up to limit pools by name, those after the one named, in one
-// moment. Its work does not grow with the number of pools or tasks.
+// PoolViews returns at most limit pools with a name > after, in the order of names, in one snapshot. The cost per pool does not grow with
+// the number of pools or tasks.
 func (s pools) PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]PoolView, error) {
 	return s.views(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hidden("$2", "integer"), "$3", after, limit, waitingMax)
 }
 
-// PoolViewsOf reads those of these pools that there are, by name, in one moment.
+// PoolViewsOf returns each pool in list that exists, in the order of names, in one snapshot.
 func (s pools) PoolViewsOf(ctx context.Context, list []string, waitingMax int) ([]PoolView, error) {
 	return s.views(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", names(list), waitingMax)
 }
@@ -52,13 +52,11 @@ func (s pools) views(ctx context.Context, from, which, waitingMax string, args .
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hidden keeps what an argument says from the planner. Plans for some arguments
-// look cheaper than the one for all, and Postgres then makes one for each call,
-// which takes longer than running it.
+// hidden hides the value of an argument from the planner. For some values a plan looks cheaper than the general plan; Postgres would then
+// plan each call anew, which takes longer than running it.
 func hidden(argument, kind string) string { return `(SELECT CAST(` + argument + ` AS ` + kind + `))` }
 
-// oldestPending is when the oldest batch of a pool was created that a pending task is
-// in: its tasks are as old.
+// oldestPending returns the query for the creation time of the oldest batch of a pool with a waiting task. Tasks are as old as their batch.
 func oldestPending(pool string) string {
 	return `
 	SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch

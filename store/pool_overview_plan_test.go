@@ -2,8 +2,8 @@ package store_test
 
 import "testing"
 
-// Postgres plans these once, whatever is asked for: planning them takes longer
-// than running them.
+// TestOverviewsArePlannedOnce checks that Postgres plans the queries of overviews once and not for each
+// call: their planning takes longer than their execution.
 func TestOverviewsArePlannedOnce(t *testing.T) {
 	t.Parallel()
 	l := openSingle(t)

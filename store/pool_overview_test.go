@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// An overview shows what the readings of one pool and one batch say.
+// TestOverview checks that an overview shows the same values as the queries of one pool and one batch.
 func TestOverview(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -61,8 +61,8 @@ func TestOverview(t *testing.T) {
 	})
 }
 
-// Devices are counted, not tasks: also where the first tasks are all of one
-// device.
+// TestWaitingCountsDevices checks that devices are counted and not tasks, also if the first tasks are all
+// of one device.
 func TestWaitingCountsDevices(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// PoolStanding is how a pool stands by the counts that are kept: no task is counted.
+// PoolStanding is the state of a pool according to the stored counts. Reading it counts no tasks.
 type PoolStanding struct {
-	Held    int   // grants in force, or lapsed and not yet reaped
-	Pending int64 // tasks that wait, whatever for
-	Closed  bool  // it has windows, and none is open
-	// For ten minutes slots were free, the settings stayed, the batch of the oldest task that
-	// waits, for no time of its own, could start, and nothing was granted.
+	Held    int   // grants, including lapsed grants that are not yet reaped
+	Pending int64 // waiting tasks, for whatever reason they wait
+	Closed  bool  // the pool has windows, and none is open
+	// Stalled means that for ten minutes slots were free, the settings did not change, the batch of the oldest waiting task could start,
+	// and nothing was granted. Tasks that wait for a time of their own are ignored.
 	Stalled bool
 }
 
-// PoolRank is the little of a pool that overviews are sorted by.
+// PoolRank is the data of a pool by which overviews are sorted.
 type PoolRank struct {
 	Name     string
 	Capacity int
@@ -23,8 +23,8 @@ type PoolRank struct {
 	PoolStanding
 }
 
-// PoolRanks reads all pools with this in their names, by name, in one moment; empty: all.
-// Upper and lower case are the same. It reads the few counts of each and the grants in force.
+// PoolRanks returns all pools whose names contain part, in the order of names, in one snapshot. If part is empty, it returns all pools.
+// Upper and lower case are the same. It reads only the stored counts of each pool and the grants.
 func (s pools) PoolRanks(ctx context.Context, part string) ([]PoolRank, error) {
 	return collect(ctx, s.read(), func(r *PoolRank) []any {
 		return append([]any{&r.Name, &r.Capacity, &r.Paused}, standingDest(&r.PoolStanding)...)
@@ -36,20 +36,20 @@ func poolRanksText() string {
 		SELECT name, capacity, paused, ` + standingColumns() + ` FROM stood o ORDER BY name`
 }
 
-// containing is a pattern for like.
+// containing returns the pattern for like that matches texts that contain part.
 func containing(part string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(part) + "%"
 }
 
-// like compares without regard to upper and lower case.
+// like returns a condition that compares without regard to upper and lower case.
 func like(column, pattern string) string {
 	return `lower(` + column + `) LIKE lower(` + pattern + `) ESCAPE '\'`
 }
 
 func standingDest(s *PoolStanding) []any { return []any{&s.Held, &s.Pending, &s.Closed, &s.Stalled} }
 
-// standings begins a statement over pools o with what is counted of them: stood. The
-// counts that were not folded yet are added up once.
+// standings returns the beginning of a statement over pools o: the CTE stood, which has the counts of each pool. Counts that are not folded
+// yet are added up once for all pools.
 func standings(from, which string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`
 	return `
@@ -61,19 +61,18 @@ func standings(from, which string) string {
 			FROM ` + from + ` LEFT JOIN fresh ON fresh.pool = o.name ` + which + `)`
 }
 
-// standingColumns are those of standingDest. It looks for what stalls only in a pool with
-// free slots and tasks that wait.
+// standingColumns returns the columns for standingDest. It evaluates stalled only for pools with free slots and waiting tasks.
 func standingColumns() string {
 	return `held, unended - held, closed,
 			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + longAgo + ` THEN ` + stalled("o.name") + ` ELSE FALSE END`
 }
 
-// longAgo is when nothing may have happened since to a pool that is stalled.
+// longAgo is the time since which nothing may have happened in a stalled pool.
 const longAgo = `{now} - 600000 * {ms}`
 
-// stalled looks at the grants in force of a pool, the last that ended, and the first of its 16
-// first tasks that wait which waits for no time of its own. In a CASE the look at its grant seems likely to Postgres to succeed: else it
-// would read all that wait and sort them.
+// stalled returns the condition on the newest grant in force, the newest grant that ended, and one task: the first of the 16 oldest waiting
+// tasks that waits for no time of its own. The lookup of the task's grant is inside a CASE, so that Postgres expects it to succeed;
+// otherwise it would read and sort all waiting tasks.
 func stalled(pool string) string {
 	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + pool + `), {epoch}) <= ` + longAgo + `
 				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + pool + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + longAgo + `

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// rankOf is how one pool stands.
+// rankOf returns the standing of one pool. It checks that PoolRanks and PoolViewsOf agree.
 func (l *ledger) rankOf(pool string) store.PoolStanding {
 	l.Helper()
 	ranks, err := l.PoolRanks(l.Context(), pool)
@@ -43,7 +43,7 @@ func TestStandingOfPools(t *testing.T) {
 		want(1, 2)
 		l.report(g, store.BySuccess, "")
 		want(0, 2)
-		for folded := 1; folded > 0; { // the same from the counts as from what changed since
+		for folded := 1; folded > 0; { // The standing must be the same from folded counts and from deltas.
 			var err error
 			folded, _, err = l.Fold(l.Context(), 2)
 			l.must(err)
@@ -63,7 +63,7 @@ func TestStandingOfPools(t *testing.T) {
 	})
 }
 
-// A pool is stalled when everything that could keep its tasks waiting is ruled out.
+// TestStalledPools checks that a pool is stalled only if no known cause can keep its tasks waiting.
 func TestStalledPools(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -135,8 +135,8 @@ func TestClosedPools(t *testing.T) {
 	})
 }
 
-// To rank 3,000 pools no task is counted: what is read are the counts, the grants in
-// force, and one task of each pool that may be stalled.
+// TestRankingPoolsCountsNoTasks checks that ranking 3,000 pools counts no tasks. It reads only the counts, the
+// grants in force, and one task of each pool that may be stalled.
 func TestRankingPoolsCountsNoTasks(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -170,7 +170,7 @@ func TestRankingPoolsCountsNoTasks(t *testing.T) {
 			stalled++
 		}
 	}
-	if len(ranks) != pools || pending != 6000*tasks-grants || stalled != 0 { // each started something just now
+	if len(ranks) != pools || pending != 6000*tasks-grants || stalled != 0 { // Each pool has started a task just now.
 		l.Errorf("%d pools, %d tasks wait, %d are stalled", len(ranks), pending, stalled)
 	}
 	l.exec(`DELETE FROM attempts`)

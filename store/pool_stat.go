@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// PoolStat is a reading of one pool for metrics.
+// PoolStat holds the values of one pool for metrics.
 type PoolStat struct {
 	Pool          string
 	Capacity      int
-	Held          int64 // grants in force, or lapsed and not yet reaped
+	Held          int64 // grants, including lapsed grants that are not yet reaped
 	Tasks         map[TaskState]int64
-	OldestPending time.Duration // age of the oldest task that waits; 0 = none
+	OldestPending time.Duration // age of the oldest waiting task; 0 means that no task waits
 }
 
-// PoolStats reads all pools. It is exact, and costs one pass over their counts and the
-// grants, and a look for the oldest task of each: for a scrape, not for a request.
+// PoolStats returns the values of all pools. They are exact. The cost is one pass over the counts and the grants, and one lookup of the
+// oldest task per pool, so call it for a scrape and not for each request.
 func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	type reading struct {
 		PoolStat
@@ -26,8 +26,8 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 		now    time.Time
 		oldest *time.Time
 	}
-	states := keptStates()[1:] // those that have ended
-	// Planned each time: a plan for few pools would go through all counts for each of many.
+	states := keptStates()[1:] // the states of tasks that have ended
+	// Planned for each call: a plan that was made for few pools would read all counts again for each of many pools.
 	rows, err := collect(ctx, s.planned(), func(r *reading) []any {
 		r.ended = make([]int64, len(states))
 		dest := []any{&r.Pool, &r.Capacity, instant{&r.now}, &r.total, &r.Held, maybe{&r.oldest}}
@@ -55,9 +55,8 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	return stats, nil
 }
 
-// poolStatsText has a column for each state. All ids are above 0: with that said Postgres
-// reads by an index, where it expects to compare costs that a table read as a whole hides
-// (enable_seqscan is off).
+// poolStatsText returns the statement, with one column for each of states. The conditions that ids are above 0 exclude nothing. They make
+// Postgres read by an index; otherwise it would have to compare costs that are distorted because enable_seqscan is off.
 func poolStatsText(states []TaskState) (text string) {
 	for _, state := range states {
 		text += fmt.Sprintf(", coalesce(CAST(sum(CASE WHEN c.state = '%s' THEN c.n END) AS bigint), 0)", state)

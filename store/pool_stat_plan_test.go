@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A scrape goes through the counts of pools and the grants once each, whatever batches
-// there are.
+// TestAScrapeReadsNoBatches checks that a metrics scrape reads the counts of pools and the grants once each,
+// and that its cost does not grow with the batches.
 func TestAScrapeReadsNoBatches(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -129,7 +129,7 @@ func TestPoolStatsAndWaiting(t *testing.T) {
 		if diff := cmp.Diff(want, stats); diff != "" {
 			l.Fatal(diff)
 		}
-		// Devices 0, 3, 4 and 5 could start; 2 holds a grant, "later" is early.
+		// The devices 0, 3, 4 and 5 could start. Device 2 holds a grant, and the batch of "later" has not begun.
 		for most, want := range map[int]int{100: 4, 4: 4, 2: 2} {
 			if n := l.waitingUpTo(most, "p"); n != want {
 				l.Errorf("%d of at most %d wait, want %d", n, most, want)

@@ -11,32 +11,31 @@ import (
 	"github.com/fleetslots/dispatcher/internal/windows"
 )
 
-// Window is a recurring time in which tasks may start.
+// Window is a recurring period in which tasks may start.
 type Window = windows.Window
 
-// Opening is the time in which a batch or a pool is open: the one that lasts,
-// or the next, or one that is over and about to be followed by the next.
+// Opening is a period in which a batch or a pool is open: the present one, the next one, or one that has just ended and will be replaced by
+// the next one.
 type Opening struct {
-	From, Until time.Time // zero Until: always open
+	From, Until time.Time // a zero Until means always open
 }
 
-// windowOpen is the condition that the windows of batch or pool x are open now, and stay open for
-// more than needed milliseconds.
+// windowOpen returns the condition that the windows of batch or pool x are open now, and stay open for more than needed milliseconds.
 func windowOpen(x, needed string) string {
 	return `(` + x + `.closes_at IS NULL OR (` + x + `.opens_at <= {now} AND ` + x + `.closes_at > {now} + ` + needed + ` * {ms}))`
 }
 
-// neededTime is how long a window must stay open, in ms, for a task of batch b with this lease to start.
+// neededTime returns the SQL for how long, in ms, a window must stay open for a task of batch b with this lease to start.
 func neededTime(lease string) string {
 	return `CASE WHEN b.finish_inside THEN ` + lease + ` ELSE 0 END`
 }
 
-// opening is what is kept of windows, ready for columns.
+// opening holds the columns that are stored for windows.
 type opening struct {
-	windows, from, until, due any // JSON and milliseconds; nil without windows
+	windows, from, until, due any // JSON and milliseconds; nil if there are no windows
 }
 
-// opening computes it by the database's clock. The windows must be valid.
+// opening computes the columns by the database's clock. The windows must be valid.
 func (s poolsIn) opening(ctx context.Context, list []Window) (opening, error) {
 	if len(list) == 0 {
 		return opening{}, nil
@@ -61,8 +60,8 @@ func (s poolsIn) now(ctx context.Context) (now time.Time, err error) {
 	return now, err
 }
 
-// checkFits refuses a batch of which nothing could ever start, at whatever time it
-// is asked. An unknown pool is found later. ErrNeverStarts.
+// checkFits returns ErrNeverStarts if no task of the batch could ever start, whatever the present time is. It accepts an unknown pool,
+// which a later statement refuses.
 func (s poolsIn) checkFits(ctx context.Context, b Batch) error {
 	if !b.FinishInside {
 		return nil
@@ -102,9 +101,9 @@ type openingRow struct {
 	DueMS   int64  `json:"due_ms"`
 }
 
-// RefreshWindows computes up to limit openings anew, of batches and of pools,
-// that are over or soon not known far enough, and says how many. Until then
-// nothing starts in them: being late only delays. Safe on every replica at once.
+// RefreshWindows computes the openings again that are due, for at most limit batches and at most limit pools, and returns how many it
+// computed. An opening is due at its end, or a day after it was computed. After the end nothing starts until the opening is computed again,
+// so being late only delays. Replicas may call it concurrently.
 func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	due, err := one(ctx, s.read(), only[bool], `
 		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)

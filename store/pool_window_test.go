@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// around is a window that is open from some minutes before now, for a while.
+// around returns a daily window of this length that opened at the current time minus before.
 func (l *ledger) around(before, length time.Duration) store.Window {
 	l.Helper()
 	now, err := l.Clock(l.Context())
@@ -18,13 +18,13 @@ func (l *ledger) around(before, length time.Duration) store.Window {
 	return daily(now.Add(-before), length)
 }
 
-// daily is a window that is open from then on, each day.
+// daily returns a window of this length that opens each day at the time of day of from.
 func daily(from time.Time, length time.Duration) store.Window {
 	from = from.UTC()
 	return store.Window{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: length.String(), Timezone: "UTC"}
 }
 
-// shift moves the opening of all batches, or pools, that have windows.
+// shift moves the stored openings of all batches or pools with windows.
 func (l *ledger) shift(table string, by time.Duration) {
 	l.Helper()
 	l.exec(`UPDATE `+table+` SET opens_at = opens_at + $1 * {ms}, closes_at = closes_at + $1 * {ms}, windows_due = windows_due + $1 * {ms} WHERE windows IS NOT NULL`, by.Milliseconds())
@@ -41,12 +41,12 @@ func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		inside, outside := l.around(30*time.Minute, 3*time.Hour), l.around(3*time.Hour, time.Hour)
-		l.pool("p", 20) // leases of an hour
+		l.pool("p", 20) // The leases last an hour.
 		_, _, err := l.PutPool(l.Context(), "op", "shut", store.PoolSpec{Capacity: 20, Lease: time.Hour, Windows: []store.Window{outside}})
 		l.must(err)
 		_, _, err = l.PutPool(l.Context(), "op", "open", store.PoolSpec{Capacity: 20, Lease: time.Hour, Windows: []store.Window{outside, inside}})
 		l.must(err)
-		short := l.around(30*time.Minute, 90*time.Minute) // no hour is left
+		short := l.around(30*time.Minute, 90*time.Minute) // Less than an hour is left.
 		var claims []store.Claim
 		var want []store.ClaimStatus
 		for i, test := range []struct {
@@ -89,8 +89,8 @@ func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 	})
 }
 
-// Of windows that touch there is one that lasts now at any hour: what is left of
-// it does not decide.
+// TestWhatCouldStartIsTakenAtAnyHour checks that creating a batch does not depend on the time that is left of
+// the current window. Adjacent windows count as one window.
 func TestWhatCouldStartIsTakenAtAnyHour(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -98,7 +98,7 @@ func TestWhatCouldStartIsTakenAtAnyHour(t *testing.T) {
 		l.must(err)
 		l.pool("p", 5)
 		const needed = 2 * time.Hour
-		for _, begun := range []int{0, 1, 2, 14} { // hours ago
+		for _, begun := range []int{0, 1, 2, 14} { // hours since the first window began
 			from := now.Add(time.Duration(-begun) * time.Hour)
 			touching := []store.Window{daily(from, time.Hour), daily(from.Add(time.Hour), 90*time.Minute)}
 			pool := fmt.Sprint("begun-", begun)
@@ -139,7 +139,7 @@ func TestClosedWindowsAreFollowedByTheNext(t *testing.T) {
 		if n := l.refresh(); n != 0 {
 			l.Fatalf("%d windows are due while they are open", n)
 		}
-		for _, table := range []string{"batches", "pools"} { // its day is over
+		for _, table := range []string{"batches", "pools"} { // The window of the day is over.
 			l.shift(table, -4*time.Hour)
 			l.wantStatuses(l.claim(l.to(ids[0], "a", "p", 0)), lost)
 			views, err := l.Views(l.Context(), []string{"a"})
@@ -163,7 +163,7 @@ func TestClosedWindowsAreFollowedByTheNext(t *testing.T) {
 		if after.Version != pool.Version || !after.UpdatedAt.Equal(pool.UpdatedAt) || after.Opening != pool.Opening {
 			l.Errorf("refreshed to %+v, want it as it was: %+v", after, pool)
 		}
-		// Windows that are taken away, and that come.
+		// Change and remove the windows.
 		outside := []store.Window{l.around(3*time.Hour, time.Hour)}
 		_, err = l.ChangeBatch(l.Context(), "ann", b.ID, func(b *store.Batch) error { b.Windows = outside; return nil })
 		l.must(err)

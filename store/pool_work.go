@@ -5,9 +5,8 @@ import (
 	"fmt"
 )
 
-// PoolsWithWork returns those of these pools in which something waits and could
-// be granted, with or without a free slot; none as long as no device can be told of anything.
-// A task that runs counts as waiting: whether more does, a search finds out.
+// PoolsWithWork returns each of the pools that has pending tasks and may grant, with or without a free slot. If no device can be notified,
+// it returns none. A running task counts as pending here; a later search finds out whether more tasks wait.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.read(), only[string], poolsWithWork(), names(pools))
 	if err != nil {
@@ -16,8 +15,8 @@ func (s pools) PoolsWithWork(ctx context.Context, pools []string) ([]string, err
 	return found, nil
 }
 
-// poolsWithWork asks each pool for one task. (Instead of what EXISTS asks Postgres may read the
-// tasks of all pools for each of them.)
+// poolsWithWork reads one task per pool. It does not use EXISTS, because Postgres may answer that by reading the tasks of all pools for
+// each pool.
 func poolsWithWork() string {
 	return `
 	SELECT p.name FROM {names} JOIN pools p ON p.name = names.name
@@ -27,8 +26,7 @@ func poolsWithWork() string {
 	ORDER BY names.n`
 }
 
-// PoolsWithUrgent returns those of these pools in which something waits of an urgent batch
-// whose tasks may start now.
+// PoolsWithUrgent returns each of the pools that has a waiting task in an urgent batch whose tasks may start now.
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error) {
 	found, err := collect(ctx, s.read(), only[string], poolsWithUrgent(), names(pools))
 	if err != nil {

@@ -11,28 +11,27 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// prepared runs statements that were prepared once per connection: planning
-// one each time takes Postgres up to ten times longer than running it.
+// prepared runs statements that are prepared once per connection: for Postgres planning a statement takes up to ten times longer than
+// running it.
 //
-// Preparing a new text needs a connection of its own, which inside of a
-// transaction may never come free: all others may be held by transactions
-// that want the same. So a text that a transaction runs first is only noted,
-// and prepared before the next transaction begins.
+// Preparing a new text needs a connection of its own. Inside a transaction such a connection may never become free, because all other
+// connections may belong to transactions that need one, too. So when a transaction is the first to run a text, the text is only noted, and
+// it is prepared before the next transaction begins.
 type prepared struct {
 	*sqlx.DB
 
-	preparing chan struct{} // held by the one who prepares
+	preparing chan struct{} // holds one element while a caller prepares a statement
 
 	mu         sync.Mutex
-	statements map[string]*sql.Stmt // the texts of this package: few
-	noted      []string             // texts of transactions, not prepared yet
+	statements map[string]*sql.Stmt // few, because only the texts of this package are prepared
+	noted      []string             // texts that transactions ran and that are not prepared yet
 }
 
 func newPrepared(db *sqlx.DB) *prepared {
 	return &prepared{DB: db, preparing: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
 }
 
-// QueryContext runs the query prepared, outside of transactions.
+// QueryContext runs the query as a prepared statement, outside of transactions.
 func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	statement, err := p.statement(ctx, query) //nolint:sqlclosecheck // kept, and closed with the database
 	if err != nil {
@@ -41,10 +40,9 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 	return statement.QueryContext(ctx, args...)
 }
 
-// statement returns the prepared statement of a text. One caller prepares at a
-// time: a text that two had prepared would have to be closed once, and that
-// waits for whatever runs on its connection, which may wait for a transaction
-// that waits here.
+// statement returns the prepared statement of a text. Only one caller prepares at a time. If two callers prepared the same text, one
+// statement would have to be closed. Closing waits for the query that runs on its connection, which may wait for a transaction that waits
+// here.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
 	if known := p.known(query); known != nil {
 		return known, nil
@@ -55,7 +53,7 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if known := p.known(query); known != nil { // another one was faster
+	if known := p.known(query); known != nil { // another caller has prepared it
 		return known, nil
 	}
 	made, err := p.PrepareContext(ctx, query) //nolint:sqlclosecheck // kept, and closed with the database
@@ -74,9 +72,8 @@ func (p *prepared) known(query string) *sql.Stmt {
 	return p.statements[query]
 }
 
-// prepareNoted prepares what earlier transactions noted. The caller must hold
-// no connection. A text that fails here runs unprepared, and is noted anew. A
-// nil p prepares nothing.
+// prepareNoted prepares the texts that earlier transactions noted. The caller must hold no connection. A text whose preparation fails runs
+// unprepared and is noted again. A nil p prepares nothing.
 func (p *prepared) prepareNoted(ctx context.Context) {
 	if p == nil {
 		return
@@ -92,9 +89,8 @@ func (p *prepared) prepareNoted(ctx context.Context) {
 	}
 }
 
-// leave ends the idle connections at once. Closing the pool would first close each
-// statement of each of them, and wait for an answer each time: a thousand answers,
-// of a server that is busy or silent.
+// leave closes the idle connections at once. Closing the pool would first close each statement of each connection and wait for an answer
+// each time: about a thousand answers from a server that may be busy or silent.
 func (p *prepared) leave() error {
 	if p == nil {
 		return nil
@@ -109,7 +105,7 @@ func (p *prepared) leave() error {
 			if conn, ok := c.(driver.Conn); ok {
 				errs = append(errs, conn.Close())
 			}
-			return driver.ErrBadConn // the pool forgets it, and its statements
+			return driver.ErrBadConn // makes the pool drop the connection and its statements
 		})
 		if !errors.Is(err, driver.ErrBadConn) {
 			errs = append(errs, err)
@@ -118,7 +114,7 @@ func (p *prepared) leave() error {
 	return errors.Join(errs...)
 }
 
-// in returns tx running its statements prepared; a nil p changes nothing.
+// in returns tx such that it runs its statements prepared. A nil p returns tx itself.
 func (p *prepared) in(tx *sqlx.Tx) database {
 	if p == nil {
 		return tx
@@ -126,14 +122,14 @@ func (p *prepared) in(tx *sqlx.Tx) database {
 	return preparedTx{tx, p}
 }
 
-// preparedTx is a transaction that runs what is prepared on the pool, anew on
-// its own connection if need be, and all else as it is.
+// preparedTx is a transaction that uses the statements prepared on the pool. On its own connection they are prepared again if necessary. It
+// runs all other statements unprepared.
 type preparedTx struct {
 	*sqlx.Tx
 	from *prepared
 }
 
-// QueryContext uses the prepared statement, if there is one.
+// QueryContext uses the prepared statement if there is one.
 func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	if statement := t.from.orNote(query); statement != nil {
 		return t.StmtContext(ctx, statement).QueryContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
@@ -141,7 +137,7 @@ func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any)
 	return t.Tx.QueryContext(ctx, query, args...)
 }
 
-// ExecContext uses the prepared statement, if there is one.
+// ExecContext uses the prepared statement if there is one.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if statement := t.from.orNote(query); statement != nil {
 		return t.StmtContext(ctx, statement).ExecContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
@@ -149,7 +145,7 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 	return t.Tx.ExecContext(ctx, query, args...)
 }
 
-// orNote returns the prepared statement, or nil after noting its text.
+// orNote returns the prepared statement. If the text is not prepared yet, it notes the text and returns nil.
 func (p *prepared) orNote(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,7 +156,7 @@ func (p *prepared) orNote(query string) *sql.Stmt {
 	return known
 }
 
-// unprepared is the same transaction, with its statements as they are.
+// unprepared returns the same transaction, running its statements unprepared.
 func (s session) unprepared() session {
 	if tx, ok := s.database.(preparedTx); ok {
 		s.database = tx.Tx

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// openSingle is a ledger with one connection and a pool p of one slot. Code that
-// prepares on a second connection inside of a transaction waits in vain.
+// openSingle returns a ledger with one connection and a pool p with one slot. Code that needs a second
+// connection to prepare a statement inside of a transaction would wait until its timeout.
 func openSingle(t *testing.T) *ledger {
 	t.Helper()
 	l := opened(t)(store.OpenPostgres(t.Context(), server.NewLedger(t), store.Options{MaxOpenConns: 1}))
@@ -23,7 +23,7 @@ func openSingle(t *testing.T) *ledger {
 	return l
 }
 
-// lives takes one task of each device through its life, one after another.
+// lives views, claims, redelivers and ends one task of each device, one after another.
 func (l *ledger) lives(ids []int64, devices []string) {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(l.Context(), time.Minute)
@@ -74,8 +74,8 @@ func TestTransactionsRunPreparedStatements(t *testing.T) {
 	}
 }
 
-// A plan that was made while the tables were small must not read them whole
-// when they have grown. Statistics, which would have it made anew, come late.
+// TestPlansSuitTablesThatGrow checks that a plan from the time of small tables does not read whole tables when
+// they have grown. Postgres plans again only after new statistics, which may come late.
 func TestPlansSuitTablesThatGrow(t *testing.T) {
 	t.Parallel()
 	l := openSingle(t)
@@ -94,7 +94,7 @@ func TestPlansSuitTablesThatGrow(t *testing.T) {
 	}
 }
 
-// tasksRead is how many rows of tasks were read so far, by any plan.
+// tasksRead returns the number of rows of tasks that all plans have read until now.
 func (l *ledger) tasksRead() (n int) {
 	l.Helper()
 	l.exec("SELECT pg_stat_force_next_flush()")
@@ -104,8 +104,9 @@ func (l *ledger) tasksRead() (n int) {
 	return n
 }
 
-// Many meet a new replica at once, which has prepared nothing yet, and wait for
-// one another in the database: none of them may wait for what another prepares.
+// TestFirstCallersDoNotWaitInACircle has many callers use a new replica at once, before it has prepared any
+// statement. They wait for each other's locks in the database, so no caller may also wait for a statement
+// that another caller prepares.
 func TestFirstCallersDoNotWaitInACircle(t *testing.T) {
 	t.Parallel()
 	dsn := server.NewLedger(t)

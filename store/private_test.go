@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Others of the machine read no ledger, also one that was made before.
+// TestLedgerFileIsPrivate checks that other users of the machine cannot read a ledger file, also if it already existed with
+// wider permissions.
 func TestLedgerFileIsPrivate(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.db")

@@ -9,20 +9,19 @@ import (
 	"time"
 )
 
-// profiles are the named lists of policies: those that devices share, and the limit sets of
-// callers.
+// profiles is the part of the ledger that holds the named lists of policies: the profiles of devices and the limit sets of callers.
 type profiles struct{ *connection }
 
-// Profile is a set of policies that devices share.
+// Profile is a named list of policies that devices share.
 type Profile struct {
 	Name      string
-	Limits    json.RawMessage // a JSON array of policies, valid; nil = none
+	Limits    json.RawMessage // a valid JSON array of policies; nil means no policies
 	Version   int64           // increases with every change
 	CreatedAt time.Time
 	UpdatedAt time.Time
 }
 
-// policyLists is a table of lists of policies, with what the log says of them.
+// policyLists names a table of policy lists and the texts for its events.
 type policyLists struct {
 	table, word               string
 	created, changed, deleted string // kinds of events
@@ -38,7 +37,7 @@ func profileDest(p *Profile) []any {
 	return []any{&p.Name, document{&p.Limits}, &p.Version, instant{&p.CreatedAt}, instant{&p.UpdatedAt}}
 }
 
-// Profile returns one profile; ErrNotFound.
+// Profile returns one profile, or ErrNotFound.
 func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 	return s.read().profiles().named(ctx, ofDevices(), name, "")
 }
@@ -47,7 +46,7 @@ func (s profilesIn) named(ctx context.Context, in policyLists, name, lock string
 	return one(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+in.table+` p WHERE p.name = $1 `+lock, name)
 }
 
-// Profiles returns up to limit profiles by name, those after the one named.
+// Profiles returns at most limit profiles with a name > after, in the order of names.
 func (s profiles) Profiles(ctx context.Context, after string, limit int) ([]Profile, error) {
 	return s.read().profiles().list(ctx, ofDevices(), after, limit)
 }
@@ -56,8 +55,7 @@ func (s profilesIn) list(ctx context.Context, in policyLists, after string, limi
 	return collect(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+in.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, after, limit)
 }
 
-// PutProfile creates a profile or replaces its policies, which must be valid.
-// Without a change nothing is written and the version stays.
+// PutProfile creates a profile or replaces its policies, which must be valid. If nothing changes, nothing is written and the version stays.
 func (s profiles) PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
 	return s.put(ctx, ofDevices(), actor, name, limits, false)
 }
@@ -66,7 +64,7 @@ func (s profiles) put(ctx context.Context, in policyLists, actor, name string, l
 	err = s.write(ctx, func(tx session) error {
 		p, created, err = tx.profiles().put(ctx, in, actor, name, limits)
 		if err == nil && dry {
-			err = errDryRun // so that all is undone
+			err = errDryRun // rolls the transaction back
 		}
 		return err
 	})
@@ -100,7 +98,7 @@ func (s profilesIn) put(ctx context.Context, in policyLists, actor, name string,
 	return p, created, s.record(ctx, Event{Kind: kind, Actor: actor, Detail: in.word + "=" + name + " limits=" + limitsText(limits)})
 }
 
-// DeleteProfile takes a profile away that no device has. ErrNotFound, ErrInUse.
+// DeleteProfile deletes a profile that no device has. Errors: ErrNotFound, ErrInUse.
 func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 	return s.remove(ctx, ofDevices(), actor, name, func(tx session) error {
 		used, err := one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE profile = $1)`, name)
@@ -111,10 +109,10 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 	})
 }
 
-// remove takes a list away if it may go.
+// remove deletes a list unless may returns an error.
 func (s profiles) remove(ctx context.Context, in policyLists, actor, name string, may func(session) error) error {
 	err := s.write(ctx, func(tx session) error {
-		// A transaction that gives it to a device holds the row, or sees that it is gone.
+		// A transaction that gives the profile to a device either holds the row or finds it deleted.
 		if _, err := tx.profiles().named(ctx, in, name, "{lock}"); err != nil {
 			return err
 		}
@@ -132,8 +130,7 @@ func (s profiles) remove(ctx context.Context, in policyLists, actor, name string
 	return nil
 }
 
-// hold keeps a profile from being deleted until the end of the
-// transaction; an empty name is none. ErrUnknownProfile.
+// hold keeps a profile from being deleted until the end of the transaction, or returns ErrUnknownProfile. An empty name means no profile.
 func (s profilesIn) hold(ctx context.Context, name string) error {
 	if name == "" {
 		return nil

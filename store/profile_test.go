@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAProfileIsNeverTakenFromADevice: deleting one meets who gives it to a device.
+// TestAProfileIsNeverTakenFromADevice deletes a profile while it is given to a device. Exactly one of the two calls succeeds.
 func TestAProfileIsNeverTakenFromADevice(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -40,7 +40,7 @@ func TestAProfileIsNeverTakenFromADevice(t *testing.T) {
 	})
 }
 
-// TestProfilesPutAtOnce: one creates it, and each change has a version.
+// TestProfilesPutAtOnce checks that one of several concurrent calls creates a profile and that each change has its own version.
 func TestProfilesPutAtOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -12,15 +12,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// model is the ledger in plain Go, for any sequence of calls.
+// model computes the expected state of the ledger in plain Go, for any sequence of calls.
 type model struct {
 	capacity map[string]int
 	tasks    map[int64]*modelTask
-	holders  map[string]map[int]int64 // pool -> slot -> task
-	ended    map[int64]store.EndCause // token -> how it ended
-	last     int64                    // token
+	holders  map[string]map[int]int64 // task by pool and slot
+	ended    map[int64]store.EndCause // end cause by token
+	last     int64                    // the newest token
 
-	paused, cancelled, hurried map[int64]bool // batches
+	paused, cancelled, hurried map[int64]bool // by batch
 }
 
 type modelTask struct {
@@ -34,7 +34,7 @@ type modelTask struct {
 	early, late, returned bool
 }
 
-// over says that a task that waits may not start any more.
+// over reports whether a waiting task must no longer start.
 func (m *model) over(task *modelTask) bool {
 	return task.late || m.hurried[task.batch] && task.attempts == 0 && !task.returned && !task.early
 }
@@ -50,7 +50,7 @@ func (m *model) busy(device string) bool {
 	return false
 }
 
-// claim is what the ledger should answer.
+// claim returns the status that the ledger should return for a claim.
 func (m *model) claim(c store.Claim) store.ClaimStatus {
 	capacity, known := m.capacity[c.Pool]
 	if !known {
@@ -97,7 +97,7 @@ func (m *model) end(id int64, cause store.EndCause) store.TaskState {
 	return s.State
 }
 
-// result is what the ledger should answer to a result of a grant that was made.
+// result applies a result of an earlier grant, and returns the kind and the state that the ledger should return.
 func (m *model) result(g store.Grant, cause store.EndCause) (store.ResultKind, store.TaskState) {
 	task := m.tasks[g.Task]
 	if task.grant != nil && task.grant.Token == g.Token {
@@ -116,8 +116,8 @@ func (m *model) result(g store.Grant, cause store.EndCause) (store.ResultKind, s
 	return store.ResultLate, state
 }
 
-// modelRun is one sequence of calls, to the ledger and to its model. It has
-// devices, pools and batches of its own.
+// modelRun makes one sequence of calls to the ledger and to its model. It has its own devices, pools and
+// batches.
 type modelRun struct {
 	*model
 	l              *ledger
@@ -156,10 +156,10 @@ func (r *modelRun) anyPool(rt *rapid.T) string { return rapid.SampledFrom(r.pool
 func TestAnySequenceOfCallsKeepsTheLedgerRight(t *testing.T) {
 	t.Parallel()
 	l, runs := openSQLite(t), 0
-	// The promise is about the order of commits, not about a power cut.
+	// The test checks the order of commits, and not durability in a power cut.
 	l.exec("PRAGMA synchronous = OFF")
 	rapid.Check(t, func(rt *rapid.T) {
-		l.reapAll() // what the run before left
+		l.reapAll() // End everything that the previous run left behind.
 		_, err := l.EndCancelled(t.Context(), 1000)
 		l.must(err)
 		_, err = l.Expire(t.Context(), 1000)
@@ -291,7 +291,7 @@ func (r *modelRun) EndCancelled(rt *rapid.T) {
 	}
 }
 
-// Time gives a task that waits times of its own.
+// Time sets the own begin and end of a waiting task.
 func (r *modelRun) Time(rt *rapid.T) {
 	id := r.anyTask(rt)
 	task := r.tasks[id]
@@ -304,7 +304,7 @@ func (r *modelRun) Time(rt *rapid.T) {
 		id, hours[task.early]*3600_000, hours[!task.late]*3600_000)
 }
 
-// Hurry lets the tasks of a batch have waited for longer than they may.
+// Hurry sets or removes that the tasks of a batch have waited longer than its max_wait.
 func (r *modelRun) Hurry(rt *rapid.T) {
 	id := r.anyBatch(rt)
 	r.hurried[id] = rapid.Bool().Draw(rt, "hurried")
@@ -338,13 +338,13 @@ func (r *modelRun) Resize(rt *rapid.T) {
 	r.capacity[pool] = r.l.pool(pool, rapid.IntRange(0, 6).Draw(rt, "capacity")).Capacity
 }
 
-// Check holds the ledger against the model after each call.
+// Check compares the ledger with the model. rapid calls it after each call.
 func (r *modelRun) Check(rt *rapid.T) {
 	r.check(rt, r.l)
 	r.checkCounts(rt, r.l, r.batches)
 }
 
-// check compares what is stored with the model.
+// check compares the stored tasks and grants with the model.
 func (m *model) check(rt *rapid.T, l *ledger) {
 	rows, err := l.DB().QueryContext(l.Context(), `
 		SELECT t.id, t.state, t.attempts, coalesce(g.slot, -1) FROM tasks t LEFT JOIN grants g ON g.task = t.id

@@ -16,27 +16,26 @@ import (
 
 const (
 	pulseEvery = time.Second
-	pulseWait  = 4 * time.Second // twice: on a machine that stood still the first may be over at once
+	pulseWait  = 4 * time.Second // waited for twice: after the machine was suspended the first wait may end at once
 	pulseLimit = 2*pulseWait + time.Second
 )
 
-// ErrSilent: the database took a statement of no weight, and for some seconds answered
-// neither that nor any other. It is not asked until it answers again.
+// ErrSilent means that the database accepted a trivial statement and for some seconds answered neither this statement nor any other. No
+// statement is sent until it answers again.
 var ErrSilent = errors.New("the database does not answer")
 
-// pulse keeps callers from waiting, one after another, for a server that takes
-// their statements and never answers: it hangs, or its host vanished. Once a
-// second a connection of its own, on which nothing else waits, is asked for a
-// sign of life. Without one in time, there or on any other, all others are closed,
-// which ends what waits on them, and none is opened until there is one.
+// pulse keeps callers from waiting, one after another, for a server that accepts statements but never answers, because it hangs or its host
+// vanished. Once a second it sends a ping over a connection of its own, which nothing else uses. If no answer arrives in time, neither on
+// this connection nor on any other, it closes all other connections, which ends the statements that wait on them. It allows no new
+// connection until the server answers a ping.
 type pulse struct {
 	db   *sqlx.DB
-	own  *dialer // of db
-	all  *dialer // of everybody else
+	own  *dialer // opens the connection of db
+	all  *dialer // opens all other connections
 	stop context.CancelFunc
 	done chan struct{}
 
-	panicked atomic.Pointer[error] // what Warm has to tell
+	panicked atomic.Pointer[error] // a panic of a beat, which Warm returns
 }
 
 func newPulse(db *sqlx.DB, own, all *dialer) *pulse {
@@ -62,8 +61,8 @@ func (p *pulse) run(ctx context.Context) {
 	}
 }
 
-// beat asks for a sign of life. That the server refuses is one, too: callers hear it
-// as soon.
+// beat sends one ping and waits for the answer. An error from the server counts as an answer, because callers receive such an error just as
+// quickly.
 func (p *pulse) beat(ctx context.Context) {
 	heard := p.all.heard.Load()
 	answered := rescue.Async(func() error { return p.db.PingContext(ctx) })
@@ -89,13 +88,13 @@ func (p *pulse) beat(ctx context.Context) {
 	}
 }
 
-// timedOut: nobody was there to refuse.
+// timedOut reports whether err is a network timeout, so that no server answered.
 func timedOut(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) && network.Timeout()
 }
 
-// trouble is what a beat panicked with, once.
+// trouble returns the panic of a beat as an error, once.
 func (p *pulse) trouble() error {
 	if err := p.panicked.Swap(nil); err != nil {
 		return fmt.Errorf("asking for a sign of life: %w", *err)
@@ -103,7 +102,7 @@ func (p *pulse) trouble() error {
 	return nil
 }
 
-// leave ends it, and waits for no answer. A nil p has ended.
+// leave stops the pulse without waiting for an answer. On a nil p it does nothing.
 func (p *pulse) leave() {
 	if p == nil {
 		return
@@ -111,14 +110,14 @@ func (p *pulse) leave() {
 	p.stop()
 	p.own.shut()
 	<-p.done
-	_ = p.db.Close() // without its connection, which is closed already
+	_ = p.db.Close() // its connection is closed already, so this does not wait
 }
 
-// connections are those that a dialer opened and nobody has closed.
+// connections holds the open connections of a dialer.
 type connections struct {
-	heard  atomic.Int64 // counts what came in on any
+	heard  atomic.Int64 // number of reads that received data, on any connection
 	mu     sync.Mutex
-	silent bool // none is opened
+	silent bool // no connection may be opened
 	all    map[net.Conn]struct{}
 }
 
@@ -142,7 +141,7 @@ func (c *connections) remove(conn net.Conn) {
 	delete(c.all, conn)
 }
 
-// refused is ErrSilent while the server is.
+// refused returns ErrSilent while no connection may be opened.
 func (c *connections) refused() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +151,7 @@ func (c *connections) refused() error {
 	return nil
 }
 
-// shut closes all, and refuses new ones until open.
+// shut closes all connections and refuses new ones until open is called.
 func (c *connections) shut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

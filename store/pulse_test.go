@@ -11,14 +11,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAServerThatHangsIsLeftAlone: it takes statements and says nothing. Calls that
-// wait for it end, those that come meanwhile are refused at once and not sent, and when it
-// answers again the ledger serves on.
+// TestAServerThatHangsIsLeftAlone checks a server that accepts statements but does not answer. Waiting calls
+// end, new calls are refused at once and not sent, and when the server answers again the ledger works again.
 func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, server.Server(t).Addr())
 	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
-	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{MaxOpenConns: 4}) // answers have no limit
+	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{MaxOpenConns: 4}) // no limit for answers
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Listings return this many rows, unless asked for fewer or more.
+// The number of rows that lists return: defaultLimit if no limit is given, and never more than maxLimit.
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
@@ -18,13 +18,13 @@ type query struct {
 	args  []any
 }
 
-// arg adds an argument, and is what stands for it.
+// arg adds an argument and returns its placeholder.
 func (q *query) arg(value any) string {
 	q.args = append(q.args, value)
 	return fmt.Sprintf("$%d", len(q.args))
 }
 
-// where adds a condition; %s in it stands for value.
+// where adds a condition. %s in it is replaced by the placeholder of value.
 func (q *query) where(cond string, value any) {
 	q.conds = append(q.conds, fmt.Sprintf(cond, q.arg(value)))
 }
@@ -37,12 +37,12 @@ func whereSet[T comparable](q *query, cond string, value T) {
 }
 
 func (q *query) end(order string, limit int) (text string, args []any) {
-	// A parameter: the text of a statement must not vary with what is asked for.
+	// The limit is an argument, so that the text of a statement does not vary with it.
 	text = q.whole() + order + " LIMIT " + q.arg(clampLimit(limit))
 	return text, q.args
 }
 
-// whole is the query without an order and a limit.
+// whole returns the query without order and limit.
 func (q *query) whole() string {
 	if len(q.conds) == 0 {
 		return q.text

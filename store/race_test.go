@@ -10,12 +10,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The tests below hold a transaction open where two replicas would meet, so
-// that each meets the other half-way every time. SQLite has one writer and no
-// such slots.
+// The tests below hold a transaction open at the point where two replicas conflict, so that the conflict
+// happens every time. SQLite has one writer, so these conflicts cannot happen there.
 
-// during runs calls at once while another transaction has made a change and not
-// yet committed it; that commits once they all wait for it, or have returned.
+// during runs calls concurrently while another transaction has made a change without a commit. It commits
+// the change when all calls wait for a lock or all have returned. waited reports whether all calls waited.
 func (l *ledger) during(change string, args []any, calls ...func()) (waited bool) {
 	l.Helper()
 	tx, err := l.DB().BeginTx(l.Context(), nil)
@@ -46,7 +45,7 @@ func (l *ledger) during(change string, args []any, calls ...func()) (waited bool
 	return waited
 }
 
-// waiting counts the statements on this database that wait for a lock.
+// waiting returns the number of statements in this database that wait for a lock.
 func (l *ledger) waiting() (n int) {
 	err := l.DB().QueryRowContext(l.Context(),
 		`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
@@ -74,7 +73,8 @@ func TestAClaimCountsAgainstTheCapacityThatIsBeingSet(t *testing.T) {
 	openPostgres(t).claimBesideAResize()
 }
 
-// The snapshot of a transaction would be older than the lock that its claim waited for.
+// TestTheCapHoldsWhateverIsolationIsSet checks the capacity with other default isolation levels. With them, the snapshot of a
+// claim would be older than the lock for which it waited.
 func TestTheCapHoldsWhateverIsolationIsSet(t *testing.T) {
 	t.Parallel()
 	dsn := server.NewLedger(t)
@@ -96,7 +96,7 @@ func (l *ledger) claimBesideAResize() {
 	l.pool("p", 2)
 	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
 	l.grant(ids[0], "a", "p", 1)
-	// The writes of PutPool, held open: the claim must wait, and then see it.
+	// These are the writes of PutPool in an open transaction. The claim must wait, and must then use the new capacity.
 	lockAndLower := `WITH locked AS (SELECT pg_advisory_xact_lock(20060, hashtext('p')))
 		UPDATE pools SET capacity = 1 FROM locked WHERE name = 'p'`
 	l.during(lockAndLower, nil, func() {
@@ -124,8 +124,8 @@ const insertGrant = `
 	SELECT id, batch, pool, $2, device, nextval('grant_token'), 'by hand', attempts + 1, {now}, {now} + 60000 * {ms}, {now}, 60000
 	FROM tasks WHERE id = $1 FOR UPDATE`
 
-// A late success meets the claim that grants its task anew: the task is no
-// longer waiting, though its row says so.
+// TestALateSuccessLeavesAGrantThatIsBeingMade records a late success while a claim grants its task again. The
+// task no longer waits, although its row still has the state pending.
 func TestALateSuccessLeavesAGrantThatIsBeingMade(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -145,8 +145,8 @@ func TestALateSuccessLeavesAGrantThatIsBeingMade(t *testing.T) {
 	}
 }
 
-// Two calls claim the same slots in opposite orders, and both are stopped in
-// the middle: they must not have locked in the order they were given.
+// TestClaimsLockInOneOrder has two calls claim the same slots in opposite orders, and stops both in the middle.
+// They must lock the slots in one common order, and not in the order of their claims.
 func TestClaimsLockInOneOrder(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -174,8 +174,8 @@ func TestClaimsLockInOneOrder(t *testing.T) {
 	}
 }
 
-// No order avoids this one: each call holds the device that the other wants.
-// The server undoes one of them, which is then made again.
+// TestAClaimOutlivesADeadlock makes a deadlock that no order can avoid: each call holds the device that the
+// other call needs. The server rolls back one of the calls, and the ledger repeats it.
 func TestAClaimOutlivesADeadlock(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -202,7 +202,7 @@ func TestAClaimOutlivesADeadlock(t *testing.T) {
 			held++
 		}
 	}
-	if held != 3 { // x, y and slot 5 are held once each, whoever came first
+	if held != 3 { // x, y and slot 5 are held once each, whichever call was first.
 		t.Errorf("outcomes %+v, want three grants", outcomes)
 	}
 	if n := l.deadlocks(); n == 0 {
@@ -210,8 +210,8 @@ func TestAClaimOutlivesADeadlock(t *testing.T) {
 	}
 }
 
-// deadlocks closes the ledger, which makes the server count, and reads what it
-// counted in this database.
+// deadlocks returns the number of deadlocks in this database. It closes the ledger first, so that the server
+// updates its statistics.
 func (l *ledger) deadlocks() (n int) {
 	l.Helper()
 	var name string
@@ -230,8 +230,8 @@ func (l *ledger) deadlocks() (n int) {
 	return n
 }
 
-// Nothing is granted after the answer to a cancellation or a pause: it waits for the claims
-// that began before it and hold the pool's lock.
+// TestStoppingABatchOrPoolWaitsForClaims checks that nothing is granted after the answer to a cancel or a pause:
+// the call waits for earlier claims, which hold the pool's lock.
 func TestStoppingABatchOrPoolWaitsForClaims(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(l *ledger, batch int64) error{
@@ -263,8 +263,8 @@ func TestStoppingABatchOrPoolWaitsForClaims(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// An operator's retry meets the end of the batch or the pool: the task must not be pending
-// where nobody will grant or end it.
+// TestARetrySeesTheEndOfItsBatchAndPool retries a task while its batch or pool ends. The task must not become
+// pending, because nothing would grant or end it.
 func TestARetrySeesTheEndOfItsBatchAndPool(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]string{

@@ -7,32 +7,31 @@ import (
 	"time"
 )
 
-// replicaKept is how long a replica that ended without removing itself is remembered.
+// replicaKept is the time for which the row of a replica is kept that ended without calling RemoveReplica.
 const replicaKept = time.Hour
 
-// replicas are the processes that share the ledger, and the clocks they compare.
+// replicas is the part of the ledger that holds the processes that share the ledger, and the clocks that they compare.
 type replicas struct{ *connection }
 
 // Replica is one process, as of its last heartbeat.
 type Replica struct {
 	ID, Host, Address, Version string
 	Started, Seen              time.Time
-	Reaped                     *time.Time // its last pass of the reaper; nil: none yet
+	Reaped                     *time.Time // the last pass of its reaper; nil means none yet
 	State                      json.RawMessage
 }
 
-// Heartbeat is what a replica reports of itself, regularly. Times are given as ages: replicas have clocks of
-// their own.
+// Heartbeat is the data that a replica stores about itself regularly. Times are durations before now, because the clocks of replicas
+// differ.
 type Heartbeat struct {
 	ID, Host, Address, Version string
-	Running                    time.Duration  // since it started
-	Reaped                     *time.Duration // since its last pass of the reaper; nil: none yet
+	Running                    time.Duration  // since the replica started
+	Reaped                     *time.Duration // since the last pass of its reaper; nil means none yet
 	State                      json.RawMessage
 	Tallies                    json.RawMessage
 }
 
-// RecordHeartbeat stores a heartbeat, and forgets replicas that sent none for an
-// hour.
+// RecordHeartbeat stores a heartbeat, and deletes replicas that sent none for an hour.
 func (s replicas) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
 	var reaped *int64
 	if beat.Reaped != nil {
@@ -56,7 +55,7 @@ func (s replicas) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
 	return nil
 }
 
-// RemoveReplica forgets a replica that ends.
+// RemoveReplica deletes a replica that is ending.
 func (s replicas) RemoveReplica(ctx context.Context, id string) error {
 	return s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `DELETE FROM replicas WHERE id = $1`, id)
@@ -64,8 +63,7 @@ func (s replicas) RemoveReplica(ctx context.Context, id string) error {
 	})
 }
 
-// Replicas returns those that sent a heartbeat within the last hour and did
-// not end since, the oldest first, and the ledger's time.
+// Replicas returns the replicas that sent a heartbeat within the last hour and have not ended, oldest first, and the ledger's time.
 func (s replicas) Replicas(ctx context.Context) (list []Replica, now time.Time, err error) {
 	type reading struct {
 		Replica
@@ -85,14 +83,14 @@ func (s replicas) Replicas(ctx context.Context) (list []Replica, now time.Time, 
 	return list, now, nil
 }
 
-// Tallies are what a replica has counted since it started.
+// Tallies holds the counters of a replica since it started.
 type Tallies struct {
 	Replica string
 	Running time.Duration // as of its last heartbeat
 	Counts  json.RawMessage
 }
 
-// ReplicaTallies reads the tallies of all replicas.
+// ReplicaTallies returns the tallies of all replicas.
 func (s replicas) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
 	type reading struct {
 		Tallies

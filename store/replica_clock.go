@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// ClockPair is what two clocks showed at one moment.
+// ClockPair holds the times of two clocks, read at the same moment.
 type ClockPair struct {
-	Ledger time.Time // the database's, as far as the replica believed it
-	Wall   time.Time // that of the replica's host
+	Ledger time.Time // the database's clock, as far as the replica trusted it
+	Wall   time.Time // the clock of the replica's host
 }
 
-// LeaseClock is the database's clock, with what it takes to judge leases by it.
+// LeaseClock holds the time of the database's clock and the data by which a replica decides whether leases have ended.
 type LeaseClock struct {
 	Now    time.Time
-	Leases []time.Duration // the longest lengths of the leases in force, each length once
-	Kept   *ClockPair      // as KeepClockPair was told last; nil: never
+	Leases []time.Duration // the longest lengths of the leases in force, without duplicates
+	Kept   *ClockPair      // the pair of the last KeepClockPair; nil means that KeepClockPair was never called
 }
 
-// LeaseClock reads all of it at one moment.
+// LeaseClock reads all values in one snapshot.
 func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	type reading struct {
 		now, ledger, wall time.Time
@@ -41,14 +41,14 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 		clock.Kept = &ClockPair{Ledger: first.ledger, Wall: first.wall}
 	}
 	for _, r := range readings {
-		if r.lease > 0 { // 0: none is in force
+		if r.lease > 0 { // 0 means that no lease is in force
 			clock.Leases = append(clock.Leases, r.lease)
 		}
 	}
 	return clock, nil
 }
 
-// KeepClockPair keeps the pair for replicas that start, instead of the one before.
+// KeepClockPair stores the pair for replicas that start later. It replaces the previous pair.
 func (s replicas) KeepClockPair(ctx context.Context, pair ClockPair) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A replica is known from its first sign of life until it ends or is silent for
-// an hour.
+// TestReplicas checks that a replica is listed from its first heartbeat until it is removed. A replica that
+// is silent for an hour disappears as well, which is not tested here.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {

@@ -10,29 +10,26 @@ import (
 )
 
 const (
-	// leapAhead is how far numbers jump that the lost part of the ledger gave
-	// out already. It is more than a busy installation grants in months, and
-	// leaves room for 900,000 restores below maxNumber.
+	// leapAhead is added to numbers that the lost part of the ledger may have given out. It is more than a busy installation grants in
+	// months, and allows 900,000 restores below maxNumber.
 	leapAhead = 10_000_000_000
-	// maxNumber is the largest number that is the same in every reader of JSON.
+	// maxNumber is the largest integer that every JSON reader can represent exactly.
 	maxNumber = 1<<53 - 1
-	// leastStandstill is the shortest time without grants after a restore: the
-	// default lease, which the lost part of the ledger may have given.
+	// leastStandstill is the shortest time without grants after a restore. It is the default lease, which the lost part of the ledger may
+	// have granted.
 	leastStandstill = 300 * time.Second
 )
 
-// errUsedUp: so many restores that the next numbers would be too large.
+// errUsedUp means that the next numbers would be too large, because of the number of restores.
 var errUsedUp = errors.New("the numbers of tokens, tasks, batches or events are used up")
 
-// granting is the condition that grants of pool p may be given at all. It is not so after
-// a restore: see AfterRestore.
+// granting is the condition that pool p may give grants at all. It is false for some time after a restore, see AfterRestore.
 const granting = `(p.stands_until IS NULL OR p.stands_until <= {now})`
 
-// Standstill is the summary of the pools that grant nothing after a restore, by the database's
-// clock. If Pools is 0, every pool may grant.
+// Standstill summarizes the pools that grant nothing after a restore, by the database's clock. If Pools is 0, every pool may grant.
 type Standstill struct {
 	Pools       int
-	First, Last time.Time // when the first and when the last of these pools may grant again
+	First, Last time.Time // when the first and the last pool may grant again
 }
 
 // String returns the text of the event ledger.restored.
@@ -44,19 +41,17 @@ func (s Standstill) String() string {
 	return text
 }
 
-// AfterRestore is to be called once when the ledger has lost commits: it was
-// restored from a backup, or fell back to a standby that lacked some. The lost
-// part may have granted slots whose holders are still inside, so each pool grants nothing, at
-// any replica, for the longest lease that the ledger knows of it, and at least for least and
-// 300 s. AfterRestore returns when the last pool goes on, by the database's clock. Called again, the
-// time starts anew.
+// AfterRestore must be called once when the ledger has lost commits: it was restored from a backup, or replaced by a standby that lacked
+// some commits. The lost part may have granted slots whose holders still use them. So each pool grants nothing, at any replica, for the
+// longest lease that the ledger knows in the pool, and at least for the longer of least and 300 s. until is the time from which the last
+// pool may grant again, by the database's clock. If AfterRestore is called again, the time starts anew.
 //
-// The lost part may also have leased slots to callers for as long as a caller may ask. So a pool
-// that a caller's token may use, or that has had leases of callers, waits for that length, too.
+// The lost part may also have leased slots to callers for as long as a caller may request. So a pool that the token of a caller covers, or
+// that has had leases of callers, waits at least for its longest caller lease.
 //
-// Numbers that the lost part gave out must not come again: tokens and the numbers of
-// tasks, batches and events go on far ahead, and so do the versions of all pools, for the semaphore may know
-// a later one than the ledger. Replicas forget the tokens that they remember.
+// Numbers that the lost part gave out must not be given again. So fencing tokens, and the ids of tasks, batches and events, jump far ahead.
+// The versions of all pools jump, too, because the semaphore may know a later version than the ledger. Replicas forget the tokens that they
+// have cached.
 func (s *Store) AfterRestore(ctx context.Context, actor string, least time.Duration) (until time.Time, err error) {
 	err = s.write(ctx, func(tx session) error {
 		until, err = tx.afterRestore(ctx, actor, max(least, leastStandstill))
@@ -69,14 +64,14 @@ func (s *Store) AfterRestore(ctx context.Context, actor string, least time.Durat
 }
 
 func (s session) afterRestore(ctx context.Context, actor string, least time.Duration) (until time.Time, err error) {
-	if s.lockGrants != "" { // claims under way commit before, and others see what is written here
+	if s.lockGrants != "" { // claims in progress commit first, and later claims read what this transaction writes
 		if _, err := s.exec(ctx, s.lockGrants); err != nil {
 			return until, fmt.Errorf("waiting for claims under way: %w", err)
 		}
 	}
 	for _, leap := range s.leaps {
 		reached, err := one(ctx, s, only[int64], leap, int64(leapAhead))
-		if err != nil && !errors.Is(err, ErrNotFound) { // no row: that number was never given out
+		if err != nil && !errors.Is(err, ErrNotFound) { // no row means that no such number was ever given
 			return until, fmt.Errorf("leaping ahead: %w", err)
 		}
 		if reached > maxNumber-leapAhead {
@@ -97,8 +92,8 @@ func (s session) afterRestore(ctx context.Context, actor string, least time.Dura
 	return stands.Last, s.record(ctx, Event{Kind: "ledger.restored", Actor: actor, Detail: stands.String()})
 }
 
-// standStill writes for each pool until when nothing is granted. An earlier restore may
-// reach further. A pool that was deleted before the backup may have been there again since.
+// standStill sets for each pool the time before which it grants nothing. If an earlier restore set a later time, that time stays. Deleted
+// pools are included, because they may have been created again after the backup.
 func (s session) standStill(ctx context.Context, least time.Duration) (stands Standstill, err error) {
 	now, err := s.pools().now(ctx)
 	if err != nil {
@@ -131,8 +126,8 @@ func (s session) standStill(ctx context.Context, least time.Duration) (stands St
 	return stands, err
 }
 
-// usedByCallers returns the pools that the token of a caller may use. A token that has expired by now may
-// have been valid after the backup.
+// usedByCallers returns the pools that the tokens of callers cover. It includes expired tokens, because they may have been valid after the
+// backup.
 func (s session) usedByCallers(ctx context.Context) ([]string, error) {
 	patterns, err := collect(ctx, s, func(list *[]string) []any { return []any{fromJSON(list)} },
 		`SELECT pools FROM tokens WHERE device = '' AND revoked_at IS NULL AND pools IS NOT NULL`)
@@ -149,7 +144,7 @@ func (s session) usedByCallers(ctx context.Context) ([]string, error) {
 	return slices.DeleteFunc(all, func(pool string) bool { return !Covers(covering, pool) }), nil
 }
 
-// Standstill reads where nothing is granted after a restore, and until when.
+// Standstill returns the summary of the pools that grant nothing after a restore.
 func (s *Store) Standstill(ctx context.Context) (Standstill, error) { return s.read().standstill(ctx) }
 
 func (s session) standstill(ctx context.Context) (Standstill, error) {

@@ -7,18 +7,18 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// leap is how far numbers jump, at least.
+// leap is the minimum by which ids and tokens jump after a restore.
 const leap = 1_000_000_000
 
-// TestAfterRestore: nothing is granted until the time is over, known grants
-// are renewed and not given out again, and no number comes twice.
+// TestAfterRestore checks that nothing is granted until the standstill is over, that known grants are renewed
+// but not redelivered until then, and that no id or token is used twice.
 func TestAfterRestore(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 2)
 		before, tasks := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
 		held := l.grant(tasks[0], "a", "p", 0)
-		l.batch(store.Batch{Pool: "p"}, "a") // the view of a has further rows
+		l.batch(store.Batch{Pool: "p"}, "a") // The view of device a has more rows.
 		if stands, err := l.Standstill(l.Context()); err != nil || stands.Pools != 0 {
 			l.Fatalf("standstill %+v, %v, before any restore", stands, err)
 		}
@@ -73,7 +73,8 @@ func TestAfterRestore(t *testing.T) {
 	})
 }
 
-// TestStandstillIsAtLeastTheDefaultLease, and that of batches with open tasks.
+// TestStandstillIsTheLongestLease checks that the standstill lasts at least the default lease, and at least the longest lease of
+// a batch with open tasks.
 func TestStandstillIsTheLongestLease(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -95,7 +96,7 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 	l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
 	l.exec(`UPDATE pools SET stands_until = NULL`)
 	expect(300 * time.Second)
-	// Anew each time, and never less than was said before.
+	// Each call of AfterRestore computes the time again, and never returns an earlier time than before.
 	l.batch(store.Batch{Pool: "p", Lease: time.Hour}, "a")
 	expect(time.Hour)
 	l.exec(`UPDATE batches SET lease_ms = 0`)
@@ -110,9 +111,9 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 	}
 }
 
-// TestEachPoolStandsStillForItsOwnLeases: for the longest of 300 s and the leases of the pool, its
-// grants, batches and tasks; for the longest lease of a caller, if the token of one may use the pool;
-// and for the time that the operator names.
+// TestEachPoolStandsStillForItsOwnLeases checks that the standstill of a pool is the longest of: 300 s, the leases
+// of the pool and of its grants, batches and tasks, the longest lease of a caller if the token of a caller
+// may use the pool, and the time that the operator gives.
 func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -172,7 +173,7 @@ func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 		put("newer", time.Minute, 0)
 		expect(map[string]time.Duration{"plain": 3 * time.Hour, "newer": 3 * time.Hour, "ci-short": 3 * time.Hour, "ci-day": 24 * time.Hour})
 
-		// The pools go on one by one.
+		// Each pool continues on its own.
 		l.exec(`UPDATE pools SET stands_until = {now} WHERE name = 'plain'`)
 		_, tasks = l.batch(store.Batch{Pool: "plain"}, "c")
 		l.grant(tasks[0], "c", "plain", 0)

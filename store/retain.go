@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// Retained says how many rows a pass of Retain removed.
+// Retained holds the number of rows of each kind that Retain deleted.
 type Retained struct {
 	Events, Attempts, Results, Answers, TokenChanges, News, Minutes, Tasks, Batches int64
 }
 
-// Most is the largest of the counts; tasks and batches are one.
+// Most returns the largest of the counts. Tasks and batches are one count.
 func (r Retained) Most() int64 {
 	return max(r.Events, r.Attempts, r.Results, r.Answers, r.TokenChanges, r.News, r.Minutes, r.Tasks+r.Batches)
 }
 
-// oldRows are rows of one kind that are removed when they are old enough.
+// oldRows describes rows of one kind that are deleted when they are old enough.
 type oldRows struct {
 	count *int64
 	name  string
 	text  string
-	keep  time.Duration // 0: for ever
+	keep  time.Duration // 0 means that they are kept forever
 }
 
-// kinds are those of which each row is looked at by itself.
+// kinds returns the kinds whose rows are deleted by their own age.
 func (r *Retained) kinds(keep time.Duration) []oldRows {
-	// Ids and tokens go up with time, nearly: the oldest rows are at the front. A range of an
-	// index, up to the last of them that is old: what is joined with a list of them instead,
-	// Postgres might go through the list for, row by row, as long as it takes the table for empty.
+	// Ids and tokens increase almost in the order of times, so the oldest rows come first. Each statement deletes a range of an index, up
+	// to the last of the oldest rows that has expired. Postgres could run a join with a list of rows by scanning the list for each row, as
+	// long as its statistics show an empty table.
 	const before = ` < (SELECT {now}) - $1 * {ms}`
 	const old = ` AS oldest WHERE at` + before
 	return []oldRows{
@@ -53,10 +53,10 @@ func (r *Retained) kinds(keep time.Duration) []oldRows {
 	}
 }
 
-// Retain removes, of each kind, up to limit of the oldest rows that are older
-// than keep, in a transaction for each kind: events, ended attempts, results
-// that could not be used, answers to idempotency keys, changes of tokens, news and minutes
-// of pools after their own time, and batches that ended, with their tasks. Replicas may call it at once.
+// Retain deletes, of each kind, at most limit of the oldest rows that are older than keep, with one transaction per kind. The kinds are
+// events, ended attempts, results that could not be used, and batches that ended, with their tasks. Answers to idempotency keys, changes of
+// tokens, news and minutes of pools have retention times of their own. If keep is 0, Retain deletes only the last four kinds. Replicas may
+// call it concurrently.
 func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (r Retained, err error) {
 	for _, old := range r.kinds(keep) {
 		if old.keep == 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// day is what retention counts in.
+// day is the unit of retention times.
 const day = 24 * time.Hour
 
 func (l *ledger) retain(keep time.Duration, limit int, want store.Retained) {
@@ -33,7 +33,7 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 			l.report(last, store.ByReject, "")
 		}
 		unknown := last
-		unknown.Task = ids[0] // a token of another task
+		unknown.Task = ids[0] // The token belongs to another task.
 		l.report(unknown, store.BySuccess, "")
 		ctx, _ := keyed(l, 1, "k", "x")
 		_, err := l.CreateToken(ctx, "op", store.Token{Name: "n"}, []byte("n"))
@@ -45,7 +45,7 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 		l.exec(`UPDATE attempts SET ended_at = ended_at - $1 * {ms} WHERE token <= 4`, (91 * day).Milliseconds())
 		l.exec(`UPDATE late_results SET received_at = received_at - $1 * {ms}`, (91 * day).Milliseconds())
 		l.exec(`UPDATE answers SET answered_at = answered_at - $1 * {ms}`, (25 * time.Hour).Milliseconds())
-		l.retain(0, 3, store.Retained{Answers: 1}) // all else for ever
+		l.retain(0, 3, store.Retained{Answers: 1}) // Everything else is kept for ever.
 		l.retain(90*day, 3, store.Retained{Events: 3, Attempts: 3, Results: 1})
 		l.retain(90*day, 3, store.Retained{Events: 1, Attempts: 1})
 		l.retain(90*day, 3, store.Retained{})
@@ -58,8 +58,8 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 	})
 }
 
-// A batch that ended long ago goes in pieces, and its counts are right in
-// between. One that still runs, or ended lately, stays whole.
+// TestOldBatchesGoWithTheirTasks checks that a batch that ended long ago is deleted in parts, and that its counts
+// are correct between the parts. A batch that still runs or ended lately is kept whole.
 func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -75,7 +75,7 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 		for i, id := range []int64{open[0], fresh[0], fresh[1]} {
 			l.report(l.grant(id, []string{"r1", "l1", "l2"}[i], "p", 0), store.BySuccess, "")
 		}
-		_, _, err := l.Fold(l.Context(), 6) // three of the batches and three of the results are folded, some are not
+		_, _, err := l.Fold(l.Context(), 6) // Three deltas of batches and three of results are folded, and some are not.
 		l.must(err)
 		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (100 * day).Milliseconds())
 		l.exec(`UPDATE tasks SET finished_at = finished_at - $1 * {ms} WHERE id <> $2`, (91 * day).Milliseconds(), fresh[0])
@@ -98,7 +98,7 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 				l.Errorf("batch %d: %+v, %v", kept.ID, b, err)
 			}
 		}
-		for range 10 { // what was noted of the deleted one goes
+		for range 10 { // The deltas of the deleted batch are removed.
 			_, _, err := l.Fold(l.Context(), 100)
 			l.must(err)
 		}
@@ -115,7 +115,7 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 		if len(events) != 1 || events[0].Batch != old.ID || events[0].Actor != "retention" || events[0].Pool != "p" {
 			l.Errorf("events %+v", events)
 		}
-		// A device that comes much too late is told so, and its result is kept.
+		// A result of a deleted task is answered with unknown, and is kept.
 		if o := l.report(last, store.BySuccess, "1"); o.Kind != store.ResultUnknown || l.count("late_results") != 1 {
 			l.Errorf("outcome %+v, %d kept", o, l.count("late_results"))
 		}

@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// The scanners below read what both databases make of a column. NULL is the
-// zero value everywhere.
+// The scanners below read the forms that both databases return for a column. They turn NULL into the zero value.
 
 // instant reads a time: timestamptz, or milliseconds since 1970.
 type instant struct{ to *time.Time }
 
-// Scan makes NULL the zero time.
+// Scan sets NULL to the zero time.
 func (s instant) Scan(src any) error {
 	switch v := src.(type) {
 	case nil:
@@ -33,7 +32,7 @@ func (s instant) Scan(src any) error {
 // maybe reads a time that may be missing.
 type maybe struct{ to **time.Time }
 
-// Scan makes NULL nil.
+// Scan sets NULL to nil.
 func (s maybe) Scan(src any) error {
 	*s.to = nil
 	if src == nil {
@@ -47,7 +46,7 @@ func (s maybe) Scan(src any) error {
 // millis reads a number of milliseconds.
 type millis struct{ to *time.Duration }
 
-// Scan makes NULL 0.
+// Scan sets NULL to 0.
 func (s millis) Scan(src any) error {
 	var ms sql.Null[int64]
 	err := ms.Scan(src)
@@ -55,10 +54,10 @@ func (s millis) Scan(src any) error {
 	return err
 }
 
-// document reads JSON, byte for byte.
+// document reads JSON byte for byte.
 type document struct{ to *json.RawMessage }
 
-// Scan makes NULL nil.
+// Scan sets NULL to nil.
 func (s document) Scan(src any) error {
 	switch v := src.(type) {
 	case nil:
@@ -73,12 +72,12 @@ func (s document) Scan(src any) error {
 	return nil
 }
 
-// decoded reads what is kept as JSON; NULL is the zero value.
+// decoded reads a value that is stored as JSON. NULL becomes the zero value.
 type decoded[T any] struct{ to *T }
 
 func fromJSON[T any](to *T) decoded[T] { return decoded[T]{to} }
 
-// Scan makes NULL the zero value.
+// Scan sets NULL to the zero value.
 func (s decoded[T]) Scan(src any) error {
 	var raw json.RawMessage
 	if err := (document{&raw}).Scan(src); err != nil {
@@ -92,10 +91,10 @@ func (s decoded[T]) Scan(src any) error {
 	return json.Unmarshal(raw, s.to)
 }
 
-// words reads a list joined by commas.
+// words reads a list of words that are joined by commas.
 type words struct{ to *[]string }
 
-// Scan makes NULL, and an empty text, nil.
+// Scan sets NULL and the empty text to nil.
 func (s words) Scan(src any) error {
 	var joined sql.Null[string]
 	err := joined.Scan(src)
@@ -111,7 +110,7 @@ type optional[T any] struct{ to *T }
 
 func opt[T any](to *T) optional[T] { return optional[T]{to} }
 
-// Scan makes NULL the zero value.
+// Scan sets NULL to the zero value.
 func (s optional[T]) Scan(src any) error {
 	var v sql.Null[T]
 	err := v.Scan(src)
@@ -119,7 +118,7 @@ func (s optional[T]) Scan(src any) error {
 	return err
 }
 
-// nullMillis is the parameter for {epoch} + $n * {ms}.
+// nullMillis returns the argument for {epoch} + $n * {ms}.
 func nullMillis(t *time.Time) any {
 	if t == nil {
 		return nil
@@ -127,8 +126,7 @@ func nullMillis(t *time.Time) any {
 	return t.UnixMilli()
 }
 
-// timeText is a time for a statement that takes values alone, as COPY does: in milliseconds,
-// as all times are kept.
+// timeText returns a time for a statement that accepts only values, such as COPY. It has the precision of stored times, milliseconds.
 func timeText(t *time.Time) any {
 	if t == nil {
 		return nil
@@ -136,8 +134,7 @@ func timeText(t *time.Time) any {
 	return t.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// nullText is the parameter for a column of JSON. A string: COPY would take
-// bytes for bytea.
+// nullText returns the argument for a column of JSON. It is a string, because COPY would send bytes as bytea.
 func nullText(raw json.RawMessage) any {
 	if raw == nil {
 		return nil
@@ -151,7 +148,7 @@ type (
 	abortMin     struct{ of *Batch }
 )
 
-// Scan makes NULL no rule at all. It goes before abortMin.
+// Scan sets Abort to nil if the share is NULL or 0. Its column must come before the column of abortMin.
 func (s abortFailure) Scan(src any) error {
 	var share sql.Null[float64]
 	if err := share.Scan(src); err != nil {
@@ -164,7 +161,7 @@ func (s abortFailure) Scan(src any) error {
 	return nil
 }
 
-// Scan adds the least number of tasks to a rule.
+// Scan sets Abort.Min if there is a rule.
 func (s abortMin) Scan(src any) error {
 	var tasks sql.Null[int64]
 	err := tasks.Scan(src)

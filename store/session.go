@@ -7,21 +7,21 @@ import (
 	"encoding/json"
 )
 
-// database is a connection pool or a transaction, prepared or not.
+// database is a connection pool or a transaction, with or without prepared statements.
 type database interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// session runs SQL texts, in or outside of a transaction.
+// session runs SQL texts inside or outside of a transaction.
 type session struct {
 	database
 	dialect
 	accounts bool
-	telling  *telling // the news of the transaction; nil outside of one
+	telling  *telling // the news of the transaction; nil outside of a transaction
 }
 
-// The statements on one noun, within a session.
+// The statements on one noun of the ledger, within a session.
 type (
 	poolsIn       struct{ session }
 	batchesIn     struct{ session }
@@ -51,7 +51,7 @@ func (s session) exec(ctx context.Context, query string, args ...any) (int64, er
 	return result.RowsAffected()
 }
 
-// row reads the only row into dest; ErrNotFound when there is none.
+// row reads one row into dest. It returns ErrNotFound if the query returns no row.
 func (s session) row(ctx context.Context, query string, dest ...any) error {
 	return s.rowOf(ctx, query, nil, dest...)
 }
@@ -71,7 +71,7 @@ func (s session) rowOf(ctx context.Context, query string, args []any, dest ...an
 	return rows.Close()
 }
 
-// collect reads all rows; dest names where the columns of one row go.
+// collect reads all rows. dest returns the destinations for the columns of one row.
 func collect[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) ([]T, error) {
 	rows, err := s.QueryContext(ctx, s.text(query), args...)
 	if err != nil {
@@ -89,7 +89,7 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 	return all, rows.Err()
 }
 
-// forEach reads rows one by one, until take says that it is enough.
+// forEach reads rows one by one until take returns false.
 func forEach[T any](ctx context.Context, s session, dest func(*T) []any, take func(T) bool, query string, args ...any) error {
 	rows, err := s.QueryContext(ctx, s.text(query), args...)
 	if err != nil {
@@ -108,19 +108,19 @@ func forEach[T any](ctx context.Context, s session, dest func(*T) []any, take fu
 	return rows.Err()
 }
 
-// one reads the only row; ErrNotFound when there is none.
+// one reads one row. It returns ErrNotFound if the query returns no row.
 func one[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
 	var t T
 	err := s.rowOf(ctx, query, args, dest(&t)...)
 	return t, err
 }
 
-// only is the dest of a query of one column.
+// only is the dest of a query that has one column.
 func only[T any](t *T) []any { return []any{t} }
 
-// input is a batch in the form that {ids}, {claims} and their like take.
+// input returns rows in the JSON form that {ids}, {claims} and similar words read.
 func input[T any](rows []T) string {
-	// Plain structs and numbers: it cannot fail.
+	// json.Marshal cannot fail for plain structs and numbers.
 	b, _ := json.Marshal(rows)
 	return string(b)
 }

@@ -7,25 +7,22 @@ import (
 )
 
 const (
-	snapshotsMost = 6  // at once: each keeps a connection
-	snapshotDepth = 64 // events that name a snapshot
+	snapshotsMost = 6  // concurrent snapshots; each uses one connection
+	snapshotDepth = 64 // number of events that identify a snapshot
 )
 
-// Snapshot is a position in the order of commits, by the log of events. Ids are given
-// before their commit, so the newest one alone does not tell two snapshots apart:
-// the other is missing an older one. The events in two snapshots of the same name
-// are the same.
+// Snapshot identifies a snapshot by the newest events in it. Ids are given before the commit, so two snapshots with the same newest event
+// can differ: an older event may be missing in one of them. If two snapshots have the same name, they have the same events.
 type Snapshot struct {
-	Event int64 // the newest event in it; 0: there is none
-	Below int64 // the oldest of the 64 newest
+	Event int64 // id of the newest event; 0 means that there are no events
+	Below int64 // id of the oldest of the 64 newest events
 }
 
-// String names the snapshot.
+// String returns the name of the snapshot.
 func (m Snapshot) String() string { return fmt.Sprintf("%d.%d", m.Event, m.Below) }
 
-// InOneSnapshot runs read, whose readings with the ctx that it is given all see
-// the same snapshot. They must come one after another, and nothing may be written
-// with that ctx. It keeps a connection until read returns.
+// InOneSnapshot calls read. All reads with the ctx that read receives use the same snapshot. They must run one after another, and nothing
+// may be written with that ctx. A connection is in use until read returns.
 func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at Snapshot) error) error {
 	select {
 	case s.snapshots <- struct{}{}:
@@ -46,20 +43,20 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 
 type snapshotKey struct{ of *connection }
 
-// snapshotOf is the transaction of the snapshot that ctx is in, if it is in one.
+// snapshotOf returns the transaction of the snapshot that ctx belongs to, and whether there is one.
 func (s *connection) snapshotOf(ctx context.Context) (tx session, inside bool) {
 	tx, inside = ctx.Value(snapshotKey{s}).(session)
 	return tx, inside
 }
 
-// reader runs queries in the snapshot that ctx is in, or as they are.
+// reader runs queries in the snapshot that ctx belongs to, or outside of a transaction if ctx belongs to no snapshot.
 type reader struct {
 	database
 	of      *connection
-	planned bool // as in planned
+	planned bool // as in connection.planned
 }
 
-// QueryContext is what all readings come through.
+// QueryContext runs the query. All reads of the store come through it.
 func (r reader) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	tx, inside := r.of.snapshotOf(ctx)
 	switch {

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A snapshot holds nothing that is committed while it is read, whatever is read:
-// prepared, planned, or a task with all around it. It is in the next one.
+// TestMomentStandsStill checks that a snapshot does not show commits that happen while it is read, for prepared
+// queries, planned queries and task views. The next snapshot shows them.
 func TestMomentStandsStill(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -45,8 +45,8 @@ func TestMomentStandsStill(t *testing.T) {
 	}))
 }
 
-// Two snapshots of the same newest event differ in name when an older one was
-// committed between them.
+// TestMomentIsNamedByAllNewestEvents checks that two snapshots with the same newest event have different names if an
+// event with a lower id was committed between them.
 func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -76,18 +76,18 @@ func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 	}
 }
 
-// A snapshot keeps nobody from writing, with the embedded ledger either, and ends
-// also with an error.
+// TestMomentOnBoth checks that an open snapshot does not block writers, also in the embedded ledger, and that a
+// snapshot ends if its function returns an error.
 func TestMomentOnBoth(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
 		l.pool("p", 3)
-		for range 2 * 6 { // more often than there are snapshots at once
+		for range 2 * 6 { // more often than the maximum number of concurrent snapshots
 			err := l.InOneSnapshot(l.Context(), func(ctx context.Context, at store.Snapshot) error {
 				if at.Event == 0 || at.Below != 1 {
 					l.Errorf("snapshot %s, want one from 1 on", at)
 				}
-				l.resize("p", 3) // it keeps nobody from writing
+				l.resize("p", 3) // The open snapshot must not block this write.
 				_, err := l.Pool(ctx, "nowhere")
 				return err
 			})

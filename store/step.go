@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// step changes rows for those of its input.
+// step is a statement that changes the rows that an input names.
 type step struct{ name, query string }
 
-// changes runs steps on one input, in one statement where the database can: a round trip
-// and a parse less for each. So whether a step sees what the ones before it changed is left
-// open.
+// changes runs steps on one input. If the database can, it runs them as one statement, which saves a round trip and a parse for each step.
+// So it is undefined whether a step reads the changes of earlier steps.
 func (s session) changes(ctx context.Context, input, rows string, steps []step) error {
 	if s.chains {
 		return s.chained(ctx, input, rows, steps)
@@ -37,8 +36,7 @@ func (s session) chained(ctx context.Context, input, rows string, steps []step) 
 	return err
 }
 
-// once is a statement that begins with queries to be named, and reads its input one time
-// for all of them.
+// once returns a statement that begins with CTEs and reads its input once for all of them.
 func once(input, text string) string {
 	return "WITH {" + input + " once}, " + strings.ReplaceAll(text, "{"+input+"}", input)
 }

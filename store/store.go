@@ -19,9 +19,8 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// Store is the ledger in one database. It is safe for concurrent use. It is opened,
-// migrated, kept warm and closed as a whole; all else are the methods of its parts,
-// one for each noun of the ledger.
+// Store is the ledger in one database. It is safe for concurrent use. Store itself has the methods that open, migrate, warm and close the
+// whole ledger. All other methods belong to its parts, one for each noun of the ledger.
 type Store struct {
 	*connection
 	pools
@@ -37,7 +36,7 @@ type Store struct {
 	warm warmth
 }
 
-// storeOn is the ledger with all its parts on one connection.
+// storeOn returns the ledger with all its parts on one connection.
 func storeOn(c *connection) *Store {
 	return &Store{
 		connection: c,
@@ -47,17 +46,16 @@ func storeOn(c *connection) *Store {
 	}
 }
 
-// Options are the limits of a Postgres connection; zero values are the
-// defaults. A timeout that the DSN names stays as the DSN says.
+// Options are the limits of a Postgres connection. A zero value means the default. If the DSN names a timeout, that value is used instead.
 type Options struct {
-	MaxOpenConns int           // default 20, and up to 5 more for new batches; the sum over all replicas must stay below max_connections
+	MaxOpenConns int           // default 20, plus 5 for batches and 1 for the pulse; all replicas together must stay below max_connections
 	MaxIdleConns int           // default MaxOpenConns
 	ConnLifetime time.Duration // default 20 min
 	ConnIdleTime time.Duration // default 5 min
 
 	StatementTimeout time.Duration // default 10 s
 	LockTimeout      time.Duration // default 3 s
-	IdleTimeout      time.Duration // inside a transaction; default 10 s
+	IdleTimeout      time.Duration // of an idle transaction; default 10 s
 }
 
 func (o Options) withDefaults() Options {
@@ -84,11 +82,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// OpenPostgres opens a pool of connections to dsn (URL or key=value form) and
-// checks that the server answers. It does not migrate.
+// OpenPostgres opens a pool of connections to dsn (URL or key=value form) and checks that the server answers. It does not migrate.
 //
-// Timeouts live in the server, because a cancelled context costs a connection
-// and says nothing about the statement's outcome.
+// Timeouts are set in the server. Cancelling a context instead would close the connection and leave the outcome of the statement unknown.
 func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error) {
 	opts = opts.withDefaults()
 	config, err := pq.NewConfig(dsn)
@@ -101,12 +97,12 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	if config.ApplicationName == "" {
 		config.ApplicationName = "dispatcher"
 	}
-	// One round trip for each statement that is not prepared.
+	// This saves one round trip for each statement that is not prepared.
 	config.BinaryParameters = true
 	config.Runtime = withSettings(config.Runtime, opts)
 	all, own := &dialer{limit: answerLimit(config.Runtime["statement_timeout"])}, &dialer{limit: pulseLimit}
 	db, err := openPool(config, opts, opts.MaxOpenConns, all)
-	// A COPY waits for whoever sends its rows, a migration for its tables.
+	// A COPY waits for the rows that the client sends, and a migration waits for locks on tables, so these connections have no limit.
 	slow, slowErr := openPool(config, opts, slowConns, &dialer{})
 	beating, beatingErr := openPool(config, opts, 1, own)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {
@@ -117,7 +113,7 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	})
 }
 
-// openPool returns up to most connections of a dialer.
+// openPool returns a pool of at most `most` connections, which the dialer opens.
 func openPool(config pq.Config, opts Options, most int, from *dialer) (*sqlx.DB, error) {
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
@@ -132,16 +128,16 @@ func openPool(config pq.Config, opts Options, most int, from *dialer) (*sqlx.DB,
 	return db, nil
 }
 
-// slowConns bounds the batches that are sent at the same time: slow ones keep
-// no report waiting for a connection.
+// slowConns is the maximum number of batches that are sent at the same time. Slow batches do not take connections from reports.
 const slowConns = 5
 
-// withSettings adds ours to those that the DSN names, which win but for the one that
-// the cap rests on. Both win over what is set for the database or the user. A prepared
-// plan outlives the size of its tables: made while they are small it would read
-// them whole, or all that an index finds, to sort it (a bitmap), and still do so when a million
-// tasks were queued since. A table that must be read whole then seems so dear to the planner
-// that it starts processes to share the work, which takes longer than the work.
+// withSettings adds the settings of the store to the settings of the DSN. The DSN takes precedence, except for the isolation level, on
+// which the slot cap depends. Both take precedence over settings of the database or the user.
+//
+// The planner settings are needed because a prepared plan lives longer than the size of its tables. A plan made for small tables would read
+// whole tables, or sort everything that an index finds (a bitmap), even after a million tasks were queued. With enable_seqscan off, a table
+// that must be read whole seems so expensive to the planner that it would start parallel workers, which takes longer than the work itself,
+// so parallel workers are off, too.
 func withSettings(runtime map[string]string, opts Options) map[string]string {
 	all := map[string]string{
 		"enable_seqscan":    "off",
@@ -155,20 +151,18 @@ func withSettings(runtime map[string]string, opts Options) map[string]string {
 		"idle_in_transaction_session_timeout": millisText(opts.IdleTimeout),
 	}
 	maps.Copy(all, runtime)
-	// Each statement must see what was committed before it began: a claim
-	// waits for its pool's lock, and then reads the capacity.
+	// Each statement must read everything that was committed before it began: a claim waits for its pool's lock and then reads the
+	// capacity.
 	all["default_transaction_isolation"] = "read committed"
 	return all
 }
 
 func millisText(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// OpenSQLite opens or creates the database file at path, for one process. It
-// does not migrate.
+// OpenSQLite opens or creates the database file at path, for one process. It does not migrate.
 //
-// There is one connection: SQLite has one writer, and taking turns for it in
-// Go is fair where its own busy handler is not. Beside it some only look: who
-// reads a snapshot keeps nobody from writing.
+// Writes use one connection: SQLite allows one writer, and waiting for the connection in Go is fair, unlike SQLite's own busy handler.
+// Snapshots use additional read-only connections, so a reader of a snapshot does not block writers.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	_, missing := os.Stat(path)
 	if err := keepPrivate(path); err != nil {
@@ -191,15 +185,15 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	return s, ofFile(path, err)
 }
 
-// removeEmpty removes a file of 0 bytes.
+// removeEmpty removes the file if it has 0 bytes.
 func removeEmpty(path string) {
 	if file, err := os.Stat(path); err == nil && file.Size() == 0 {
 		_ = os.Remove(path)
 	}
 }
 
-// keepPrivate makes the file, or takes the rights of others from it: it holds hashes of
-// tokens, and all that devices say. SQLite gives the files beside it the same rights.
+// keepPrivate creates the file, or removes the permissions of other users from it, because it holds hashes of tokens and all reports of
+// devices. SQLite gives the -wal and -shm files the same permissions.
 func keepPrivate(path string) error {
 	if there, err := os.Stat(path); err == nil && there.Size() == 0 {
 		return fmt.Errorf("%s has 0 bytes, so it has lost its content: %s", path, remedyOfDamage)
@@ -231,7 +225,7 @@ func opened(ctx context.Context, c *connection) (*Store, error) {
 	return s, nil
 }
 
-// Close closes all connections. Nothing may be under way.
+// Close closes all connections. No other call may be in progress.
 func (s *Store) Close() error {
 	s.pulse.leave()
 	return errors.Join(s.prepared.leave(), s.looking.Close(), s.db.Close(), s.slow.Close())
@@ -245,7 +239,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Ready checks that the database answers, and that its disk was not full lately.
+// Ready checks that the database answers, and that its disk was not full recently.
 func (s *Store) Ready(ctx context.Context) error {
 	if err := s.Ping(ctx); err != nil {
 		return err
@@ -253,8 +247,8 @@ func (s *Store) Ready(ctx context.Context) error {
 	return s.disk.check(time.Now()) //nolint:forbidigo // a time of this process alone
 }
 
-// CheckSettings returns an error that names each setting of the server with which a
-// promise would be broken: fsync or synchronous_commit off, triggers that do not run.
+// CheckSettings returns an error that names each setting of the server that would break a guarantee of the ledger: fsync or
+// synchronous_commit is off, or triggers do not run.
 func (s *Store) CheckSettings(ctx context.Context) error {
 	var wrong []error
 	for _, r := range s.refused {
@@ -269,8 +263,7 @@ func (s *Store) CheckSettings(ctx context.Context) error {
 	return errors.Join(wrong...)
 }
 
-// Migrate applies what is missing of the schema and says how many migrations
-// that were. Replicas may call it at once.
+// Migrate applies the missing migrations and returns how many it applied. Replicas may call it concurrently.
 func (s *Store) Migrate(ctx context.Context) (int, error) {
 	n, err := migrations.Up(ctx, s.slow.DB, s.name)
 	if isDamaged(err) {
@@ -279,17 +272,17 @@ func (s *Store) Migrate(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// MigrateDown takes the newest migration back, and what it held with it.
+// MigrateDown reverts the newest migration, and deletes the data that it added.
 func (s *Store) MigrateDown(ctx context.Context) error {
 	return migrations.Down(ctx, s.slow.DB, s.name)
 }
 
-// MigrationStatus lists all migrations, oldest first.
+// MigrationStatus returns all migrations, oldest first.
 func (s *Store) MigrationStatus(ctx context.Context) ([]migrations.State, error) {
 	return migrations.Status(ctx, s.slow.DB, s.name)
 }
 
-// Clock reads the database's clock.
+// Clock returns the time of the database's clock.
 func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
 	err = s.read().row(ctx, `SELECT {now}`, instant{&now})
 	return now, err

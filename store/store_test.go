@@ -96,7 +96,7 @@ func TestOpeningWhatIsNotThereFails(t *testing.T) {
 	}
 }
 
-// The embedded ledger is still there after a restart.
+// TestSQLiteKeepsWhatItCommitted checks that the embedded ledger keeps its data after a restart.
 func TestSQLiteKeepsWhatItCommitted(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.db")
@@ -117,8 +117,7 @@ func TestSQLiteKeepsWhatItCommitted(t *testing.T) {
 	}
 }
 
-// brokenLedger is a ledger behind a proxy that, once armed, loses the answer
-// to the next COMMIT.
+// brokenLedger returns a ledger behind a proxy. After a call of arm, the proxy drops the answer to the next COMMIT.
 func brokenLedger(t *testing.T) (l *ledger, arm func()) {
 	t.Helper()
 	var armed atomic.Bool
@@ -141,7 +140,7 @@ func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 	if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[0], "a", "p", 0)}, true); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("claim: %v, want an unknown outcome", err)
 	}
-	// The answer was lost, not the grant: here it was made.
+	// Only the answer was lost: the grant was committed.
 	_, grant, _, err := l.Task(l.Context(), ids[0])
 	l.must(err)
 	if grant == nil || grant.Token == 0 {
@@ -176,8 +175,8 @@ func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 	})
 }
 
-// A server that dies and comes back: what was answered is there, and the
-// connections that follow prepare their statements anew.
+// TestTheLedgerOutlivesItsServer checks a server that dies and restarts. Everything that was answered before is
+// still stored, and new connections prepare their statements again.
 func TestTheLedgerOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	pg := servers.Postgres(t)

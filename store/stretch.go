@@ -5,23 +5,22 @@ import (
 	"errors"
 )
 
-// lookedAt is how many rows one reading of a list holds against a filter that no index
-// serves.
+// lookedAt is the maximum number of rows that one call checks against a filter that no index serves.
 const lookedAt = 50_000
 
-// Stretch is where such a reading ends: as an id, so that what is read up to it, by
-// however many statements, and what is read beyond are all, and nothing twice.
+// Stretch is the end of the search of one call through a list, as an id. All statements of one call search up to the same id and the next
+// call continues after it, so no row is missed or returned twice.
 type Stretch struct {
-	End  int64 // the last id of it; 0: there is no bound
-	More bool  // something is beyond
+	End  int64 // the last id of the stretch; 0 means no bound
+	More bool  // there are rows beyond End
 }
 
-// span is a part of the ids of a table, in their order.
+// span is a range of the ids of a table, in a given order.
 type span struct{ after, before, direction, limit string }
 
-// of are the rows of the span whose column has this value, by the index that has it before
-// the id. The value is a bound, and stands in the order: where it is equal Postgres may
-// think the primary key as good, and read all rows of others on the way.
+// of returns the conditions and the order for the rows of the span whose column has this value, served by the index on (column, id). The
+// value is compared as part of a range, and the column is in the ORDER BY. For a plain equality Postgres might choose the primary key and
+// read all rows with other values on the way.
 func (s span) of(column, value string) string {
 	if column == "" {
 		return `id > ` + s.after + ` AND id < ` + s.before + ` ORDER BY id ` + s.direction + ` LIMIT ` + s.limit
@@ -30,12 +29,12 @@ func (s span) of(column, value string) string {
 		` ORDER BY ` + column + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
 }
 
-// stretchOf ends one of these ids, which stand in their order behind an index.
+// stretchOf returns the stretch of the query ids, which must return ids in the order of an index. It ends after lookedAt ids.
 func (s *connection) stretchOf(ctx context.Context, q *query, ids, direction string) (Stretch, error) {
 	return s.stretchAt(ctx, q, ids, direction, lookedAt)
 }
 
-// stretchAt ends one after so many ids.
+// stretchAt returns the stretch that ends after looked ids.
 func (s *connection) stretchAt(ctx context.Context, q *query, ids, direction string, looked int) (Stretch, error) {
 	end, err := one(ctx, s.planned(), only[int64], `SELECT id FROM (`+ids+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+q.arg(looked-1), q.args...)
 	if errors.Is(err, ErrNotFound) {

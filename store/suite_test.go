@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// server is the Postgres of all tests of this package that do not break it.
+// server is the Postgres server of all tests of this package that do not stop their server.
 var server servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// eachDialect runs a test on an empty ledger of each database.
+// eachDialect runs a test with an empty ledger in Postgres and in SQLite.
 func eachDialect(t *testing.T, test func(l *ledger)) {
 	t.Helper()
 	t.Run("postgres", func(t *testing.T) {
@@ -39,7 +39,7 @@ func eachDialect(t *testing.T, test func(l *ledger)) {
 	})
 }
 
-// ledger is a store with what tests do again and again.
+// ledger is a store with helpers for tests.
 type ledger struct {
 	testing.TB
 	*store.Store
@@ -51,7 +51,7 @@ func openPostgres(tb testing.TB) *ledger {
 	return &ledger{tb, backends.Postgres(tb, server.NewLedger(tb)), &atomic.Int64{}}
 }
 
-// longTimeouts are limits that no machine reaches that only stands still for a while.
+// longTimeouts returns timeouts that a machine that stalls for a while does not exceed.
 func longTimeouts() store.Options {
 	return store.Options{StatementTimeout: backends.Patience, LockTimeout: backends.Patience, IdleTimeout: backends.Patience}
 }
@@ -61,7 +61,7 @@ func openSQLite(tb testing.TB) *ledger {
 	return &ledger{tb, backends.SQLite(tb, filepath.Join(tb.TempDir(), "ledger 100%?.db")), &atomic.Int64{}}
 }
 
-// opened is a ledger that a test opened in its own way, migrated if need be.
+// opened returns a function that makes a ledger of a store that the test has opened. It migrates the store if needed.
 func opened(tb testing.TB) func(*store.Store, error) *ledger {
 	tb.Helper()
 	return func(s *store.Store, err error) *ledger {
@@ -92,7 +92,7 @@ func (l *ledger) pool(name string, capacity int) store.Pool {
 	return p
 }
 
-// waitingUpTo is how many devices wait in a pool, counted up to most.
+// waitingUpTo returns the number of devices that wait in a pool. It stops counting at most.
 func (l *ledger) waitingUpTo(most int, pool string) int {
 	l.Helper()
 	o, err := l.Occupancy(l.Context(), pool, most)
@@ -100,7 +100,7 @@ func (l *ledger) waitingUpTo(most int, pool string) int {
 	return o.Waiting
 }
 
-// batch queues one task for each device and returns their ids.
+// batch creates a batch with one task for each device. It returns the batch and the ids of the tasks.
 func (l *ledger) batch(b store.Batch, devices ...string) (store.Batch, []int64) {
 	l.Helper()
 	created, err := l.CreateBatch(l.Context(), "op", b, tasksFor(devices))
@@ -119,7 +119,7 @@ func (l *ledger) batch(b store.Batch, devices ...string) (store.Batch, []int64) 
 	}
 }
 
-// CreateBatch queues a list.
+// CreateBatch creates a batch with these tasks.
 func (l *ledger) CreateBatch(ctx context.Context, actor string, b store.Batch, tasks iter.Seq2[store.NewTask, error]) (store.Batch, error) {
 	return l.Store.CreateBatch(ctx, actor, b, store.Queue{Tasks: tasks})
 }
@@ -142,7 +142,7 @@ func deviceNames(n int) []string {
 	return names
 }
 
-// to is a claim with a lease id of its own.
+// to returns a claim with a new lease id.
 func (l *ledger) to(task int64, device, pool string, slot int) store.Claim {
 	return store.Claim{Task: task, Device: device, Pool: pool, Slot: slot, Lease: fmt.Sprintf("lease-%d", l.leases.Add(1))}
 }
@@ -205,7 +205,7 @@ func (l *ledger) wantTask(id int64, want store.TaskState) store.Task {
 	return task
 }
 
-// reapAll reaps as if all leases had lapsed.
+// reapAll reaps all grants as if all leases had lapsed.
 func (l *ledger) reapAll() []store.Reaped {
 	l.Helper()
 	reaped, err := l.Reap(l.Context(), l.endedBy(time.Now().AddDate(1, 0, 0)), 1000, settle)
@@ -213,7 +213,7 @@ func (l *ledger) reapAll() []store.Reaped {
 	return reaped
 }
 
-// endedBy are all leases that end before that time.
+// endedBy returns Lapses with every lease of the lease clock and the time end.
 func (l *ledger) endedBy(end time.Time) store.Lapses {
 	l.Helper()
 	clock, err := l.LeaseClock(l.Context())
@@ -225,8 +225,8 @@ func (l *ledger) endedBy(end time.Time) store.Lapses {
 	return lapses
 }
 
-// settle is a plain version of the rules: what fails or is lost is tried
-// again until MaxAttempts.
+// settle is a simple version of the settlement rules: a failed or lost task is tried again until it has had
+// MaxAttempts attempts.
 func settle(e store.Ending) store.Settlement {
 	again := store.Settlement{State: store.Pending, Counted: true, Delay: e.RetryBackoff}
 	last := e.Attempts+1 >= e.MaxAttempts
@@ -245,14 +245,14 @@ func settle(e store.Ending) store.Settlement {
 	return again
 }
 
-// resize is pool for any goroutine.
+// resize changes a pool like pool, and can be called from any goroutine.
 func (l *ledger) resize(name string, capacity int) {
 	if _, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour}); err != nil {
 		l.Error(err)
 	}
 }
 
-// until polls a condition.
+// until polls done until it returns true, and fails the test after 2 minutes.
 func (l *ledger) until(done func() bool) {
 	l.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -264,8 +264,8 @@ func (l *ledger) until(done func() bool) {
 	}
 }
 
-// untilLapsed waits until the shortest leases of pool p, of milliseconds, have
-// ended, and returns the time.
+// untilLapsed waits until all leases of pool p with a length below 1 s have ended. It returns the time of the
+// ledger.
 func (l *ledger) untilLapsed() (now time.Time) {
 	l.Helper()
 	l.until(func() bool {
@@ -280,7 +280,7 @@ func (l *ledger) untilLapsed() (now time.Time) {
 	return now
 }
 
-// age lets all grants of a pool look older by so much.
+// age moves the times of all grants of a pool into the past by the duration by.
 func (l *ledger) age(pool string, by time.Duration) {
 	l.Helper()
 	l.exec(`UPDATE grants SET lease_until = lease_until - $2 * {ms}, max_until = max_until - $2 * {ms} WHERE pool = $1`, pool, by.Milliseconds())
@@ -298,7 +298,7 @@ func (l *ledger) count(table string) (n int) {
 	return n
 }
 
-// stored is the state as it stands in the table.
+// stored returns the state of a task in the table of tasks.
 func (l *ledger) stored(task int64) (state string) {
 	l.Helper()
 	l.must(l.DB().QueryRowContext(l.Context(), "SELECT state FROM tasks WHERE id = $1", task).Scan(&state))

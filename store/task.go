@@ -7,15 +7,13 @@ import (
 	"time"
 )
 
-// tasks are the tasks of the ledger, one by one and as filters select them.
+// tasks is the part of the ledger that holds the tasks.
 type tasks struct{ *connection }
 
-// TaskState is where a task stands. Dispatched is derived: the task is
-// pending in its table and has a row in grants.
+// TaskState is the state of a task. Dispatched is derived: the task is pending in its table and has a row in grants.
 type TaskState string
 
-// The states of a task. The last six are terminal, but a late success may
-// still turn TimedOut into Succeeded.
+// The states of a task. The last six are terminal, but a late success may still change TimedOut to Succeeded.
 const (
 	Pending    TaskState = "pending"
 	Dispatched TaskState = "dispatched"
@@ -24,15 +22,15 @@ const (
 	TimedOut   TaskState = "timed_out"
 	Cancelled  TaskState = "cancelled"
 	Expired    TaskState = "expired"
-	Suppressed TaskState = "suppressed" // a policy refused its start, and drops what it refuses
+	Suppressed TaskState = "suppressed" // a policy refused its start, and suppresses what it refuses
 )
 
-// keptStates are those that tasks have in their table.
+// keptStates returns the states that are stored in the table of tasks.
 func keptStates() []TaskState {
 	return []TaskState{Pending, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
 
-// TaskStates are all the states, in the order of a task's life.
+// TaskStates returns all states, in the order of a task's life.
 func TaskStates() []TaskState {
 	return []TaskState{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
@@ -44,18 +42,18 @@ type Task struct {
 	Pool       string
 	Device     string
 	Kind       string
-	Payload    json.RawMessage // its own or its batch's
+	Payload    json.RawMessage // of the task or, if it has no payload, of its batch
 	Priority   int
 	State      TaskState
-	Attempts   int        // counted attempts that ended
-	Returned   int        // attempts handed back uncounted
-	NotBefore  *time.Time // its own, beside the batch's
-	NotAfter   *time.Time // likewise
-	RetryAt    *time.Time // not granted before (backoff)
+	Attempts   int        // counted attempts that have ended
+	Returned   int        // attempts that were handed back and not counted
+	NotBefore  *time.Time // of the task; applies in addition to the limit of the batch
+	NotAfter   *time.Time // of the task; applies in addition to the limit of the batch
+	RetryAt    *time.Time // end of a backoff; the task is not granted before
 	CreatedAt  time.Time
 	FinishedAt *time.Time
-	Output     json.RawMessage // of the result that ended it
-	Dropped    bool            // an output was sent, and was too large to be kept
+	Output     json.RawMessage // of the result that ended the task
+	Dropped    bool            // an output was sent, but was too large to keep
 	Error      string
 }
 
@@ -72,15 +70,14 @@ type Attempt struct {
 	EndedAt   time.Time
 	EndedBy   EndCause
 	Output    json.RawMessage
-	Dropped   bool // as of a task
+	Dropped   bool // an output was sent, but was too large to keep
 	Error     string
 }
 
-// EndCause says how a grant ended.
+// EndCause is the way in which a grant ended.
 type EndCause string
 
-// The ways a grant ends: by a result of its device, by the lapse of its
-// lease, or by force.
+// The ways in which a grant ends: by a result of its device, by the lapse of its lease, or by force.
 const (
 	BySuccess  EndCause = "succeeded"
 	ByFailure  EndCause = "failed"
@@ -94,33 +91,32 @@ func (c EndCause) byResult() bool {
 	return c == BySuccess || c == ByFailure || c == ByReject || c == ByReturn
 }
 
-// Ending is all that decides what becomes of a task whose grant ends.
+// Ending holds everything that decides the state of a task whose grant ends.
 type Ending struct {
 	Cause        EndCause
-	CancelWhy    string // not empty: its end was asked for
-	Attempts     int    // counted so far, without this one
-	Returned     int    // handed back so far, without this one
+	CancelWhy    string // if not empty, the device was asked to stop
+	Attempts     int    // counted so far, without the attempt that ends
+	Returned     int    // handed back so far, without the attempt that ends
 	MaxAttempts  int
 	RetryOn      []string
 	OnLost       string
 	RetryBackoff time.Duration
-	RetryAfter   time.Duration // asked for by the device, with ByReturn
+	RetryAfter   time.Duration // requested by the device; only with ByReturn
 }
 
-// Settlement is what becomes of it.
+// Settlement is the resulting state of a task whose grant ends.
 type Settlement struct {
 	State    TaskState     // Pending or a terminal state
-	Delay    time.Duration // Pending: not before this long from now
+	Delay    time.Duration // if State is Pending, how long from now the task cannot be granted again
 	Counted  bool          // the attempt counts against MaxAttempts
 	Returned bool          // the attempt counts against the returns
 }
 
-// Settle decides the fate of a task whose grant ends. The store calls it
-// inside the transaction that ends the grant; it must not block, and
-// must be safe for concurrent use.
+// Settle decides the state of a task whose grant ends. The store calls it inside the transaction that ends the grant. It must not block,
+// and must be safe for concurrent use.
 type Settle func(Ending) Settlement
 
-// taskColumns are those of tasks t, their batch b and their grant g, if any.
+// taskColumns are the columns of task t, its batch b and its grant g, which may be NULL.
 const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,
 	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.not_before, t.not_after, nullif(t.retry_at, t.not_before), b.created_at,
 	t.finished_at, t.output, t.output_dropped, t.error`
@@ -155,8 +151,8 @@ func attemptDest(a *Attempt) []any {
 	}
 }
 
-// Task returns a task, its grant (nil: none) and its ended attempts, oldest
-// first; ErrNotFound.
+// Task returns a task, its grant and its ended attempts, oldest first. The grant is nil if the task is not dispatched. It returns
+// ErrNotFound if there is no such task.
 func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, error) {
 	type reading struct {
 		Task
@@ -177,8 +173,8 @@ func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, err
 	return r.Task, &r.grant, attempts, nil
 }
 
-// CancelTask cancels a waiting task at once, and asks the device of a granted
-// one to stop. A task that has ended stays as it is; no error. ErrNotFound.
+// CancelTask cancels a waiting task at once. If the task is granted, it asks the device to stop. A task that has ended is returned
+// unchanged without an error. It returns ErrNotFound if there is no such task.
 func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {

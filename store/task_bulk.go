@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// bulkChunk is how many tasks one transaction of a bulk change takes.
+// bulkChunk is the maximum number of tasks in one transaction of a bulk change.
 const bulkChunk = 1000
 
-// BulkResult is what became of the tasks that a filter selects.
+// BulkResult is the result of a bulk change.
 type BulkResult struct {
-	Tasks int64 // changed at once
-	Asked int64 // run, and their devices are asked to stop
-	More  bool  // there may be others: ask again
+	Tasks int64 // tasks changed at once
+	Asked int64 // running tasks whose devices are asked to stop
+	More  bool  // there may be more tasks: call again
 }
 
-// Conditions on tasks t of batch b.
+// SQL conditions on task t of batch b.
 const (
 	open      = `t.state = 'pending'`
 	retriable = `t.state IN ('failed', 'timed_out', 'cancelled', 'expired', 'suppressed')
@@ -24,31 +24,28 @@ const (
 		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
 )
 
-// CancelTasks cancels up to limit of the tasks that match and have not ended;
-// running ones are asked to stop. It takes them in chunks, each a transaction
-// of its own: what is done stays done beside an error, and again does no harm.
+// CancelTasks cancels at most limit of the tasks that match and have not ended. The devices of running tasks are asked to stop. It works in
+// chunks, each in a transaction of its own: if it returns an error, the chunks before stay committed, and the call can be repeated safely.
 func (s tasks) CancelTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
 	return s.inChunks(ctx, f, open, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().cancelAll(ctx, actor, tasks, done)
 	})
 }
 
-// RetryTasks makes up to limit of the tasks that match pending again, those
-// that ended without success in a batch that still goes on. Each may be tried
-// once more at least. It takes them as CancelTasks does.
+// RetryTasks makes at most limit tasks pending again that match, ended without success and belong to a batch that is still open. Each of
+// them gets at least one more attempt. It works in chunks like CancelTasks.
 func (s tasks) RetryTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
 	return s.inChunks(ctx, f, retriable, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().retryAll(ctx, actor, tasks, done)
 	})
 }
 
-// CountCancellable and CountRetriable say how many tasks CancelTasks and
-// RetryTasks would take, without a limit.
+// CountCancellable returns how many tasks CancelTasks would change without a limit.
 func (s tasks) CountCancellable(ctx context.Context, f TaskFilter) (int64, error) {
 	return s.countMatching(ctx, f, open)
 }
 
-// CountRetriable is described at CountCancellable.
+// CountRetriable returns how many tasks RetryTasks would change without a limit.
 func (s tasks) CountRetriable(ctx context.Context, f TaskFilter) (int64, error) {
 	return s.countMatching(ctx, f, retriable)
 }
@@ -69,8 +66,7 @@ func (s tasks) countMatching(ctx context.Context, f TaskFilter, cond string) (n 
 	}
 }
 
-// inChunks goes through all that a filter is held against, stretch by stretch, until
-// limit tasks were taken.
+// inChunks goes through the tasks that are checked against the filter, stretch by stretch, until it has changed limit tasks.
 func (s tasks) inChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
 		stretch, err := s.stretch(ctx, f)
@@ -91,7 +87,7 @@ func (s tasks) inChunks(ctx context.Context, f TaskFilter, cond string, limit in
 	return total, nil
 }
 
-// inStretch takes up to limit of the tasks of one stretch.
+// inStretch changes at most limit tasks of one stretch.
 func (s tasks) inStretch(ctx context.Context, f *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (taken int, err error) {
 	for taken < limit {
 		f.Limit = min(bulkChunk, limit-taken)
@@ -110,13 +106,12 @@ func (s tasks) inStretch(ctx context.Context, f *TaskFilter, cond string, limit 
 	return taken, nil
 }
 
-// chunk changes the next tasks in one transaction. change locks them in the order
-// of their ids, as everywhere, so that nobody waits in a circle.
+// chunk changes the next tasks in one transaction. change must lock them in the order of their ids, as all code does, to avoid deadlocks.
 func (s tasks) chunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
 	text, args := f.matching("t.id", cond).end(f.order(), f.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}
-		// Not prepared, for the plan's sake: see planned.
+		// Not prepared, so that the statement is planned for its actual arguments.
 		if tasks, err = collect(ctx, tx.unprepared(), only[int64], text, args...); err != nil || len(tasks) == 0 {
 			return err
 		}
@@ -125,8 +120,7 @@ func (s tasks) chunk(ctx context.Context, f TaskFilter, cond string, change func
 	return tasks, done, err
 }
 
-// cancelAll ends the tasks that wait and asks the devices of the others to
-// stop. The tasks are locked, so their grants stand still.
+// cancelAll ends the waiting tasks and asks the devices of the granted tasks to stop. It locks the tasks, so their grants cannot change.
 func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
 	tasks, err := collect(ctx, s.session, only[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+open+` ORDER BY t.id {lock t}`, ids(tasks...))
 	if err != nil {
@@ -148,9 +142,8 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, don
 	return errors.Join(s.recordTasks(ctx, "task.cancel_asked", actor, asked), s.recordTasks(ctx, "task.cancelled", actor, ended))
 }
 
-// lockRetriable locks those of the tasks that may be made pending again. It holds
-// their pools and batches first: a task that becomes pending in a batch that is
-// cancelled meanwhile, or in a pool that is deleted, would stay pending for ever.
+// lockRetriable locks each of the tasks that may be made pending again. It locks their pools and batches first: a task that becomes pending
+// in a batch that is cancelled concurrently, or in a pool that is deleted concurrently, would stay pending forever.
 func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
 	in := ids(tasks...)
 	for _, query := range []string{
@@ -166,9 +159,9 @@ func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 		WHERE `+retriable+` ORDER BY t.id {lock t}`, in)
 }
 
-// retryAll makes those of the tasks pending again that may be. The attempts they had stay counted: the
-// numbers of attempts go on, and a task that had used up all gets one more. Its returns are forgotten, but
-// not that it was started: a MaxWait does not apply to it.
+// retryAll makes each of the tasks pending again for which this is allowed. Their earlier attempts stay counted: attempt numbers continue,
+// and a task that had used up all attempts gets one more. Its returned attempts are forgotten, except the fact that the task was started:
+// MaxWait does not apply to such a task.
 func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
 	tasks, err := s.lockRetriable(ctx, tasks)
 	if err != nil {
@@ -185,7 +178,7 @@ func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done
 	return s.recordTasks(ctx, "task.retried", actor, tasks)
 }
 
-// recordTasks writes an event for each task.
+// recordTasks writes one event per task.
 func (s tasksIn) recordTasks(ctx context.Context, kind, actor string, tasks []int64) error {
 	if len(tasks) == 0 {
 		return nil
@@ -196,9 +189,8 @@ func (s tasksIn) recordTasks(ctx context.Context, kind, actor string, tasks []in
 	return err
 }
 
-// RetryTask makes one task pending again, as RetryTasks does; one that has not
-// ended stays as it is. ErrNotFound; ErrNotRetriable when it succeeded, its batch
-// was cancelled, or its time is over.
+// RetryTask makes one task pending again, as RetryTasks does. A task that has not ended is not changed. It returns ErrNotFound, or
+// ErrNotRetriable if the task succeeded, its batch was cancelled, or its time is over.
 func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {

@@ -23,7 +23,7 @@ func (l *ledger) taskIDs(f store.TaskFilter) []int64 {
 	return ids
 }
 
-// kindsBy are the kinds of all events with this actor, and how many of each.
+// kindsBy returns the number of events of each kind with this actor.
 func (l *ledger) kindsBy(actor string) map[string]int {
 	l.Helper()
 	kinds := map[string]int{}
@@ -40,7 +40,7 @@ func (l *ledger) kindsBy(actor string) map[string]int {
 	}
 }
 
-// fail ends a task with an error.
+// fail grants a task and rejects it with an error.
 func (l *ledger) fail(task int64, device, text string) {
 	l.Helper()
 	g := l.grant(task, device, "p", 0)
@@ -130,7 +130,7 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 			l.Errorf("pending again: %+v", again)
 		}
 		l.wantTask(ids[2], store.Pending)
-		// One more attempt, with the next number, and then it ends again.
+		// The task has one more attempt with the next number, and then ends again.
 		if g := l.grant(ids[0], "a", "p", 0); g.Attempt != 2 {
 			l.Errorf("attempt %d", g.Attempt)
 		} else {
@@ -162,7 +162,7 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 	})
 }
 
-// plan is how Postgres carries out a query, line by line.
+// plan executes a query and returns its plan with the actual row counts, line by line.
 func (l *ledger) plan(query string, args ...any) (plan []string) {
 	l.Helper()
 	rows, err := l.DB().QueryContext(l.Context(), l.Text(`EXPLAIN (ANALYZE, BUFFERS OFF) `+query), args...)

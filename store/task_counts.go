@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// TaskCounts is how many tasks are in each state.
+// TaskCounts is the number of tasks in each state.
 type TaskCounts struct {
 	ByState map[TaskState]int64
-	More    bool // slots are held beyond those that were counted: they are among the pending
+	More    bool // more slots are held than were counted; their tasks are counted as pending
 }
 
-// TaskCounts counts tasks by state, of one pool or, with an empty name, of all,
-// and slots held up to heldMax. It reads the counts of pools, never the tasks.
+// TaskCounts counts the tasks of a pool by state, and its held slots up to heldMax. If pool is empty, it counts the tasks of all pools. It
+// reads the counts of pools, never the tasks.
 func (s tasks) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCounts, error) {
 	type count struct {
 		state TaskState
@@ -43,15 +43,14 @@ func (s tasks) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCo
 	return counts, nil
 }
 
-// ErrorCount is an error text and how many tasks had it.
+// ErrorCount is an error text and the number of tasks that have it.
 type ErrorCount struct {
-	Error string // its beginning, up to 200 characters
+	Error string // at most the first 200 characters
 	Tasks int64
 }
 
-// TopErrors groups the errors of the tasks of a batch that failed or timed out,
-// most frequent first. It looks at no more than sample of them in each state, and counts
-// those that ended in the times of the filter.
+// TopErrors groups the errors of the failed and timed-out tasks of a batch, most frequent first. It reads at most sample tasks of each of
+// the two states, and counts only tasks that ended within the times of the filter.
 func (s tasks) TopErrors(ctx context.Context, f ResultFilter, sample, limit int) ([]ErrorCount, error) {
 	const latest = `SELECT * FROM (SELECT error, finished_at FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
 	q := &query{args: []any{f.Batch, sample}}

@@ -5,17 +5,16 @@ import (
 	"fmt"
 )
 
-// The tasks that FailedWith looks at: the newest of those that ended in one state in one
-// batch, and those of how many batches and states.
+// Bounds of FailedWith: failedEach newest tasks per batch and state, failedPlaces pairs of batch and state, and countsLooked counts that
+// are read to find these pairs.
 const (
 	failedEach   = 2500
 	failedPlaces = 20
 	countsLooked = 5000
 )
 
-// FailedWith returns up to limit tasks that failed or timed out and whose errors begin with a
-// text, newest batches first. It looks at the newest 2,500 in each state of the newest
-// batches that have some, at 20 of these, and at no other task.
+// FailedWith returns at most limit tasks that failed or timed out and whose errors begin with start, newest batches first. It searches the
+// newest 2,500 tasks of each pair of batch and state that has such tasks, for the newest 20 pairs, and no other tasks.
 func (s tasks) FailedWith(ctx context.Context, start string, limit int) ([]Task, error) {
 	places, err := s.failedPlaces(ctx)
 	if err != nil {
@@ -41,13 +40,13 @@ func failedWithText() string {
 		WHERE substr(t.error, 1, length(CAST($3 AS text))) = $3 ORDER BY w.id DESC LIMIT $5`
 }
 
-// failedPlace is a state of a batch.
+// failedPlace is a batch and a state of its tasks.
 type failedPlace struct {
 	batch int64
 	state TaskState
 }
 
-// failedPlaces are the newest that have tasks, by the counts.
+// failedPlaces returns the newest pairs of batch and state that have tasks according to the counts.
 func (s tasks) failedPlaces(ctx context.Context) ([]failedPlace, error) {
 	return collect(ctx, s.planned(), func(p *failedPlace) []any { return []any{&p.batch, &p.state} }, failedPlacesText(), countsLooked, failedPlaces)
 }

@@ -7,22 +7,22 @@ import (
 	"slices"
 )
 
-// waitingEnd ends tasks t that wait, those of some rows.
+// waitingEnd describes which waiting tasks t to end and how.
 type waitingEnd struct {
 	rows   string // FROM ... WHERE
 	args   []any
-	order  string // that of an index, if any
-	reason string // SQL of t: why, for people; of the tasks and their events
-	still  string // SQL of t, asked again once they are locked: what ends them may have changed; empty: always
+	order  string // ORDER BY clause that an index serves; empty means no order
+	reason string // SQL expression on t: the reason for people, stored as the error of the task and in its event
+	still  string // SQL condition on t, checked again after the tasks are locked, as the cause may be gone; empty means no condition
 	state  TaskState
 	actor  string
 }
 
-// waiting is true of tasks t that wait. The look at the grant is none that can be joined to all
-// tasks, and in a CASE it seems likely to Postgres to succeed: so rows are found by their index.
+// waiting is the condition that task t waits. The lookup of the grant has a form that cannot become a join over all tasks, and inside a
+// CASE Postgres expects it to succeed. So rows are found by their index.
 const waiting = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
 
-// text finds up to so many of them.
+// text returns the query that finds these tasks. Its last argument is the limit.
 func (e waitingEnd) text() string {
 	return `SELECT t.id, ` + e.reason + ` ` + e.rows + ` AND ` + waiting + e.order + fmt.Sprintf(` LIMIT $%d {skip t}`, len(e.args)+1)
 }
@@ -31,8 +31,8 @@ func expiry(rows, order, reason, still string, args ...any) waitingEnd {
 	return waitingEnd{rows, args, order, reason, still, Expired, "reaper"}
 }
 
-// expiries are the ways to expire that an index finds, which is read up to one moment: the
-// clock itself is no bound, as it goes on.
+// expiries returns the two ways to expire that are found by an index. The clock is read once in a sub-select, because an expression that
+// changes during the statement cannot be an index bound.
 func expiries() []waitingEnd {
 	const missed = `CASE WHEN t.attempts > 0 OR t.returned > 0 THEN 'not finished by ' ELSE 'not started by ' END || `
 	return []waitingEnd{
@@ -43,14 +43,14 @@ func expiries() []waitingEnd {
 	}
 }
 
-// tooLong is how those of some tasks expire that waited too long.
+// tooLong returns the waitingEnd for tasks that may have waited longer than max_wait.
 func tooLong(tasks []int64) waitingEnd {
 	return expiry(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
 		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinWait+` IS NOT TRUE)`, ids(tasks...))
 }
 
-// Expire ends up to limit tasks that were not granted before their own NotAfter or that of
-// their batch, and says how many.
+// Expire ends at most limit tasks that were not granted before their own NotAfter or the NotAfter of their batch, and returns how many it
+// ended.
 func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	expired := 0
 	for _, way := range expiries() {
@@ -65,14 +65,14 @@ func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	return expired, nil
 }
 
-// WaitMark is how far a search for tasks that waited too long has come: it goes by the
-// batches that have some, then by the tasks of each. The zero WaitMark is before all.
+// WaitMark is the position of a search for tasks that waited too long. The search goes from batch to batch, and through the tasks of each
+// batch. The zero WaitMark is before all tasks.
 type WaitMark struct{ Batch, Task int64 }
 
-// ExpireWaited ends those of the next tasks behind a mark that waited longer than the MaxWait
-// of their batch, says how many, and how far it came; the zero mark: there are no more. It
-// looks at so many batches with a MaxWait, which may have ended, and so many tasks of one of
-// them at most: those that were started once, or begin later, stay, and no index tells them apart.
+// ExpireWaited searches the tasks after a mark, ends each task that waited longer than the MaxWait of its batch, and returns how many it
+// ended and the mark for the next call. A zero mark means that there are no more. One call searches at most looked batches with a MaxWait,
+// ended ones included, and at most looked tasks of one of them. Tasks that were started before or begin later are not ended, but no index
+// separates them from the rest.
 func (s tasks) ExpireWaited(ctx context.Context, after WaitMark, looked int) (expired int, next WaitMark, err error) {
 	found, err := one(ctx, s.planned(), func(o *overdue) []any { return []any{&o.batch, &o.beyond} }, overdueText, after.Batch, looked)
 	if err != nil {
@@ -107,12 +107,12 @@ func (s tasks) expireWaited(ctx context.Context, f TaskFilter, looked int) (int,
 	return s.endWaiting(ctx, tooLong(late), looked)
 }
 
-// overdue is what overdueText finds: 0: none.
+// overdue is a row of overdueText. A value of 0 means that nothing was found.
 type overdue struct{ batch, beyond int64 }
 
-// overdueText finds, among the next $2 batches with a MaxWait, the first whose tasks must have
-// started and that has some left, and the batch behind all these. Whether it has some is asked of
-// one after another, by a sub-select: an EXISTS may be answered by all tasks that wait.
+// overdueText searches the next $2 batches with a MaxWait. It returns the first one whose tasks must have started and that still has
+// pending tasks, and the first batch after the $2 batches. Pending tasks are looked up batch by batch in a sub-select, because Postgres may
+// answer an EXISTS by reading all pending tasks.
 const overdueText = `
 	SELECT coalesce((
 			SELECT b.id FROM (SELECT id, wait_until FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT $2) AS b
@@ -131,7 +131,7 @@ func (s tasks) endWaiting(ctx context.Context, of waitingEnd, limit int) (ended 
 	return ended, nil
 }
 
-// endWaiting ends up to limit tasks that are not granted, and says how many.
+// endWaiting ends at most limit tasks that are not granted, and returns how many it ended.
 func (s tasksIn) endWaiting(ctx context.Context, of waitingEnd, limit int) (int, error) {
 	ends, err := collect(ctx, s.session, func(e *end) []any { return []any{&e.Task, &e.Reason} }, of.text(), append(of.args, limit)...)
 	if err != nil || len(ends) == 0 {
@@ -144,13 +144,13 @@ func (s tasksIn) endWaiting(ctx context.Context, of waitingEnd, limit int) (int,
 // end is a task that ends without a grant.
 type end struct {
 	Task   int64  `json:"task"`
-	Reason string `json:"reason"` // its error, and what its event says
+	Reason string `json:"reason"` // stored as the error of the task and as the detail of its event
 }
 
-// endLocked ends those of these locked tasks that are still to end and not granted, and returns them.
+// endLocked ends each of the tasks that still satisfies the condition and is not granted, and returns their ids. The tasks must be locked.
 func (s tasksIn) endLocked(ctx context.Context, of waitingEnd, ends []end) ([]int64, error) {
-	// A grant does not write its task, and a change of a batch none of its tasks, so one that
-	// came in between shows only in a new snapshot, now that the tasks are locked against claims.
+	// A claim does not write the row of its task, and a change of a batch does not write the rows of its tasks. So a claim or change that
+	// was committed just before is visible only in a new snapshot, taken after the tasks were locked.
 	gone, err := collect(ctx, s.session, only[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
 		FROM {ends} WHERE t.id = ends.task AND `+waiting+` AND `+cmp.Or(of.still, `TRUE`)+` RETURNING id`, input(ends), string(of.state))

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// queue queues tasks in a batch of their own and returns their ids.
+// queue creates a batch with these tasks and returns the ids of the tasks.
 func (l *ledger) queue(b store.Batch, tasks ...store.NewTask) (ids []int64) {
 	l.Helper()
 	created, err := l.CreateBatch(l.Context(), "op", b, newTasks(tasks))
@@ -30,7 +30,7 @@ func (l *ledger) expire(want int) {
 	}
 }
 
-// candidates are the tasks that a device is shown, in the order of their batches.
+// candidates returns the candidate tasks in the view of a device, in the order of their batches.
 func (l *ledger) candidates(device string) []store.Candidate {
 	l.Helper()
 	views, err := l.Views(l.Context(), []string{device})
@@ -38,7 +38,7 @@ func (l *ledger) candidates(device string) []store.Candidate {
 	return views[0].Candidates
 }
 
-// hourLater moves the times of all tasks back by an hour.
+// hourLater moves the times of all tasks an hour into the past.
 func (l *ledger) hourLater() {
 	l.Helper()
 	l.exec(`UPDATE tasks SET not_before = not_before - 3600000 * {ms}, retry_at = retry_at - 3600000 * {ms}, not_after = not_after - 3600000 * {ms}`)
@@ -50,7 +50,7 @@ func TestTasksBeginAtTheirOwnTime(t *testing.T) {
 		l.pool("p", 9)
 		high, soon, later := 5, time.Now().Add(30*time.Minute), time.Now().Add(90*time.Minute)
 		var tasks []store.NewTask
-		for range 12 { // more than are looked at, and better than the one that may start
+		for range 12 { // more tasks than are compared, with a higher priority than the task that may start
 			tasks = append(tasks, store.NewTask{Device: "a", Priority: &high, NotBefore: &later})
 		}
 		tasks = append(tasks, store.NewTask{Device: "a", NotBefore: &soon}, store.NewTask{Device: "a"}, store.NewTask{Device: "b", NotBefore: &soon})
@@ -79,7 +79,7 @@ func TestTasksBeginAtTheirOwnTime(t *testing.T) {
 	})
 }
 
-// A task that is retried by hand does not begin before its own time either.
+// TestRetriedTasksKeepTheirTimes checks that a task that an operator retries keeps its own begin and end.
 func TestRetriedTasksKeepTheirTimes(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -133,7 +133,8 @@ func TestTasksExpireAtTheirOwnTime(t *testing.T) {
 	})
 }
 
-// A task that was found to end is left alone if it need not end any more when it is locked.
+// TestEndsAreCheckedAgain checks that a task that was found to be overdue does not end if it is no longer overdue when it is
+// locked.
 func TestEndsAreCheckedAgain(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -162,7 +163,7 @@ func TestEndsAreCheckedAgain(t *testing.T) {
 	})
 }
 
-// The reason says whether the task was started.
+// TestStartedTasksExpireAsUnfinished checks that the error of an expired task shows whether the task was started.
 func TestStartedTasksExpireAsUnfinished(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -186,7 +187,8 @@ func TestStartedTasksExpireAsUnfinished(t *testing.T) {
 	})
 }
 
-// The pass reads what it ends, whatever Postgres knew of the tables when it planned that.
+// TestExpiryGoesByItsIndex checks that the pass reads only the tasks that it ends, also with a plan from the time of empty
+// tables.
 func TestExpiryGoesByItsIndex(t *testing.T) {
 	t.Parallel()
 	for i, index := range []string{"batches_not_after", "tasks_not_after"} {
@@ -213,8 +215,8 @@ func TestExpiryGoesByItsIndex(t *testing.T) {
 	}
 }
 
-// Batches that ended long ago cost a look each at most, so many of them at once, whatever
-// Postgres knew of the tables when it planned that.
+// TestEndedBatchesCostNoneOfTheTasksThatWait checks that the search for overdue batches reads at most one row for
+// each ended batch, and at most the limit of batches at once, also with a plan from the time of empty tables.
 func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 	t.Parallel()
 	const looked, ended = 1000, 5000
@@ -251,8 +253,8 @@ func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 	}
 }
 
-// waitedTooLong goes through all that may have waited too long, so many at a time, and says
-// how many expired.
+// waitedTooLong calls ExpireWaited with the limit looked until its mark is back at the start. It returns the number
+// of expired tasks.
 func (l *ledger) waitedTooLong(looked int) (expired int) {
 	l.Helper()
 	mark := store.WaitMark{}
@@ -275,7 +277,7 @@ func (l *ledger) expireWaited(want int) {
 	}
 }
 
-// later moves a batch, and the times of its tasks, an hour into the past.
+// later moves the times of a batch and of its tasks an hour into the past.
 func (l *ledger) later(batch int64) {
 	l.Helper()
 	l.exec(`UPDATE batches SET created_at = created_at - 3600000 * {ms}, not_before = not_before - 3600000 * {ms}, wait_until = wait_until - 3600000 * {ms} WHERE id = $1`, batch)
@@ -318,7 +320,7 @@ func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
 			l.Errorf("retried: %v", err)
 		}
 		l.grant(ids[2], "failed", "p", 1)
-		// From its own time on the last one has as long as all had.
+		// The last task may wait for max_wait from its own begin.
 		l.later(batch)
 		l.grant(ids[4], "later", "p", 2)
 		l.report(l.grant(ids[3], "returned", "p", 3), store.BySuccess, "")
@@ -326,7 +328,7 @@ func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
 	})
 }
 
-// A task that was handed back, cancelled and retried was started once all the same.
+// TestRetriedReturnsAreNotSubjectToMaxWait checks that a task that was returned, cancelled and retried still counts as started.
 func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -345,7 +347,7 @@ func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 			l.expireWaited(0)
 			l.wantTask(ids[0], store.Pending)
 		}
-		// It may be handed back as often as before, less that one.
+		// The task may be returned as often as before, minus one.
 		returned := 0
 		l.must(l.DB().QueryRowContext(l.Context(), `SELECT returned FROM tasks`).Scan(&returned))
 		if returned != 1 {
@@ -354,7 +356,7 @@ func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 	})
 }
 
-// A change of a batch holds for all that waits, at once.
+// TestMaxWaitCanBeChanged checks that a change of max_wait applies at once to all waiting tasks of the batch.
 func TestMaxWaitCanBeChanged(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -371,7 +373,7 @@ func TestMaxWaitCanBeChanged(t *testing.T) {
 				l.Fatalf("%s, %v, want %s", b.MaxWait, err, to)
 			}
 		}
-		l.later(batch) // it begins now
+		l.later(batch) // The batch begins now.
 		change(time.Minute)
 		l.expireWaited(0)
 		l.later(batch)

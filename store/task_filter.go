@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// TaskFilter selects tasks; a zero field selects all.
+// TaskFilter selects tasks. A field with its zero value selects all.
 type TaskFilter struct {
 	Device string
 	Batch  int64
 	Pool   string
 	State  TaskState
 	Kind   string
-	Error  string // the whole text; with * at its end: what it begins with
-	After  int64  // ids above
-	Until  int64  // ids up to; 0 = no bound
-	Newest bool   // descending ids
+	Error  string // the whole text, or a prefix if it ends with *
+	After  int64  // only tasks with id > After
+	Until  int64  // only tasks with id <= Until; 0 means no bound
+	Newest bool   // descending order of ids
 	Limit  int    // default 100, at most 1000
 }
 
-// Within bounds the filter by a stretch of it.
+// Within restricts the filter to a stretch.
 func (f *TaskFilter) Within(stretch Stretch) {
 	switch {
 	case stretch.End == 0:
@@ -33,18 +33,18 @@ func (f *TaskFilter) Within(stretch Stretch) {
 	}
 }
 
-// Beyond bounds the filter by the last id that was read; 0: nothing was.
+// Beyond restricts the filter to tasks after the last id that was read. If last is 0, it changes nothing.
 func (f *TaskFilter) Beyond(last int64) {
 	switch {
 	case last == 0:
 	case f.Newest:
-		f.Until = cmp.Or(last-1, -1) // 0 would be no bound
+		f.Until = cmp.Or(last-1, -1) // 0 would mean no bound
 	default:
 		f.After = last
 	}
 }
 
-// direction is the order of the ids.
+// direction returns the SQL direction of the order of ids.
 func (f TaskFilter) direction() string {
 	if f.Newest {
 		return " DESC"
@@ -52,9 +52,8 @@ func (f TaskFilter) direction() string {
 	return ""
 }
 
-// ids are those of the tasks that a filter is held against, in their order, at most so
-// many: of a device, of a batch or those that run, by the index of each. The limits keep
-// Postgres from choosing another one, whatever it knows of the tables.
+// ids returns the query for candidate task ids in the order of the filter, at most `most` of them: the tasks of a device, of a batch, or
+// the running tasks, each by its index. The limits keep Postgres from choosing another index, whatever its statistics are.
 func (f TaskFilter) ids(q *query, most int) string {
 	s := f.span(q, most)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
@@ -62,7 +61,7 @@ func (f TaskFilter) ids(q *query, most int) string {
 	case f.State == Dispatched:
 		return `SELECT task AS id FROM grants WHERE ` + f.running(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
 	case f.Device != "":
-		// The sum keeps it from the primary key, which has the order already.
+		// The sum prevents the use of the primary key, which already has this order.
 		return `SELECT id FROM tasks WHERE ` + f.ofDevice(q) + f.waiting() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
 	}
 	return f.inBatch(q, s)
@@ -76,8 +75,8 @@ func (f TaskFilter) span(q *query, most int) span {
 	return s
 }
 
-// waiting leaves out those that run. Each is looked up: Postgres may join NOT EXISTS by
-// reading the grants from the first on.
+// waiting returns the condition that excludes running tasks, if the filter asks for pending ones. Each grant is looked up, because Postgres
+// may run a NOT EXISTS as a join that reads all grants.
 func (f TaskFilter) waiting() string {
 	if f.State != Pending {
 		return ""
@@ -110,9 +109,8 @@ func (f TaskFilter) ofDevice(q *query) string {
 	return conds
 }
 
-// inBatch merges the states: each stands in the index in the order of the ids. The state
-// is compared behind the limit: with a bound for it Postgres reads a batch to its end for
-// a state that few of its tasks are in.
+// inBatch merges the ids of the states, because in the index each state has its own order of ids. The state is compared outside of the
+// limited query: with a bound for it Postgres would read a batch to its end if few of its tasks are in the state.
 func (f TaskFilter) inBatch(q *query, s span) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -138,7 +136,7 @@ func (f TaskFilter) inStates(q *query, s span, states []TaskState) string {
 	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id` + s.direction + ` LIMIT ` + s.limit
 }
 
-// served says whether ids gives all that match and nothing else.
+// served reports whether ids selects exactly the tasks that match, so that no other condition has to be checked.
 func (f TaskFilter) served() bool {
 	f.After, f.Until, f.Newest, f.Limit = 0, 0, false, 0
 	switch {
@@ -152,7 +150,7 @@ func (f TaskFilter) served() bool {
 	return f == TaskFilter{}
 }
 
-// where adds the conditions on tasks t, their batch b and their grant g.
+// where adds the conditions on task t, its batch b and its grant g.
 func (f TaskFilter) where(q *query) {
 	whereSet(q, "t.device = %s", f.Device)
 	whereSet(q, "t.batch = %s", f.Batch)
@@ -173,11 +171,11 @@ func (f TaskFilter) where(q *query) {
 	whereSet(q, "t.error = %s", f.Error)
 }
 
-// along says that a filter is held against the tasks along the primary key.
+// along reports whether the candidate tasks are read along the primary key.
 func (f TaskFilter) along() bool { return f.State != Dispatched && f.Device == "" && f.Batch == 0 }
 
-// looked are those tasks t. Along the primary key their rows are read at once, and not
-// looked up by their ids.
+// looked returns the FROM clause for the candidate tasks t. Along the primary key it reads their rows directly instead of looking them up
+// by id.
 func (f TaskFilter) looked(q *query, most int) string {
 	if f.along() {
 		return `(SELECT * FROM tasks WHERE ` + f.span(q, most).of("", "") + `) AS t`
@@ -185,7 +183,7 @@ func (f TaskFilter) looked(q *query, most int) string {
 	return `(` + f.ids(q, most) + `) AS w {task w}`
 }
 
-// order is that in which matching looks at tasks.
+// order returns the ORDER BY clause: the order in which the candidate tasks are read.
 func (f TaskFilter) order() string {
 	if f.along() {
 		return " ORDER BY t.id" + f.direction()
@@ -193,8 +191,8 @@ func (f TaskFilter) order() string {
 	return " ORDER BY w.id" + f.direction()
 }
 
-// matching selects from the tasks that match, and a condition on tasks t, their batch b
-// and their grant g; empty: none.
+// matching returns the query for the tasks that match and satisfy cond, a condition on task t, its batch b and its grant g. An empty cond
+// adds no condition.
 func (f TaskFilter) matching(columns, cond string) *query {
 	q := &query{}
 	most := lookedAt
@@ -209,15 +207,13 @@ func (f TaskFilter) matching(columns, cond string) *query {
 	return q
 }
 
-// Tasks returns the tasks that match, by id, among those of the TaskStretch: beyond, it
-// may leave some out.
+// Tasks returns the tasks that match, in the order of their ids, within the TaskStretch; beyond it, some may be missing.
 func (s tasks) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
 	text, args := f.matching(taskColumns, "").end(f.order(), f.Limit)
 	return collect(ctx, s.planned(), taskDest, text, args...)
 }
 
-// TaskStretch is up to where one request holds tasks against a filter that no index
-// serves; what is beyond is for the next one, after its end.
+// TaskStretch returns how far one request searches for tasks of a filter that no index serves. The next request continues after its end.
 func (s tasks) TaskStretch(ctx context.Context, f TaskFilter) (Stretch, error) {
 	if f.served() {
 		return Stretch{}, nil
@@ -225,8 +221,8 @@ func (s tasks) TaskStretch(ctx context.Context, f TaskFilter) (Stretch, error) {
 	return s.stretch(ctx, f)
 }
 
-// stretch counts ids where that is all that it can go by, and begins with the first one
-// that there is: Postgres may read far more rows than it returns when it is to count them.
+// stretch returns the stretch for the filter. Along the primary key it computes the end from the first existing id instead of counting
+// rows: Postgres may read far more rows than it returns when it must count them.
 func (s tasks) stretch(ctx context.Context, f TaskFilter) (Stretch, error) {
 	if !f.along() {
 		q := &query{}

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// manyTasks are 200,000 that ended in 20 batches of pools and devices, with a rare
-// failure every 50,000, and a batch of one task that waits.
+// manyTasks returns a ledger with 200,000 ended tasks in 20 batches of 5 pools, and a batch with one waiting task.
+// Every 50,000th ended task has failed.
 func manyTasks(t *testing.T) *ledger {
 	t.Helper()
 	l := openPostgres(t)
@@ -25,7 +25,7 @@ func manyTasks(t *testing.T) *ledger {
 	return l
 }
 
-// most is the largest number of rows that a part of a plan read.
+// most returns the largest number of rows that a node of a plan has read.
 func most(plan []string) (rows int) {
 	for _, line := range plan {
 		found := regexp.MustCompile(`actual time=\S+ rows=([0-9]+)\S* loops=([0-9]+)`).FindStringSubmatch(line)
@@ -43,8 +43,8 @@ func most(plan []string) (rows int) {
 	return rows
 }
 
-// No list reads more tasks than one reading may look at: by its index, or by a stretch
-// of the primary key; whatever Postgres knows of the tables.
+// TestFiltersOfTasksAreServedOrBounded checks that no list reads more than LookedAt tasks at a time: it uses its
+// index or a stretch of the primary key, with any statistics in Postgres.
 func TestFiltersOfTasksAreServedOrBounded(t *testing.T) {
 	t.Parallel()
 	l := manyTasks(t)
@@ -90,8 +90,8 @@ func (l *ledger) everyFilterIsBounded(statistics string) {
 	}
 }
 
-// A page ends with its last row: what is beyond it in the stretch is not read, sorted or
-// joined, however many tasks wait or run.
+// TestAPageOfTasksReadsNoMoreThanItself checks that a page ends with its last row: later rows of the stretch are not
+// read, sorted or joined, even if many tasks wait or run.
 func TestAPageOfTasksReadsNoMoreThanItself(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -111,7 +111,8 @@ func TestAPageOfTasksReadsNoMoreThanItself(t *testing.T) {
 	}
 }
 
-// Nor is a batch read to its end, for the states that none of its tasks is in.
+// TestAPageOfABatchReadsNoMoreThanItself checks that a page does not read a whole batch to search for states that no task of
+// the batch has.
 func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -122,19 +123,19 @@ func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
 	query, args := store.TasksQuery(store.TaskFilter{Batch: 2})
 	var text string
 	l.must(l.DB().QueryRowContext(l.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+l.Text(query), args...).Scan(&text))
-	blocks := 0 // of the whole, which stands first
+	blocks := 0 // blocks of the whole query, which is the first node
 	for _, name := range []string{"Hit", "Read"} {
 		found := regexp.MustCompile(`"Shared ` + name + ` Blocks": ([0-9]+)`).FindStringSubmatch(text)
 		n, err := strconv.Atoi(found[1])
 		l.must(err)
 		blocks += n
 	}
-	if blocks > 800 { // eight for each of the 100 tasks; to read a batch to its end takes 250 for each state
+	if blocks > 800 { // 8 for each of the 100 tasks; reading the whole batch takes 250 for each state
 		l.Errorf("%d blocks are read:\n%s", blocks, text)
 	}
 }
 
-// pages follows a filter to its end, as a client of a list does.
+// pages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
 func (l *ledger) pages(f store.TaskFilter) (found []int64, pages int) {
 	l.Helper()
 	for asked := f; ; {

@@ -8,31 +8,31 @@ import (
 	"time"
 )
 
-// TaskResult is what became of a task that ended.
+// TaskResult is the result of a task that ended.
 type TaskResult struct {
 	Task    int64
 	Device  string
 	State   TaskState
 	Ended   *time.Time
-	Granted *time.Time // the slot of its last attempt; nil: it had none
-	Freed   *time.Time // that slot
+	Granted *time.Time // start of its last attempt; nil means that it had none
+	Freed   *time.Time // end of its last attempt; nil means that it had none
 	Output  json.RawMessage
-	Dropped bool // an output was sent, and was too large to be kept
+	Dropped bool // an output was sent, but was too large to keep
 	Error   string
 }
 
 // ResultFilter selects results of one batch.
 type ResultFilter struct {
 	Batch int64
-	State TaskState // empty: all that have ended
-	Since time.Time // ended at that time or later; zero: no bound
-	Until time.Time // ended before that time; zero: no bound
-	After int64     // tasks above
-	Last  int64     // tasks up to; 0: no bound
+	State TaskState // empty means all states of ended tasks
+	Since time.Time // only tasks that ended at that time or later; zero means no bound
+	Until time.Time // only tasks that ended before that time; zero means no bound
+	After int64     // only tasks with id > After
+	Last  int64     // only tasks with id <= Last; 0 means no bound
 	Limit int       // default 100, at most 1000
 }
 
-// timed says that the filter has a time, which no index serves.
+// timed reports whether the filter has a time, which no index serves.
 func (f ResultFilter) timed() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
 
 // where adds the times to a query of tasks t.
@@ -45,10 +45,10 @@ func (f ResultFilter) where(q *query) {
 	}
 }
 
-// endedStates are those in which tasks have results.
+// endedStates returns the states of tasks that have results.
 func endedStates() []TaskState { return keptStates()[1:] }
 
-// ids are those of the tasks, in their order, at most so many.
+// ids returns the query for the ids of the tasks, in ascending order, at most `most` of them.
 func (f ResultFilter) ids(q *query, until int64, most int) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -72,7 +72,7 @@ func (f ResultFilter) query() *query {
 	return q
 }
 
-// ResultStretch is how far Results looks: with a time, at 50,000 results.
+// ResultStretch returns how far Results searches. If the filter has a time, that is 50,000 results; otherwise there is no bound.
 func (s tasks) ResultStretch(ctx context.Context, f ResultFilter) (Stretch, error) {
 	if !f.timed() {
 		return Stretch{}, nil
@@ -86,7 +86,7 @@ func (s tasks) ResultStretch(ctx context.Context, f ResultFilter) (Stretch, erro
 	return stretch, nil
 }
 
-// Results returns the results that match, by the number of their tasks.
+// Results returns the results that match, in the order of their tasks' ids.
 func (s tasks) Results(ctx context.Context, f ResultFilter) ([]TaskResult, error) {
 	q := f.query()
 	list, err := collect(ctx, s.planned(), func(r *TaskResult) []any {
@@ -98,33 +98,32 @@ func (s tasks) Results(ctx context.Context, f ResultFilter) ([]TaskResult, error
 	return list, nil
 }
 
-// Sampled is a result in a sample.
+// Sampled is one result of a sample.
 type Sampled struct {
 	Task   int64
 	State  TaskState
 	Ended  *time.Time
 	Output json.RawMessage
-	Tags   map[string]string // of its device now, if the sample asks for them
+	Tags   map[string]string // present tags of the device, if Sample.Tags is true
 }
 
-// Sample says which results are looked at.
+// Sample describes which results to sample.
 type Sample struct {
 	ResultFilter
 
-	Most  int  // results
-	Whole bool // there are no more than that
+	Most  int  // maximum number of results
+	Whole bool // there are at most Most results, so all of them are read
 	Tags  bool
 }
 
 const (
-	sampleParts = 20       // stretches of the numbers of the tasks, from each of which the first are taken
-	sampleChunk = 1000     // results that one statement reads
-	sampleBytes = 64 << 20 // of outputs, in all; about
+	sampleParts = 20       // parts into which the range of task ids is divided; results are taken from the beginning of each
+	sampleChunk = 1000     // maximum number of results that one statement reads
+	sampleBytes = 64 << 20 // approximate limit of the outputs of a sample, in bytes
 )
 
-// SampleResults calls each with results from everywhere in a batch: from each of 20
-// stretches of its numbers as many, or all results if they are few. After about 64 MiB of
-// outputs it stops.
+// SampleResults calls each with results from the whole range of a batch. It divides the range of task ids into 20 parts and takes the same
+// number of results from each; if the results are few, it takes all. It stops after about 64 MiB of outputs.
 func (s tasks) SampleResults(ctx context.Context, of Sample, each func(Sampled)) error {
 	low, high, err := s.endsOfResults(ctx, of.ResultFilter)
 	if err != nil || high == 0 {
@@ -175,7 +174,7 @@ func (s Sample) query(until int64, most int) *query {
 	return q
 }
 
-// endsOfResults are the lowest and the highest number; 0: there are no results.
+// endsOfResults returns the lowest and the highest task id with a result. Both are 0 if there are no results.
 func (s tasks) endsOfResults(ctx context.Context, f ResultFilter) (low, high int64, err error) {
 	ends, err := one(ctx, s.planned(), func(to *[2]int64) []any { return []any{&to[0], &to[1]} }, f.ends(), f.Batch)
 	if err != nil {

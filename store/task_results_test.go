@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Results are of tasks that ended, in their order, page by page, with the last attempt.
+// TestResultsAreOfWhatEnded checks that Results returns only ended tasks, in their order, in pages, with their last attempt.
 func TestResultsAreOfWhatEnded(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -55,7 +55,8 @@ func TestResultsAreOfWhatEnded(t *testing.T) {
 	})
 }
 
-// A sample is of all parts of a batch, as large as it is asked for, and all of a small one.
+// TestASampleIsOfAllPartsOfABatch checks that a sample has the requested size and covers all parts of a batch, and that it has
+// all results if they fit.
 func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -77,7 +78,7 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 			}
 		}))
 		for i := range int64(20) {
-			if parts[i] < 9 || parts[i] > 11 { // the stretches begin at a task that ended
+			if parts[i] < 9 || parts[i] > 11 { // The stretches begin at an ended task.
 				l.Errorf("part %d: %d, want 10", i, parts[i])
 			}
 		}
@@ -101,7 +102,7 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 	})
 }
 
-// Results of a time are looked for a stretch at a time: none is left out, and none twice.
+// TestResultsOfATime checks that the results of a period, which are searched one stretch at a time, are found exactly once.
 func TestResultsOfATime(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -145,13 +146,14 @@ func TestResultsOfATime(t *testing.T) {
 		}
 		top, err := l.TopErrors(l.Context(), f, 1000, 5)
 		l.must(err)
-		if len(top) != 1 || top[0].Error != "E" || top[0].Tasks != 40 { // of 1,000 that failed a 25th ended then
+		if len(top) != 1 || top[0].Error != "E" || top[0].Tasks != 40 { // 1 in 25 of 1,000 failed tasks ended in this period
 			l.Errorf("%+v", top)
 		}
 	})
 }
 
-// Neither a page nor a sample reads more than it shows, whatever is beside it.
+// TestResultsReadNoMoreThanTheyShow checks that a page and a sample read few rows in addition to their results, also among many
+// other tasks.
 func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 	t.Parallel()
 	l := manyTasks(t)
@@ -185,8 +187,8 @@ func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 	}
 }
 
-// Progress adds up to the counts, also where tasks are tried again, in few steps however
-// long a batch takes.
+// TestProgressAddsUp checks that the progress of a batch adds up to its counts, also after retries, and that it has
+// few steps even if the batch takes long.
 func TestProgressAddsUp(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -215,13 +217,13 @@ func TestProgressAddsUp(t *testing.T) {
 		_, err = l.RetryTask(l.Context(), "op", ids[1])
 		l.must(err)
 		last(store.Progress{Ended: 2})
-		for hour := range 24 * 14 { // as if it had gone on for two weeks, with three ends an hour
+		for hour := range 24 * 14 { // as if the batch had run for two weeks, with three ended tasks each hour
 			l.exec(`INSERT INTO batch_deltas (batch, pool, state, n, at) SELECT id, pool, 'succeeded', 3, created_at + $1 * {ms} FROM batches WHERE id = $2`,
 				time.Duration(hour)*time.Hour/time.Millisecond, b.ID)
 			l.foldAll()
 		}
 		last(store.Progress{Ended: 2 + 3*24*14})
-		if n := l.count("batch_progress"); n < 150 || n > 200 { // a row for each hour of a week, then one for six
+		if n := l.count("batch_progress"); n < 150 || n > 200 { // one row for each hour of a week, and one row for each six hours before
 			l.Errorf("%d rows for two weeks", n)
 		}
 	})

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// batchesSampled is from how many batches of a pool a sample is taken: the oldest ones,
-// and as many that are spread over the others.
+// batchesSampled is the number of the oldest batches of a pool from which a sample is taken. The same number of later batches is added,
+// spread over the rest.
 const batchesSampled = 64
 
-const mostSlots = 10_000 // that a pool can have
+const mostSlots = 10_000 // maximum capacity of a pool
 
-// stratum is a batch that a sample is taken from.
+// stratum is a batch from which a part of the sample is taken.
 type stratum struct {
 	batch       int64
-	first, last int64   // of its tasks that wait
-	weight      float64 // how many wait there, or there and in batches that it stands for
+	first, last int64   // ids of its first and last pending task
+	weight      float64 // waiting tasks in this batch, or in this batch and the batches that it represents
 }
 
-// spread reads up to most of the waiting tasks, spread evenly over all, and how many there
-// are. A task may be meant twice: then there are fewer.
+// spread reads at most `most` of the waiting tasks, spread evenly over all, and returns how many wait in total. Two points of the sample
+// may find the same task, so the result may have fewer tasks.
 func (s tasks) spread(ctx context.Context, of WaitingOf, pool string, most int) ([]waiter, int64, error) {
 	oldest, others, err := s.batchesWaiting(ctx, of, pool)
 	if err != nil {
@@ -49,8 +49,7 @@ func (s tasks) spread(ctx context.Context, of WaitingOf, pool string, most int) 
 	return list, max(total, int64(len(list))), err
 }
 
-// batchesWaiting are batches that something waits in: the oldest ones and, where these are
-// not all, some of the others.
+// batchesWaiting returns batches with waiting tasks: the oldest ones and, if there are more, some of the later ones.
 func (s tasks) batchesWaiting(ctx context.Context, of WaitingOf, pool string) (oldest, others []int64, err error) {
 	if of.Batch != 0 {
 		return []int64{of.Batch}, nil, nil
@@ -80,15 +79,14 @@ func (s tasks) batchesWaiting(ctx context.Context, of WaitingOf, pool string) (o
 	return oldest, others, err
 }
 
-// nextWaiting is the next batch of a pool that something waits in. To look each task up
-// makes Postgres go by the index that finds the fewest, and its whole order spares a sort:
-// whatever it knew of the tables when it made its plan.
+// nextWaiting returns the query for the next batch of a pool with a waiting task. The lookup of each task's grant makes Postgres choose the
+// index that finds the fewest rows, and the complete order saves a sort, whatever its statistics were when it planned the statement.
 func nextWaiting(pool, than, batch string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.batch ` + than + ` ` + batch + ` AND ` + notRunning + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
 }
 
-// pendingOf is how many tasks of each batch wait.
+// pendingOf returns the number of waiting tasks of each batch.
 func (s tasks) pendingOf(ctx context.Context, list []int64) (map[int64]int64, error) {
 	found, err := collect(ctx, s.read(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
 		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, ids(list...))
@@ -102,15 +100,14 @@ func (s tasks) pendingOf(ctx context.Context, list []int64) (map[int64]int64, er
 	return pending, err
 }
 
-// The first and the last waiting task of each batch.
+// spansText selects the first and the last pending task of each batch.
 const spansText = `
 	SELECT ids.id,
 		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) > (ids.id, 'pending', 0) AND t.batch <= ids.id ORDER BY t.batch, t.state, t.id LIMIT 1),
 		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807) AND t.batch >= ids.id ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// weigh says how much of the sample comes from each batch. Those behind the oldest stand
-// for all others.
+// weigh sets how much of the sample comes from each batch. The batches after the oldest ones represent all later batches.
 func weigh(spans []stratum, pending map[int64]int64, oldest int, total int64) {
 	var of, others float64
 	for i := range spans {
@@ -129,13 +126,13 @@ func weigh(spans []stratum, pending map[int64]int64, oldest int, total int64) {
 	}
 }
 
-// point is where the next waiting task of a batch is looked for.
+// point is a position in a batch from which the next waiting task is read.
 type point struct {
 	Batch int64 `json:"batch"`
 	At    int64 `json:"at"`
 }
 
-// points are so many, at equal distances along all that waits.
+// points returns `most` points at equal distances along all waiting tasks.
 func points(spans []stratum, most int) []point {
 	var all float64
 	for _, t := range spans {
@@ -155,7 +152,7 @@ func points(spans []stratum, most int) []point {
 	return list
 }
 
-// The next waiting task of a batch from each point on.
+// pointsText selects the next waiting task of a batch from each point on.
 const pointsText = `
 	SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after
 	FROM (SELECT points.batch, (

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// Suppression is a task that a policy refused, and what it said.
+// Suppression is a task that a policy refused, and the reason.
 type Suppression struct {
 	Task   int64
 	Reason string
 }
 
-// Suppress ends those of the tasks that wait, with the reason as their error, and says of
-// each whether it did. Of several that end the same task at once, one is told so.
+// Suppress ends each of the tasks that waits, with the reason as its error. The result has one value per entry: whether it ended its task.
+// If several calls or entries name the same task, only one of them gets true.
 func (s tasks) Suppress(ctx context.Context, list []Suppression) ([]bool, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -28,12 +28,12 @@ func (s tasks) Suppress(ctx context.Context, list []Suppression) ([]bool, error)
 	done := make([]bool, len(list))
 	for i, one := range list {
 		done[i] = ended[one.Task]
-		delete(ended, one.Task) // one that is listed twice ended once
+		delete(ended, one.Task) // a task that is listed twice gets true only once
 	}
 	return done, nil
 }
 
-// suppress locks the tasks in the order of their ids, as everywhere.
+// suppress locks the tasks in the order of their ids, as all code does, to avoid deadlocks.
 func (s tasksIn) suppress(ctx context.Context, list []Suppression) (map[int64]bool, error) {
 	ends := make([]end, 0, len(list))
 	named := make(map[int64]bool)

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestSuppressEndsWhatWaits: not what is granted or has ended, nor the same task twice.
+// TestSuppressEndsWhatWaits checks that Suppress ends waiting tasks once, and no granted or ended tasks.
 func TestSuppressEndsWhatWaits(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -70,8 +70,8 @@ func (l *ledger) wantSuppressed(batch int64, want int64) {
 	}
 }
 
-// TestSuppressBesideClaims: of those that suppress a task and those that claim it at once
-// one has it, and each task that ended has one event.
+// TestSuppressBesideClaims checks that if calls suppress and claim the same tasks concurrently, exactly one call succeeds
+// for each task, and each suppressed task has one event.
 func TestSuppressBesideClaims(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -88,7 +88,7 @@ func TestSuppressBesideClaims(t *testing.T) {
 				for i, id := range ids {
 					list[i] = store.Suppression{Task: id, Reason: "no"}
 				}
-				for i := range list { // in parts, so that claims come in between
+				for i := range list { // in parts, so that claims run between them
 					done, err := l.Suppress(l.Context(), list[i:min(i+3, n)])
 					if err != nil {
 						t.Error(err)
@@ -128,7 +128,8 @@ func TestSuppressBesideClaims(t *testing.T) {
 	})
 }
 
-// TestSuppressFindsTheGrantThatItWaitedFor: the claim does not write its task.
+// TestSuppressFindsTheGrantThatItWaitedFor checks that Suppress, after it has waited for a claim, does not end the granted task.
+// The claim does not write the row of the task.
 func TestSuppressFindsTheGrantThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// TaskView is all that says why a task runs or does not: one moment.
+// TaskView holds everything that decides whether a task runs, read in one snapshot.
 type TaskView struct {
-	View // of its device; the Candidates include the task itself while it waits
+	View // of its device; while the task waits, the Candidates include it
 
 	Task        Task
-	Running     *Grant     // of the task; nil: none
+	Running     *Grant     // the grant of the task; nil means no grant
 	Batch       Batch      // without its counts
-	Pool        Pool       // also when it was deleted since the task ended
-	Held        int        // grants of the pool, those lapsed and not yet reaped included
-	Last        *Attempt   // the newest that ended; nil: none
-	Late        *time.Time // when the newest result came that could no longer be used; nil: none
-	CancelledBy string     // who asked for the task's end, where the newest of the log about its device says so
-	CancelNote  string     // and what the log says beside; empty: nothing
+	Pool        Pool       // set even if the pool was deleted after the task ended
+	Held        int        // grants of the pool, including grants that lapsed and are not yet reaped
+	Last        *Attempt   // the newest attempt that ended; nil means none
+	Late        *time.Time // when the newest result arrived that could no longer be used; nil means none
+	CancelledBy string     // the actor who requested the end of the task, if found among the newest events of its device
+	CancelNote  string     // the detail of that event; may be empty
 }
 
-// TaskView reads what concerns one task; ErrNotFound. Its cost depends on the
-// open tasks of its device and the slots of its pool, not on what else there is.
+// TaskView reads the view of one task. Its cost depends on the open tasks of its device and on the slots of its pool, and on nothing else.
+// It returns ErrNotFound if there is no such task.
 func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	var v TaskView
 	err := s.atOnce(ctx, func(tx session) (err error) {
@@ -62,7 +62,7 @@ func (s tasksIn) view(ctx context.Context, id int64) (v TaskView, err error) {
 	return v, s.history(ctx, &v)
 }
 
-// history fills in what became of the task so far.
+// history fills in what has happened to the task so far.
 func (s tasksIn) history(ctx context.Context, v *TaskView) error {
 	last, err := one(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, v.Task.ID)
 	switch {
@@ -75,7 +75,8 @@ func (s tasksIn) history(ctx context.Context, v *TaskView) error {
 		[]any{v.Task.Device, v.Task.ID}, maybe{&v.Late}); err != nil {
 		return fmt.Errorf("its late results: %w", err)
 	}
-	// The end of a grant that was asked for has a token, and names its device.
+	// If the device ended the task after a request to stop, its event task.cancelled has a token and names the device as actor. So the
+	// query skips it.
 	err = s.rowOf(ctx, `
 		SELECT actor, detail FROM (
 			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest

@@ -26,7 +26,7 @@ func TestTaskView(t *testing.T) {
 		_, elsewhere := l.batch(store.Batch{Pool: "p"}, "a")
 		l.grant(ids[1], "b", "p", 0)
 
-		v := view(ids[2]) // not the best of its batch
+		v := view(ids[2]) // This task is not the first candidate of its batch.
 		if v.Task.ID != ids[2] || v.Running != nil || v.Batch.ID != batch.ID || v.Pool.Version != pool.Version || v.Held != 1 || v.Last != nil || v.Late != nil {
 			l.Errorf("waiting: %+v", v)
 		}

@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// WaitingOf selects tasks that wait: those of a batch or, without one, of a pool.
+// WaitingOf selects the waiting tasks of a batch or, if Batch is 0, of a pool.
 type WaitingOf struct {
 	Pool  string
 	Batch int64
 }
 
-// LineMark is a position among the waiting tasks of a pool: by batch, then in the order
-// of the batch. The zero LineMark is before all.
+// LineMark is a position among the waiting tasks of a pool: by batch, then in the order of the batch. The zero LineMark is before all
+// tasks.
 type LineMark struct {
 	Batch    int64
 	Priority int
 	Task     int64
 }
 
-// WaitingTasks are tasks that wait, each with all that says why: one moment.
+// WaitingTasks holds waiting tasks, each with everything that decides why it waits, read in one snapshot.
 type WaitingTasks struct {
-	Views []TaskView // without Running, Late and who cancelled them; of the tasks only what says where they stand
-	Total int64      // tasks that wait; only of a sample
-	All   bool       // there are no others: with NextWaiting, behind the last
+	Views []TaskView // without Running, Late, CancelledBy and CancelNote; the tasks have only the fields for their position
+	Total int64      // number of waiting tasks; only set by SampleWaiting
+	All   bool       // there are no other waiting tasks; after NextWaiting, none after the last one
 }
 
 // waiter is a task that waits.
@@ -43,8 +43,8 @@ func waiterDest(w *waiter) []any {
 	return []any{&w.Task, &w.Batch, &w.Priority, &w.device, maybe{&w.notBefore}, maybe{&w.notAfter}}
 }
 
-// SampleWaiting reads the tasks that wait or, where there are more than most, up to so
-// many of them, spread over all. Its work depends on most, not on the tasks. ErrNotFound.
+// SampleWaiting reads all waiting tasks or, if there are more than `most`, at most `most` of them, spread evenly over all. Its cost depends
+// on `most`, not on the number of tasks. It returns ErrNotFound if there is no such pool or batch.
 func (s tasks) SampleWaiting(ctx context.Context, of WaitingOf, most int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.poolOf(ctx, of)
@@ -70,7 +70,7 @@ func (s tasks) SampleWaiting(ctx context.Context, of WaitingOf, most int) (found
 	return found, nil
 }
 
-// NextWaiting reads up to limit tasks that wait, behind a mark. ErrNotFound.
+// NextWaiting reads at most limit waiting tasks after a mark. It returns ErrNotFound if there is no such pool or batch.
 func (s tasks) NextWaiting(ctx context.Context, of WaitingOf, after LineMark, limit int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.poolOf(ctx, of)
@@ -94,7 +94,7 @@ func (s tasks) NextWaiting(ctx context.Context, of WaitingOf, after LineMark, li
 	return found, nil
 }
 
-// inSnapshot runs read in the snapshot that ctx is in, else in one of its own.
+// inSnapshot runs read in the snapshot that ctx belongs to. If ctx belongs to no snapshot, it opens one.
 func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) error) error {
 	if _, inside := s.snapshotOf(ctx); inside {
 		return read(ctx)
@@ -102,7 +102,7 @@ func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) er
 	return s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { return read(ctx) })
 }
 
-// first is before all of them.
+// first returns the mark before all selected tasks.
 func (of WaitingOf) first() LineMark {
 	if of.Batch == 0 {
 		return LineMark{}
@@ -110,7 +110,7 @@ func (of WaitingOf) first() LineMark {
 	return LineMark{Batch: of.Batch, Priority: 1 << 30}
 }
 
-// last is their last batch.
+// last returns the highest batch that can have selected tasks.
 func (of WaitingOf) last() int64 {
 	if of.Batch == 0 {
 		return math.MaxInt64
@@ -118,7 +118,7 @@ func (of WaitingOf) last() int64 {
 	return of.Batch
 }
 
-// poolOf is the pool that they wait in. That of a batch that ended may be deleted.
+// poolOf returns the pool in which the tasks wait. The pool of a batch that has ended may be deleted.
 func (s tasks) poolOf(ctx context.Context, of WaitingOf) (Pool, error) {
 	if of.Batch == 0 {
 		return s.read().pools().named(ctx, of.Pool)
@@ -126,18 +126,18 @@ func (s tasks) poolOf(ctx context.Context, of WaitingOf) (Pool, error) {
 	return one(ctx, s.read(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, of.Batch)
 }
 
-// line reads the tasks of a pool that wait behind a mark, in their order, up to a batch.
+// line reads the waiting tasks of a pool after a mark, in their order, up to the batch last.
 func (s tasks) line(ctx context.Context, pool string, after LineMark, last int64, limit int) ([]waiter, error) {
 	return collect(ctx, s.read(), waiterDest, lineText(), pool, after.Batch, after.Priority, after.Task, limit, last)
 }
 
-// notRunning leaves out the tasks t that hold a slot. Each is looked up, as in a filter. That a
-// number is not another one, Postgres takes for true of nearly all: so it reads in the order that
-// is wanted. Of IS NULL it thinks the opposite, and would read all of a pool to find one.
+// notRunning is the condition that task t does not hold a slot. Each grant is looked up, as in TaskFilter.waiting. Postgres estimates that
+// a "number is not equal" condition is true for nearly all rows, so it reads in the wanted order. For IS NULL it estimates the opposite,
+// and would read all tasks of a pool to find one.
 const notRunning = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
 
-// lineText reads in three steps that the index serves from the mark on: the rest of its
-// priority, the lower ones of its batch, and the later batches.
+// lineText returns the statement for line. It has three parts, each served by the index from the mark on: the rest of the tasks with the
+// priority of the mark, the lower priorities of its batch, and the later batches.
 func lineText() string {
 	const part = `SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + notRunning
 	return `
@@ -151,7 +151,7 @@ func lineText() string {
 	ORDER BY batch, priority DESC, id LIMIT $5`
 }
 
-// waitingViews reads all that says why these tasks of a pool wait.
+// waitingViews reads everything that decides why these tasks of a pool wait.
 func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waiter) ([]TaskView, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -182,7 +182,7 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waiter) ([]Ta
 	return all, s.lastAttempts(ctx, all)
 }
 
-// batchesOf are the batches of tasks, without payloads, by number.
+// batchesOf returns the batches of the tasks by id, without payloads.
 func (s tasks) batchesOf(ctx context.Context, list []waiter) (map[int64]Batch, error) {
 	wanted := make([]int64, len(list))
 	for i, w := range list {
@@ -197,7 +197,7 @@ func (s tasks) batchesOf(ctx context.Context, list []waiter) (map[int64]Batch, e
 	return all, err
 }
 
-// lastAttempts fills in the newest attempt of those that are to be tried again later.
+// lastAttempts fills in the newest attempt of the tasks that wait for a retry.
 func (s tasks) lastAttempts(ctx context.Context, views []TaskView) error {
 	var tried []int64
 	for _, v := range views {
@@ -226,12 +226,12 @@ func (s tasks) lastAttempts(ctx context.Context, views []TaskView) error {
 	return nil
 }
 
-// The sum keeps it from the primary key, which has the order of the tokens already.
+// The sum prevents the use of the primary key, which already has the order of the tokens.
 const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
 
-// MarkOf is where a task of these Views stands.
+// MarkOf returns the position of a task in a WaitingTasks.
 func MarkOf(t Task) LineMark { return LineMark{Batch: t.Batch, Priority: t.Priority, Task: t.ID} }
 
 // Compare orders marks: by batch, then highest priority first, then by task.

@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The views of many tasks are those of each.
+// TestWaitingTasksAreSeenAsEachByItself checks that the views of many waiting tasks are equal to the views of the single tasks.
 func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -60,7 +60,8 @@ func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 	})
 }
 
-// Of a device with many open batches, the oldest are looked at, and that of the task.
+// TestWaitingTasksOfDevicesWithManyBatches checks that for a device with many open batches the candidates are of the 16 oldest
+// batches and of the batch of the task.
 func TestWaitingTasksOfDevicesWithManyBatches(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -110,7 +111,7 @@ func (l *ledger) wantAsByItself(v store.TaskView) {
 	}
 }
 
-// walked are all that wait, so many at once.
+// walked returns all waiting tasks, which it reads in pages of limit.
 func (l *ledger) walked(of store.WaitingOf, limit int) (ids []int64) {
 	l.Helper()
 	for after := (store.LineMark{}); ; {
@@ -126,7 +127,7 @@ func (l *ledger) walked(of store.WaitingOf, limit int) (ids []int64) {
 	}
 }
 
-// Of many tasks a sample is read that has the shares of its batches.
+// TestASampleOfWhatWaits checks that a sample of many tasks has tasks of each batch in proportion to its waiting tasks.
 func TestASampleOfWhatWaits(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -147,7 +148,7 @@ func TestASampleOfWhatWaits(t *testing.T) {
 		if seen.All || seen.Total != 999 || n > 200 || n < 150 || len(once) != n || once[ids[0]] {
 			l.Errorf("%d of %d, each once: %d", n, seen.Total, len(once))
 		}
-		if share := float64(batches[large.ID]) / float64(n); share < 0.6 || share > 0.8 { // of 699 in 999
+		if share := float64(batches[large.ID]) / float64(n); share < 0.6 || share > 0.8 { // The large batch has 699 of 999 tasks.
 			l.Errorf("a share of %.2f is of the large batch", share)
 		}
 		seen, err = l.SampleWaiting(l.Context(), store.WaitingOf{Batch: large.ID}, 50)
@@ -158,7 +159,8 @@ func TestASampleOfWhatWaits(t *testing.T) {
 	})
 }
 
-// Of thousands of batches some are looked at, and the late ones count as much as there are.
+// TestASampleOfManyBatches checks that a sample reads some of many batches, and that the batches after the oldest 64 have their
+// share of the sample.
 func TestASampleOfManyBatches(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(l *ledger) {
@@ -184,7 +186,8 @@ func TestASampleOfManyBatches(t *testing.T) {
 	})
 }
 
-// The work does not grow with the tasks, whatever the planner knows of the tables.
+// TestASampleReadsNoMoreThanItself checks that the number of rows read does not grow with the tasks, with and without
+// statistics.
 func TestASampleReadsNoMoreThanItself(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -9,21 +9,19 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// rehearsals of a connection: Postgres plans a text five times before it keeps a
+// rehearsals is the number of times that the statements are run on a new connection: Postgres plans a text five times before it keeps a
 // plan.
 const rehearsals = 6
 
-// warmth is which connections have rehearsed.
+// warmth holds which connections have been warmed up.
 type warmth struct {
 	sync.Mutex
-	rehearsed map[any]bool // by the driver's connection
+	rehearsed map[any]bool // keyed by the driver's connection
 }
 
-// Warm opens connections until half of those that may be open are, and has each
-// new one run what every report asks, on nothing: what a connection runs for the
-// first time takes Postgres ten times as long, and new connections are opened
-// just when much is asked at once. Connections end by themselves, so that it is to be
-// called again and again.
+// Warm opens connections until half of the allowed number are open, and runs the statements of every report on each new one, for data that
+// does not exist. The first run of a statement on a connection takes Postgres ten times as long, and new connections are opened just when
+// the load is high. Connections expire, so Warm must be called again and again.
 func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
@@ -64,7 +62,7 @@ func (s *Store) Warm(ctx context.Context) error {
 	return nil
 }
 
-// prepareRehearsed prepares, while no connection is held, what is rehearsed.
+// prepareRehearsed prepares the statements of rehearse while the caller holds no connection.
 func (s *Store) prepareRehearsed(ctx context.Context) error {
 	conn, err := s.db.Connx(ctx)
 	if err != nil {
@@ -76,15 +74,14 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 	return err
 }
 
-// mayHold says whether one connection more is to be looked at: half of them, and
-// none that somebody may be waiting for.
+// mayHold reports whether Warm may take one more connection. It takes at most half of the connections, and none for which another caller
+// may be waiting.
 func (s *Store) mayHold(held int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)
 }
 
-// warmUp rehearses on a connection unless that was done before, and says which
-// one it is.
+// warmUp rehearses on a connection unless that was done before, and returns the identity of the connection.
 func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error) {
 	err = conn.Raw(func(driverConn any) error {
 		id = driverConn
@@ -101,8 +98,7 @@ func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error)
 	return id, nil
 }
 
-// rehearse runs the statements of readings, claims and results. There is no task
-// 0, so they find nothing and change nothing.
+// rehearse runs the statements of reads, claims and results. There is no task 0, so they find nothing and change nothing.
 func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 	tx, err := conn.BeginTxx(ctx, &sql.TxOptions{})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// openWarm is a ledger of up to six connections, of which Warm opens three.
+// openWarm returns a warm ledger with at most six connections. Warm has opened three of them.
 func openWarm(t *testing.T) *ledger {
 	t.Helper()
 	l := opened(t)(store.OpenPostgres(t.Context(), server.NewLedger(t), store.Options{MaxOpenConns: 6}))
@@ -21,7 +21,7 @@ func openWarm(t *testing.T) *ledger {
 	return l
 }
 
-// held takes n connections out of the pool.
+// held takes n connections out of the connection pool until the test ends.
 func (l *ledger) held(n int) []*sql.Conn {
 	l.Helper()
 	all := make([]*sql.Conn, n)
@@ -34,7 +34,7 @@ func (l *ledger) held(n int) []*sql.Conn {
 	return all
 }
 
-// runs is how often a connection has run what every report asks, by the rarest.
+// runs returns how many times conn has executed the least executed of the statements that every report needs.
 func (l *ledger) runs(conn *sql.Conn) int {
 	l.Helper()
 	rows, err := conn.QueryContext(l.Context(), `SELECT statement, generic_plans + custom_plans, generic_plans > 0 FROM pg_prepared_statements`)
@@ -44,7 +44,7 @@ func (l *ledger) runs(conn *sql.Conn) int {
 	for rows.Next() {
 		var text string
 		var times int
-		var planned bool // once for all
+		var planned bool // with a generic plan
 		l.must(rows.Scan(&text, &times, &planned))
 		for part := range found {
 			if strings.Contains(text, part) && planned {
@@ -70,7 +70,8 @@ func (l *ledger) wantPlans() {
 	}
 }
 
-// The first report on a connection finds all that it runs prepared and planned.
+// TestWarmConnectionsHavePlans checks that all statements of a report are prepared and planned before the first report on a
+// connection.
 func TestWarmConnectionsHavePlans(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)
@@ -97,13 +98,13 @@ func TestAConnectionIsWarmedUpOnce(t *testing.T) {
 func TestConnectionsThatEndedAreReplaced(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)
-	l.DB().SetMaxIdleConns(0) // closes them
+	l.DB().SetMaxIdleConns(0) // This closes the idle connections.
 	l.DB().SetMaxIdleConns(6)
 	l.must(l.Warm(t.Context()))
 	l.wantPlans()
 }
 
-// A caller that needs a connection goes first.
+// TestWarmingWaitsForNoConnection checks that Warm does not wait for connections that are in use.
 func TestWarmingWaitsForNoConnection(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)
@@ -130,7 +131,7 @@ func TestWarmingChangesNothing(t *testing.T) {
 	}
 }
 
-// One connection is no place to rehearse in: somebody may need it.
+// TestASingleConnectionIsLeftAlone checks that Warm does nothing if the ledger has one connection, because a caller may need it.
 func TestASingleConnectionIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for _, l := range []*ledger{openSingle(t), openSQLite(t)} {

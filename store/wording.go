@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// wording puts a database's words into the texts of statements, once into each: the
-// texts are those of this package, and few, and to go through one takes longer than to find it.
+// wording replaces the words in braces in the texts of statements. Each text is translated once and then cached, because translating takes
+// longer than a lookup. The cache is small, as it holds only texts of this package.
 type wording struct {
 	words *strings.Replacer
 
 	mu    sync.RWMutex
-	texts map[string]string // by those with words in braces
+	texts map[string]string // the translated texts, by the texts with words in braces
 }
 
 func newWording(words []string) *wording {
 	return &wording{words: strings.NewReplacer(words...), texts: map[string]string{}}
 }
 
-// text is the query in the words of the database.
+// text returns the query with its words in braces replaced for the database.
 func (w *wording) text(query string) string {
 	w.mu.RLock()
 	text, known := w.texts[query]

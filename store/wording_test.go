@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestATextIsPutIntoWordsOnce, whatever asks for it at the same time.
+// TestATextIsPutIntoWordsOnce checks that each query is translated to its dialect once, also if several goroutines request it.
 func TestATextIsPutIntoWordsOnce(t *testing.T) {
 	t.Parallel()
 	d := sqliteDialect()
@@ -27,7 +27,7 @@ func TestATextIsPutIntoWordsOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkText is the text of a reading of devices, which a report asks for.
+// BenchmarkText measures the translation of the query of Views, which each report needs.
 func BenchmarkText(b *testing.B) {
 	d := postgres()
 	query := viewsText

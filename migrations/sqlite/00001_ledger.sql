@@ -1,13 +1,16 @@
 -- +goose Up
--- Times are milliseconds since 1970.
+-- All times are milliseconds since 1970.
 
--- Pools: numbered slots, and what holds for all who run in them.
--- opens_at, closes_at: the opening that lasts, or the next; null: always open.
--- They are kept so that whether something may start is a comparison. windows_due:
--- when they are to be computed anew. limits: policies, as a JSON array; null: none.
--- callers: how many slots callers hold at most; null: as many as there are.
--- A deleted pool stays: its ended batches name it, and one of the same name
--- goes on with higher versions, which Redis takes for newer.
+-- Pools: numbered slots, with the rules for all tasks that run in them.
+-- opens_at, closes_at: the present opening of windows, or the next one; null means always open. They are stored so that a comparison tells
+-- whether a task may start.
+-- windows_due: when opens_at and closes_at must be computed again.
+-- limits: policies, as a JSON array; null means no policies.
+-- callers: maximum number of slots that callers hold; null means no bound.
+-- longest_ms: the longest lease that a caller may request.
+-- stands_until: after a restore the pool grants nothing before this time; null means that there was no restore.
+-- deleted_at: a deleted pool keeps its row, because its ended batches refer to it. If a pool of the same name is created, its version
+-- continues to increase, so Redis recognizes the new settings as newer.
 CREATE TABLE pools (
     name         TEXT PRIMARY KEY,
     capacity     INTEGER NOT NULL CHECK (capacity BETWEEN 0 AND 10000),
@@ -29,15 +32,15 @@ CREATE TABLE pools (
     updated_at   INTEGER NOT NULL,
     deleted_at   INTEGER
 );
--- The pools that changed lately are asked for several times a second.
+-- Used several times a second to find the pools that changed recently.
 CREATE INDEX pools_updated_at ON pools (updated_at);
 CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT NULL;
 
--- Batches: what their tasks have in common. windows and limits are as in pools.
--- abort_ended, abort_failed: the counts when the rule began to count.
--- cancelling: cancelled, and not yet seen to be without open tasks.
--- wait_until: by when a task without a time of its own must have started; null: whenever.
--- system: of the leases of callers, which nobody queues.
+-- Batches: what their tasks have in common. windows, opens_at, closes_at, windows_due and limits are as in pools.
+-- abort_ended, abort_failed: the counts of the batch when its abort rule began to count.
+-- cancelling: the batch is cancelled and may still have open tasks.
+-- wait_until: a task without a not_before of its own must start before this time; null means no limit.
+-- system: the batch contains leases of callers; operators cannot queue into it.
 CREATE TABLE batches (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     name             TEXT NOT NULL DEFAULT '',
@@ -77,23 +80,23 @@ CREATE TABLE batches (
     total            INTEGER NOT NULL DEFAULT 0,
     system           INTEGER NOT NULL DEFAULT false
 );
--- For the passes.
+-- The next five indexes are used by background passes.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
 CREATE INDEX batches_with_wait ON batches (id) WHERE wait_until IS NOT NULL;
 CREATE INDEX batches_windows_due ON batches (windows_due) WHERE windows_due IS NOT NULL;
 CREATE INDEX batches_cancelling ON batches (id) WHERE cancelling;
 CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
--- Waiting devices are counted from the batches of a pool.
+-- Used to list the batches of a pool, and to count its waiting devices.
 CREATE INDEX batches_of_pool ON batches (pool, id);
 CREATE INDEX batches_of_kind ON batches (kind, id);
--- The newest of the leases of a pool.
+-- Used to find the newest batches of leases of a pool.
 CREATE INDEX batches_of_system ON batches (pool, id) WHERE system;
--- Urgent batches are few among all.
+-- Used to find urgent batches, which are few among all batches.
 CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
 CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
 
--- How many tasks of a batch ended in which state: these rows and the deltas
--- together. A task in neither, and without a grant, is pending.
+-- Number of tasks of each batch that ended in each state: the sum of the rows here and in batch_deltas. A task that is in neither table,
+-- and has no grant, is pending.
 CREATE TABLE batch_counts (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     state TEXT NOT NULL,
@@ -101,7 +104,7 @@ CREATE TABLE batch_counts (
     PRIMARY KEY (batch, state)
 );
 
--- The same of all batches of a pool, and as 'queued' how many tasks they have.
+-- The same numbers for all batches of a pool together. The state 'queued' has the number of all their tasks.
 CREATE TABLE pool_counts (
     pool  TEXT NOT NULL,
     state TEXT NOT NULL,
@@ -109,7 +112,8 @@ CREATE TABLE pool_counts (
     PRIMARY KEY (pool, state)
 );
 
--- Changes since the last folding. batch: 0: it only counts for the pool.
+-- Changes of the counts since the last fold.
+-- batch: 0 means that the change counts only for the pool.
 CREATE TABLE batch_deltas (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
     batch INTEGER NOT NULL,
@@ -135,7 +139,7 @@ CREATE TRIGGER batches_removed AFTER DELETE ON batches WHEN OLD.total <> 0 BEGIN
 END;
 -- +goose StatementEnd
 
--- Tasks done in the last minutes, by folding.
+-- Number of tasks of a batch that succeeded, failed or timed out in the last minutes, written by each fold.
 CREATE TABLE batch_rates (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     at    INTEGER NOT NULL,
@@ -144,8 +148,9 @@ CREATE TABLE batch_rates (
 CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
 CREATE INDEX batch_rates_at ON batch_rates (at);
 
--- The fate of the slots of each pool in each minute in which something did, and its
--- capacity then: the curves of days are read from it. A minute is counted since 1970.
+-- What happened to the slots of each pool per minute, and the capacity at the end of the minute. There is a row only if something happened.
+-- The charts of days are computed from these rows.
+-- minute: minutes since 1970.
 CREATE TABLE pool_minutes (
     pool     TEXT NOT NULL,
     minute   INTEGER NOT NULL,
@@ -155,19 +160,20 @@ CREATE TABLE pool_minutes (
     capacity INTEGER NOT NULL,
     PRIMARY KEY (pool, minute)
 ) WITHOUT ROWID;
--- Old ones go.
+-- Used to delete old rows.
 CREATE INDEX pool_minutes_minute ON pool_minutes (minute);
 
--- Up to which event they are counted: one row.
+-- The event up to which pool_minutes is complete: one row.
 CREATE TABLE minutes_counted (
     id    INTEGER PRIMARY KEY CHECK (id = 1),
     event INTEGER NOT NULL
 );
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
--- How batches went on, by folding: how many more tasks had ended at the end of each step.
--- Steps grow with the age of a batch, so that there are few, however long it takes.
--- since_ms: where the step begins, since the batch began. at: the last change in it.
+-- The progress of batches, written by each fold: how many more tasks had ended at the end of each step. The length of a step grows with the
+-- age of the batch, so that a batch has few rows, however long it takes.
+-- since_ms: the beginning of the step, in milliseconds since the batch began.
+-- at: the time of the last change in the step.
 CREATE TABLE batch_progress (
     batch    INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     since_ms INTEGER NOT NULL,
@@ -177,11 +183,11 @@ CREATE TABLE batch_progress (
     PRIMARY KEY (batch, since_ms)
 ) WITHOUT ROWID;
 
--- Tasks. A grant does not write here: dispatched is a row in grants.
--- payload and output are kept as text: they come back byte for byte.
--- own_priority: false: the task has the priority of its batch.
--- lease_ms: how long it holds a slot without a renewal; null: as its batch or pool says.
--- retry_at: not granted before: not_before at first, then the end of a backoff.
+-- Tasks. A grant does not change this row: a task is dispatched if it has a row in grants.
+-- own_priority: false means that the task has the priority of its batch.
+-- payload, output: stored as text, so that they are returned byte for byte.
+-- retry_at: the task is not granted before; at first its not_before, later the end of a backoff.
+-- lease_ms: the length of its lease without a renewal; null means the lease of its batch or pool.
 -- output_dropped: its device sent an output that was too large.
 CREATE TABLE tasks (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -204,23 +210,23 @@ CREATE TABLE tasks (
     output_dropped INTEGER NOT NULL DEFAULT false,
     error        TEXT NOT NULL DEFAULT ''
 );
--- Each index costs every task that is queued: there is one for each question that is
--- asked all the time, and lists are filtered along them or, a bounded stretch at a time,
--- along the primary key.
--- The best open tasks of a device in each of its batches; all tasks of a device. batch * 1: no
--- other index can stand in for this one, whatever the planner knows of the table (Views).
+-- Each index slows down the queueing of every task. So there is an index only for queries that run all the time. Lists are filtered along
+-- these indexes or, a bounded stretch at a time, along the primary key.
+--
+-- Used to find the best open tasks of a device in each of its batches, and all tasks of a device. The expression batch * 1 ensures that the
+-- planner cannot use another index for the query (see Views), whatever its statistics are.
 CREATE INDEX tasks_of_device ON tasks (device, state, (batch * 1), own_priority, retry_at, priority DESC, id);
--- The tasks of a batch in a state, in the order of their ids; whether one of it is open.
+-- Used to read the tasks of a batch in a state, in the order of their ids, and to find out whether a batch has open tasks.
 CREATE INDEX tasks_of_batch ON tasks (batch, state, id);
--- The devices that may be offered a slot next: the waiting tasks of a batch, in its
--- order. The batches of a pool that something waits in, the oldest first.
+-- Used to find the devices to which a slot may be offered next: the waiting tasks of a batch, in its order. Also used to find the batches
+-- of a pool with waiting tasks, oldest first.
 CREATE INDEX tasks_in_line ON tasks (pool, batch, priority DESC, id) WHERE state = 'pending';
--- How many devices wait in a pool, from one to the next.
+-- Used to count the devices that wait in a pool, by stepping from device to device.
 CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
--- Those that expire by themselves, for the pass. It costs nothing but the tasks that have it.
+-- Used by the pass that expires tasks. Tasks without a not_after are not in it.
 CREATE INDEX tasks_not_after ON tasks (not_after) WHERE not_after IS NOT NULL AND state = 'pending';
 
--- Every change of the state of a task is counted: no code path can forget it.
+-- This trigger records every change of the state of a task in batch_deltas, so that no code path can forget it.
 -- +goose StatementBegin
 CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NEW.state BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n) SELECT OLD.batch, OLD.pool, OLD.state, -1 WHERE OLD.state <> 'pending';
@@ -228,14 +234,13 @@ CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NE
 END;
 -- +goose StatementEnd
 
--- The last fencing token.
+-- The last fencing token given.
 CREATE TABLE grant_token (value INTEGER NOT NULL);
 INSERT INTO grant_token VALUES (0);
 
--- The slots in use. The unique keys are what makes a second grant of a
--- number, a device or a task impossible.
--- lease_ms: the length of a renewal that names none. longest_ms: the longest length that the
--- grant was ever given, for which the clock guard waits; null: lease_ms.
+-- The slots in use. The unique keys make a second grant of a slot, a device or a task impossible.
+-- lease_ms: the length of a renewal that does not name one.
+-- longest_ms: the longest length that the lease ever had, for which the clock guard waits; null means lease_ms.
 CREATE TABLE grants (
     task        INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL,
@@ -256,9 +261,9 @@ CREATE TABLE grants (
     UNIQUE (device)
 );
 CREATE INDEX grants_lease_until ON grants (lease_until);
--- The slots that callers hold, of all that they may hold.
+-- Used to count the slots of a pool that callers hold. Their holders begin with @.
 CREATE INDEX grants_of_callers ON grants (pool, device) WHERE device >= '@' AND device < 'A';
--- There is one writer, so a token can be given with the row.
+-- SQLite has one writer, so a trigger can give a grant its token when its row is inserted.
 -- +goose StatementBegin
 CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN
     UPDATE grant_token SET value = value + 1;
@@ -266,7 +271,7 @@ CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN
 END;
 -- +goose StatementEnd
 
--- Grants that ended.
+-- Grants that have ended.
 CREATE TABLE attempts (
     token      INTEGER PRIMARY KEY,
     task       INTEGER NOT NULL,
@@ -283,10 +288,11 @@ CREATE TABLE attempts (
     error      TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX attempts_of_task ON attempts (task);
--- The starts in a pool, newest first: policies would have counted them.
+-- Used to read the recent starts in a pool, newest first, which policies count.
 CREATE INDEX attempts_of_pool ON attempts (pool, token);
 
--- Results that could not be used: kept, and answered the same when repeated.
+-- Results that could not be used. They are kept so that a repeated result gets the same answer.
+-- known: true if the grant of the result is known to the ledger (a late result), false if not (an unknown result).
 CREATE TABLE late_results (
     device      TEXT NOT NULL,
     task        INTEGER NOT NULL,
@@ -298,10 +304,10 @@ CREATE TABLE late_results (
     received_at INTEGER NOT NULL,
     PRIMARY KEY (device, task, token)
 );
--- Old ones go.
+-- Used to delete old rows.
 CREATE INDEX late_results_received ON late_results (received_at);
 
--- Policies that devices share wherever they run something. limits is as in pools.
+-- Profiles: policies that devices share, in every pool in which they run tasks. limits is as in pools.
 CREATE TABLE profiles (
     name       TEXT PRIMARY KEY,
     limits     TEXT,
@@ -310,7 +316,7 @@ CREATE TABLE profiles (
     updated_at INTEGER NOT NULL
 );
 
--- The policies by which callers limit what they do. How often they did is in Redis alone.
+-- Limit sets: policies by which callers limit their own work. What was taken from them is stored only in Redis.
 CREATE TABLE limit_sets (
     name       TEXT PRIMARY KEY,
     limits     TEXT,
@@ -319,8 +325,8 @@ CREATE TABLE limit_sets (
     updated_at INTEGER NOT NULL
 );
 
--- Devices. reach is how one can be told of a slot: 0 it polls, 1 pushed to, 2 its
--- requests wait.
+-- Devices.
+-- reach: how the device can be notified of a slot: 0 it polls, 1 by push, 2 by a parked request.
 CREATE TABLE devices (
     id         TEXT PRIMARY KEY,
     blocked    INTEGER NOT NULL DEFAULT false,
@@ -334,29 +340,29 @@ CREATE TABLE devices (
 );
 CREATE INDEX devices_of_profile ON devices (profile, id) WHERE profile IS NOT NULL;
 CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
--- The few that are left out where it is counted who waits.
+-- Used to exclude blocked devices, which are few, when waiting devices are counted.
 CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
 
--- Ids of devices that were deleted and not registered again: their sessions at
--- a broker may still be open, and must not bring them back. One that was blocked
--- comes back blocked.
+-- Ids of devices that were deleted and not registered again. Their sessions at a broker may still be open, and must not register them
+-- again.
+-- blocked: the device was blocked, and is blocked again if it is registered again.
 CREATE TABLE deleted_devices (
     id         TEXT PRIMARY KEY,
     deleted_at INTEGER NOT NULL,
     blocked    INTEGER NOT NULL DEFAULT false
 );
 
--- Changes of devices that their accounts at the MQTT broker have yet to follow.
+-- Changes of devices that are not yet applied to their accounts at the MQTT broker.
 CREATE TABLE account_changes (
     device     TEXT PRIMARY KEY,
     wanted     TEXT NOT NULL CHECK (wanted IN ('enabled', 'disabled', 'deleted')),
-    changed_at INTEGER NOT NULL, -- it is due from then on
-    stage      INTEGER NOT NULL DEFAULT 0 -- of the import that makes the account, and takes this note away with its COMMIT
+    changed_at INTEGER NOT NULL, -- the change is due from this time on
+    stage      INTEGER NOT NULL DEFAULT 0 -- the import that creates the account and deletes this row with its COMMIT; 0 means no import
 );
 CREATE INDEX account_changes_due ON account_changes ((stage <> 0), changed_at, device);
 
--- Tokens of devices and of operators, by their hashes. Those of callers have patterns of
--- pools and of limit sets, in lists.
+-- Tokens of devices and of operators, identified by their hashes.
+-- pools, limit_sets: patterns of the pools and limit sets that the token of a caller covers, as JSON lists.
 CREATE TABLE tokens (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     name       TEXT NOT NULL DEFAULT '',
@@ -370,18 +376,18 @@ CREATE TABLE tokens (
     revoked_at INTEGER
 );
 CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
--- A name in the log is one operator's.
+-- A name in the log must identify one operator.
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
--- When an operator token was used last, to within an hour. Beside tokens, whose changes
--- all replicas are told of.
+-- When an operator token was last used, accurate to one hour. This is not a column of tokens, because all replicas are notified of each
+-- change of tokens.
 CREATE TABLE token_uses (
     token   INTEGER PRIMARY KEY REFERENCES tokens ON DELETE CASCADE,
     used_at INTEGER NOT NULL
 );
 
--- The tokens that were changed or deleted lately: no code path can forget to note it.
--- Replicas read this, and forget them; an empty hash stands for all tokens.
+-- The tokens that were changed or deleted recently. Triggers write the rows, so that no code path can forget it. Replicas read them and
+-- drop these tokens from their caches; an empty hash means all tokens.
 CREATE TABLE token_changes (
     turn   INTEGER PRIMARY KEY AUTOINCREMENT,
     hash   BLOB NOT NULL,
@@ -399,28 +405,27 @@ CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens BEGIN
 END;
 -- +goose StatementEnd
 
--- Changes that may make work for devices, or that decide who may act for them, in the order of the
--- commits. Replicas mark these devices in Redis. It is about one device, about all that a
--- batch has open tasks for, or, with neither, about all devices.
+-- News: changes that may make work for devices, or that decide who may act for a device, in the order of commits. Replicas set marks for
+-- the devices in Redis. A row with a device is about this device, a row with a batch is about all devices with open tasks in the batch, and
+-- a row with neither is about all devices.
 CREATE TABLE news (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     at     INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
     batch  INTEGER NOT NULL DEFAULT 0,
     device TEXT NOT NULL DEFAULT ''
 );
--- There is always a newest one.
+-- The table is never empty, so it always has a newest id.
 INSERT INTO news DEFAULT VALUES;
 
--- The operators signed in to the dashboard: the hash of the cookie, and that of the
--- operator token it was opened with.
+-- The sessions of operators in the dashboard: the hash of the cookie, and the hash of the operator token with which the session was opened.
 CREATE TABLE web_sessions (
     hash       BLOB PRIMARY KEY,
     token_hash BLOB NOT NULL,
     expires_at INTEGER NOT NULL
 );
 
--- The answers to requests with an idempotency key, written with their
--- effect. The owner is the operator token, 0 the one of the configuration.
+-- The answers to requests with an idempotency key, written in the transaction of their effect.
+-- owner: id of the operator token; 0 means the token of the configuration.
 CREATE TABLE answers (
     owner       INTEGER NOT NULL,
     key         TEXT NOT NULL,
@@ -431,7 +436,7 @@ CREATE TABLE answers (
 );
 CREATE INDEX answers_answered_at ON answers (answered_at);
 
--- The log of all that happened.
+-- The activity and audit log.
 CREATE TABLE events (
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     at     INTEGER NOT NULL,
@@ -444,15 +449,15 @@ CREATE TABLE events (
     token  INTEGER NOT NULL DEFAULT 0,
     detail TEXT NOT NULL DEFAULT ''
 );
--- It is read in the order of the ids. By device; by pool; and the acts of
--- others than the devices, which are few. Events of a task stand with its device,
--- those of a batch with its pool, and the others are looked through along the primary key.
+-- Events are read in the order of their ids: of a device, of a pool, or of an actor that is not the device itself. Events of the last kind
+-- are few. Events of a task are found with the events of its device, and events of a batch with the events of its pool. All other filters
+-- are checked along the primary key.
 CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
 CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
 CREATE INDEX events_of_actor ON events (actor, id) WHERE actor <> device;
 
--- The word of each replica on itself every few seconds. A row that grows old is a
--- replica that ended.
+-- Heartbeats: the data that each replica stores about itself every few seconds. A row that is no longer updated belongs to a replica that
+-- ended.
 CREATE TABLE replicas (
     id         TEXT PRIMARY KEY,
     host       TEXT NOT NULL,
@@ -465,8 +470,7 @@ CREATE TABLE replicas (
     tallies    TEXT NOT NULL
 );
 
--- Until when the time of free slots was counted, and since when the last piece
--- of it: one row.
+-- The last period for which the time of free slots was counted, from taken_before to taken_at: one row.
 CREATE TABLE idle_time (
     id           INTEGER PRIMARY KEY CHECK (id = 1),
     taken_before INTEGER NOT NULL,
@@ -474,17 +478,17 @@ CREATE TABLE idle_time (
 );
 INSERT INTO idle_time (id, taken_before, taken_at) VALUES (1, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)), (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)));
 
--- The time that the clock of this database showed, as far as it was believed, when the
--- clock of a replica's host showed wall: one row, once that is known.
+-- A pair of clocks: the trusted time of this database's clock at the moment when the clock of a replica's host showed wall. One row, once a
+-- pair is known.
 CREATE TABLE clock_pair (
     id     INTEGER PRIMARY KEY CHECK (id = 1),
     ledger INTEGER NOT NULL,
     wall   INTEGER NOT NULL
 );
 
--- Each time the ledger came back from a backup that lacked commits. until: a pool that is
--- created afterwards grants nothing before it, because the lost part of the ledger may have had a pool
--- of its name. The other pools have their own time in pools.stands_until.
+-- Restores: one row for each time that the ledger was replaced by a backup that lacked commits.
+-- until: a pool that is created after the restore grants nothing before this time, because the lost part of the ledger may have had a pool
+-- of the same name. Other pools have their own time in pools.stands_until.
 CREATE TABLE restores (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
     at    INTEGER NOT NULL,
