@@ -1,8 +1,8 @@
 package devices
 
-// Account is one of a device at a broker that keeps a list of its own.
+// Account is a device's account at a broker that keeps its own list of accounts.
 type Account struct {
 	Device   ID
 	Password string
-	Enabled  bool // it may open sessions
+	Enabled  bool // The account may open sessions.
 }

@@ -9,14 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// DecodeReport decodes and checks one report. The error is an *Error: the
-// report is refused whole, and only its ID is returned, when it could be read,
-// so that the device can be told which one. A bad entry of results or running is marked Invalid
-// instead, keeping its task and token when they are readable.
+// DecodeReport decodes and checks one report. The error is an *Error and means that
+// the whole report is refused. Then the returned Report has only its ID, if the ID was
+// readable, so that the reply can name the report. A bad entry of results or running does
+// not refuse the report: it is marked Invalid, and keeps its task and token if they are readable.
 //
-// An empty body is {}. Absent, null, "", {} and [] mean the same in every
-// field but output, which is opaque: there only absent and null mean none.
-// Names of fields are case-sensitive; of a repeated one the last counts.
+// An empty body is {}. Absent, null, "", {} and [] mean the same in every field but
+// output. output is opaque: only absent and null mean that there is no output.
+// Field names are case-sensitive. If a field is repeated, the last value counts.
 func DecodeReport(body []byte) (Report, error) {
 	report := Report{Accept: true}
 	text, err := checkText(body)
@@ -44,7 +44,7 @@ func DecodeReport(body []byte) (Report, error) {
 	return report, nil
 }
 
-// checkText returns body as bounded and repaired text, or nothing.
+// checkText returns the trimmed and repaired body, or nil if the body is empty. It refuses a body that is too long or nested too deep.
 func checkText(body []byte) ([]byte, error) {
 	if len(body) > MaxBody {
 		return nil, &Error{ReasonTooLarge, CodeBodyTooLarge, fmt.Sprintf("body: at most %d bytes", MaxBody)}
@@ -59,10 +59,10 @@ func checkText(body []byte) ([]byte, error) {
 	return repair(text), nil
 }
 
-// members are those of an object, exactly as sent, that nobody has taken.
+// members holds the members of a JSON object as raw JSON. take removes a member, so what remains is unknown.
 type members map[string]json.RawMessage
 
-// membersOf is false for what is no object.
+// membersOf returns the members of a JSON object. ok is false if value is not an object.
 func membersOf(value []byte) (all members, ok bool) {
 	err := json.Unmarshal(value, &all)
 	return all, err == nil && all != nil
@@ -85,7 +85,7 @@ func isEmpty(value []byte) bool {
 	return len(bytes.TrimSpace(value[1:])) == 1
 }
 
-// textOf is false for what is no string.
+// textOf returns the content of a JSON string. ok is false if value is not a string.
 func textOf(value []byte) (text string, ok bool) {
 	err := json.Unmarshal(value, &text)
 	return text, err == nil && value[0] == '"'
@@ -144,7 +144,8 @@ func (r *Report) decodeRunning(fields members) (err error) {
 	return err
 }
 
-// decodeList decodes the entries of a list, and counts their unknown fields.
+// decodeList decodes the entries of the list field name, and adds the number of their unknown fields to r.Unknown.
+// It refuses a list with more than most entries with the code tooMany.
 func decodeList[T any](r *Report, fields members, name string, most int, tooMany string, decode func(members) T) ([]T, error) {
 	field := fields.take(name)
 	if isEmpty(field) {
@@ -170,9 +171,9 @@ func invalidField(name, rule string) error {
 	return &Error{ReasonInvalid, CodeInvalidField, name + ": " + rule}
 }
 
-// Encode returns the reply as JSON. Should the payload of its task not be
-// JSON, the reply says ReasonUnavailable without the task: what cannot be sent
-// whole is not granted.
+// Encode returns the reply as JSON. If the payload of the task is not valid JSON, the
+// encoded reply has no task and the reason ReasonUnavailable: a task that cannot be
+// sent completely is not granted.
 func (r Reply) Encode() []byte {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -180,13 +181,14 @@ func (r Reply) Encode() []byte {
 	if err := encoder.Encode(r); err != nil {
 		out.Reset()
 		r.Task, r.Reason = nil, ReasonUnavailable
-		_ = encoder.Encode(r) // the payload was all that can fail
+		_ = encoder.Encode(r) // Only the payload can fail.
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
 
-// EncodeWake returns the message that is pushed to a device so that it reports
-// now: a slot is kept for it for hold; with 0 there is another reason to report.
+// EncodeWake returns the message that is pushed to a device so that it reports now. hold
+// is the time for which a slot is kept for the device. If hold is 0, no slot is kept and
+// there is another reason to report.
 func EncodeWake(hold time.Duration) []byte {
 	if hold <= 0 {
 		return []byte(`{"reason":"wake"}`)

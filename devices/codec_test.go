@@ -158,7 +158,7 @@ func TestDecodeReportRefusesWhole(t *testing.T) {
 		body   string
 		reason devices.Reason
 		code   string
-		detail string // must be part of it
+		detail string // the Detail of the error must contain it
 	}{
 		"body":             {`{"x":"` + strings.Repeat("x", 64<<10-7) + `"}`, "too_large", "body_too_large", "65536"},
 		"not JSON":         {`{"id":}`, "invalid", "invalid_json", "body"},
@@ -223,7 +223,7 @@ func TestRefusedReportNamesItsID(t *testing.T) {
 	}
 }
 
-// A report that was not read cannot be named: its error over MQTT has no re.
+// TestWhatIsNotReadHasNoID checks that a report without a readable body has no ID, so that its refusal over MQTT has no re.
 func TestWhatIsNotReadHasNoID(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{
@@ -267,7 +267,7 @@ func TestReplyEncodeGrantsNothingItCannotSend(t *testing.T) {
 	}
 }
 
-// names are members of an object, each with its comma.
+// names returns n members of a JSON object, each with a comma after it.
 func names(n int) (all string) {
 	for i := range n {
 		all += fmt.Sprintf(`"a%d":1,`, i)
@@ -326,7 +326,7 @@ func progress(n string) string {
 	return fmt.Sprintf(`{"running":[{"task":1,"token":2,"progress":%s}]}`, n)
 }
 
-// nested is an array of this depth.
+// nested returns a JSON array that nests depth deep.
 func nested(depth int) string {
 	return strings.Repeat("[", depth) + strings.Repeat("]", depth)
 }

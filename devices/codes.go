@@ -1,14 +1,14 @@
 package devices
 
-// The codes of an Error: why a report is refused whole.
+// The codes of an Error: why a whole report is refused.
 const (
-	CodeBodyTooLarge       = "body_too_large"       // over MaxBody
-	CodeTooDeep            = "too_deep"             // nested over MaxDepth
+	CodeBodyTooLarge       = "body_too_large"       // longer than MaxBody
+	CodeTooDeep            = "too_deep"             // nested deeper than MaxDepth
 	CodeInvalidJSON        = "invalid_json"         // not JSON
-	CodeTooManyResults     = "too_many_results"     // over MaxResults
-	CodeTooManyRunning     = "too_many_running"     // over MaxRunning
+	CodeTooManyResults     = "too_many_results"     // more than MaxResults
+	CodeTooManyRunning     = "too_many_running"     // more than MaxRunning
 	CodeInvalidField       = "invalid_field"        // a field of the report has the wrong type or length
-	CodeAttributesTooLarge = "attributes_too_large" // over MaxAttributes or MaxAttributeKeys
+	CodeAttributesTooLarge = "attributes_too_large" // more than MaxAttributes bytes or MaxAttributeKeys keys
 	CodeInvalidDeviceID    = "invalid_device_id"
 	CodeInvalidPool        = "invalid_pool"
 	CodeInvalidTopic       = "invalid_topic"
@@ -22,5 +22,5 @@ const (
 	CodeInvalidStatus     = "invalid_status"
 	CodeInvalidError      = "invalid_error"
 	CodeInvalidRetryAfter = "invalid_retry_after"
-	CodeOutputDropped     = "output_dropped" // over MaxOutput: dropped, the status recorded
+	CodeOutputDropped     = "output_dropped" // The output is longer than MaxOutput: it is dropped, and the status is recorded.
 )

@@ -1,7 +1,7 @@
-// Package devices is the vocabulary of the wire between a field device and the
-// dispatcher: device ids, reports, replies, their JSON form and their MQTT
-// topics. It knows nothing of transports, slots or SQL.
+// Package devices defines what a field device and the dispatcher exchange: device ids,
+// reports, replies, their JSON form and their MQTT topics. It does not depend on
+// transports, slots or SQL.
 //
-// Decoding refuses whole what is unparsable or over a limit, and marks single
-// bad entries so that they never spoil their neighbours.
+// Decoding refuses a whole report that cannot be parsed or exceeds a limit. A single bad
+// entry is only marked, so that it does not affect the other entries.
 package devices

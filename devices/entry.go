@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// maxInteger bounds tasks and tokens: what every JSON library keeps exactly.
+// maxInteger bounds task ids and fencing tokens: every JSON library represents integers up to it exactly.
 const maxInteger = 1<<53 - 1
 
-// decodeResult takes the members of an entry of results; nil: it is no object.
+// decodeResult decodes an entry of results and takes the known members out of entry. A nil entry is not an object.
 func decodeResult(entry members) (result Result) {
 	if entry == nil {
 		return Result{Invalid: CodeNotAnObject}
@@ -22,9 +22,9 @@ func decodeResult(entry members) (result Result) {
 	return result
 }
 
-// decodeRunning takes the members of an entry of running; nil: it is no object. A
-// progress that is not a number from 0 to 1 is ignored: what is only for
-// display never costs a device its lease.
+// decodeRunning decodes an entry of running and takes the known members out of entry. A nil
+// entry is not an object. A progress that is not a number from 0 to 1 is ignored: progress is
+// only for display and must not cost a device its lease.
 func decodeRunning(entry members) (running Running) {
 	if entry == nil {
 		return Running{Invalid: CodeNotAnObject}
@@ -36,7 +36,7 @@ func decodeRunning(entry members) (running Running) {
 	return running
 }
 
-// decodeNames decodes the task and token of an entry; an unreadable one is 0.
+// decodeNames decodes the task and token of an entry. An unreadable number is 0, and invalid is its code.
 func decodeNames(entry members) (task, token int64, invalid string) {
 	task, token = decodeInteger(entry.take("task")), decodeInteger(entry.take("token"))
 	switch {
@@ -57,8 +57,8 @@ func decodeInteger(field []byte) int64 {
 	return n
 }
 
-// digits returns the digits of a plain integer from 0, sent as a number or as
-// a string in the same spelling; "" if it is none.
+// digits returns the digits of a non-negative decimal integer that was sent as a JSON number
+// or as a JSON string. It returns "" for everything else, also for leading zeros.
 func digits(field []byte) string {
 	if isEmpty(field) {
 		return ""
@@ -110,8 +110,8 @@ func (r *Result) decodeError(field []byte) {
 	r.Error = cutText(text, MaxError)
 }
 
-// decodeRetryAfter reads the field only of a task that is returned, so that a
-// stray one never costs a result.
+// decodeRetryAfter reads the field only if the status is StatusReturned, so that a stray
+// field does not make a result invalid. It cuts the value to MaxRetryAfter.
 func (r *Result) decodeRetryAfter(field []byte) {
 	if r.Status != StatusReturned || isEmpty(field) {
 		return
@@ -121,13 +121,13 @@ func (r *Result) decodeRetryAfter(field []byte) {
 		r.invalid(CodeInvalidRetryAfter)
 		return
 	}
-	r.RetryAfter = MaxRetryAfter // also of what no integer holds
+	r.RetryAfter = MaxRetryAfter // also for a number that does not fit into int64
 	if ms, err := strconv.ParseInt(text, 10, 64); err == nil && ms < MaxRetryAfter.Milliseconds() {
 		r.RetryAfter = time.Duration(ms) * time.Millisecond
 	}
 }
 
-// invalid marks a bad entry; the first code found stays.
+// invalid marks the entry as bad. If it is called more than once, the first code stays.
 func (r *Result) invalid(code string) {
 	if r.Invalid == "" {
 		r.Invalid = code

@@ -42,7 +42,7 @@ func FuzzDecodeReport(f *testing.F) {
 		checkReport(t, report)
 		encoded := encodeReport(report)
 		if len(encoded) > MaxBody || slices.ContainsFunc(report.Results, func(r Result) bool { return r.OutputDropped }) {
-			return // cannot be said again within the limits
+			return // The report cannot be encoded again within the limits.
 		}
 		again, err := DecodeReport(encoded)
 		if err != nil {
@@ -55,7 +55,7 @@ func FuzzDecodeReport(f *testing.F) {
 	})
 }
 
-// checkRefusal: a refusal says all it must, and never calls JSON invalid.
+// checkRefusal checks that a refusal has a reason, a code and a detail, and that valid JSON is not refused as invalid JSON.
 func checkRefusal(t *testing.T, body []byte, err error) {
 	t.Helper()
 	var refused *Error
@@ -67,6 +67,7 @@ func checkRefusal(t *testing.T, body []byte, err error) {
 	}
 }
 
+// checkReport checks that the decoded report is within the limits and that a result without a code is complete.
 func checkReport(t *testing.T, report Report) {
 	t.Helper()
 	texts := []json.RawMessage{report.Attributes}
@@ -90,7 +91,7 @@ func checkReport(t *testing.T, report Report) {
 	}
 }
 
-// checkKept: kept JSON is valid, valid UTF-8, and free of U+0000 and lone surrogates.
+// checkKept checks that kept JSON is valid JSON and valid UTF-8, without U+0000 and lone surrogates.
 func checkKept(t *testing.T, text json.RawMessage) {
 	t.Helper()
 	if text == nil {
@@ -101,7 +102,7 @@ func checkKept(t *testing.T, text json.RawMessage) {
 	}
 }
 
-// encodeReport writes a report as a device would, keeping raw JSON as it is.
+// encodeReport encodes a report as a device would. It copies raw JSON unchanged.
 func encodeReport(report Report) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `{"id":%s,"accept":%t,"attributes":%s,"results":[`, quote(report.ID), report.Accept, orNull(report.Attributes))

@@ -6,43 +6,44 @@ import (
 	"time"
 )
 
-// AnswerAfterWait bounds the time from the end of a wait to the answer: a search
-// under way ends before.
+// AnswerAfterWait is the longest time from the end of a wait to the answer. A search that
+// is in progress ends within this time.
 const AnswerAfterWait = 30 * time.Second
 
-// Handler decides how reports are answered. All transports share one. Its errors
-// refuse a report whole: see RefusalOf. How it wakes devices: waiters.Waker.
+// Handler decides how reports are answered. All transports share one Handler. An error of
+// its methods refuses the whole report: see RefusalOf. For waking devices see waiters.Waker.
 type Handler interface {
-	// Authenticate returns the caller that reports as device with this token.
+	// Authenticate returns the Caller for reports that are sent as device with this token.
 	Authenticate(ctx context.Context, device ID, token string) (Caller, error)
-	// AuthenticateSession says whether a device may open a session with this
-	// token. Its reports then come from Caller{device, ViaSession}.
+	// AuthenticateSession returns nil if the device may open a session with this token.
+	// The Caller of the session's reports is then Caller{Device: device, Via: ViaSession}.
 	AuthenticateSession(ctx context.Context, device ID, token string) error
 	HandleReport(ctx context.Context, caller Caller, report Report) (Reply, error)
-	// Wait is HandleReport whose answer waits for a task until wait is over: it comes within
-	// AnswerAfterWait. onPark is called when the waiting begins; held false: it could not wait.
+	// Wait is HandleReport for an answer that may wait for a task for up to wait. It returns at
+	// most AnswerAfterWait later. onPark is called when the report is parked, that is, when the
+	// waiting begins. held is false if the answer could not wait.
 	Wait(ctx context.Context, caller Caller, report Report, wait time.Duration, onPark func()) (reply Reply, held bool, err error)
-	// AfterRefusal says when the device of a refused report is to come back.
+	// AfterRefusal returns the time after which the device of a refused report should report again.
 	AfterRefusal(reason Reason) time.Duration
-	// CountReport counts a report of a transport by the reason of its reply, or
-	// the code of its refusal.
+	// CountReport counts a report in the metrics of a transport. reason is the reason of the
+	// reply or the code of the refusal. took is the handling time.
 	CountReport(transport, reason string, took time.Duration)
 }
 
-// Via is how a caller proved to be the device.
+// Via is the way in which a caller proved that it is the device.
 type Via int
 
-// The ways to prove it.
+// The ways in which a caller proves that it is the device.
 const (
 	ViaOwnToken Via = iota + 1
 	ViaFleetToken
-	ViaSession // when its session began, of the transport or at a broker
-	ViaLease   // it is no device, but the holder of a caller: no transport has it
+	ViaSession // authenticated when its session with the transport or with a broker began
+	ViaLease   // not a device but the holder of a caller's lease. No transport uses it.
 )
 
 // Caller is the authenticated sender of a report.
 type Caller struct {
 	Device ID
 	Via    Via
-	Token  [sha256.Size]byte // with ViaOwnToken: its hash; with ViaLease: that of the caller, if it has one
+	Token  [sha256.Size]byte // ViaOwnToken: the hash of the device's token. ViaLease: the hash of the caller's token, if it has a token
 }

@@ -8,12 +8,12 @@ const (
 	MaxPoolLength = 64
 )
 
-// ID names a device: 1 to MaxIDLength of A-Z a-z 0-9 . _ : -, starting with a
-// letter or digit, case-sensitive. It is safe in topics, URLs and key names.
+// ID names a device. It has 1 to MaxIDLength characters of A-Z a-z 0-9 . _ : -, starts with
+// a letter or digit and is case-sensitive. It is safe in topics, URLs and key names.
 type ID string
 
 // ParseID checks s and returns it as an ID. The error is an *Error with
-// CodeInvalidDeviceID; it names the rule and never repeats s.
+// CodeInvalidDeviceID. It names the broken rule and never repeats s.
 func ParseID(s string) (ID, error) {
 	if rule := brokenRule(s, MaxIDLength); rule != "" {
 		return "", &Error{ReasonInvalid, CodeInvalidDeviceID, "device id: " + rule}
@@ -21,8 +21,8 @@ func ParseID(s string) (ID, error) {
 	return ID(s), nil
 }
 
-// ParsePool checks the name of a pool: as an ID, but at most MaxPoolLength
-// characters. The error is an *Error with CodeInvalidPool.
+// ParsePool checks the name of a pool. The rules are the rules of an ID, but with at most
+// MaxPoolLength characters. The error is an *Error with CodeInvalidPool.
 func ParsePool(s string) error {
 	if rule := brokenRule(s, MaxPoolLength); rule != "" {
 		return &Error{ReasonInvalid, CodeInvalidPool, "pool: " + rule}
@@ -30,7 +30,7 @@ func ParsePool(s string) error {
 	return nil
 }
 
-// brokenRule returns the rule of names that s breaks, or "".
+// brokenRule returns the naming rule that s breaks, or "" if s is a valid name of at most longest characters.
 func brokenRule(s string, longest int) string {
 	switch {
 	case s == "":

@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// The errors that refuse a report whole, beside Error.
+// The errors that refuse a whole report, in addition to Error.
 var (
-	ErrUnauthenticated = errors.New("unknown credential")           // or none
-	ErrForbidden       = errors.New("not allowed for this device")  // the caller may not act for it
-	ErrIncomplete      = errors.New("the body broke off")           // the network's fault
+	ErrUnauthenticated = errors.New("unknown credential")           // or no credential at all
+	ErrForbidden       = errors.New("not allowed for this device")  // the caller may not act for this device
+	ErrIncomplete      = errors.New("the body broke off")           // a fault of the network, not of the device
 	ErrUnavailable     = errors.New("the ledger cannot be reached") // nothing was acknowledged
 )
 
-// Refusal is the answer to a report that is refused whole.
+// Refusal is the answer to a report that is refused as a whole.
 type Refusal struct {
-	Err     error  // that it is about
-	Status  int    // over HTTP
-	Reason  Reason // of a reply, where there is no status; says when to come back
-	Again   bool   // the same report may be sent again
+	Err     error  // the error that this row answers
+	Status  int    // HTTP status
+	Reason  Reason // reason of the reply on a transport without statuses; also determines when the device reports again
+	Again   bool   // the device may send the same report again
 	Code    string // for programs
 	Detail  string // for people
-	Session string // Detail for a device whose session was let in; empty: the same
+	Session string // Detail for a device with an open session. If it is empty, Detail is used.
 }
 
-// Refusals maps errors to the answers of all transports. An error without a row
-// gets the last one. An Error brings its own code and detail.
+// Refusals returns the table that maps errors to the answers of all transports. An error
+// without a row gets the last row. An Error has its own code and detail.
 func Refusals() []Refusal {
 	return []Refusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, false, "", "", ""},
@@ -40,7 +40,7 @@ func Refusals() []Refusal {
 	}
 }
 
-// RefusalOf finds the row of an error.
+// RefusalOf returns the row of Refusals for err, with the code and detail of err if it is an Error.
 func RefusalOf(err error) Refusal {
 	rows := Refusals()
 	for _, r := range rows {
@@ -55,7 +55,8 @@ func RefusalOf(err error) Refusal {
 	return rows[len(rows)-1]
 }
 
-// Reply says it over a wire without statuses.
+// Reply returns the refusal as a Reply, for a transport without statuses. re is the id of the
+// refused report, and after the time until the device should report again.
 func (r Refusal) Reply(re string, after time.Duration) Reply {
 	return Reply{Re: re, Reason: r.Reason, Code: r.Code, Detail: cmp.Or(r.Session, r.Detail), ReportAfterMS: after.Milliseconds()}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// TestRefusalsAreThoseOfThePage compares the table with what the page says that a device
-// does: each status beside its reason, and whether it sends the same again.
+// TestRefusalsAreThoseOfThePage compares Refusals with the table of errors in protocol.md: each
+// status with its reason, and whether the device sends the same report again.
 func TestRefusalsAreThoseOfThePage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/protocol.md")

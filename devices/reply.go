@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// Reason says why a reply carries a task or none. Devices take an unknown
+// Reason is the reason why a reply carries a task or carries none. Devices treat an unknown
 // reason as ReasonNone.
 type Reason string
 
-// The reasons of a reply; the last four are the errors of MQTT.
+// The reasons of a reply. The last four are errors, which only MQTT replies have.
 const (
 	ReasonGranted     Reason = "granted"
 	ReasonNone        Reason = "none"        // no open task
 	ReasonFull        Reason = "full"        // no free slot
-	ReasonLimited     Reason = "limited"     // a rate limit
-	ReasonWindow      Reason = "window"      // open tasks, but not at this time
-	ReasonPaused      Reason = "paused"      // pool or batch paused
-	ReasonBusy        Reason = "busy"        // holds a task already
-	ReasonDeclined    Reason = "declined"    // accept: false
-	ReasonUnavailable Reason = "unavailable" // cannot be confirmed now
+	ReasonLimited     Reason = "limited"     // a rate limit refuses
+	ReasonWindow      Reason = "window"      // there are open tasks, but they must not start at this time
+	ReasonPaused      Reason = "paused"      // the pool or the batch is paused
+	ReasonBusy        Reason = "busy"        // the device holds a task already
+	ReasonDeclined    Reason = "declined"    // the report had accept: false
+	ReasonUnavailable Reason = "unavailable" // a grant cannot be confirmed now
 	ReasonBlocked     Reason = "blocked"     // blocked by an operator
 
-	ReasonCallersFull Reason = "callers_full" // callers hold as many slots as they may: of leases, no device is told it
+	ReasonCallersFull Reason = "callers_full" // callers hold all slots that they may hold. Only answers to lease requests have it
 
 	ReasonInvalid    Reason = "invalid"
 	ReasonForbidden  Reason = "forbidden"
@@ -30,22 +30,22 @@ const (
 	ReasonBusyServer Reason = "busy_server"
 )
 
-// ReasonWake is only pushed, never the answer to a report.
+// ReasonWake is the reason of a pushed message. No answer to a report has it.
 const ReasonWake Reason = "wake"
 
-// Outcome is the final answer to one result.
+// Outcome is the final answer of the dispatcher to one result.
 type Outcome string
 
-// The outcomes of a result; all are final.
+// The outcomes of a result. All are final.
 const (
 	OutcomeRecorded  Outcome = "recorded"
 	OutcomeDuplicate Outcome = "duplicate"
 	OutcomeLate      Outcome = "late"
 	OutcomeUnknown   Outcome = "unknown"
-	OutcomeRejected  Outcome = "rejected" // a bad entry; Code says why
+	OutcomeRejected  Outcome = "rejected" // a bad entry; Ack.Code is the cause
 )
 
-// Why a running task must stop.
+// The values of Cancel.Why: the reasons why a running task must stop.
 const (
 	CancelCancelled = "cancelled"
 	CancelExpired   = "expired"
@@ -54,34 +54,34 @@ const (
 	CancelStale     = "stale"
 )
 
-// Reply is what a device gets for a report. Times are milliseconds.
+// Reply answers a report of a device. Times are in milliseconds.
 type Reply struct {
-	Re            string    `json:"re,omitempty"` // the report's id
+	Re            string    `json:"re,omitempty"` // the id of the report that is answered
 	Acks          []Ack     `json:"acks,omitempty"`
 	Renewed       []Renewed `json:"renewed,omitempty"`
 	Cancel        []Cancel  `json:"cancel,omitempty"`
-	Task          *Task     `json:"task,omitempty"` // exactly with ReasonGranted
+	Task          *Task     `json:"task,omitempty"` // set if and only if Reason is ReasonGranted
 	Reason        Reason    `json:"reason"`
-	Limited       *Limited  `json:"limited,omitempty"` // with ReasonLimited
+	Limited       *Limited  `json:"limited,omitempty"` // set only with ReasonLimited
 	HeldMS        int64     `json:"held_ms"`
 	ReportAfterMS int64     `json:"report_after_ms"`
-	Credential    string    `json:"credential,omitempty"` // the device's own token, once, on enrolment
-	Code          string    `json:"code,omitempty"`       // MQTT errors
-	Detail        string    `json:"detail,omitempty"`     // MQTT errors
+	Credential    string    `json:"credential,omitempty"` // the device's own token, sent once, on enrolment
+	Code          string    `json:"code,omitempty"`       // only in MQTT errors
+	Detail        string    `json:"detail,omitempty"`     // only in MQTT errors
 }
 
-// Limited names the policy that refuses starts now, and the time until when.
+// Limited names the policy that refuses starts now, and the time at which it stops refusing.
 type Limited struct {
 	Policy string `json:"policy"`
 	Until  string `json:"until" format:"date-time"` // RFC 3339, UTC, with milliseconds
 }
 
-// NewLimited makes the Limited of a policy.
+// NewLimited returns the Limited of a policy that refuses starts before until.
 func NewLimited(policy string, until time.Time) *Limited {
 	return &Limited{Policy: policy, Until: until.UTC().Format("2006-01-02T15:04:05.000Z07:00")}
 }
 
-// Ack answers one result.
+// Ack is the answer to one result.
 type Ack struct {
 	Task    int64   `json:"task"`
 	Token   int64   `json:"token"`
@@ -89,7 +89,7 @@ type Ack struct {
 	Code    string  `json:"code,omitempty"`
 }
 
-// Renewed gives a running task more time.
+// Renewed extends the lease of a running task.
 type Renewed struct {
 	Task    int64 `json:"task"`
 	Token   int64 `json:"token"`
@@ -103,8 +103,8 @@ type Cancel struct {
 	Why   string `json:"why"`
 }
 
-// Task is a grant: the device may use the external system for LeaseMS,
-// counted from when it sent the report that this reply answers.
+// Task is a grant. The device may use the external system for LeaseMS milliseconds. The
+// time counts from the moment at which the device sent the answered report.
 type Task struct {
 	ID          int64           `json:"id"`
 	Token       int64           `json:"token"`

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Limits of a report; beyond them it is refused whole.
+// Limits of a report. A report that exceeds one of them is refused as a whole.
 const (
 	MaxBody          = 64 << 10 // bytes
 	MaxDepth         = 16
@@ -16,64 +16,64 @@ const (
 	MaxAttributeKeys = 64
 )
 
-// Limits inside a report; an entry beyond them does not affect the others.
+// Limits of an entry. An entry that exceeds one of them does not affect other entries.
 const (
-	MaxOutput     = 32 << 10 // bytes; beyond: the output is dropped, the status recorded
-	MaxError      = 4 << 10  // bytes; beyond: cut
+	MaxOutput     = 32 << 10 // bytes; a longer output is dropped, and the status is recorded
+	MaxError      = 4 << 10  // bytes; a longer text is cut
 	MaxRetryAfter = 24 * time.Hour
 )
 
-// Status is how a device says a task ended.
+// Status is the end of a task as the device reports it.
 type Status string
 
 // The statuses of a result.
 const (
 	StatusSucceeded Status = "succeeded"
-	StatusFailed    Status = "failed"   // retried as the batch says
-	StatusRejected  Status = "rejected" // this device never can
-	StatusReturned  Status = "returned" // not now
+	StatusFailed    Status = "failed"   // retried according to the batch
+	StatusRejected  Status = "rejected" // this device can never run the task
+	StatusReturned  Status = "returned" // the device cannot run the task now
 )
 
-// Report is one message of a device, decoded and checked.
+// Report is one decoded and checked message of a device.
 type Report struct {
 	ID         string // chosen by the device; may be empty over HTTP
 	Results    []Result
 	Running    []Running
-	Accept     bool            // false: nothing is granted or redelivered
-	Attributes json.RawMessage // merge patch (RFC 7396); nil = none
-	Unknown    int             // fields that were ignored
+	Accept     bool            // If it is false, nothing is granted or redelivered.
+	Attributes json.RawMessage // merge patch (RFC 7396). If it is nil, the attributes stay.
+	Unknown    int             // number of ignored fields
 }
 
 // Result is one entry of a report's results.
 type Result struct {
 	Task, Token   int64
 	Status        Status
-	Output        json.RawMessage // as sent, but for U+FFFD; nil = absent or null
+	Output        json.RawMessage // as sent, except for U+FFFD in place of invalid characters. It is nil if output was absent or null.
 	Error         string          // at most MaxError bytes
-	RetryAfter    time.Duration   // with StatusReturned; 0..MaxRetryAfter
-	OutputDropped bool            // the output was over MaxOutput
-	Invalid       string          // not empty: a bad entry, and its code
+	RetryAfter    time.Duration   // only with StatusReturned; 0 to MaxRetryAfter
+	OutputDropped bool            // The output was longer than MaxOutput.
+	Invalid       string          // the code of a bad entry. It is empty if the entry is valid.
 }
 
 // Running is one entry of a report's running tasks.
 type Running struct {
 	Task, Token int64
-	Progress    float64       // 0..1; 0 when it was not a number of this range
-	Invalid     string        // not empty: a bad entry, and its code
-	Lease       time.Duration // the new length that a caller asks for. If it is 0, the length stays. No report of a device has it
+	Progress    float64       // 0 to 1. A value outside of this range becomes 0.
+	Invalid     string        // the code of a bad entry. It is empty if the entry is valid.
+	Lease       time.Duration // the new lease length that a caller requests. If it is 0, the length stays. Reports of devices never have it.
 }
 
-// Error is the reason why a report is refused whole.
+// Error is the reason why a whole report is refused.
 type Error struct {
 	Reason Reason // ReasonInvalid, ReasonTooLarge or ReasonBusyServer
 	Code   string // stable, for programs
-	Detail string // for people; names the field and the limit
+	Detail string // for people: names the field and the limit
 }
 
-// Error is for logs: a device is told the code and the detail apart.
+// Error returns the code and the detail for logs. A device receives them as two fields.
 func (e *Error) Error() string { return e.Code + ": " + e.Detail }
 
-// Is makes it one of the errors of its Reason.
+// Is reports whether target is an *Error that has only a Reason, the same as e. So errors.Is can test for a reason.
 func (e *Error) Is(target error) bool {
 	all, ok := target.(*Error)
 	return ok && *all == Error{Reason: e.Reason}

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// nestsDeeper reports whether brackets outside strings nest deeper than limit.
-// It needs no valid JSON, so that it can run before anything recurses.
+// nestsDeeper reports whether brackets outside of strings nest deeper than limit. It also
+// works on invalid JSON, so it can run before a recursive parser.
 func nestsDeeper(text []byte, limit int) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -26,8 +26,8 @@ func nestsDeeper(text []byte, limit int) bool {
 	return false
 }
 
-// stringEnd returns the index of the quote that ends the string starting at
-// text[start], or the length of text.
+// stringEnd returns the index of the quote that ends the string which starts at
+// text[start]. If there is no such quote, it returns the length of text.
 func stringEnd(text []byte, start int) int {
 	for i := start + 1; i < len(text); i++ {
 		switch text[i] {
@@ -40,10 +40,9 @@ func stringEnd(text []byte, start int) int {
 	return len(text)
 }
 
-// repair replaces characters that no text column holds, inside the strings of a
-// JSON text, by U+FFFD: U+0000 (raw or escaped), lone surrogates, and each byte of
-// invalid UTF-8. All other bytes stay as they are. It returns text itself when
-// there is nothing to replace, and never writes to it.
+// repair replaces characters that a text column cannot store by U+FFFD, inside the strings of
+// a JSON text: U+0000 (raw or escaped), lone surrogates, and each byte of invalid UTF-8. All
+// other bytes stay. If there is nothing to replace, it returns text itself. It never writes to text.
 func repair(text []byte) []byte {
 	if utf8.Valid(text) && bytes.IndexByte(text, 0) < 0 && !bytes.Contains(text, []byte(`\u`)) {
 		return text
@@ -72,9 +71,9 @@ func repair(text []byte) []byte {
 	return append(out, text[copied:]...)
 }
 
-// nextCharacter returns how many bytes the first character of a JSON string's
-// text takes, and whether it must be replaced. Malformed escapes pass: the
-// parser refuses them.
+// nextCharacter returns the number of bytes of the first character of text, which begins
+// inside a JSON string, and whether the character must be replaced. It accepts malformed
+// escapes: the parser refuses them.
 func nextCharacter(text []byte) (width int, bad bool) {
 	switch c := text[0]; {
 	case c == 0:
@@ -105,7 +104,7 @@ func nextEscape(text []byte) (width int, bad bool) {
 	return escape, true
 }
 
-// escapedUnit reads the UTF-16 unit of a \uXXXX at the start of text.
+// escapedUnit returns the UTF-16 unit of a \uXXXX at the start of text. ok is false if text does not start with one.
 func escapedUnit(text []byte) (unit rune, ok bool) {
 	if len(text) < len(`\u0000`) || text[0] != '\\' || text[1] != 'u' {
 		return 0, false
@@ -114,8 +113,8 @@ func escapedUnit(text []byte) (unit rune, ok bool) {
 	return rune(n), err == nil
 }
 
-// cutText shortens s to at most limit bytes, on a character's border, and
-// marks that by an ellipsis at its end.
+// cutText returns s, cut to at most limit bytes at the border of a character. A cut text
+// ends with an ellipsis.
 func cutText(s string, limit int) string {
 	if len(s) <= limit {
 		return s

@@ -8,27 +8,27 @@ const (
 	replySuffix  = "/reply"
 )
 
-// Group is the shared subscription group of the dispatcher's replicas.
+// Group is the default name of the group in which the dispatcher's replicas share their subscription.
 const Group = "dispatcher"
 
 // ReportFilter matches the report topics of all devices.
 const ReportFilter = topicPrefix + "+" + reportSuffix
 
-// ReportTopic is where a device publishes its reports.
+// ReportTopic returns the topic to which a device publishes its reports.
 func ReportTopic(id ID) string { return topicPrefix + string(id) + reportSuffix }
 
-// ReplyTopic is where a device receives its replies.
+// ReplyTopic returns the topic on which a device receives its replies.
 func ReplyTopic(id ID) string { return topicPrefix + string(id) + replySuffix }
 
-// SharedReportFilter is ReportFilter shared by the members of group: each
-// report reaches one of them.
+// SharedReportFilter returns the shared subscription of group to ReportFilter: each report
+// reaches one member of the group.
 func SharedReportFilter(group string) string { return "$share/" + group + "/" + ReportFilter }
 
 // ParseReportTopic returns the device of a report topic. The error is an
 // *Error with CodeInvalidTopic or CodeInvalidDeviceID.
 func ParseReportTopic(topic string) (ID, error) { return parseTopic(topic, reportSuffix) }
 
-// ParseReplyTopic returns the device of a reply topic, as ParseReportTopic.
+// ParseReplyTopic returns the device of a reply topic. Its errors are the errors of ParseReportTopic.
 func ParseReplyTopic(topic string) (ID, error) { return parseTopic(topic, replySuffix) }
 
 func parseTopic(topic, suffix string) (ID, error) {

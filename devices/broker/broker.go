@@ -1,13 +1,11 @@
-// Package broker is the MQTT broker inside of `dispatcher dev`: mochi behind
-// rules that deny by default. It keeps nothing on disk and no session of a
-// client that has gone.
+// Package broker is the embedded MQTT broker of `dispatcher dev`: mochi with rules that deny
+// by default. It stores nothing on disk and keeps no session of a disconnected client.
 //
-// A device connects with its id as user name; its client id is the same, or
-// begins with it and a '/' (mosquitto_sub -i my-meter/sub). It may publish to its
-// own report topic and subscribe to its own reply topic, nothing else. A denied
-// subscription is answered with a failure code; a denied publish of QoS 0 is
-// dropped, one of QoS 1 or 2 ends the connection, as MQTT 3.1.1 has no other way
-// to say so.
+// A device connects with its id as user name. Its client id is its id, or begins with its id
+// and a '/' (mosquitto_sub -i my-meter/sub). It may publish to its own report topic and
+// subscribe to its own reply topic, and nothing else. A denied subscription is answered with a
+// failure code. A denied publish with QoS 0 is dropped. A denied publish with QoS 1 or 2 ends
+// the connection, because MQTT 3.1.1 has no error response to a publish.
 package broker
 
 import (
@@ -26,42 +24,42 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Bounds of what clients can make the broker hold.
+// Bounds of the resources that clients can use.
 const (
 	maxConnections      = 10_000
 	maxPacket           = 128 << 10        // bytes; a report has at most 64 KiB
-	maxWritesPending    = 2048             // messages waiting for a client that does not read; beyond: dropped
-	maxInflight         = 8192             // messages a client has not acknowledged; beyond: dropped
-	receiveMaximum      = 64               // QoS 2 messages a client may have open
-	maxKeepalive        = 20 * time.Minute // also of clients that ask for none
+	maxWritesPending    = 2048             // messages that wait for a client that does not read; more are dropped
+	maxInflight         = 8192             // messages that a client has not acknowledged; more are dropped
+	receiveMaximum      = 64               // QoS 2 messages that a client may have open
+	maxKeepalive        = 20 * time.Minute // also for clients that request no keepalive
 	handshakeTimeout    = 10 * time.Second // from accepting a connection to its CONNECT
-	writeTimeout        = 2 * time.Second  // of one write to a client that does not read
-	authenticateTimeout = 5 * time.Second
+	writeTimeout        = 2 * time.Second  // for one write to a client that does not read
+	authenticateTimeout = 5 * time.Second  // for one call of Options.Authenticate
 )
 
-// Credentials of the dispatcher's own client.
+// Credentials are the user name and password of the dispatcher's own client.
 type Credentials struct {
-	User     string // not a valid device id, so that no device can have it
+	User     string // must not be a valid device id, so that no device can have it
 	Password string
 }
 
-// Options of a Broker; all but Logger are required.
+// Options configures a Broker. Listener, Authenticate and Internal are required.
 type Options struct {
-	Listener net.Listener // closed by Stop
-	// Authenticate returns nil if this is the device's password. It is called
-	// once per connection, from many goroutines, and must end with ctx.
+	Listener net.Listener // Stop closes it.
+	// Authenticate returns nil if password is the device's password. It is called once for
+	// each connection, from many goroutines, and must return when ctx ends.
 	Authenticate func(ctx context.Context, device devices.ID, password string) error
-	// Refused is told of each session that was refused, with the error of
-	// Authenticate or one that says which rule was broken. Default: nobody is told.
+	// Refused is called for each refused session. The error is the error of Authenticate or
+	// names the broken rule. If Refused is nil, it is not called.
 	Refused  func(ctx context.Context, r Refusal)
 	Internal Credentials
 	Logger   *slog.Logger
 }
 
-// Refusal is a session that was refused.
+// Refusal is a refused attempt to open a session.
 type Refusal struct {
-	User   string // as the client wrote it
-	Remote string // address, with its port
+	User   string // user name as the client sent it
+	Remote string // address with port
 	Err    error
 }
 
@@ -72,7 +70,7 @@ type Broker struct {
 	cancel   context.CancelFunc
 }
 
-// New returns a broker that does not serve yet. Errors are wrong options.
+// New returns a broker that does not serve yet. It refuses wrong options.
 func New(options Options) (*Broker, error) {
 	switch {
 	case options.Listener == nil || options.Authenticate == nil:
@@ -93,7 +91,7 @@ func New(options Options) (*Broker, error) {
 	authenticate := func(device devices.ID, password string) error {
 		ctx, cancel := context.WithTimeout(life, authenticateTimeout)
 		defer cancel()
-		// In the client's goroutine, which is mochi's.
+		// This runs in a goroutine of mochi, so a panic must become an error here.
 		err := rescue.Call(func() error { return options.Authenticate(ctx, device, password) })
 		if fault := (*rescue.Panic)(nil); errors.As(err, &fault) {
 			options.Logger.ErrorContext(ctx, "authenticating a device", "device", device, "err", err)
@@ -121,23 +119,23 @@ func newServer(logger *slog.Logger) *mqtt.Server {
 	capabilities.ReceiveMaximum = receiveMaximum
 	capabilities.MaximumMessageExpiryInterval = int64(time.Hour / time.Second)
 	capabilities.MinimumProtocolVersion = 4 // MQTT 3.1.1
-	capabilities.TopicAliasMaximum = 0      // nobody needs it, and the rules are about topics
-	capabilities.RetainAvailable = 0        // nobody reads retained messages: a report is outdated a day later
+	capabilities.TopicAliasMaximum = 0      // no client needs aliases, and the rules compare topics
+	capabilities.RetainAvailable = 0        // no client reads retained messages, and a retained report would be outdated a day later
 	return mqtt.New(&mqtt.Options{
 		Capabilities:           capabilities,
 		Logger:                 slog.New(quiet{logger.Handler()}),
-		SysTopicResendInterval: int64(time.Hour / time.Second), // nobody may read $SYS
+		SysTopicResendInterval: int64(time.Hour / time.Second), // no client may read $SYS
 	})
 }
 
-// Start serves in the background.
+// Start starts to serve in the background.
 func (b *Broker) Start() error { return b.server.Serve() }
 
-// Addr is the address of the listener.
+// Addr returns the address of the listener.
 func (b *Broker) Addr() net.Addr { return b.listener.Addr() }
 
-// Disconnect ends the sessions of a device that are open now, all of its client
-// ids. Whether it may open another one is Options.Authenticate's to say.
+// Disconnect ends the open sessions of a device under all of its client ids. It does not block
+// the device: Options.Authenticate decides whether the device may open another session.
 func (b *Broker) Disconnect(device devices.ID) {
 	for _, client := range b.server.Clients.GetAll() {
 		if string(client.Properties.Username) == string(device) {
@@ -146,20 +144,20 @@ func (b *Broker) Disconnect(device devices.ID) {
 	}
 }
 
-// Stop closes the listener and all connections. It returns the error of ctx
-// when a client's goroutine did not end in time. Stop at most once.
+// Stop closes the listener and all connections. If a client's goroutine does not end before ctx
+// ends, Stop returns the error of ctx. Stop must be called at most once.
 func (b *Broker) Stop(ctx context.Context) error {
 	b.cancel()
 	b.listener.closeAll(ctx)
 	return rescue.Within(ctx, func() error {
-		// mochi's Close takes a read lock of its clients twice, and deadlocks
-		// with a client that leaves in between: they have all left before.
+		// mochi's Close takes a read lock of its clients twice, and deadlocks if a client
+		// leaves between the two. So all clients must have left before.
 		b.server.Listeners.ClientsWg.Wait()
 		return b.server.Close()
 	})
 }
 
-// match compares credentials without telling by its time how far they agree.
+// match reports whether user and password are the credentials. Its running time does not depend on where they differ.
 func (c Credentials) match(user, password string) bool {
 	userOK := subtle.ConstantTimeCompare([]byte(c.User), []byte(user))
 	passwordOK := subtle.ConstantTimeCompare([]byte(c.Password), []byte(password))

@@ -60,7 +60,7 @@ func TestDeviceSubscribesOnlyToItsReplies(t *testing.T) {
 		t.Errorf("b received %q", got)
 	}
 	if got := a.next(t); got != "fleet/v1/a/reply for a" {
-		t.Errorf("a received %q", got) // anything of b would have come first
+		t.Errorf("a received %q", got) // A message for b would have arrived first.
 	}
 }
 
@@ -74,16 +74,16 @@ func TestDevicePublishesOnlyItsReports(t *testing.T) {
 	}
 	for i, topic := range []string{"fleet/v1/b/report", "fleet/v1/b/reply", "fleet/v1/a/reply", "fleet/v1/a/report/x", "$SYS/broker/version", "x"} {
 		a := device(t, b, "a")
-		a.publish(t, topic, "forged", 0) // dropped
+		a.publish(t, topic, "forged", 0) // The broker drops it.
 		a.publish(t, devices.ReportTopic("a"), fmt.Sprint("own ", i), 1)
 		if got, want := inside.next(t), fmt.Sprint("fleet/v1/a/report own ", i); got != want {
 			t.Errorf("after PUBLISH %s the dispatcher received %q, want %q", topic, got, want)
 		}
 		if strings.HasPrefix(topic, "$") {
-			continue // dropped at every QoS
+			continue // The broker drops it with every QoS.
 		}
 		a.Publish(topic, 1, false, "forged")
-		a.expectEnd(t, "PUBLISH "+topic+" of QoS 1") // how MQTT 3.1.1 says no
+		a.expectEnd(t, "PUBLISH "+topic+" of QoS 1") // In MQTT 3.1.1 this is the only way to refuse it.
 	}
 	inside.publish(t, devices.ReplyTopic("b"), "true", 1)
 	if got := victim.next(t); got != "fleet/v1/b/reply true" {
@@ -114,7 +114,7 @@ func TestConnectIsRefused(t *testing.T) {
 		"client id of another":       {"b", "a", "secret-of-a"},
 		"bad name":                   {"+", "+", "secret-of-+"},
 		"name with a slash":          {"a/b", "a/b", "secret-of-a/b"},
-		"bad name, password of none": {"+", "+", "secret-of-"}, // a fleet token is good for any name
+		"bad name, password of none": {"+", "+", "secret-of-"}, // A fleet token is valid for any device id.
 		"internal, wrong password":   {"x", internalUser, "secret-of-" + internalUser},
 		"internal, password of none": {internalUser, internalUser, ""},
 	} {
@@ -139,7 +139,7 @@ func TestWillOnlyToOwnReports(t *testing.T) {
 	if err := c.connect(t, o.SetWill(devices.ReportTopic("a"), "gone", 1, false)); err != nil {
 		t.Fatal(err)
 	}
-	c.Publish("x", 1, false, "") // ends the connection
+	c.Publish("x", 1, false, "") // It ends the connection.
 	if got := inside.next(t); got != "fleet/v1/a/report gone" {
 		t.Errorf("will %q", got)
 	}
@@ -174,8 +174,8 @@ func TestSessionsAreClean(t *testing.T) {
 	first.subscribe(t, devices.ReplyTopic("a"))
 	first.Disconnect(50)
 	inside.publish(t, devices.ReplyTopic("a"), "stale", 1)
-	// The broker confirms a message before it hands it out: only the next one
-	// says that this one was.
+	// The broker confirms a message before it delivers it. Only the delivery of the next
+	// message shows that this message was handled.
 	other := device(t, b, "b")
 	other.subscribe(t, devices.ReplyTopic("b"))
 	inside.publish(t, devices.ReplyTopic("b"), "next", 1)
@@ -208,7 +208,7 @@ func TestLogsCarryNoPayloads(t *testing.T) {
 	log := &lockedBuffer{}
 	b := start(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	a := device(t, b, "a")
-	a.Publish("x", 1, false, "PAYLOAD") // mochi logs the packet that it refuses
+	a.Publish("x", 1, false, "PAYLOAD") // mochi logs each packet that it refuses.
 	a.expectEnd(t, "a forbidden PUBLISH")
 	o, c := options(b, "c", "c", "PASSWORD")
 	if c.connect(t, o) == nil {
@@ -233,14 +233,15 @@ func TestStopEndsHandshakes(t *testing.T) {
 	if _, err := silent.Write([]byte{0x10}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // below the handshake's timeout
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // less than the timeout of the handshake
 	defer cancel()
 	if err := b.Stop(ctx); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestDeafDeviceDoesNotStallTheOthers floods a device that never reads.
+// TestDeafDeviceDoesNotStallTheOthers floods a device that never reads, and checks that another device receives its messages
+// and that the first device is disconnected.
 func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 	t.Parallel()
 	b := start(t, nil)
@@ -255,13 +256,13 @@ func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 	if _, err := io.ReadFull(deaf, suback[:]); err != nil || suback[4] != 1 {
 		t.Fatalf("SUBACK %x, %v", suback, err)
 	}
-	alive := make(chan struct{}) // it goes on to send, so that its keepalive never ends it
+	alive := make(chan struct{}) // The device continues to send, so that its keepalive does not end the connection.
 	go func() {
 		defer close(alive)
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
 		for range tick.C {
-			if _, err := deaf.Write([]byte("\x40\x02\xff\xff")); err != nil { // PUBACK of nothing
+			if _, err := deaf.Write([]byte("\x40\x02\xff\xff")); err != nil { // PUBACK of an unknown message
 				return
 			}
 		}
@@ -281,8 +282,8 @@ func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 	}
 }
 
-// TestStopWithManyClients: mochi can deadlock when it looks for its clients
-// while they go (a read lock taken twice).
+// TestStopWithManyClients checks that Stop does not deadlock. mochi takes the read lock of its clients
+// twice, so it can deadlock if a client leaves while mochi lists its clients.
 func TestStopWithManyClients(t *testing.T) {
 	t.Parallel()
 	for range 30 {

@@ -2,8 +2,8 @@ package broker_test
 
 import "testing"
 
-// One device may have several connections, as mosquitto_sub and mosquitto_pub
-// beside each other; none may take over another's.
+// TestClientIDBeginsWithTheUser checks that a device may have several connections, such as
+// mosquitto_sub and mosquitto_pub at the same time, but cannot take over a session of another device.
 func TestClientIDBeginsWithTheUser(t *testing.T) {
 	t.Parallel()
 	b := start(t, nil)

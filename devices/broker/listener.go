@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// listener bounds what a connection can cost before and after it is admitted:
-// their number, the time to the CONNECT, and the time of a write. mochi holds a
-// client's lock while it writes, so one that does not read would stall
-// whoever publishes to it.
+// listener bounds the number of connections, the time from accepting a connection to its CONNECT,
+// and the time of each write. mochi holds a client's lock while it writes, so without the last
+// bound a client that does not read would block every client that publishes to it.
 type listener struct {
 	net.Listener
 	mu     sync.Mutex
@@ -18,11 +17,12 @@ type listener struct {
 	closed bool
 }
 
+// bound returns a listener that applies the bounds to the connections of inner.
 func bound(inner net.Listener) *listener {
 	return &listener{Listener: inner, open: map[*conn]struct{}{}}
 }
 
-// Accept returns the next connection within the bounds.
+// Accept returns the next connection within the bounds. It closes connections above maxConnections.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -48,9 +48,9 @@ func (l *listener) add(c *conn) bool {
 	return true
 }
 
-// closeAll closes the listener and its connections, also those that mochi does
-// not know yet, and waits until it knows them all: only then its count of
-// clients can be waited for.
+// closeAll closes the listener and all connections, also connections that mochi has not counted
+// yet. Then it waits until mochi has counted every connection, or until ctx ends. Before that,
+// waiting for mochi's count of clients would end too early.
 func (l *listener) closeAll(ctx context.Context) {
 	_ = l.Close()
 	l.mu.Lock()
@@ -76,7 +76,7 @@ type conn struct {
 	net.Conn
 	listener *listener
 	once     sync.Once
-	served   chan struct{} // closed with the first reading: mochi has counted it
+	served   chan struct{} // closed at the first Read: then mochi has counted the connection
 }
 
 // Read marks the connection as served.
@@ -85,10 +85,10 @@ func (c *conn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// SetDeadline is how mochi applies the keepalive, which is about reading.
+// SetDeadline sets only the read deadline: mochi calls it to apply the keepalive, which concerns reading.
 func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
 
-// Write ends the connection when the client does not read: mochi would go on.
+// Write closes the connection if the client does not read within writeTimeout. mochi would continue to write.
 func (c *conn) Write(b []byte) (int, error) {
 	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
 	n, err := c.Conn.Write(b)
@@ -98,7 +98,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the connection, and forgets it.
+// Close closes the connection and removes it from the listener.
 func (c *conn) Close() error {
 	c.listener.mu.Lock()
 	delete(c.listener.open, c)

@@ -13,12 +13,12 @@ func TestNothingIsRetained(t *testing.T) {
 	if token := a.Publish(devices.ReportTopic("a"), 1, true, "old"); !token.WaitTimeout(patience) {
 		t.Fatal("no answer")
 	}
-	a.subscribe(t, devices.ReplyTopic("a")) // answered in order: the broker is done with the report
+	a.subscribe(t, devices.ReplyTopic("a")) // The broker answers in order, so it has handled the report.
 	o, inside := options(b, "dispatcher-1", internalUser, "internal")
 	if err := inside.connect(t, o); err != nil {
 		t.Fatal(err)
 	}
-	inside.subscribe(t, devices.ReportTopic("a")) // a subscription that is not shared would get it
+	inside.subscribe(t, devices.ReportTopic("a")) // A subscription that is not shared would receive a retained message.
 	device(t, b, "a").publish(t, devices.ReportTopic("a"), "new", 1)
 	if got := inside.next(t); got != "fleet/v1/a/report new" {
 		t.Errorf("received %q", got)

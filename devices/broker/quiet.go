@@ -5,16 +5,16 @@ import (
 	"log/slog"
 )
 
-// quiet turns mochi's log down to debug, but for errors, and leaves out whole
-// packets: they carry payloads and passwords.
+// quiet logs mochi's records at level debug, except errors. It leaves out attributes that contain
+// a packet, because packets contain payloads and passwords.
 type quiet struct{ next slog.Handler }
 
-// Enabled goes by the level that Handle would log at.
+// Enabled reports whether the level at which Handle would log the record is enabled.
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 	return q.next.Enabled(ctx, quietLevel(level))
 }
 
-// Handle logs one record of the broker.
+// Handle logs one record of the broker without packets, at its quieter level.
 func (q quiet) Handle(ctx context.Context, record slog.Record) error {
 	quieter := slog.NewRecord(record.Time, quietLevel(record.Level), "mqtt broker: "+record.Message, record.PC)
 	record.Attrs(func(a slog.Attr) bool {
@@ -26,10 +26,10 @@ func (q quiet) Handle(ctx context.Context, record slog.Record) error {
 	return q.next.Handle(ctx, quieter)
 }
 
-// WithAttrs stays quiet.
+// WithAttrs returns a quiet handler with the attributes.
 func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.next.WithAttrs(attrs)} }
 
-// WithGroup stays quiet.
+// WithGroup returns a quiet handler with the group.
 func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.next.WithGroup(name)} }
 
 func quietLevel(level slog.Level) slog.Level {

@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// rules decide who may connect, publish and subscribe. Every decision is by
-// exact topic: no wildcard, $share or $SYS filter is ever equal to one.
+// rules decides which clients may connect, publish and subscribe. It compares exact topics, so it
+// denies every wildcard, $share and $SYS filter except the dispatcher's own shared subscription.
 type rules struct {
 	mqtt.HookBase
 	authenticate func(device devices.ID, password string) error
@@ -29,8 +29,8 @@ func (r *rules) Provides(method byte) bool {
 	return method == mqtt.OnConnect || method == mqtt.OnConnectAuthenticate || method == mqtt.OnACLCheck
 }
 
-// OnConnect makes every session clean and every silence bounded, whatever the
-// client asked for.
+// OnConnect makes every session clean and limits the keepalive to maxKeepalive, regardless of
+// the values that the client requested.
 func (r *rules) OnConnect(client *mqtt.Client, _ packets.Packet) error {
 	client.Properties.Clean = true
 	client.Properties.Props.SessionExpiryInterval = 0
@@ -42,8 +42,8 @@ func (r *rules) OnConnect(client *mqtt.Client, _ packets.Packet) error {
 	return nil
 }
 
-// OnConnectAuthenticate admits the dispatcher, and devices under their own id.
-// A will is published without a further check, so its topic is checked here.
+// OnConnectAuthenticate admits the dispatcher, and devices under their own id. It also checks the
+// topic of the will, because the broker publishes a will without another check.
 func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet) bool {
 	user := string(packet.Connect.Username)
 	err := r.admit(client.ID, user, packet)
@@ -76,12 +76,13 @@ var (
 	errClientID = errors.New("its client id neither is the user name nor begins with it and a /")
 )
 
-// ownClientID keeps sessions apart: a client id in use is taken over, so it has
-// to be the device's own, or begin with it and a '/', which no device id has.
+// ownClientID reports whether the client id belongs to the user: it is the user name, or begins with
+// the user name and a '/', which no device id contains. So no client can take over the session of
+// another device by using its client id.
 func ownClientID(id, user string) bool { return id == user || strings.HasPrefix(id, user+"/") }
 
-// OnACLCheck is asked for each publish, each subscription, and, with the
-// topic of the message, for each delivery.
+// OnACLCheck reports whether the client may publish to topic (write is true) or subscribe to it.
+// mochi also calls it for each delivery, with the topic of the message.
 func (r *rules) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 	user := string(client.Properties.Username)
 	if write {

@@ -25,10 +25,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	internalUser = "$dispatcher"
 	password     = "secret-of-"
-	patience     = time.Minute // what no machine reaches that only stands still for a while
+	patience     = time.Minute // A machine that stalls for a while does not exceed it.
 )
 
-// start serves a broker whose devices have the password "secret-of-<id>".
+// start starts a broker whose devices have the password "secret-of-<id>".
 func start(t *testing.T, logger *slog.Logger) *broker.Broker {
 	t.Helper()
 	b := open(t, broker.Options{
@@ -50,7 +50,7 @@ func start(t *testing.T, logger *slog.Logger) *broker.Broker {
 	return b
 }
 
-// open serves a broker, which the test stops.
+// open starts a broker, which the test must stop.
 func open(t *testing.T, o broker.Options) *broker.Broker {
 	t.Helper()
 	var err error
@@ -71,7 +71,7 @@ func open(t *testing.T, o broker.Options) *broker.Broker {
 // client is an MQTT client that keeps what it receives.
 type client struct {
 	paho.Client
-	received chan string // topic and body
+	received chan string // topic and body of each message
 	lost     chan struct{}
 }
 
@@ -104,7 +104,7 @@ func device(t *testing.T, b *broker.Broker, id string) *client {
 	return c
 }
 
-// dispatcher is the internal client, subscribed to the reports.
+// dispatcher connects the internal client and subscribes it to the reports.
 func dispatcher(t *testing.T, b *broker.Broker) *client {
 	t.Helper()
 	o, c := options(b, "dispatcher-1", internalUser, "internal")
@@ -117,7 +117,7 @@ func dispatcher(t *testing.T, b *broker.Broker) *client {
 	return c
 }
 
-// subscribe returns the broker's answer: the QoS, or 0x80.
+// subscribe returns the broker's answer to a SUBSCRIBE: the granted QoS, or 0x80 for a refusal.
 func (c *client) subscribe(t *testing.T, filter string) byte {
 	t.Helper()
 	token, ok := c.SubscribeMultiple(map[string]byte{filter: 1}, nil).(*paho.SubscribeToken)
@@ -159,7 +159,7 @@ func (c *client) expectEnd(t *testing.T, why string) {
 	}
 }
 
-// rawConnect connects a device without a client that reads, and waits for its CONNACK.
+// rawConnect connects a device without a client that reads. It returns after the CONNACK.
 func rawConnect(t *testing.T, addr, id, password string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)

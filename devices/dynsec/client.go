@@ -1,13 +1,13 @@
-// Package dynsec keeps the accounts of devices at a mosquitto broker: a client
-// of its dynamic-security plugin (2.0 and newer), over MQTT.
+// Package dynsec manages the accounts of devices at a mosquitto broker. It is a client of the
+// broker's dynamic-security plugin (mosquitto 2.0 and newer), over MQTT.
 //
-// An account has the device's id as user name and client id, the device's token
-// as password, and a role of its own, for the plugin knows no patterns: publish
-// to its report topic, subscribe to its reply topic, nothing else.
+// An account has the device's id as user name and client id, and the device's token as password.
+// Each account has its own role, because the plugin has no patterns: the device may publish to
+// its report topic and subscribe to its reply topic, and nothing else.
 //
-// Several replicas share one client id. A replica that connects takes the id over.
-// With the connection of the one before, the broker drops its unanswered commands:
-// a command that was given up never comes after a newer one.
+// All replicas share one client id. A replica that connects takes over the client id, and the
+// broker closes the connection of the previous replica and drops its unanswered commands. So an
+// abandoned command never takes effect after a newer one.
 package dynsec
 
 import (
@@ -22,26 +22,26 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 )
 
-// clientID is no device's: it has a slash.
+// clientID contains a slash, so it is not a valid device id.
 const clientID = "$dispatcher/accounts"
 
-// Options of a Client; URL, User and Password are required.
+// Options configures a Client. URL, User and Password are required.
 type Options struct {
-	URL            string // as of mqtt.Options
-	User, Password string // an account that may use the plugin; the user is no valid device id
+	URL            string // as in mqtt.Options
+	User, Password string // an account that may use the plugin; User must not be a valid device id
 	TLS            *tls.Config
-	Logger         *slog.Logger // default: none
+	Logger         *slog.Logger // default: no log
 }
 
-// Client changes accounts. It connects when it is needed, and again after a
-// loss. It is safe for concurrent use; changes are made one at a time.
+// Client changes accounts. It connects when it is first used and reconnects after a lost
+// connection. It is safe for concurrent use, and makes one change at a time.
 type Client struct {
 	options Options
 	dial    func(context.Context) (net.Conn, error)
-	turn    chan *connection // holds one element: nil when not connected
+	turn    chan *connection // holds one element, which is nil while the client is not connected; a change takes it out
 }
 
-// New returns a client that is not connected yet. Errors are wrong options.
+// New returns a client that is not connected yet. It refuses wrong options.
 func New(options Options) (*Client, error) {
 	dial, err := mqtt.Dialer(options.URL, options.TLS)
 	if err != nil {
@@ -61,8 +61,7 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Set makes accounts of devices, or changes them. A session that is open with
-// another password ends.
+// Set creates or changes accounts of devices. A session that was opened with another password ends.
 func (c *Client) Set(ctx context.Context, list ...devices.Account) error {
 	return c.do(ctx, func(conn *connection) error {
 		there, err := conn.create(ctx, list)
@@ -81,12 +80,12 @@ func (c *Client) Set(ctx context.Context, list ...devices.Account) error {
 	})
 }
 
-// create makes accounts, and returns those that were there already.
+// create creates accounts. It returns the accounts that already exist, without changing them.
 func (c *connection) create(ctx context.Context, list []devices.Account) (there []devices.Account, err error) {
 	var commands []command
 	for _, a := range list {
 		commands = append(commands, createRole(deviceRole(a.Device)), createClient(a))
-		if !a.Enabled { // each command writes the broker's whole list: none too many
+		if !a.Enabled { // The broker rewrites its whole list for each command, so no unnecessary command is sent.
 			commands = append(commands, enableClient(a.Device, false))
 		}
 	}
@@ -106,31 +105,31 @@ func (c *connection) create(ctx context.Context, list []devices.Account) (there 
 	return there, refusals(answers, roleExists, alreadyExists)
 }
 
-// Enable lets the account open sessions; none is no error.
+// Enable allows the account to open sessions. It is no error if the account does not exist.
 func (c *Client) Enable(ctx context.Context, device devices.ID) error {
 	return c.tell(ctx, enableClient(device, true))
 }
 
-// Disable ends the account's session and lets it open none; none is no error.
+// Disable ends the account's session and allows no new one. It is no error if the account does not exist.
 func (c *Client) Disable(ctx context.Context, device devices.ID) error {
 	return c.tell(ctx, enableClient(device, false))
 }
 
-// Delete ends the account's session and removes it; none is no error.
+// Delete ends the account's session and deletes the account and its role. It is no error if they do not exist.
 func (c *Client) Delete(ctx context.Context, device devices.ID) error {
 	return c.tell(ctx, command{Command: "deleteClient", Username: string(device)}, command{Command: "deleteRole", RoleName: roleName(device)})
 }
 
-// Disconnect has nothing to do: Set ended the sessions.
+// Disconnect does nothing: Set has already ended the sessions.
 func (c *Client) Disconnect(context.Context, devices.ID) error { return nil }
 
-// Check connects, if it is not connected, and makes sure that the dispatchers'
-// account has its rights and that the rest is denied.
+// Check connects if the client is not connected. A new connection makes sure that the account of
+// the dispatchers has its rights and that everything else is denied.
 func (c *Client) Check(ctx context.Context) error {
 	return c.do(ctx, func(*connection) error { return nil })
 }
 
-// Close disconnects. The client may be used again.
+// Close disconnects the client. It can be used again: then it connects again.
 func (c *Client) Close() error {
 	conn := <-c.turn
 	if conn != nil {
@@ -140,7 +139,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// tell sends commands for which "not found" is as good as done.
+// tell sends commands to the plugin. The errors clientNotFound and roleNotFound count as success.
 func (c *Client) tell(ctx context.Context, commands ...command) error {
 	return c.do(ctx, func(conn *connection) error {
 		answers, err := conn.ask(ctx, commands...)
@@ -151,8 +150,8 @@ func (c *Client) tell(ctx context.Context, commands ...command) error {
 	})
 }
 
-// do runs work on a connection, once more when the one that was open turns out
-// to be lost: everything here may be done twice.
+// do runs work on the connection, and connects first if the client is not connected. If the open connection
+// turns out to be lost, do connects and runs work again, so work must be repeatable.
 func (c *Client) do(ctx context.Context, work func(*connection) error) error {
 	var conn *connection
 	select {

@@ -30,7 +30,7 @@ func newClient(t *testing.T, b *servers.DeployedMosquitto) *dynsec.Client {
 	return c
 }
 
-// may says whether a device gets in.
+// may reports whether a device can open a session with this password.
 func may(t *testing.T, addr, id, password string) bool {
 	t.Helper()
 	s := session(t, addr, id, id, password)
@@ -38,7 +38,7 @@ func may(t *testing.T, addr, id, password string) bool {
 	return s.err == nil
 }
 
-// client is a connection of a device, or a dispatcher, to the broker.
+// client is a connection of a device or of a dispatcher to the broker.
 type client struct {
 	paho.Client
 	err      error
@@ -117,7 +117,7 @@ func TestAccountFollowsItsDevice(t *testing.T) {
 	if may(t, b.Addr, "a", "1") {
 		t.Fatal("a device without an account got in")
 	}
-	for range 2 { // again is the same
+	for range 2 { // A repeated call changes nothing.
 		must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	}
 	if !may(t, b.Addr, "a", "1") || may(t, b.Addr, "a", "2") || may(t, b.Addr, "a", "") {
@@ -182,7 +182,7 @@ func TestReplicasSetAccountsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := servers.MosquittoDynsec(t)
 	one, two := newClient(t, b), newClient(t, b)
-	// The ledger lets one at a time in; each is as if it came from anywhere.
+	// The ledger allows one change at a time, and each change may come from any replica.
 	var turn sync.Mutex
 	var wait sync.WaitGroup
 	for i := range 20 {
@@ -203,7 +203,7 @@ func TestReplicasSetAccountsAtOnce(t *testing.T) {
 	}
 }
 
-// The dispatchers' rights are given once: a change would end their sessions.
+// TestRightsAreChangedOnce checks that the rights of the dispatchers are set once: another change would end their sessions.
 func TestRightsAreChangedOnce(t *testing.T) {
 	t.Parallel()
 	b := servers.MosquittoDynsec(t)
@@ -237,7 +237,7 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 	if err := wrong.Check(t.Context()); err == nil || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("with a wrong password: %v", err)
 	}
-	plain := servers.Mosquitto(t) // has no such plugin
+	plain := servers.Mosquitto(t) // This broker does not have the plugin.
 	c, err := dynsec.New(dynsec.Options{URL: plain.URL, User: "_d", Password: "p"})
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -247,7 +247,7 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 	}
 }
 
-// dispatcher is one, subscribed to the reports.
+// dispatcher connects a dispatcher and subscribes it to the reports.
 func dispatcher(t *testing.T, b *servers.DeployedMosquitto) *client {
 	t.Helper()
 	c := session(t, strings.TrimPrefix(b.Inside, "mqtt://"), "dispatcher-1", servers.DispatcherUser, servers.DispatcherPassword)

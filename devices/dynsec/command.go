@@ -8,10 +8,10 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// command is one of the plugin's; empty fields are left out.
+// command is a command to the plugin. Empty fields are left out.
 type command struct {
 	Command  string      `json:"command"`
-	Mark     string      `json:"correlationData"`
+	Mark     string      `json:"correlationData"` // the same for all commands of one message; the plugin returns it in the answers
 	Username string      `json:"username,omitempty"`
 	ClientID string      `json:"clientid,omitempty"`
 	Password string      `json:"password,omitempty"`
@@ -30,13 +30,13 @@ type acl struct {
 	Allow bool   `json:"allow"`
 }
 
-// role is a named list of rights.
+// role is a role of the plugin: a named list of rights.
 type role struct {
 	name string
 	acls []acl
 }
 
-// answer is the plugin's to one command.
+// answer is the plugin's answer to one command.
 type answer struct {
 	Command string `json:"command"`
 	Mark    string `json:"correlationData"`
@@ -52,7 +52,7 @@ type answer struct {
 	} `json:"data"`
 }
 
-// Errors of the plugin that mean the command's effect is already there.
+// The plugin's errors if an account or a role already exists or does not exist.
 const (
 	alreadyExists  = "Client already exists"
 	roleExists     = "Role already exists"
@@ -62,7 +62,7 @@ const (
 
 func (a answer) is(text string) bool { return a.Error == text }
 
-// unless is the answer's error, but for those expected.
+// unless returns the answer's error, or nil if the answer has no error or an expected one.
 func (a answer) unless(expected ...string) error {
 	if a.Error == "" || slices.Contains(expected, a.Error) {
 		return nil
@@ -70,7 +70,7 @@ func (a answer) unless(expected ...string) error {
 	return fmt.Errorf("the dynamic-security plugin refuses %s: %s", a.Command, a.Error)
 }
 
-// refusals are all errors of the answers, but for those expected.
+// refusals returns the joined errors of the answers without the expected errors.
 func refusals(answers []answer, expected ...string) (err error) {
 	for _, a := range answers {
 		err = errors.Join(err, a.unless(expected...))
@@ -78,10 +78,10 @@ func refusals(answers []answer, expected ...string) (err error) {
 	return err
 }
 
-// roleName has a prefix, so that no device has the role of an administrator.
+// roleName returns the name of the device's role. Its prefix prevents that a device id equals the name of an administrator's role.
 func roleName(device devices.ID) string { return "device:" + string(device) }
 
-// deviceRole is all that a device may do.
+// deviceRole returns the role with all rights of a device.
 func deviceRole(device devices.ID) role {
 	return role{roleName(device), []acl{
 		{"publishClientSend", devices.ReportTopic(device), true},
@@ -90,7 +90,7 @@ func deviceRole(device devices.ID) role {
 	}}
 }
 
-// dispatcherRole is what a dispatcher needs, besides the plugin itself.
+// dispatcherRole returns the role with the rights of the dispatchers, except the right to use the plugin.
 func dispatcherRole() role {
 	return role{"dispatcher", []acl{
 		{"publishClientSend", devices.ReplyTopic("+"), true},
@@ -99,7 +99,7 @@ func dispatcherRole() role {
 	}}
 }
 
-// defaults are for whatever no role speaks of.
+// defaults returns the default rights. They apply where no role has a matching right.
 func defaults() []acl {
 	return []acl{
 		{Type: "publishClientSend"},

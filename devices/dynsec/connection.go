@@ -21,20 +21,20 @@ const (
 	responses = requests + "/response"
 )
 
-// errLost: the connection ended, or was given up.
+// errLost means that the connection ended or was closed.
 var errLost = errors.New("the connection to the broker was lost")
 
-// connection is one connection, with a paho client of its own: nothing is sent
-// again by itself.
+// connection is one connection to the broker. Each connection has its own paho client, so that
+// paho sends no command again after a reconnect.
 type connection struct {
 	paho    paho.Client
-	answers chan []byte
-	lost    chan struct{}
+	answers chan []byte   // messages of the plugin
+	lost    chan struct{} // closed when the connection is lost
 }
 
-// connect opens a connection and makes sure of the rights.
+// connect opens a connection and makes sure that the rights are set up.
 func (c *Client) connect(ctx context.Context) (*connection, error) {
-	for range 2 { // giving the account its role ends its sessions
+	for range 2 { // The second attempt is needed because giving the account its role ends this session.
 		conn, err := c.open(ctx)
 		if err != nil {
 			return nil, err
@@ -51,6 +51,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 	return nil, fmt.Errorf("the account %s at the broker does not keep its rights", c.options.User)
 }
 
+// open opens a connection and subscribes to the plugin's answers. It gives up when ctx ends.
 func (c *Client) open(ctx context.Context) (*connection, error) {
 	network, err := c.dial(ctx)
 	if err != nil {
@@ -61,7 +62,7 @@ func (c *Client) open(ctx context.Context) (*connection, error) {
 	stop := rescue.After(ctx, network.Close)
 	defer stop()
 	token := conn.paho.Connect()
-	<-token.Done() // with the network connection, at the latest
+	<-token.Done() // This ends at the latest when ctx ends, which closes the network connection.
 	if err = token.Error(); err == nil {
 		err = conn.subscribe(ctx)
 	}
@@ -73,8 +74,8 @@ func (c *Client) open(ctx context.Context) (*connection, error) {
 	return conn, nil
 }
 
-// subscribe waits for the broker's answer until ctx ends: paho does not notice
-// that we closed the network connection.
+// subscribe subscribes to the plugin's answers. It must watch ctx itself: when ctx ends, the network
+// connection is closed, but paho does not notice it.
 func (c *connection) subscribe(ctx context.Context) error {
 	token := c.paho.Subscribe(responses, 1, nil)
 	select {
@@ -89,19 +90,19 @@ func (c *connection) subscribe(ctx context.Context) error {
 
 func (c *Client) pahoOptions(network net.Conn, conn *connection) *paho.ClientOptions {
 	return mqtt.PahoOptions(clientID, c.options.User, c.options.Password, mqtt.KeepAlive).
-		AddBroker("tcp://broker"). // not asked: the connection is open
+		AddBroker("tcp://broker"). // required by paho but not used: the network connection is already open
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
 			select {
 			case conn.answers <- m.Payload():
-			default: // nobody waits for so many
+			default: // There are more answers than expected: drop this one.
 			}
 		}).
 		SetConnectionLostHandler(func(paho.Client, error) { close(conn.lost) })
 }
 
-// run gives the connection up when work ends without an answer: what was sent
-// must not take effect later than what comes after.
+// run runs work and returns its error. If ctx has ended, run closes the connection: a command
+// without an answer must not take effect after later commands.
 func (c *connection) run(ctx context.Context, work func(*connection) error) error {
 	err := work(c)
 	if ctx.Err() != nil {
@@ -112,7 +113,7 @@ func (c *connection) run(ctx context.Context, work func(*connection) error) erro
 
 func (c *connection) close() { c.paho.Disconnect(0) }
 
-// ask sends commands in one message and returns their answers, in order.
+// ask sends commands in one message and returns their answers in the same order.
 func (c *connection) ask(ctx context.Context, commands ...command) ([]answer, error) {
 	mark := rand.Text()
 	for i := range commands {
@@ -125,7 +126,7 @@ func (c *connection) ask(ctx context.Context, commands ...command) ([]answer, er
 	if !c.paho.IsConnectionOpen() {
 		return nil, errLost
 	}
-	c.paho.Publish(requests, 0, false, body) // QoS 0: the answer says more than a PUBACK
+	c.paho.Publish(requests, 0, false, body) // QoS 0 is enough: the plugin's answer confirms the commands.
 	for {
 		select {
 		case text := <-c.answers:
@@ -140,6 +141,7 @@ func (c *connection) ask(ctx context.Context, commands ...command) ([]answer, er
 	}
 }
 
+// answersTo returns the answers in a message of the plugin. ok is false if they do not all have this mark.
 func answersTo(mark string, text []byte) ([]answer, bool) {
 	var message struct{ Responses []answer }
 	if json.Unmarshal(text, &message) != nil {

@@ -15,8 +15,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// A command given up while the broker hung never comes after a later one, at
-// any replica.
+// TestGivenUpNeverComesLater checks that a command that was abandoned while the broker hung does
+// not take effect after a later command of any replica.
 func TestGivenUpNeverComesLater(t *testing.T) {
 	t.Parallel()
 	b := servers.MosquittoDynsec(t)
@@ -36,14 +36,15 @@ func TestGivenUpNeverComesLater(t *testing.T) {
 			}()
 		})
 		must(t, <-done)
-		must(t, one.Enable(t.Context(), "nobody")) // behind all that was sent before
+		must(t, one.Enable(t.Context(), "nobody")) // It is answered after everything that was sent before.
 		if !may(t, b.Addr, string(device), "fresh") || may(t, b.Addr, string(device), "stale") {
 			t.Fatalf("round %d: the account has the secret that was given up", round)
 		}
 	}
 }
 
-// A broker that lets the dispatcher in and then says no more holds nobody up.
+// TestConnectingIsGivenUpAtOnce checks that a broker that accepts the connection but then stops answering does not delay Check
+// after its ctx has ended.
 func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 	t.Parallel()
 	b := servers.MosquittoDynsec(t)
@@ -63,13 +64,13 @@ func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 	if err := c.Check(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("check that was given up: %v", err)
 	}
-	if took := time.Since(began); took > 4*time.Second { // below the keepalive's first look
+	if took := time.Since(began); took > 4*time.Second { // less than the time to the first check of the keepalive
 		t.Errorf("given up after %s", took)
 	}
 }
 
-// The broker drops a command that was given up on its way, once another replica
-// has connected: the ledger knows the newer secret.
+// TestGivenUpOnTheWayNeverArrives checks that the broker drops an abandoned command that is still on
+// its way when another replica connects: the ledger has the newer secret.
 func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	t.Parallel()
 	b := servers.MosquittoDynsec(t)
@@ -85,7 +86,7 @@ func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	slow.OnRequest(func(text []byte) {
 		if bytes.Contains(text, []byte("stale")) && bytes.Contains(text, []byte("modifyClient")) {
 			once.Do(func() { close(underway) })
-			slow.HoldReplies() // an answer to nobody would end the connection
+			slow.HoldReplies() // An answer that nobody expects would end the connection.
 			<-arrive
 		}
 	})
@@ -100,7 +101,7 @@ func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	two := newClient(t, b)
 	must(t, two.Set(t.Context(), devices.Account{Device: "a", Password: "fresh", Enabled: true}))
 	close(arrive)
-	for range 20 { // that long it may still be on its way
+	for range 20 { // For this time the command may still be on its way.
 		must(t, two.Enable(t.Context(), "a"))
 		if !may(t, b.Addr, "a", "fresh") {
 			t.Fatal("the account has the secret that was given up")

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// errRightsChanged: the plugin ends the sessions of an account whose roles change.
+// errRightsChanged means that the session ended because the account's roles were changed.
 var errRightsChanged = errors.New("the account's rights changed")
 
-// ensureRights makes sure that the dispatchers' own account may do its work, and
-// that what no role speaks of is denied. It changes nothing that is as it should
-// be: a change ends the sessions of all dispatchers.
+// ensureRights makes sure that the account of the dispatchers has the rights of dispatcherRole, and
+// that the default rights deny everything else. It changes only wrong rights, because a change
+// ends the sessions of all dispatchers.
 func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
 	changes, err := c.rightsToSet(ctx, conn)
 	if err != nil || len(changes) == 0 {
@@ -23,10 +23,10 @@ func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
 	if errors.Is(err, errLost) {
 		return errRightsChanged
 	}
-	return errors.Join(err, refusals(answers, roleExists)) // another replica was faster
+	return errors.Join(err, refusals(answers, roleExists)) // another replica may have created the role
 }
 
-// rightsToSet are the commands after which the rights are as they should be.
+// rightsToSet returns the commands that set up the rights. It returns none if the rights are set up.
 func (c *Client) rightsToSet(ctx context.Context, conn *connection) ([]command, error) {
 	want := dispatcherRole()
 	found, err := conn.ask(ctx,
@@ -51,14 +51,14 @@ func (c *Client) rightsToSet(ctx context.Context, conn *connection) ([]command, 
 		changes = append(changes, modifyRole(want))
 	}
 	if !slices.Contains(client.Data.Client.Roles, roleEntry{want.name}) {
-		// Last: it ends this session.
+		// This command must be last: it ends this session.
 		changes = append(changes, command{Command: "addClientRole", Username: c.options.User, RoleName: want.name})
 	}
 	return changes, nil
 }
 
-// Examine connects, and names the commands that Check would send to set the rights up. It
-// sends none of them.
+// Examine opens a connection and returns the names of the commands that Check would send to set up
+// the rights. It does not send these commands.
 func (c *Client) Examine(ctx context.Context) (missing []string, err error) {
 	conn, err := c.open(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *Client) Examine(ctx context.Context) (missing []string, err error) {
 	return missing, err
 }
 
-// same compares lists of rights, whose order has no meaning.
+// same reports whether two lists have the same rights. The order has no meaning.
 func same(a, b []acl) bool {
 	order := func(x, y acl) int { return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.Topic, y.Topic)) }
 	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))

@@ -13,12 +13,13 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// broker is one of those that the rules below hold at.
+// broker is a broker for which the tests below must hold.
 type broker struct {
 	*servers.DeployedMosquitto
-	deniesSubscriptions bool // or admits them, and delivers nothing
+	deniesSubscriptions bool // If it is false, the broker accepts foreign subscriptions but delivers nothing.
 }
 
+// eachBroker runs a test with dynamic security and with a password file. Both have the devices a and b.
 func eachBroker(t *testing.T, test func(t *testing.T, b broker)) {
 	t.Helper()
 	t.Run("dynsec", func(t *testing.T) {
@@ -62,7 +63,7 @@ func TestReportAndReply(t *testing.T) {
 	})
 }
 
-// foreign are filters that a device has no business with.
+// foreign returns filters to which device a must not subscribe.
 func foreign() []string {
 	return []string{
 		"#", "+/+/+/+", "fleet/#", "fleet/v1/+/reply", "fleet/v1/b/reply", "fleet/v1/b/report", "fleet/v1/+/report", "fleet/v1/a/report",
@@ -83,7 +84,7 @@ func TestDeviceReadsOnlyItsReplies(t *testing.T) {
 				t.Errorf("SUBSCRIBE %s: %#x", filter, code)
 			}
 		}
-		if !b.deniesSubscriptions { // one of a's own shared one would share its replies
+		if !b.deniesSubscriptions { // A shared subscription of a would receive a part of its replies.
 			must(t, waited(a.Unsubscribe("$share/x/fleet/v1/a/reply", "fleet/v1/a/#", "+/+/+/+", "fleet/#", "#", "fleet/v1/+/reply", "$share/x/#", "$share/x/fleet/v1/+/reply")))
 		}
 		a.subscribe(t, devices.ReplyTopic("a"))
@@ -98,7 +99,7 @@ func TestDeviceReadsOnlyItsReplies(t *testing.T) {
 			t.Errorf("b received %q", got)
 		}
 		if got := a.next(t); got != "fleet/v1/a/reply for a" {
-			t.Errorf("a received %q", got) // anything of b would have come first
+			t.Errorf("a received %q", got) // A message for b would have arrived first.
 		}
 	})
 }
@@ -134,7 +135,7 @@ func TestDeviceWritesOnlyItsReports(t *testing.T) {
 		}
 		retained := b.device(t, "a")
 		retained.Publish(devices.ReportTopic("a"), 1, true, "retained")
-		retained.ends(t) // nothing is retained here
+		retained.ends(t) // The broker retains no message.
 	})
 }
 
@@ -157,13 +158,13 @@ func TestConnectIsRefused(t *testing.T) {
 				t.Errorf("%s: connected", name)
 			}
 		}
-		// A device gets its own session for any client id it names, and nobody else's.
+		// For every client id that a device uses it gets its own session, and never the session of another client.
 		inside := dispatcher(t, b.DeployedMosquitto)
 		for _, id := range []string{"b", "dispatcher-1", "", "$dispatcher/accounts"} {
 			thief := session(t, b.Addr, id, "a", "of-a")
 			must(t, thief.err)
 			twin := b.device(t, "a")
-			thief.ends(t) // it was a's own session, which a has taken over
+			thief.ends(t) // The session belonged to a, and the second connection of a has taken it over.
 			twin.Disconnect(0)
 		}
 		if !victim.IsConnectionOpen() || !inside.IsConnectionOpen() {
@@ -183,7 +184,7 @@ func TestWillOnlyToOwnReports(t *testing.T) {
 			if dying.err != nil {
 				continue
 			}
-			b.device(t, "a").Disconnect(100) // takes over: the will is published
+			b.device(t, "a").Disconnect(100) // It takes over the session, so the broker publishes the will.
 		}
 		if got := inside.next(t); got != "fleet/v1/a/report gone" {
 			t.Errorf("the dispatcher received %q", got)
@@ -218,10 +219,10 @@ func TestRemovedFromThePasswordFile(t *testing.T) {
 	must(t, b.Healthy(t, servers.DispatcherPassword))
 }
 
-// mosquitto 2.0 applies no access list to subscriptions: a device that joins
-// the dispatchers' group reads nothing, and swallows what is handed to it. With
-// dynamic security it cannot join. When this fails, the documentation may say
-// something better.
+// TestPasswordFileDoesNotKeepTheSharedSubscription shows a weakness of mosquitto 2.0, which applies no
+// access list to subscriptions. A device that joins the dispatchers' group receives no report,
+// but the reports that the broker assigns to the device are lost. With dynamic security a device
+// cannot join the group. If this test fails, the documentation can promise more.
 func TestPasswordFileDoesNotKeepTheSharedSubscription(t *testing.T) {
 	t.Parallel()
 	b := servers.MosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})

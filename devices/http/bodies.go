@@ -11,30 +11,33 @@ import (
 )
 
 const (
-	// A device has little to send and sends one body at a time, but the connections of
-	// one that went out of reach stay for a while.
-	bodiesPerReport = 8 // that are not here yet, for each report that may be under way
-	eachBodies      = 4 // of one device
-	eachLongBody    = 2
-	shortBody       = 4 << 10
+	// A device sends little, and one body at a time. But if a device becomes unreachable, its
+	// old connections stay open for a while.
+	bodiesPerReport = 8       // incomplete bodies for each of Options.MaxReports
+	eachBodies      = 4       // incomplete bodies of one device
+	eachLongBody    = 2       // incomplete bodies of one device that are longer than shortBody
+	shortBody       = 4 << 10 // bytes
 )
 
-// bodies bounds the bodies of reports that are not here yet: a sender may promise one
-// and take its time. All together: 4096, of which 512 are long, which is 32 MiB.
+// bodies bounds the number of report bodies that are not received completely yet, because a
+// sender can announce a body and send it slowly. With the default MaxReports there are at
+// most 4096 incomplete bodies. At most 512 of them are long: at most 32 MiB.
 type bodies struct{ all, long bodyShares }
 
 func newBodies(reports int) *bodies {
 	return &bodies{all: newBodyShares(bodiesPerReport*reports, eachBodies), long: newBodyShares(reports, eachLongBody)}
 }
 
-// bodyShares has a share for each device, and for each fleet token one of all those that come
-// with it: a body with a fleet token may be in the name of any device.
+// bodyShares bounds the bodies of each device and the bodies of each fleet token. The second
+// bound is needed because a sender with a fleet token can use the name of any device.
 type bodyShares struct{ devices, fleet *fair.Shares }
 
+// newBodyShares allows most bodies in total, each bodies of one device, and most/2 bodies of one fleet token.
 func newBodyShares(most, each int) bodyShares {
 	return bodyShares{devices: fair.Unkept(most, each), fleet: fair.Unkept(most, max(1, most/2))}
 }
 
+// take counts one body until leave is called. ok is false if a bound is reached.
 func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok bool) {
 	leaveDevice, ok := s.devices.Take(string(caller.Device), false)
 	if !ok || caller.Via != devices.ViaFleetToken {
@@ -47,8 +50,9 @@ func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok 
 	return func() { leaveDevice(); leaveFleet() }, ok
 }
 
-// read reads a report, within the time that the server gives a request. A body that
-// broke off is the network's fault: the device is to send the same again.
+// read returns the body of a report. The read timeout of the server bounds its time. If the
+// body broke off, the error is devices.ErrIncomplete, and the device should send the same
+// report again. If a bound of b is reached, the report is refused as busy.
 func (b *bodies) read(w http.ResponseWriter, r *http.Request, caller devices.Caller) ([]byte, error) {
 	leave, ok := b.all.take(caller, bearer(r))
 	if !ok {
@@ -68,7 +72,7 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request, caller devices.Cal
 		body = append(body, rest...)
 	}
 	if err == nil || errors.As(err, new(*http.MaxBytesError)) {
-		return body, nil // too much of it: decoding refuses that
+		return body, nil // A body that is too long: DecodeReport refuses it.
 	}
 	return nil, fmt.Errorf("%w: %w", devices.ErrIncomplete, err)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// Describe puts the report into the contract, where refusals look like that one.
+// Describe adds the report operation to the OpenAPI document. refusal describes its error responses.
 func Describe(operations huma.API, refusal *huma.Response) {
 	schemas := operations.OpenAPI().Components.Schemas
 	reply := huma.SchemaFromType(schemas, reflect.TypeFor[devices.Reply]())
@@ -38,7 +38,7 @@ func Describe(operations huma.API, refusal *huma.Response) {
 	})
 }
 
-// reportBody documents what devices.DecodeReport takes.
+// reportBody documents the body that devices.DecodeReport accepts.
 type reportBody struct {
 	_          struct{}       `additionalProperties:"true"`
 	ID         string         `json:"id,omitempty" maxLength:"128" doc:"Chosen by the device, unique over reboots; echoed in re"`

@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// maxSeconds is more than any server lets a client wait.
+// maxSeconds bounds the result of PreferredWait. It is longer than the limit of any server.
 const maxSeconds = 1_000_000
 
-// PreferredWait is how long the client would let its answer wait (RFC 7240); 0:
-// it did not say, or not in a way that counts. Of several the first is meant.
+// PreferredWait returns the longest time for which the client lets its answer wait, from
+// Prefer: wait=N (RFC 7240). It returns 0 if there is no wait preference or if its value is
+// invalid. If there are several wait preferences, the first one counts.
 func PreferredWait(header http.Header) time.Duration {
 	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
 		var one string
 		one, rest = cutUnquoted(rest, ',')
-		one, _ = cutUnquoted(one, ';') // its parameters
+		one, _ = cutUnquoted(one, ';') // cut off its parameters
 		name, value, _ := strings.Cut(one, "=")
 		if strings.EqualFold(strings.TrimSpace(name), "wait") {
 			return wholeSeconds(strings.TrimSpace(value))
@@ -26,7 +27,7 @@ func PreferredWait(header http.Header) time.Duration {
 	return 0
 }
 
-// cutUnquoted is strings.Cut at a separator that does not stand between quotes.
+// cutUnquoted is strings.Cut at the first separator outside of quotes.
 func cutUnquoted(text string, separator byte) (before, after string) {
 	quoted := false
 	for i := 0; i < len(text); i++ {

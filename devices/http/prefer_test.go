@@ -25,7 +25,7 @@ func TestTheWaitIsReadFromPrefer(t *testing.T) {
 		{[]string{`foo="a, wait=1; b", wait=2`}, 2 * time.Second},
 		{[]string{`foo="\", wait=1", wait=2`}, 2 * time.Second},
 		{[]string{`foo; wait=1, wait=2`}, 2 * time.Second},
-		{[]string{"wait=5, wait=7"}, 5 * time.Second}, // the first
+		{[]string{"wait=5, wait=7"}, 5 * time.Second}, // the first one counts
 		{[]string{"wait=x, wait=7"}, 0},
 		{[]string{"wait=0"}, 0},
 		{[]string{"wait"}, 0},

@@ -1,4 +1,4 @@
-// Package http is the HTTP transport of reports. It makes no decisions.
+// Package http is the HTTP transport of reports. The decisions are made by devices.Handler.
 package http
 
 import (
@@ -15,34 +15,34 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-const transport = "http" // in metrics
+const transport = "http" // label in metrics
 
-// Options of Reports; Handler, Refused and Logger are required.
+// Options configures Reports. Handler, Refused and Logger are required.
 type Options struct {
 	Handler     devices.Handler
-	Refused     func(r *http.Request, device string, err error) // is told of senders that may not report
+	Refused     func(r *http.Request, device string, err error) // called for each refused sender that is not allowed to report
 	Logger      *slog.Logger
-	LongPollMax time.Duration // how long an answer may wait, in whole seconds; 0: none does
-	MaxReports  int           // answered at once, without those that wait; beyond it devices are told to come later; default 512
+	LongPollMax time.Duration // longest wait of a parked report, in whole seconds. If it is 0, no report is parked.
+	MaxReports  int           // maximum number of concurrent reports without parked ones. More are refused with busy_server. Default 512
 }
 
-// Reports answers reports of devices. It is plain net/http: with a million
-// devices this is the one path that is hot.
+// Reports answers reports of devices. It uses plain net/http because with a million devices
+// this is the only hot path.
 type Reports struct {
 	Options
 
-	underway chan struct{} // bounds the reports under way
-	bodies   *bodies       // bounds those that are not here yet
+	underway chan struct{} // bounds the concurrent reports, with one element for each
+	bodies   *bodies       // bounds the report bodies that are still incomplete
 }
 
-// New returns the handler of the pattern POST /v1/devices/{device}/report.
+// New returns the handler for the pattern POST /v1/devices/{device}/report.
 func New(o Options) *Reports {
 	o.MaxReports = cmp.Or(o.MaxReports, 512)
 	return &Reports{Options: o, underway: make(chan struct{}, o.MaxReports), bodies: newBodies(o.MaxReports)}
 }
 
-// ServeHTTP answers one report. The reply is written whole, with its length,
-// so that a device never takes half of one for all of it.
+// ServeHTTP answers one report. The reply is sent with its Content-Length, so that a device
+// recognizes a truncated reply.
 func (h *Reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := time.Now()
 	reply, err := h.answer(w, r)
@@ -93,7 +93,7 @@ func (h *Reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	return reply, err
 }
 
-// enter counts a report as under way until leave, if there is room for it.
+// enter counts a report as in progress until leave is called. It refuses the report if MaxReports are in progress.
 func (h *Reports) enter() error {
 	select {
 	case h.underway <- struct{}{}:
@@ -105,7 +105,7 @@ func (h *Reports) enter() error {
 
 func (h *Reports) leave() { <-h.underway }
 
-// authenticate runs before the body is read: a device may send that slowly.
+// authenticate returns the caller of the report. It runs before the body is read, because a device may send the body slowly.
 func (h *Reports) authenticate(r *http.Request, device devices.ID) (devices.Caller, error) {
 	if err := h.enter(); err != nil {
 		return devices.Caller{}, err
@@ -114,14 +114,14 @@ func (h *Reports) authenticate(r *http.Request, device devices.ID) (devices.Call
 	return h.Handler.Authenticate(r.Context(), device, bearer(r))
 }
 
-// allowWait moves the deadline for the answer, which is for requests that are
-// answered at once. That for reading ended with the body.
+// allowWait extends the write deadline by wait, because the server's deadline is meant for
+// requests that are answered at once. The read deadline no longer matters: the body is read.
 func allowWait(w http.ResponseWriter, wait time.Duration) {
 	answerBy := time.Now().Add(wait + devices.AnswerAfterWait)
-	_ = http.NewResponseController(w).SetWriteDeadline(answerBy) // a test's recorder has none
+	_ = http.NewResponseController(w).SetWriteDeadline(answerBy) // An error means that w has no deadline, such as the recorder of a test.
 }
 
-// Bearer takes the token out of an Authorization header; empty: none.
+// Bearer returns the bearer token of an Authorization header, or "" if the header has none.
 func Bearer(header string) string {
 	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -142,10 +142,10 @@ type problem struct {
 	ReportAfterMS int64  `json:"report_after_ms"`
 }
 
-// Refuse tells a device why its report is not answered, and when it is to come
-// back.
+// Refuse writes the refusal r as the HTTP response. after is the time after which the device
+// should report again.
 func Refuse(w http.ResponseWriter, r devices.Refusal, after time.Duration) {
-	body, _ := json.Marshal(problem{"about:blank", http.StatusText(r.Status), r.Status, r.Code, r.Detail, after.Milliseconds()}) // plain fields: cannot fail
+	body, _ := json.Marshal(problem{"about:blank", http.StatusText(r.Status), r.Status, r.Code, r.Detail, after.Milliseconds()}) // Plain fields: it cannot fail.
 	switch r.Status {
 	case http.StatusServiceUnavailable:
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))

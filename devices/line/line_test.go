@@ -1,4 +1,4 @@
-// Package line_test shows all of a transport: text lines over TCP, on the decisions of the program.
+// Package line_test shows a complete transport: text lines over TCP, with the decisions of the dispatcher.
 package line_test
 
 import (
@@ -21,13 +21,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// transport answers each line of a device: HELLO device token, then ASK, or DONE task token.
+// transport answers each line of a device. The lines are HELLO device token, then ASK or DONE task token.
 type transport struct {
 	devices.Handler
-	sessions sync.Map // devices.ID: net.Conn
+	sessions sync.Map // from devices.ID to net.Conn
 }
 
-// Wake tells a device whose session is here.
+// Wake sends a wake line to the device if its session is open here.
 func (tr *transport) Wake(device devices.ID, hold time.Duration) {
 	session, _ := tr.sessions.Load(device)
 	if conn, ok := session.(net.Conn); ok {
@@ -37,7 +37,7 @@ func (tr *transport) Wake(device devices.ID, hold time.Duration) {
 
 func (tr *transport) serve(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
-	var device devices.ID // that the connection speaks for; empty: not known yet
+	var device devices.ID // the device of the connection. It is empty before the first accepted HELLO.
 	for in := bufio.NewScanner(conn); in.Scan(); {
 		started := time.Now()
 		reply, err := tr.answer(ctx, conn, &device, in.Text())
@@ -92,7 +92,7 @@ type device struct {
 	in *bufio.Scanner
 }
 
-// expect says a line, or nothing, and hears one, of which want are the first words.
+// expect sends the line in says, unless it is empty, and receives one line, which must begin with want. It returns the rest.
 func (d device) expect(says, want string) (rest string) {
 	d.Helper()
 	_ = d.SetDeadline(time.Now().Add(backends.Patience))
@@ -140,7 +140,7 @@ func TestAnotherWireTheSameDecisions(t *testing.T) {
 	one.expect("HELLO one wrong\n", "REFUSED unauthenticated true")
 	one.expect("HELLO one secret\n", "WELCOME")
 	two.expect("HELLO two secret\n", "WELCOME")
-	grant := one.expect("ASK\n", "GRANTED") // the numbers of task and token first
+	grant := one.expect("ASK\n", "GRANTED") // The rest begins with the task id and the token.
 	two.expect("ASK\n", "FULL")
 	one.expect("DONE x\n", "REFUSED invalid_line false")
 	one.expect("DONE "+grant+"\n", "ACK 1 recorded DECLINED")

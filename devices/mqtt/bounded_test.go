@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestWriteEndsWhenNobodyReads: the broker's machine answers, the broker does not.
+// TestWriteEndsWhenNobodyReads checks that a write ends if the broker's machine answers but the broker does not read.
 func TestWriteEndsWhenNobodyReads(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	readBuffer  = 32 << 10
-	unsentBytes = 64 << 10 // of packets that wait to be written; beyond, the writer waits
-	lastWrite   = disconnectWait * time.Millisecond
+	readBuffer  = 32 << 10                          // bytes
+	unsentBytes = 64 << 10                          // bytes of packets that wait to be written; if there are more, Write waits
+	lastWrite   = disconnectWait * time.Millisecond // the longest time for the last write in Close
 )
 
-// buffered is a connection for a library that reads each packet in three pieces and
-// writes each alone. It reads ahead, and what is written while a write is under way goes
-// out with the next one, in order. An error of a write is told to the writes after it,
-// and ends the connection.
+// buffered is a connection that saves system calls for a library that reads each packet in
+// three pieces and writes each packet alone. It reads ahead. Packets that are written while
+// a write is in progress are sent together with the next write, in order. If a write fails,
+// later calls of Write return its error, and the connection is closed.
 type buffered struct {
-	net.Conn // its writes end by themselves
+	net.Conn // its Write must have a deadline
 
 	in      *bufio.Reader
-	written chan struct{} // closed at the end of writing
+	written chan struct{} // closed when the writing goroutine ends
 
 	mu     sync.Mutex
-	change *sync.Cond // of what follows
-	unsent []byte
+	change *sync.Cond // signals changes of the fields below
+	unsent []byte     // packets for the next write
 	closed bool
-	err    error
+	err    error // the error of the write that failed
 }
 
 func newBuffered(conn net.Conn) *buffered {
@@ -43,10 +43,10 @@ func newBuffered(conn net.Conn) *buffered {
 	return b
 }
 
-// Read is for one reader.
+// Read is for one reading goroutine only.
 func (b *buffered) Read(p []byte) (int, error) { return b.in.Read(p) }
 
-// Write keeps a packet for the next write. It waits while too much is kept.
+// Write appends a packet to the next write. It blocks while more than unsentBytes are waiting.
 func (b *buffered) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,11 +61,11 @@ func (b *buffered) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// SetWriteDeadline does nothing: packets of several writers go out in one write, which
-// has a deadline of its own.
+// SetWriteDeadline does nothing: packets of several writers are sent in one write, and the
+// connection below sets a deadline for each write.
 func (b *buffered) SetWriteDeadline(time.Time) error { return nil }
 
-// write ends with the connection, when all that was kept is out.
+// write sends the waiting packets until the connection is closed and no packet is left, or until a write fails.
 func (b *buffered) write() error {
 	var packets []byte
 	for {
@@ -86,13 +86,15 @@ func (b *buffered) write() error {
 	}
 }
 
-// end is called however writing has ended.
+// end runs after write has ended in any way, also by a panic. It closes the connection.
 func (b *buffered) end() {
 	b.close(nil)
 	_ = b.Conn.Close()
 	close(b.written)
 }
 
+// close makes Write refuse further packets. Unless a write failed, write still sends the waiting packets. b.err keeps the first
+// error.
 func (b *buffered) close(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,7 +102,7 @@ func (b *buffered) close(err error) {
 	b.change.Broadcast()
 }
 
-// Close writes what is kept, within a moment.
+// Close sends the waiting packets and closes the connection. After lastWrite it no longer waits for the packets.
 func (b *buffered) Close() error {
 	b.close(nil)
 	enough := time.NewTimer(lastWrite)

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// counted is a connection whose calls a test counts, and that writes when it may.
+// counted is a connection that counts its calls. Each write waits until the test allows it.
 type counted struct {
 	net.Conn
-	may    chan struct{} // one for each write
+	may    chan struct{} // one element for each allowed write
 	writes int
 	reads  int
 }
@@ -29,7 +29,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// pair is both ends of a network connection.
+// pair returns both ends of a network connection.
 func pair(t *testing.T) (here, there net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,7 +50,8 @@ func pair(t *testing.T) (here, there net.Conn) {
 	return here, there
 }
 
-// TestPacketsShareCallsOfTheSystem, in order, and none is left behind by Close.
+// TestPacketsShareCallsOfTheSystem checks that waiting packets are sent in one system call, in order, and that Close sends all
+// packets.
 func TestPacketsShareCallsOfTheSystem(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -101,8 +102,8 @@ func TestPacketsAreReadAhead(t *testing.T) {
 	}
 }
 
-// TestABrokerThatReadsNothingBoundsWhatIsKept: writers wait, learn of the error, and the
-// end is not held up.
+// TestABrokerThatReadsNothingBoundsWhatIsKept checks what happens if the broker reads nothing: the
+// buffer stays bounded, writers wait and get the error of the write, and Close does not wait long.
 func TestABrokerThatReadsNothingBoundsWhatIsKept(t *testing.T) {
 	t.Parallel()
 	here, _ := pair(t)

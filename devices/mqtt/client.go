@@ -14,39 +14,39 @@ import (
 )
 
 const (
-	transport = "mqtt" // in metrics
+	transport = "mqtt" // label in metrics
 
 	qosReport, qosReply, qosWake = 1, 1, 0
 
-	// Pauses between attempts to connect are random, up to the first, doubled
-	// each time up to the last: replicas do not come back in lockstep, and a
-	// broker that is back is found within 5 s.
+	// The pause before the next attempt to connect is random. Its upper bound begins at
+	// reconnectAfter and doubles up to reconnectMax. So replicas do not reconnect in
+	// lockstep, and they reach a restarted broker within 5 s.
 	reconnectAfter = time.Second
 	reconnectMax   = 2 * time.Second
 
-	// Reports that the library had read from the broker before it agreed to send no
-	// more have reached us by then.
+	// lastReports is the time that Stop waits after the broker has confirmed the
+	// unsubscription. Within it, paho delivers the reports that it has read already.
 	lastReports = 50 * time.Millisecond
 )
 
-// Client is one dispatcher's connection to the broker. It connects and
-// reconnects by itself; use each once: New, Start, Stop.
+// Client keeps the connection of one replica to the broker. It connects and reconnects by
+// itself. A Client can be used once: New, Start, Stop.
 type Client struct {
 	options Options
 	filter  string
 	intake  *intake
 	outbox  *outbox
 
-	current    atomic.Pointer[connection] // the newest; nil before the first
+	current    atomic.Pointer[connection] // the newest connection; nil before the first connection
 	connecting rescue.Crew
-	hangUp     context.CancelFunc // no new connection, and no waiting for one
+	hangUp     context.CancelFunc // ends stayConnected: no new connection is opened, and nothing waits for one
 
 	stopping chan struct{}
 	stopOnce sync.Once
 	stopErr  error
 }
 
-// New returns a client that is not connected yet. Errors are wrong options.
+// New returns a client that is not connected yet. It refuses wrong options.
 func New(options Options) (*Client, error) {
 	options, err := options.withDefaults()
 	if err != nil {
@@ -65,8 +65,9 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Start connects in the background, for as long as it takes, and handles what
-// comes until Stop. The handler's contexts carry the values of ctx, not its end.
+// Start connects in the background, tries again until it succeeds, and handles reports until
+// Stop is called. The contexts of the handler have the values of ctx but do not end with ctx.
+// After Stop, Start returns an error.
 func (c *Client) Start(ctx context.Context) error {
 	select {
 	case <-c.stopping:
@@ -81,22 +82,23 @@ func (c *Client) Start(ctx context.Context) error {
 	return nil
 }
 
-// Connected reports whether reports of devices reach this client.
+// Connected reports whether the client is connected and subscribed, so that reports of devices reach it.
 func (c *Client) Connected() bool {
 	now := c.current.Load()
 	return now.open() && now.subscribed.Load()
 }
 
-// Wake asks a device to report now: a slot is kept for it for hold; with 0
-// there is another reason to report. It is a hint at QoS 0: it never blocks, and may be lost.
+// Wake asks a device to report now. hold is the time for which a slot is kept for the device.
+// If hold is 0, there is another reason to report. Wake never blocks. It sends a hint with QoS
+// 0, which may be lost.
 func (c *Client) Wake(device devices.ID, hold time.Duration) {
 	c.outbox.offer(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }
 
-// stayConnected connects, and connects again, until ctx ends. Its client id
-// stays the same, so that a new connection ends one that hangs at the broker;
-// it is another after a connection that did not last: somebody else may have
-// taken it.
+// stayConnected connects and reconnects until ctx ends. It keeps its client id, so that a new
+// connection ends an old one that still hangs at the broker. After a subscribed connection
+// that lasted at most a keepalive it uses a new client id, because another client may have
+// taken the old one.
 func (c *Client) stayConnected(ctx context.Context) {
 	id, pause, told := newID(), reconnectAfter, map[string]bool{}
 	for {
@@ -113,11 +115,11 @@ func (c *Client) stayConnected(ctx context.Context) {
 		case subscribed:
 			c.options.Logger.WarnContext(ctx, "lost the MQTT broker", "err", err)
 			clear(told)
-		case !told[reasonOf(err)]: // once, however long it lasts
+		case !told[reasonOf(err)]: // each reason is logged once until the next successful subscription
 			c.options.Logger.ErrorContext(ctx, "no connection to the MQTT broker; trying on", "err", err)
 			told[reasonOf(err)] = true
 		}
-		if time.Since(began) > c.options.KeepAlive { // one that ended sooner did not work
+		if time.Since(began) > c.options.KeepAlive { // a connection that ended sooner counts as a failed attempt
 			pause = reconnectAfter
 		} else if subscribed {
 			id = newID()
@@ -129,8 +131,8 @@ func (c *Client) stayConnected(ctx context.Context) {
 	}
 }
 
-// reasonOf tells one trouble from another: without the ports and addresses
-// that differ each time.
+// reasonOf returns the text of err without ports and addresses. They differ each time, so
+// without them the same trouble always has the same text.
 func reasonOf(err error) string {
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok && lookup.IsTimeout {
 		return "lookup of " + lookup.Name
@@ -141,9 +143,10 @@ func reasonOf(err error) string {
 	return err.Error()
 }
 
-// Stop takes no more reports, finishes those it has, with their replies, and
-// disconnects. When ctx ends first, the handlers' contexts are cancelled, what
-// is left is dropped (devices send it again), and the error of ctx is returned.
+// Stop unsubscribes, handles the reports that it has received, sends their replies and
+// disconnects. If ctx ends first, it cancels the contexts of the handlers, drops the remaining
+// reports (devices send them again) and returns the error of ctx. Further calls return the
+// result of the first call.
 func (c *Client) Stop(ctx context.Context) error {
 	c.stopOnce.Do(func() { c.stopErr = c.stop(ctx) })
 	return c.stopErr
@@ -167,7 +170,7 @@ func (c *Client) stop(ctx context.Context) error {
 	return err
 }
 
-// wait is false when ctx ended first.
+// wait waits for d. It returns false if ctx ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

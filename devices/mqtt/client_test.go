@@ -43,7 +43,7 @@ func TestOrderPerDevice(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
 		t.Helper()
-		const fleet, reports, open = 3, 60, 3 // what mosquitto cannot hand over at once (20) loses its order there
+		const fleet, reports, open = 3, 60, 3 // mosquitto delivers more than 20 unacknowledged messages out of order
 		var busiest, now atomic.Int32
 		connect(t, mqtt.Options{URL: s.URL(), Workers: 2, Handler: handlerOf(func(ctx context.Context, id devices.ID, report string) devices.Reply {
 			if n := now.Add(1); n > busiest.Load() {
@@ -95,8 +95,8 @@ func TestReconnectsAndSubscribesAgain(t *testing.T) {
 	})
 }
 
-// TestStaleReplyIsNotDelivered: an answer that found no connection is not kept
-// for the next one.
+// TestStaleReplyIsNotDelivered checks that a reply that is published without a connection is not
+// kept for the next connection.
 func TestStaleReplyIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{servers.Mosquitto(t)}
@@ -139,7 +139,7 @@ func TestRetainedReportIsNotHandled(t *testing.T) {
 		if token := d.Publish(devices.ReportTopic("a"), 1, true, "old"); !token.WaitTimeout(patience) || token.Error() != nil {
 			t.Fatal(token.Error())
 		}
-		// A PUBACK may come before the distribution, but what follows comes after it.
+		// The PUBACK may arrive before the broker has distributed the message, the answer to a later packet not.
 		if token := d.Subscribe(devices.ReplyTopic("a"), 1, nil); !token.WaitTimeout(patience) || token.Error() != nil {
 			t.Fatal(token.Error())
 		}
@@ -151,8 +151,8 @@ func TestRetainedReportIsNotHandled(t *testing.T) {
 	})
 }
 
-// TestFullQueueAnswersBusy holds the only worker, fills its queue, and expects
-// the next report to be refused at once, and the others answered in the end.
+// TestFullQueueAnswersBusy blocks the only worker and fills its queue. The next report must be
+// refused at once, and the queued reports must be answered later.
 func TestFullQueueAnswersBusy(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
@@ -160,7 +160,7 @@ func TestFullQueueAnswersBusy(t *testing.T) {
 		g := newGate()
 		counts := &counter{}
 		connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Queue: 2, BusyAfter: time.Second, Handler: counts.of(g.answer)})
-		d := device(t, s, "a") // one: a broker keeps the order of each device, not that of several
+		d := device(t, s, "a") // only one device: a broker keeps the order of one device's reports, but not between devices
 		d.report(t, "handled")
 		<-g.entered
 		for _, body := range []string{"queued", "queued too", "refused"} {
@@ -201,7 +201,7 @@ func TestStopFinishesWhatIsInFlight(t *testing.T) {
 		}
 		d.report(t, "too late")
 		select {
-		case <-g.entered: // "queued" was received before the unsubscription
+		case <-g.entered: // The client has received "queued" before it unsubscribed.
 			if got := d.reply(t).Re; got != "queued" {
 				t.Errorf("re %q", got)
 			}
@@ -293,8 +293,8 @@ func TestWake(t *testing.T) {
 	})
 }
 
-// TestRepliesArriveAndWakesMayNot: QoS 1 and 0; nothing of either is left for
-// those that subscribe later.
+// TestRepliesArriveAndWakesMayNot checks that a reply has QoS 1 and a wake has QoS 0. Neither is
+// retained for a client that subscribes later.
 func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
@@ -312,7 +312,7 @@ func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 		reply := <-got
 		c.Wake("a", 0)
 		wake := <-got
-		subscribe() // a retained message would come once more, before any newer one
+		subscribe() // A retained message would be delivered again, before any newer message.
 		c.Wake("a", time.Second)
 		last := <-got
 		if reply.Qos() != 1 || wake.Qos() != 0 || last.Retained() || !strings.Contains(string(last.Payload()), "hold_ms") {
@@ -321,7 +321,7 @@ func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 	})
 }
 
-// TestEveryReportIsAcknowledged sends more than mosquitto lets be open at once.
+// TestEveryReportIsAcknowledged sends more reports than mosquitto allows unacknowledged.
 func TestEveryReportIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{servers.Mosquitto(t)}
@@ -335,7 +335,7 @@ func TestEveryReportIsAcknowledged(t *testing.T) {
 	}
 }
 
-// TestReportsAreShared runs two replicas: each report reaches one of them.
+// TestReportsAreShared runs two replicas and checks that each report reaches exactly one of them.
 func TestReportsAreShared(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
@@ -356,8 +356,8 @@ func TestReportsAreShared(t *testing.T) {
 	})
 }
 
-// TestAccessListOfTheProtocol: a mosquitto set up as PROTOCOL.md says lets a
-// device report, and not for another.
+// TestAccessListOfTheProtocol checks that a mosquitto with the access list of protocol.md lets a
+// device report, but not for another device.
 func TestAccessListOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	s := servers.MosquittoWithUsers(t, map[string]string{"dispatcher": "secret", "a": "x", "b": "x"},
@@ -367,7 +367,7 @@ func TestAccessListOfTheProtocol(t *testing.T) {
 	connect(t, mqtt.Options{URL: s.URL, User: "dispatcher", Password: "secret", Handler: counts.of(echo)})
 	a := device(t, mosquitto{s}, "a")
 	if token := a.Publish(devices.ReportTopic("b"), 1, false, "forged"); !token.WaitTimeout(patience) {
-		t.Fatal("no answer") // mosquitto acknowledges what it drops
+		t.Fatal("no answer") // mosquitto also acknowledges a message that it drops.
 	}
 	a.report(t, "own")
 	if got := a.reply(t).Re; got != "own" {
@@ -407,4 +407,29 @@ func TestNewRefusesWrongOptions(t *testing.T) {
 	if _, err := mqtt.New(mqtt.Options{URL: "mqtts://h", Handler: handlerOf(echo), Workers: -1}); err == nil {
 		t.Error("negative workers accepted")
 	}
+}
+
+// refusing is a handler that refuses each report.
+type refusing struct{ devices.Handler }
+
+func (refusing) HandleReport(context.Context, devices.Caller, devices.Report) (devices.Reply, error) {
+	return devices.Reply{}, devices.ErrUnavailable
+}
+
+func (refusing) AfterRefusal(devices.Reason) time.Duration { return 7 * time.Second }
+
+func (refusing) CountReport(string, string, time.Duration) {}
+
+// TestARefusalNamesItsReport checks that a device can match a refusal to its report and knows when to report again.
+func TestARefusalNamesItsReport(t *testing.T) {
+	t.Parallel()
+	overBothBrokers(t, func(t *testing.T, s server) {
+		t.Helper()
+		connect(t, mqtt.Options{URL: s.URL(), Handler: refusing{}})
+		d := device(t, s, "a")
+		d.report(t, "mine")
+		if got := d.reply(t); got.Re != "mine" || got.Reason != devices.ReasonUnavailable || got.ReportAfterMS != 7000 {
+			t.Errorf("%+v, want unavailable for mine, and 7 s", got)
+		}
+	})
 }

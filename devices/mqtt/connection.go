@@ -17,26 +17,26 @@ import (
 const (
 	connectTimeout = 5 * time.Second
 	writeTimeout   = 5 * time.Second
-	tokenTimeout   = 5 * time.Second // the broker's answer to a publish or (un)subscribe
+	tokenTimeout   = 5 * time.Second // for the broker's answer to a publish, subscribe or unsubscribe
 	disconnectWait = 250             // milliseconds
 )
 
-// connection is one connection to the broker, with a paho client of its own:
-// nothing of the last one lives on in it. Connecting again, paho would deliver
-// replies that are not true any more, and keep the message ids of those that
-// are never confirmed.
+// connection is one connection to the broker. Each connection has its own paho client, which
+// starts without state. A reused paho client would deliver outdated replies after it
+// reconnects, and would never free the message ids of unacknowledged ones.
 type connection struct {
 	paho       paho.Client
-	opened     chan net.Conn // the network connection, before the broker's answer
-	lost       chan error
-	subscribed atomic.Bool
+	opened     chan net.Conn // receives the network connection as soon as it is open, before the CONNACK
+	lost       chan error    // receives the reason when the connection is lost
+	subscribed atomic.Bool   // The broker has accepted the subscription.
 }
 
-// open is false for none, and for one that has ended.
+// open reports whether the connection is open. It returns false if c is nil.
 func (c *connection) open() bool { return c != nil && c.paho.IsConnectionOpen() }
 
-// connection lasts from the attempt to connect until it is lost, or ctx ends:
-// then it stays open. It tells whether it was of use, and why it ended.
+// connection opens a connection, subscribes, and returns when the connection is lost or ctx
+// ends. If ctx ends after the subscription, the connection stays open and err is nil. subscribed
+// reports whether the subscription succeeded, and err is the reason why the connection ended.
 func (c *Client) connection(ctx context.Context, id string) (subscribed bool, err error) {
 	now := &connection{opened: make(chan net.Conn, 1), lost: make(chan error, 1)}
 	now.paho = paho.NewClient(c.pahoOptions(ctx, id, now))
@@ -58,7 +58,7 @@ func (c *Client) connection(ctx context.Context, id string) (subscribed bool, er
 	return true, err
 }
 
-// connect waits for the broker's answer, for at most connectTimeout, or until
+// connect connects and waits for the broker's answer. It gives up after connectTimeout or when
 // ctx ends.
 func (c *connection) connect(ctx context.Context) error {
 	token := c.paho.Connect()
@@ -77,9 +77,9 @@ func (c *connection) connect(ctx context.Context) error {
 
 func newID() string { return "dispatcher-" + strings.ToLower(rand.Text()[:12]) }
 
-// PahoOptions spells out what paho's defaults would get wrong, for other clients
-// of the same broker, too: the session is clean, the protocol is 3.1.1 without a
-// second try at 3.1, and connecting again is our own affair.
+// PahoOptions returns options for paho clients of the broker, also for clients outside of this
+// package. They replace unsuitable defaults of paho: the session is clean, the protocol is MQTT
+// 3.1.1 without a second attempt with 3.1, and paho does not reconnect by itself.
 func PahoOptions(id, user, password string, keepAlive time.Duration) *paho.ClientOptions {
 	return paho.NewClientOptions().
 		SetClientID(id).
@@ -91,18 +91,18 @@ func PahoOptions(id, user, password string, keepAlive time.Duration) *paho.Clien
 		SetConnectRetry(false).
 		SetConnectTimeout(connectTimeout).
 		SetKeepAlive(keepAlive).
-		SetPingTimeout(keepAlive * 2 / 5). // paho looks each quarter of a keepalive: at the second look
+		SetPingTimeout(keepAlive * 2 / 5). // paho checks it every quarter of the keepalive, so the second check finds it exceeded
 		SetWriteTimeout(writeTimeout)
 }
 
-// pahoOptions lets us acknowledge messages, in their order.
+// pahoOptions returns the options of now. paho delivers messages in order, and intake acknowledges them.
 func (c *Client) pahoOptions(ctx context.Context, id string, now *connection) *paho.ClientOptions {
 	return PahoOptions(id, c.options.User, c.options.Password, c.options.KeepAlive).
 		AddBroker(c.options.URL).
 		SetOrderMatters(true).
 		SetAutoAckDisabled(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
-			c.options.Panicked.Do("receiving", func() { c.intake.receive(m) }) // in a goroutine of paho's
+			c.options.Panicked.Do("receiving", func() { c.intake.receive(m) }) // runs in a goroutine of paho
 		}).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { now.lost <- err }).
 		SetCustomOpenConnectionFn(func(broker *url.URL, _ paho.ClientOptions) (net.Conn, error) {
@@ -116,8 +116,8 @@ func (c *Client) pahoOptions(ctx context.Context, id string, now *connection) *p
 		})
 }
 
-// Dialer returns what opens a network connection to the broker of a URL as
-// Options has it, for other clients of the same broker. Every write on it ends.
+// Dialer returns a function that opens a network connection to the broker, for clients outside
+// of this package. broker has the form of Options.URL. Every write on the connection has a deadline.
 func Dialer(broker string, settings *tls.Config) (func(context.Context) (net.Conn, error), error) {
 	u, err := parseURL(broker)
 	if err != nil {
@@ -126,7 +126,7 @@ func Dialer(broker string, settings *tls.Config) (func(context.Context) (net.Con
 	return func(ctx context.Context) (net.Conn, error) { return dial(ctx, u, settings) }, nil
 }
 
-// dial opens the network connection.
+// dial opens a network connection to the broker. It gives up after connectTimeout or when ctx ends.
 func dial(ctx context.Context, broker *url.URL, settings *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -141,16 +141,16 @@ func dial(ctx context.Context, broker *url.URL, settings *tls.Config) (net.Conn,
 	return bounded{conn, writeTimeout}, nil
 }
 
-// bounded is a connection on which every write ends. paho bounds only its
-// publishes: an acknowledgement, and the ping that would find out, wait for
-// ever when the broker is there and reads nothing.
+// bounded is a connection on which every write has a deadline. paho sets a deadline only for its
+// publishes. If the broker's machine answers but the broker reads nothing, the write of an
+// acknowledgement would block for ever, and so would the ping that detects the trouble.
 type bounded struct {
 	net.Conn
 
-	within time.Duration // of each write
+	within time.Duration // the longest time of each write
 }
 
-// Write sends within the time for it.
+// Write sends p within b.within.
 func (b bounded) Write(p []byte) (int, error) {
 	if err := b.SetWriteDeadline(time.Now().Add(b.within)); err != nil {
 		return 0, err
@@ -158,6 +158,7 @@ func (b bounded) Write(p []byte) (int, error) {
 	return b.Conn.Write(p)
 }
 
+// subscribe subscribes to filter. It refuses a subscription that the broker grants with another QoS than qosReport.
 func (c *connection) subscribe(ctx context.Context, filter string) error {
 	token := c.paho.Subscribe(filter, qosReport, nil)
 	if err := waitToken(token, tokenTimeout, ctx.Done()); err != nil {
@@ -173,13 +174,13 @@ func (c *connection) subscribe(ctx context.Context, filter string) error {
 	return nil
 }
 
-// unsubscribe is nil once the broker agreed to send no more reports.
+// unsubscribe returns nil when the broker has confirmed that it sends no more reports.
 func (c *connection) unsubscribe(ctx context.Context, filter string) error {
 	c.subscribed.Store(false)
 	return waitToken(c.paho.Unsubscribe(filter), tokenTimeout, ctx.Done())
 }
 
-// waitToken waits for the broker's answer, for at most timeout, or until abandon.
+// waitToken waits for the broker's answer and returns its error. It gives up after timeout or when abandon is closed.
 func waitToken(token paho.Token, timeout time.Duration, abandon <-chan struct{}) error {
 	select {
 	case <-token.Done():

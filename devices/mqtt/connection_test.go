@@ -21,15 +21,15 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// wire sees the packets that clients send to a broker, one connection at a time.
+// wire records the packets that clients send to a broker, for one connection at a time.
 type wire struct {
 	*servers.Proxy
 	mu       sync.Mutex
-	rest     []byte
-	kinds    []string // of the packets of the newest connection
-	ids      []string // the client ids that connected
-	alive    []time.Duration
-	dialling []time.Time
+	rest     []byte          // received bytes of an incomplete packet
+	kinds    []string        // packet types of the newest connection
+	ids      []string        // client ids in the order of connecting
+	alive    []time.Duration // the keepalive of each CONNECT
+	dialling []time.Time     // the time of each CONNECT
 }
 
 func newWire(t *testing.T, addr string) *wire {
@@ -44,7 +44,7 @@ func (w *wire) see(chunk []byte) {
 	defer w.mu.Unlock()
 	if chunk[0] == 0x10 && bytes.Contains(chunk, []byte("\x00\x04MQTT\x04")) {
 		_, after, _ := bytes.Cut(chunk, []byte("\x00\x04MQTT\x04"))
-		id := after[3:] // behind the flags and the keepalive
+		id := after[3:] // after the flags and the keepalive
 		w.alive = append(w.alive, time.Duration(binary.BigEndian.Uint16(after[1:]))*time.Second)
 		w.ids = append(w.ids, string(id[2:2+binary.BigEndian.Uint16(id)]))
 		w.dialling = append(w.dialling, time.Now())
@@ -62,7 +62,7 @@ func (w *wire) see(chunk []byte) {
 	}
 }
 
-// sent are the kinds of the packets of the newest connection.
+// sent returns the types of the packets of the newest connection.
 func (w *wire) sent() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +81,7 @@ func (w *wire) dialled() []time.Time {
 	return slices.Clone(w.dialling)
 }
 
-// logged is a log that counts its lines by message.
+// logged is a log handler that keeps its lines.
 type logged struct {
 	slog.Handler
 	mu    sync.Mutex
@@ -101,6 +101,7 @@ func (l *logged) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+// with returns the lines that contain words.
 func (l *logged) with(words string) (lines []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,8 +113,8 @@ func (l *logged) with(words string) (lines []string) {
 	return lines
 }
 
-// TestStopInOrder: no more reports, the answer to what was under way, its
-// PUBACK, and a goodbye, so that the broker does not wait for a keepalive.
+// TestStopInOrder checks the order of Stop: unsubscribe, reply to the report in progress, PUBACK,
+// and DISCONNECT, so that the broker does not wait for the keepalive.
 func TestStopInOrder(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{servers.Mosquitto(t)}
@@ -134,8 +135,8 @@ func TestStopInOrder(t *testing.T) {
 	eventually(t, fmt.Sprint(want), func() bool { return slices.Equal(w.sent(), want) })
 }
 
-// TestStopLeavesReportsToTheOthers: while one replica finishes what it has,
-// the other gets all that comes.
+// TestStopLeavesReportsToTheOthers checks that while one replica stops and finishes its reports, the
+// other replica receives all new reports.
 func TestStopLeavesReportsToTheOthers(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {
@@ -147,7 +148,7 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 		<-g.entered
 		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
 		stopped := stopping(t, ends)
-		// Connected is false just before the broker is asked; it answers in order.
+		// Connected becomes false just before UNSUBSCRIBE is sent, and the broker handles packets in order.
 		eventually(t, "stopping", func() bool { return !ends.Connected() })
 		other := device(t, s, "b")
 		for n := range 20 {
@@ -164,8 +165,8 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 	})
 }
 
-// TestConfirmationThatNeverCameIsForgotten: the broker has the reply, its
-// PUBACK is lost with the connection. The next one must not say it again.
+// TestConfirmationThatNeverCameIsForgotten checks that a reply is not sent again if the broker has
+// received it but its PUBACK was lost with the connection.
 func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{servers.Mosquitto(t)}
@@ -192,7 +193,7 @@ func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	}
 }
 
-// TestReplicasComeBackApart: those that lost the broker together.
+// TestReplicasComeBackApart checks that replicas that lost the broker at the same time reconnect at different times.
 func TestReplicasComeBackApart(t *testing.T) {
 	t.Parallel()
 	w := newWire(t, servers.Mosquitto(t).Addr)
@@ -212,8 +213,8 @@ func TestReplicasComeBackApart(t *testing.T) {
 	}
 }
 
-// TestBrokerThatHangs is stopped for longer than the keepalive: that is
-// noticed, and when it goes on the same client id takes its session over.
+// TestBrokerThatHangs pauses the broker for longer than the keepalive. The client must notice it, and
+// must connect again with the same client id when the broker continues.
 func TestBrokerThatHangs(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{servers.Mosquitto(t)}
@@ -244,7 +245,8 @@ func TestBrokerThatHangs(t *testing.T) {
 	}
 }
 
-// TestTakenClientID: two with one id would end each other's connection for ever.
+// TestTakenClientID checks that a client whose id was taken uses another id. Two clients with the same id would end each
+// other's connection for ever.
 func TestTakenClientID(t *testing.T) {
 	t.Parallel()
 	s := mosquitto{servers.Mosquitto(t)}
@@ -266,7 +268,7 @@ func TestTakenClientID(t *testing.T) {
 	}
 }
 
-// TestTroubleIsLoggedOnce, however often it is met.
+// TestTroubleIsLoggedOnce checks that the same trouble is logged once, although it occurs with every attempt to connect.
 func TestTroubleIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	users := servers.MosquittoWithUsers(t, map[string]string{"dispatcher": "secret"}, "user dispatcher", "topic read fleet/v1/+/report")
@@ -299,7 +301,8 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestTroubleThatChangesIsLoggedOnceEach: a proxy whose broker is away ends connections in one of two ways, then goes away itself.
+// TestTroubleThatChangesIsLoggedOnceEach checks that each trouble is logged once if troubles alternate. A proxy without a broker
+// ends connections in one of two ways. Then the proxy itself is closed.
 func TestTroubleThatChangesIsLoggedOnceEach(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -314,7 +317,7 @@ func TestTroubleThatChangesIsLoggedOnceEach(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, _ = conn.Read(make([]byte, 1024)) // all that the client says
+			_, _ = conn.Read(make([]byte, 1024)) // everything that the client sends
 			if tcp, ok := conn.(*net.TCPConn); ok && attempts.Add(1)%2 == 0 {
 				_ = tcp.SetLinger(0) // reset
 			}
@@ -331,7 +334,7 @@ func TestTroubleThatChangesIsLoggedOnceEach(t *testing.T) {
 	eventually(t, "told that nobody is there", func() bool { return len(log.with("refused")) == 1 })
 }
 
-// TestTheSameTroubleIsRecognized: ports differ each time, and so does what is said of them.
+// TestTheSameTroubleIsRecognized checks that ReasonOf returns the same text for errors that differ only in their ports.
 func TestTheSameTroubleIsRecognized(t *testing.T) {
 	t.Parallel()
 	from := func(port int) net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: port} }
@@ -348,8 +351,8 @@ func TestTheSameTroubleIsRecognized(t *testing.T) {
 	}
 }
 
-// TestSilentBroker accepts connections and says nothing. Stop does not wait
-// for it.
+// TestSilentBroker checks that Stop does not wait for a broker that accepts connections but sends
+// nothing.
 func TestSilentBroker(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -370,7 +373,7 @@ func TestSilentBroker(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err != nil { // its CONNECT
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // below the time to connect
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // less than connectTimeout
 	defer cancel()
 	if err := c.Stop(ctx); err != nil {
 		t.Errorf("stop: %v", err)

@@ -1,4 +1,4 @@
 package mqtt
 
-// ReasonOf tells one trouble from another.
+// ReasonOf exports reasonOf.
 func ReasonOf(err error) string { return reasonOf(err) }

@@ -14,24 +14,24 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// report is a message on its way to the handler.
+// report is a received message that the handler has not handled yet.
 type report struct {
 	device devices.ID
 	body   []byte
-	ack    func()
+	ack    func() // acknowledges the message to the broker
 }
 
-// intake hands messages to workers: those of one device always to the same
-// one, so that they stay in order.
+// intake distributes received messages to workers. All messages of one device go to the same
+// worker, so that they are handled in order.
 type intake struct {
 	options Options
 	outbox  *outbox
 	seed    maphash.Seed
-	queues  []chan report
+	queues  []chan report // one for each worker
 	workers rescue.Crew
-	cancel  context.CancelFunc
+	cancel  context.CancelFunc // cancels the contexts of the handler
 
-	mu      sync.RWMutex // guards the queues against being closed in use
+	mu      sync.RWMutex // guards stopped; senders to the queues hold it, so that no queue is closed in use
 	stopped bool
 }
 
@@ -54,10 +54,10 @@ func (in *intake) start(ctx context.Context) {
 	}
 }
 
-// work handles a report. When that takes longer than Patience, it and those
-// that come behind it are refused: unacknowledged they would fill the
-// broker's window, and no other device would be heard. Only then is there a
-// goroutine for it.
+// work handles a report. If the handling takes longer than Patience, work refuses r and the
+// reports that follow it in the queue, and acknowledges them. Unacknowledged, they would fill the
+// broker's window of open messages, and no report of another device would arrive. The
+// goroutine that refuses them starts only after Patience.
 func (in *intake) work(ctx context.Context, r report, behind <-chan report) {
 	patience, over := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
 	defer over()
@@ -74,7 +74,7 @@ func (in *intake) work(ctx context.Context, r report, behind <-chan report) {
 	}
 }
 
-// refuseBehind refuses a report and those behind it until it is done.
+// refuseBehind refuses r, and then the reports from behind until done is closed.
 func (in *intake) refuseBehind(r report, behind <-chan report, done <-chan struct{}) {
 	in.refuse(r, devices.ReasonUnavailable)
 	for {
@@ -91,8 +91,8 @@ func (in *intake) refuseBehind(r report, behind <-chan report, done <-chan struc
 	}
 }
 
-// receive takes a message without ever blocking: paho calls it from the
-// goroutine that also reads the broker's acknowledgements.
+// receive puts a message into the queue of its worker, or refuses or drops it. It never blocks:
+// paho calls it from the goroutine that also reads the broker's acknowledgements.
 func (in *intake) receive(m paho.Message) {
 	device, err := devices.ParseReportTopic(m.Topic())
 	switch {
@@ -100,15 +100,15 @@ func (in *intake) receive(m paho.Message) {
 		in.count("bad_topic")
 		m.Ack()
 	case m.Retained():
-		in.count("retained") // sent at an unknown time, perhaps outdated
+		in.count("retained") // was sent at an unknown time and may be outdated
 		m.Ack()
 	default:
 		in.enqueue(report{device: device, body: within(m.Payload()), ack: m.Ack})
 	}
 }
 
-// within cuts a body that will be refused as too large: brokers deliver up to
-// 256 MiB, and thousands may be waiting.
+// within returns body, cut to MaxBody+1 bytes. A longer body is refused as too large, and must
+// not stay in memory: brokers deliver up to 256 MiB, and thousands of reports may be queued.
 func within(body []byte) []byte {
 	if len(body) <= devices.MaxBody {
 		return body
@@ -116,7 +116,8 @@ func within(body []byte) []byte {
 	return bytes.Clone(body[:devices.MaxBody+1])
 }
 
-// enqueue drops what comes after stop unacknowledged.
+// enqueue puts a report into the queue of its worker, or refuses it if the queue is full. After stop it drops the report
+// without an acknowledgement.
 func (in *intake) enqueue(r report) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
@@ -130,23 +131,24 @@ func (in *intake) enqueue(r report) {
 	}
 }
 
-// refuse answers in place of the handler, and never blocks for long.
+// refuse acknowledges a report and answers it with reason in place of the handler. It does not wait for room in the outbox.
 func (in *intake) refuse(r report, reason devices.Reason) {
 	in.count(string(reason))
 	in.outbox.offer(replyTo(r, in.refusal(r, reason)))
 	r.ack()
 }
 
-// count counts a report that did not come to the handler, or not whole.
+// count counts a report that the handler did not receive or did not finish.
 func (in *intake) count(reason string) { in.options.Handler.CountReport(transport, reason, 0) }
 
-// refusal reads of the report only which one it is.
+// refusal returns the reply that refuses r. It reads only the id of the report.
 func (in *intake) refusal(r report, reason devices.Reason) devices.Reply {
-	read, _ := devices.DecodeReport(r.body)                                        // what is wrong with it does not matter now
+	read, _ := devices.DecodeReport(r.body)                                        // An error does not matter: the report is refused anyway.
 	after := time.Duration((0.5 + rand.Float64()) * float64(in.options.BusyAfter)) //nolint:gosec // jitter
 	return devices.Reply{Re: read.ID, Reason: reason, Code: string(reason), ReportAfterMS: after.Milliseconds()}
 }
 
+// handle answers a report. The outbox acknowledges it when the reply was sent or dropped.
 func (in *intake) handle(ctx context.Context, r report) {
 	ctx, cancel := context.WithTimeout(ctx, in.options.HandleTimeout)
 	defer cancel()
@@ -156,8 +158,8 @@ func (in *intake) handle(ctx context.Context, r report) {
 	in.outbox.send(m)
 }
 
-// answer turns a panic into a reply: one bad report must not end the
-// process, and with it everybody else's.
+// answer returns the reply to r. A panic of the handler becomes a reply with the reason
+// unavailable: one bad report must not end the process and all other reports.
 func (in *intake) answer(ctx context.Context, r report) (reply devices.Reply) {
 	err := rescue.Call(func() error {
 		reply = in.decide(ctx, r)
@@ -170,7 +172,8 @@ func (in *intake) answer(ctx context.Context, r report) (reply devices.Reply) {
 	return reply
 }
 
-// decide asks the handler. The broker let the device in, and its topic is believed.
+// decide decodes the report and passes it to the handler. It trusts the device id of the topic: the broker has authenticated
+// the device and checked the topic.
 func (in *intake) decide(ctx context.Context, r report) (reply devices.Reply) {
 	started, to := time.Now(), in.options.Handler
 	said, err := devices.DecodeReport(r.body)
@@ -192,8 +195,8 @@ func replyTo(r report, reply devices.Reply) message {
 	return message{topic: devices.ReplyTopic(r.device), qos: qosReply, body: reply.Encode()}
 }
 
-// stop waits until everything taken is handled; when ctx ends first, the
-// handlers are told to.
+// stop waits until all queued reports are handled. If ctx ends first, it cancels the contexts of
+// the handlers and returns the error of ctx.
 func (in *intake) stop(ctx context.Context) error {
 	in.mu.Lock()
 	in.stopped = true

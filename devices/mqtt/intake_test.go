@@ -8,8 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// delivered is a paho.Message as a broker without shared subscriptions, or a
-// careless one, could deliver it.
+// delivered is a paho.Message that a correct broker does not deliver over a shared subscription.
 type delivered struct {
 	topic    string
 	retained bool
@@ -24,7 +23,7 @@ func (d *delivered) MessageID() uint16 { return 1 }
 func (d *delivered) Payload() []byte   { return nil }
 func (d *delivered) Ack()              { d.acks++ }
 
-// counting notes what is counted as a report.
+// counting records the reasons that are passed to CountReport.
 type counting struct {
 	devices.Handler
 	reasons []string
@@ -34,7 +33,7 @@ func (c *counting) CountReport(_, reason string, _ time.Duration) {
 	c.reasons = append(c.reasons, reason)
 }
 
-// TestLargeBodiesAreNotKept: they are refused anyway.
+// TestLargeBodiesAreNotKept checks that only the beginning of a body over MaxBody is kept: the report is refused anyway.
 func TestLargeBodiesAreNotKept(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]int{0: 0, devices.MaxBody: devices.MaxBody, devices.MaxBody + 1: devices.MaxBody + 1, 100 << 20: devices.MaxBody + 1} {

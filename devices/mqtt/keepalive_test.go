@@ -13,8 +13,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestKeepaliveIsThatOfThePage: TestBrokerThatHangs and TestBrokersGiveUpASilentClient
-// have a shorter one.
+// TestKeepaliveIsThatOfThePage checks that the default keepalive is the one in protocol.md.
+// TestBrokerThatHangs and TestBrokersGiveUpASilentClient use a shorter one.
 func TestKeepaliveIsThatOfThePage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/protocol.md")
@@ -38,7 +38,8 @@ func TestKeepaliveIsThatOfThePage(t *testing.T) {
 	}
 }
 
-// TestBrokersGiveUpASilentClient, as a replica is that hangs, though its connection is open.
+// TestBrokersGiveUpASilentClient checks that a broker ends the session of a client that sends nothing, such as a hanging
+// replica, although its connection is open.
 func TestBrokersGiveUpASilentClient(t *testing.T) {
 	t.Parallel()
 	overBothBrokers(t, func(t *testing.T, s server) {

@@ -1,11 +1,11 @@
-// Package mqtt takes the reports of devices from an MQTT 3.1.1 broker with
-// shared subscriptions and publishes the replies: the transport, no decision.
+// Package mqtt is the MQTT transport: it receives the reports of devices from an MQTT 3.1.1
+// broker with a shared subscription and publishes the replies. It makes no decisions.
 //
-// Every report is acknowledged to the broker (PUBACK) once its answer is on
-// the way, or once it was dropped and counted. A broker lets only some be open
-// (mosquitto: 20), so none is for longer than Options.Patience: its device is
-// told `unavailable`, and gets the true answer when there is one. Nothing here is needed
-// for safety: what is lost on the way is sent again by the device.
+// Every report is acknowledged to the broker (PUBACK) when its reply was handed to the
+// connection, or when the report was dropped and counted. A broker limits the number of
+// unacknowledged messages (mosquitto: 20), so no report stays unacknowledged for longer than
+// Options.Patience. After that time its device receives the reason `unavailable`, and later the
+// real reply. Safety does not depend on this package: the device repeats a lost report.
 package mqtt
 
 import (
@@ -22,31 +22,31 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// KeepAlive is that of a client of the broker: one that hangs is given up after 1.5 of it.
+// KeepAlive is the default keepalive of a client. The broker gives up a silent client after 1.5 keepalives.
 const KeepAlive = 10 * time.Second
 
-// Options of a Client. URL and Handler are required.
+// Options configures a Client. URL and Handler are required.
 type Options struct {
 	URL            string      // mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]
-	User, Password string      // may be empty
-	TLS            *tls.Config // for mqtts; nil = the system's roots
-	Group          string      // of the shared subscription; default devices.Group
+	User, Password string      // Both may be empty.
+	TLS            *tls.Config // for mqtts. If it is nil, the system's root certificates are used.
+	Group          string      // name of the shared subscription; default devices.Group
 
-	Workers       int           // goroutines that handle reports; default 32
-	Queue         int           // reports waiting for each of them; default 64
-	HandleTimeout time.Duration // after it, the context of a report's handling ends; default 10 s
-	Patience      time.Duration // after it, a report whose handling goes on is answered unavailable; default 3 s
-	KeepAlive     time.Duration // a replica that hangs is given up after 1.5 of it, a silent broker after 1.75; whole seconds; default 10 s
-	BusyAfter     time.Duration // report_after of a device that is refused here, +- 50 %; default 10 s
+	Workers       int           // number of goroutines that handle reports; default 32
+	Queue         int           // maximum number of reports that wait for each worker; default 64
+	HandleTimeout time.Duration // after this time, the context of a report's handling ends; default 10 s
+	Patience      time.Duration // after this time, a report that is still being handled is answered with unavailable; default 3 s
+	KeepAlive     time.Duration // in whole seconds. A hanging replica is given up after 1.5 of it, a silent broker after 1.75. Default 10 s
+	BusyAfter     time.Duration // report_after_ms of a device that this package refuses, +- 50 %; default 10 s
 
-	Handler   devices.Handler // called from several goroutines, for one device in the order of arrival
-	Logger    *slog.Logger    // default: none
-	Connected func()          // called when reports begin to arrive, or do again; default: none
+	Handler   devices.Handler // called concurrently, but for one device in the order of arrival
+	Logger    *slog.Logger    // default: no log
+	Connected func()          // called after each successful subscription, when reports begin to arrive; optional
 
-	Panicked rescue.Told // default: nobody
+	Panicked rescue.Told // called after a panic; optional
 }
 
-// withDefaults returns complete options; the error names what is wrong.
+// withDefaults returns the options with their defaults filled in. The error names a wrong option.
 func (o Options) withDefaults() (Options, error) {
 	if o.Handler == nil {
 		return o, errors.New("mqtt: a handler is required")
@@ -75,8 +75,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// parseURL checks the broker's URL and adds the port. Its errors never repeat
-// the URL, which may carry a password.
+// parseURL returns the broker's URL with a port. Its errors never repeat the URL, because it may
+// contain a password.
 func parseURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Hostname() == "" || u.Path != "" && u.Path != "/" {

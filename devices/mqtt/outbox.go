@@ -10,41 +10,41 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// How many messages may wait in the queue, and how many for the broker's PUBACK.
+// The maximum number of messages that wait in the queue, and of messages that wait for the broker's PUBACK.
 const unsentMax, unconfirmedMax = 2048, 1024
 
-// confirmEvery is how often confirmations are looked at when nothing is published.
+// confirmEvery is the interval at which confirmations are checked while nothing is published.
 const confirmEvery = 500 * time.Millisecond
 
-// message is on its way to a device.
+// message is a message that is to be published to a device.
 type message struct {
 	topic string
 	qos   byte
 	body  []byte
-	sent  func() // called once it was handed over or dropped; may be nil
+	sent  func() // called after the message was handed to the connection or dropped; may be nil
 }
 
-// unconfirmed is a publish that the broker has to acknowledge in time.
+// unconfirmed is a publish that the broker has not acknowledged yet.
 type unconfirmed struct {
 	token paho.Token
-	by    time.Time
+	by    time.Time // the latest time for the acknowledgement
 }
 
-// outbox publishes, so that no worker waits for the broker: one goroutine
-// hands messages over in order, and looks after the broker's confirmations
-// on the way. A broker that stops answering fills it up; then workers wait, their queues
-// fill up, and devices are told to come later.
+// outbox publishes messages, so that no worker waits for the broker. One goroutine hands the
+// messages to the connection in order, and checks the broker's confirmations between them. If
+// the broker stops answering, the outbox becomes full. Then the workers wait, their queues
+// become full, and new reports are refused with busy_server.
 type outbox struct {
-	connection  func() *connection // the newest; nil before the first
-	lost        func()             // a message was
+	connection  func() *connection // returns the newest connection; nil before the first connection
+	lost        func()             // called for each lost message
 	messages    chan message
-	unconfirmed []unconfirmed // oldest first; of the one goroutine
+	unconfirmed []unconfirmed // oldest first; used only by the publishing goroutine
 	goroutines  rescue.Crew
 
-	mu      sync.RWMutex // guards messages against being closed in use
+	mu      sync.RWMutex // guards stopped; senders to messages hold it, so that the channel is not closed in use
 	stopped bool
-	abandon chan struct{} // closed when nothing is worth waiting for any more
-	giveUp  func()
+	abandon chan struct{} // closed when all waiting must end
+	giveUp  func()        // closes abandon
 }
 
 func newOutbox(newest func() *connection, lost func(), panicked rescue.Told) *outbox {
@@ -74,7 +74,7 @@ func (o *outbox) start() {
 	})
 }
 
-// send waits for room.
+// send queues a message and waits for room. If the outbox is stopped or gives up, the message is lost.
 func (o *outbox) send(m message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -89,7 +89,7 @@ func (o *outbox) send(m message) {
 	}
 }
 
-// offer drops the message when there is no room.
+// offer queues a message. If there is no room, or if the outbox is stopped, the message is lost.
 func (o *outbox) offer(m message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -103,8 +103,8 @@ func (o *outbox) offer(m message) {
 	o.lost()
 }
 
-// publish hands a message to the connection, unless there is none: kept for the
-// next one, the answer would not be true any more.
+// publish hands a message to the open connection. Without an open connection the message is
+// lost: if it were kept for the next connection, the reply would be outdated.
 func (o *outbox) publish(m message) {
 	if m.sent != nil {
 		defer m.sent()
@@ -118,8 +118,9 @@ func (o *outbox) publish(m message) {
 	o.unconfirmed = append(o.unconfirmed, unconfirmed{token: now.paho.Publish(m.topic, m.qos, false, m.body), by: time.Now().Add(tokenTimeout)})
 }
 
-// confirm forgets the oldest messages that the broker has, or has not in time. It waits
-// for it while more than most would be left.
+// confirm removes the oldest messages from unconfirmed if the broker has acknowledged them, or if
+// their deadline is over: then they are lost. While more than most messages are left, confirm
+// waits for the oldest one.
 func (o *outbox) confirm(most int) {
 	for len(o.unconfirmed) > 0 {
 		oldest := o.unconfirmed[0]
@@ -137,10 +138,10 @@ func (o *outbox) confirm(most int) {
 	}
 }
 
-// stop waits until everything is out and confirmed, or ctx ends.
+// stop refuses new messages, and waits until all queued messages are published and confirmed, or until ctx ends.
 func (o *outbox) stop(ctx context.Context) error {
 	if ctx.Err() != nil {
-		o.giveUp() // before the lock: a worker may hold it, waiting for room
+		o.giveUp() // before the lock, because a worker that waits for room holds the lock
 	}
 	o.mu.Lock()
 	o.stopped = true

@@ -12,10 +12,10 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// crowd speaks for many devices: it reports for any, and hears all replies.
+// crowd returns a broker and a client for many devices: it reports as any device and receives all replies.
 func crowd(t *testing.T) (s mosquitto, d *fakeDevice) {
 	t.Helper()
-	s = mosquitto{servers.Mosquitto(t)} // lets 20 messages be unacknowledged
+	s = mosquitto{servers.Mosquitto(t)} // It allows 20 unacknowledged messages.
 	return s, device(t, s, "+")
 }
 
@@ -23,7 +23,7 @@ func (d *fakeDevice) reportAs(id devices.ID) {
 	d.Publish(devices.ReportTopic(id), 1, false, fmt.Sprintf(`{"id":%q}`, id))
 }
 
-// answered collects n replies by the report's id: each device has one.
+// answered collects n replies and returns their reasons by report id. Each device has one report.
 func (d *fakeDevice) answered(t *testing.T, n int) map[string]devices.Reason {
 	t.Helper()
 	replies := make(map[string]devices.Reason)
@@ -34,8 +34,9 @@ func (d *fakeDevice) answered(t *testing.T, n int) map[string]devices.Reason {
 	return replies
 }
 
-// TestHandlersThatHangDeafenNobody: more of them than the broker lets reports
-// be open. All are answered meanwhile, and truly once they can be.
+// TestHandlersThatHangDeafenNobody checks that reports of other devices arrive while more handlers
+// hang than the broker allows unacknowledged reports. Each report is answered with unavailable,
+// and with the real reply when its handler returns.
 func TestHandlersThatHangDeafenNobody(t *testing.T) {
 	t.Parallel()
 	s, d := crowd(t)
@@ -66,8 +67,8 @@ func TestHandlersThatHangDeafenNobody(t *testing.T) {
 	}
 }
 
-// TestHandlerThatHangsHoldsOnlyItsWorker: those behind it are told to come
-// again, all others are served.
+// TestHandlerThatHangsHoldsOnlyItsWorker checks that a hanging handler blocks only its worker. The
+// reports in its queue are refused with unavailable, and all other reports are served.
 func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 	t.Parallel()
 	s, d := crowd(t)
@@ -94,7 +95,7 @@ func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 	d.untilServed(t, fleet, fleet/2)
 	close(release)
 	got := d.reply(t)
-	for got.Re != "hangs" { // a second reply to a report that was handled late
+	for got.Re != "hangs" { // This is a second reply to a report that was handled late.
 		got = d.reply(t)
 	}
 	if got.Reason != devices.ReasonNone {
@@ -102,9 +103,9 @@ func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 	}
 }
 
-// untilServed waits until all devices have a reply, and enough of them the reply of the
-// handler. A device that is refused reports again: on a busy machine a report may take
-// longer than Patience, and then it is answered twice and those behind it are refused.
+// untilServed waits until all devices have a reply and enough devices have the reply of the
+// handler. A refused device reports again: on a busy machine a report may take longer than
+// Patience. Then it is answered twice, and the reports behind it in the queue are refused.
 func (d *fakeDevice) untilServed(t *testing.T, all, enough int) {
 	t.Helper()
 	answered, served := make(map[string]bool), make(map[string]bool)
@@ -124,13 +125,13 @@ func (d *fakeDevice) untilServed(t *testing.T, all, enough int) {
 	}
 }
 
-// TestThousandReportsAtOnce: what the queues cannot hold is refused, not kept.
+// TestThousandReportsAtOnce checks that reports for which the queues have no room are refused and not kept.
 func TestThousandReportsAtOnce(t *testing.T) {
 	t.Parallel()
 	s, d := crowd(t)
 	release := make(chan struct{})
 	var inside, most atomic.Int32
-	const fleet, workers, queue = 1000, 4, 3 // together less than the broker lets be open
+	const fleet, workers, queue = 1000, 4, 3 // in total fewer than the broker's limit of unacknowledged messages
 	connect(t, mqtt.Options{
 		URL: s.URL(), Workers: workers, Queue: queue, Patience: time.Hour,
 		Handler: handlerOf(func(_ context.Context, id devices.ID, _ string) devices.Reply {

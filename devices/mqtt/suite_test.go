@@ -19,14 +19,14 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// patience is what no machine reaches that only stands still for a while.
+// patience is the timeout of the tests. A machine that stalls for a while does not exceed it.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// server is a broker that a test can take away and give back.
+// server is a broker that a test can stop and start again.
 type server interface {
 	URL() string
 	Kill()
@@ -37,7 +37,7 @@ type mosquitto struct{ *servers.MosquittoServer }
 
 func (m mosquitto) URL() string { return m.MosquittoServer.URL }
 
-// embedded is our own broker, with an address that it keeps.
+// embedded is the broker of package broker. It keeps its address after a restart.
 type embedded struct {
 	t      *testing.T
 	addr   string
@@ -50,7 +50,7 @@ func (e *embedded) Start() {
 	e.t.Helper()
 	var listener net.Listener
 	var err error
-	eventually(e.t, "listening on "+e.addr, func() bool { // somebody may hold the port for a moment
+	eventually(e.t, "listening on "+e.addr, func() bool { // Another process may use the port for a moment.
 		listener, err = net.Listen("tcp", e.addr)
 		return err == nil
 	})
@@ -79,7 +79,7 @@ func (e *embedded) Kill() {
 	e.broker = nil
 }
 
-// overBothBrokers runs a test over the embedded broker and a real mosquitto.
+// overBothBrokers runs a test with the embedded broker and with a real mosquitto.
 func overBothBrokers(t *testing.T, test func(t *testing.T, s server)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -95,10 +95,10 @@ func overBothBrokers(t *testing.T, test func(t *testing.T, s server)) {
 	})
 }
 
-// handlerFunc answers a report by its id.
+// handlerFunc returns the reply to the report with the id report.
 type handlerFunc func(ctx context.Context, device devices.ID, report string) devices.Reply
 
-// handler is a devices.Handler of which nothing else is asked.
+// handler is a devices.Handler that implements only HandleReport and CountReport.
 type handler struct {
 	devices.Handler
 	counts *counter
@@ -113,12 +113,12 @@ func (h handler) CountReport(_, reason string, _ time.Duration) { h.counts.add(r
 
 func handlerOf(answer handlerFunc) devices.Handler { return new(counter).of(answer) }
 
-// echo answers a report with its id.
+// echo returns a reply with the id of the report.
 func echo(_ context.Context, _ devices.ID, report string) devices.Reply {
 	return devices.Reply{Re: report, Reason: devices.ReasonNone}
 }
 
-// gate is a handlerFunc that says of each report that it came, and answers when it is opened.
+// gate has a handlerFunc that signals each report on entered and answers when open is closed.
 type gate struct{ entered, open chan struct{} }
 
 func newGate() *gate { return &gate{entered: make(chan struct{}, 100), open: make(chan struct{})} }
@@ -152,6 +152,7 @@ func (c *counter) get(reason string) int {
 	return c.reasons[reason]
 }
 
+// eventually waits until ok returns true. After patience it fails the test with what.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -166,7 +167,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// begin starts a client and does not wait for the broker.
+// begin starts a client and does not wait for its connection.
 func begin(t *testing.T, o mqtt.Options) *mqtt.Client {
 	t.Helper()
 	if o.Patience == 0 {
@@ -183,7 +184,7 @@ func begin(t *testing.T, o mqtt.Options) *mqtt.Client {
 	return c
 }
 
-// connect starts a client that gets reports.
+// connect starts a client and waits until it receives reports.
 func connect(t *testing.T, o mqtt.Options) *mqtt.Client {
 	t.Helper()
 	c := begin(t, o)
@@ -200,7 +201,7 @@ func stop(t *testing.T, c *mqtt.Client) {
 	}
 }
 
-// stopping stops a client beside the test, and says when it has.
+// stopping stops a client in the background. The returned channel is closed when the client has stopped.
 func stopping(t *testing.T, c *mqtt.Client) <-chan struct{} {
 	t.Helper()
 	stopped := make(chan struct{})
@@ -211,7 +212,7 @@ func stopping(t *testing.T, c *mqtt.Client) <-chan struct{} {
 	return stopped
 }
 
-// fakeDevice is a device over plain paho.
+// fakeDevice is a device that uses a plain paho client.
 type fakeDevice struct {
 	paho.Client
 	id      devices.ID
@@ -237,7 +238,7 @@ func device(t *testing.T, s server, id devices.ID) *fakeDevice {
 	return d
 }
 
-// report has an id and asks for work.
+// report publishes a report with an id that asks for work.
 func (d *fakeDevice) report(t *testing.T, id string) {
 	t.Helper()
 	if token := d.Publish(devices.ReportTopic(d.id), 1, false, fmt.Sprintf(`{"id":%q}`, id)); !token.WaitTimeout(patience) || token.Error() != nil {
