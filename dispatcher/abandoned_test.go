@@ -9,9 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestAReportThatIsAbandonedLeavesNoSlotBehind: the device goes away in the
-// middle of its report. The report is finished, so that no slot is left to
-// reconciliation.
+// TestAReportThatIsAbandonedLeavesNoSlotBehind checks that a report is completed if the device disconnects in
+// the middle of it. So no slot is left for reconciliation to free.
 func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -44,8 +43,8 @@ func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 	}
 }
 
-// TestALostClaimIsGivenBackAfterTheDeviceLeft: the slot of a claim that the
-// ledger refused.
+// TestALostClaimIsGivenBackAfterTheDeviceLeft checks that a slot is released if the ledger refuses the claim
+// and the device has disconnected.
 func TestALostClaimIsGivenBackAfterTheDeviceLeft(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -66,8 +65,8 @@ func TestALostClaimIsGivenBackAfterTheDeviceLeft(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// TestAReaperThatIsStoppedFreesWhatItReaped: between the ledger and the
-// semaphore.
+// TestAReaperThatIsStoppedFreesWhatItReaped checks that a pass of Reap that is stopped after the change of
+// the ledger still frees the slots in the semaphore.
 func TestAReaperThatIsStoppedFreesWhatItReaped(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -83,8 +82,8 @@ func TestAReaperThatIsStoppedFreesWhatItReaped(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// TestAGrantThatCannotBeReapedKeepsNoOtherSlot: what was reaped beside it is in
-// use again at once, and not when the reconciler finds it.
+// TestAGrantThatCannotBeReapedKeepsNoOtherSlot checks that the slots of the other ended grants are free
+// immediately, and not only after a reconciliation.
 func TestAGrantThatCannotBeReapedKeepsNoOtherSlot(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)

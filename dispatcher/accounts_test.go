@@ -16,14 +16,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// accounts is a broker's list, whose calls can be made to fail or to hang.
+// accounts is a fake account list of a broker. Its calls can fail or hang.
 type accounts struct {
 	mu      sync.Mutex
 	secrets map[devices.ID]string
 	calls   []string
 	down    bool
-	slips   int           // so many calls fail
-	hangs   chan struct{} // not nil: calls wait for their context
+	slips   int           // number of the next calls that fail
+	hangs   chan struct{} // if not nil, each call sends to hangs and then waits until its context ends
 	then    func(calls int)
 }
 
@@ -87,7 +87,7 @@ func (a *accounts) Disconnect(ctx context.Context, d devices.ID) error {
 	return a.call(ctx, "disconnect "+string(d), nil)
 }
 
-// did expects these calls since it was asked last.
+// did checks the calls since the last call of did.
 func (a *accounts) did(t *testing.T, want ...string) {
 	t.Helper()
 	a.mu.Lock()
@@ -137,7 +137,7 @@ func TestAccountsFollowTheDevices(t *testing.T) {
 	a.did(t, "disable d1", "enable d1", "set d1", "disconnect d1", "delete d1")
 }
 
-// newDevices are those of an import.
+// newDevices returns devices for an import.
 func newDevices(number int) (list []store.NewDevice) {
 	for i := range number {
 		list = append(list, store.NewDevice{ID: fmt.Sprint("d-", i)})
@@ -176,7 +176,7 @@ func (h hasty) StageAccounts(ctx context.Context, stage store.Stage, list []stor
 	return h.Store.StageAccounts(ctx, stage, list, existing, 2*time.Second)
 }
 
-// A part that the broker does not answer is sent again.
+// If the broker fails one part of an import, the part is sent again.
 func TestAnImportOutlastsASlip(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
@@ -194,7 +194,7 @@ func TestAnImportOutlastsASlip(t *testing.T) {
 	}
 }
 
-// The ledger refuses an import before there is an account.
+// The ledger refuses an import before any account is created.
 func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
@@ -206,8 +206,8 @@ func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
 	a.did(t)
 }
 
-// An import that fails, at the broker or at the ledger, leaves no account behind, also where
-// it was given up.
+// An import that fails at the broker leaves no account and no device behind. The same holds for an import
+// whose client disconnects.
 func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
@@ -242,7 +242,7 @@ func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 	fails(ctx, newDevices(70), context.Canceled)
 }
 
-// unsure is a ledger that imports, and does not say so.
+// unsure is a ledger that commits an import and returns ErrOutcomeUnknown.
 type unsure struct{ *store.Store }
 
 func (u unsure) ImportDevices(
@@ -252,7 +252,7 @@ func (u unsure) ImportDevices(
 	return nil, errors.Join(err, store.ErrOutcomeUnknown)
 }
 
-// An import of which it is not known whether it was committed keeps its accounts, if it was.
+// If it is unknown whether an import was committed, and it was, its accounts stay.
 func TestAnImportThatMayHaveSucceededKeepsItsAccounts(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
@@ -313,7 +313,7 @@ func TestEnrollmentSetsTheAccount(t *testing.T) {
 	}
 }
 
-// A broker that hangs keeps one transaction waiting, and reports go on.
+// If the broker hangs, only one transaction waits for it.
 func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	t.Parallel()
 	b, a := withAccounts(t)
@@ -342,7 +342,7 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	}
 }
 
-// overBroker is an idle report that the broker speaks for; id may be empty.
+// overBroker sends an idle report of a session at the broker. id may be empty.
 func (b *bench) overBroker(device devices.ID, id string) (devices.Reply, error) {
 	b.t.Helper()
 	return b.HandleReport(b.ctx, devices.Caller{Device: device, Via: devices.ViaSession}, devices.Report{Accept: true, ID: id})
@@ -365,7 +365,7 @@ func TestAReplacedTokenOpensNoSession(t *testing.T) {
 	b.must(b.AuthenticateSession(b.ctx, "d1", second))
 }
 
-// A session that outlives its device, or its device's tokens, says nothing for it.
+// A session that outlives its device or the tokens of the device does not authenticate it.
 func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 	t.Parallel()
 	b := light(t)
@@ -378,7 +378,7 @@ func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 	_, token, err := b.Devices.CreateDevice(b.ctx, "op", "d2", store.DeviceSpec{})
 	b.must(err)
 	b.must(b.AuthenticateSession(b.ctx, "d2", token))
-	for _, device := range []devices.ID{"d1", "d2"} { // by the fleet's token, and by its own
+	for _, device := range []devices.ID{"d1", "d2"} { // d1 has a session by the fleet token, d2 by its own token
 		expect(device, nil)
 		_, err := b.Devices.DeleteDevice(b.ctx, "op", device, false)
 		b.must(err)
@@ -389,7 +389,7 @@ func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 	}
 	b.must(b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"))
 	expect("d1", nil)
-	b.report("d2", `{}`) // over HTTP
+	b.report("d2", `{}`) // with the fleet token, over HTTP
 	expect("d2", nil)
 }
 

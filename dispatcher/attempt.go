@@ -20,43 +20,43 @@ var (
 	errRepaired = errors.New("decide again")
 )
 
-// freshGrant is how long after the request for a grant the grant is sent without reading the ledger again.
+// freshGrant is the time after the request for a grant within which the grant is sent without another read of the ledger.
 const freshGrant = time.Second
 
 // mostRepairs is the maximum number of repairs of one attempt.
 const mostRepairs = 2
 
-// attempt tries to get the device of a report its next task: the grant that it holds already, or a new
-// one. It has no part in the reply.
+// attempt tries to get the device of a report its next task: the grant that the device holds already, or a
+// new grant. It does not write the reply.
 type attempt struct {
 	d         *Dispatcher
 	from      *reporter
 	accept    bool              // the device accepts a task
 	nameable  bool              // the reply can name the report that it answers
 	mentioned map[grantKey]bool // grants that the report mentions
-	stopping  bool              // the device runs something that it has no right to
+	stopping  bool              // the device runs a task that it has no right to run
 	nonce     string            // part of the lease ids of this attempt
-	steps     *waiters.Steps    // of the handoff that led to the attempt; nil: not recorded
+	steps     *waiters.Steps    // steps of the handoff that led to the attempt; nil records nothing
 
-	// The rest is what the attempt has found out so far; from granted on, its outcome.
+	// The fields below record the progress of the attempt. The fields from granted on are its outcome.
 	offered   []string                    // pools in which a slot is offered to the device
 	full      map[string]bool             // pools without a free slot
-	limited   map[int64]decision.Obstacle // what policies say against a task, by task
-	shut      []string                    // pools in which policies let nothing start
-	drops     int                         // how often it ended tasks that policies drop
-	committed string                      // lease id of the claim that was committed
+	limited   map[int64]decision.Obstacle // obstacles found by policies, by task id
+	shut      []string                    // pools in which policies let no task start
+	drops     int                         // number of times that it ended tasks that policies drop
+	committed string                      // lease id of the committed claim
 	granted   *store.Grant                // nil if nothing was granted
 	refused   decision.Choice             // why nothing was granted
-	needsID   bool                        // it was refused because the reply cannot name the report
-	turn      time.Duration               // when the queue of a full pool expects the device; 0 if no pool was full
+	needsID   bool                        // the device was refused because the reply cannot name the report
+	turn      time.Duration               // time until the queue of a full pool expects the device; 0 if no pool was full
 	more      bool                        // the device may have more tasks that policies drop
 }
 
 // grantKey is the name that a device has for a grant.
 type grantKey struct{ task, token int64 }
 
-// run decides what the device does now and carries it out: a redelivery, a new grant, or a refusal. It
-// ends because each decision after the first knows of one more full pool, obstacle or repair.
+// run decides whether the device gets a redelivery, a new grant or a refusal, and carries the decision out.
+// The loop ends because each decision after the first takes one more full pool, obstacle or repair into account.
 func (a *attempt) run(ctx context.Context) {
 	a.findOffers(ctx)
 	defer a.giveBack()
@@ -112,9 +112,9 @@ func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err err
 	return a.confirm(ctx, asked)
 }
 
-// confirm reads the device again if the ledger confirmed the grant some time ago: another replica may
-// have delivered the grant, and it may have ended since. Most devices drop a grant that they have ended;
-// for the others, confirm makes it rare that they get one.
+// confirm reads the device again if more than freshGrant has passed since asked: another replica may have
+// delivered the grant, and the grant may have ended since then. Most devices drop a grant that they have
+// already ended. For all other devices, confirm makes it rare that they receive an ended grant.
 func (a *attempt) confirm(ctx context.Context, asked time.Time) error {
 	for a.granted != nil && a.d.config.Now().Sub(asked) > freshGrant {
 		asked = a.d.config.Now()
@@ -136,8 +136,8 @@ func (a *attempt) decideAgain(ctx context.Context) error {
 	return errRepaired
 }
 
-// grantUsable makes a grant the outcome. It refuses the device instead if too little time is left to use
-// the grant.
+// grantUsable makes a grant the outcome. If the usable time of the grant is below LeaseMin, it refuses the
+// device instead.
 func (a *attempt) grantUsable(g store.Grant) {
 	if a.d.usable(g) < a.d.config.LeaseMin {
 		a.refuse(decision.Choice{Reason: devices.ReasonBusy, Until: g.LeaseUntil})
@@ -154,8 +154,9 @@ func (a *attempt) cannotConfirm(err error) {
 	a.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
-// findOffers reads in which pools a slot is offered to the device, because it is to start there. It reads
-// nothing if the device has work in one pool only, or if the call that woke a parked report named the pool.
+// findOffers reads in which pools a slot is offered to the device, because the device should start its task
+// there. It reads nothing if the device cannot be notified, if it has work in one pool only, or if the call
+// that woke a parked report named the pool.
 func (a *attempt) findOffers(ctx context.Context) {
 	if a.from.reach() == store.ReachNone || len(a.offered) > 0 || len(a.from.pools()) < 2 {
 		return
@@ -168,9 +169,9 @@ func (a *attempt) findOffers(ctx context.Context) {
 	a.offered = offered
 }
 
-// giveBack gives back the slots that were offered to the device in pools where it starts nothing. In
-// pools where policies let nothing start, it does so even if the device polls: no slot waits for the
-// device meanwhile, and the device keeps its turn, because the order does not depend on who came first.
+// giveBack gives back the slots that were offered to the device in pools where it starts no task. In pools
+// where policies let no task start, it also takes a device that polls out of the queue, so that no slot waits
+// for the device. The device keeps its turn, because the order does not depend on the time of arrival.
 func (a *attempt) giveBack() {
 	tell := func(what slots.UpdateKind, pools []string) {
 		a.d.Waiters.Offers.Update(string(a.from.caller.Device), what, pools)

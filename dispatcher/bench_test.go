@@ -27,7 +27,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The servers of all tests of this package: one per test binary, which TestMain ends.
+// The servers of all tests of this package. There is one of each kind per test binary; TestMain ends them.
 var (
 	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
 	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
@@ -38,14 +38,14 @@ func TestMain(m *testing.M) {
 	postgres.Close()
 	cache.Close()
 	if code != 0 {
-		return // goroutines of failed tests would only hide the failure
+		return // leaked goroutines of failed tests would only hide the failure
 	}
 	if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")); err != nil {
 		panic(err)
 	}
 }
 
-// bench is a dispatcher on real stores, and what a test does to it.
+// bench is a dispatcher on real stores, with helpers for tests.
 type bench struct {
 	*dispatcher.Dispatcher
 	t         testing.TB
@@ -55,12 +55,12 @@ type bench struct {
 	limits    *policies.Limits
 	redis     redis.UniversalClient
 	database  int
-	mini      *miniredis.Miniredis                  // nil on real servers
-	ageing    func(tb testing.TB, by time.Duration) // lets the grants of pool "a" look older
+	mini      *miniredis.Miniredis                  // nil with real servers
+	ageing    func(tb testing.TB, by time.Duration) // makes the grants of pool "a" look older
 }
 
-// forBackends runs a test on the embedded stores and on real servers: one that a
-// promise rests on, or that asks what the two databases do in ways of their own.
+// forBackends runs a test on the embedded stores and on real servers. It is for tests of promises, and for
+// tests of behavior in which the two databases differ.
 func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.Config)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -73,7 +73,7 @@ func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.
 	})
 }
 
-// forServers runs a test on real servers; in the long suite on the embedded stores, too.
+// forServers runs a test on real servers. In the long suite it runs it on the embedded stores, too.
 func forServers(t *testing.T, test func(b *bench), changes ...func(*dispatcher.Config)) {
 	t.Helper()
 	if !testing.Short() {
@@ -86,7 +86,7 @@ func forServers(t *testing.T, test func(b *bench), changes ...func(*dispatcher.C
 	})
 }
 
-// embedded is on the stores of `dev`.
+// embedded returns a bench on the stores of `dev`.
 func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	mini := miniredis.RunT(tb)
@@ -95,8 +95,8 @@ func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	return b
 }
 
-// light is on SQLite and the Redis of all tests, which takes a tenth of the time of Lua in Go: for promises that rest on
-// no store.
+// light returns a bench on SQLite and on the shared Redis, which needs a tenth of the time of Lua in Go. It
+// is for properties that do not depend on the kind of store.
 func light(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	return onSQLite(tb, cache.NewDatabase(tb), changes...)
@@ -118,8 +118,8 @@ func onServers(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	return b
 }
 
-// ageing returns what makes the grants of pool "a" look older: leases end
-// when a test says so, and none ends before on a machine that stands still.
+// ageing returns a function that makes the grants of pool "a" look older. A test can thereby choose when
+// leases end, and no lease ends early on a machine that stalls.
 func ageing(driver, dsn, interval string) func(tb testing.TB, by time.Duration) {
 	return func(tb testing.TB, by time.Duration) {
 		tb.Helper()
@@ -151,7 +151,7 @@ func newBench(tb testing.TB, ledger *store.Store, at servers.RedisAt, changes ..
 		ledger.OnNews(b.Marks.Wrote)
 		b.followMarks()
 	}
-	if _, err := b.Upkeep.Reap(b.ctx); err != nil { // as a replica that starts does: it learns the time
+	if _, err := b.Upkeep.Reap(b.ctx); err != nil { // reads the clock of the ledger, as a replica does when it starts
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
@@ -162,7 +162,7 @@ func newBench(tb testing.TB, ledger *store.Store, at servers.RedisAt, changes ..
 	return b
 }
 
-// followMarks is the pass: from now on marks are believed for two seconds.
+// followMarks runs the pass of the marks. After it, missing marks are trusted for two seconds.
 func (b *bench) followMarks() {
 	b.t.Helper()
 	if err := b.Marks.Follow(b.ctx); err != nil {
@@ -184,7 +184,7 @@ func (b *bench) batch(pool string, change func(*store.Batch), devices ...string)
 	return b.queue(pool, change, tasksFor(devices))
 }
 
-// own queues one task with times of its own and returns it.
+// own queues one task with times of its own and returns its id.
 func (b *bench) own(task store.NewTask) int64 {
 	b.t.Helper()
 	b.queue("a", nil, oneTask(task))
@@ -222,9 +222,8 @@ func tasksFor(devices []string) iter.Seq2[store.NewTask, error] {
 	}
 }
 
-// report sends the report as firmware writes it, through the decoder. Nothing
-// decided is sent again, as a device does: a machine that stands still for some
-// seconds is no fault.
+// report decodes the report from JSON and sends it. If the dispatcher could not decide, report sends it
+// again, as a device does, because a machine that stalls for some seconds is no failure.
 func (b *bench) report(device, body string) devices.Reply {
 	b.t.Helper()
 	reply, err := b.tryReport(device, body)
@@ -240,10 +239,10 @@ func (b *bench) report(device, body string) devices.Reply {
 	return reply
 }
 
-// retries of a report in a test whose stores work.
+// retries is the maximum number of retries of a report in a test whose stores work.
 const retries = 5
 
-// undecided: nothing came of a report, and sending it again changes nothing else.
+// undecided reports whether a report had no effect, so that it can be sent again.
 func undecided(reply devices.Reply, err error) bool {
 	return errors.Is(err, devices.ErrUnavailable) ||
 		reply.Reason == devices.ReasonUnavailable && len(reply.Acks)+len(reply.Renewed)+len(reply.Cancel) == 0
@@ -258,7 +257,7 @@ func (b *bench) tryReport(device, body string) (devices.Reply, error) {
 	return b.HandleReport(b.ctx, devices.Caller{Device: devices.ID(device), Via: devices.ViaFleetToken}, report)
 }
 
-// granted reports idle and expects a task.
+// granted sends an idle report, expects a grant and returns the task.
 func (b *bench) granted(device string) devices.Task {
 	b.t.Helper()
 	reply := b.report(device, `{"id":"g"}`)
@@ -286,17 +285,17 @@ func (b *bench) expectReason(device, body string, want devices.Reason) devices.R
 	return reply
 }
 
-// result is a report with one result of a grant.
+// result returns a report with one result of a grant.
 func result(t devices.Task, status, more string) string {
 	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}]}`, t.ID, t.Token, status, more)
 }
 
-// running is a report that lists a grant as running.
+// running returns a report that lists a grant as running.
 func running(t devices.Task) string {
 	return fmt.Sprintf(`{"id":"u","running":[{"task":%d,"token":%d}]}`, t.ID, t.Token)
 }
 
-// ended sends a result and expects its outcome.
+// ended sends a result and checks its outcome.
 func (b *bench) ended(device string, t devices.Task, status, more string, want devices.Outcome) devices.Reply {
 	b.t.Helper()
 	reply := b.report(device, result(t, status, more))
@@ -322,8 +321,7 @@ func (b *bench) expectState(id int64, want store.TaskState) {
 	}
 }
 
-// held is the number of slots of pool "a" that the semaphore and the ledger say
-// are held.
+// held returns the numbers of held slots of pool "a" in the semaphore and in the ledger.
 func (b *bench) held() (inRedis, inLedger int) {
 	b.t.Helper()
 	snapshot, err := b.semaphore.Snapshot(b.ctx, "a")
@@ -344,7 +342,7 @@ func (b *bench) expectHeld(want int) {
 	}
 }
 
-// lapse lets every lease of pool "a" run out, by the ledger's clock.
+// lapse makes every lease of pool "a" end by the ledger's clock.
 func (b *bench) lapse() {
 	b.t.Helper()
 	b.ageing(b.t, 100*time.Hour)

@@ -14,7 +14,7 @@ const fleetToken = "fleet-token-of-the-tests"
 
 func enrolling(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll }
 
-// created is a device that an operator registered, and its token.
+// created registers a device as an operator does, and returns its token.
 func (b *bench) created(id devices.ID) (token string) {
 	b.t.Helper()
 	_, token, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{})
@@ -22,8 +22,8 @@ func (b *bench) created(id devices.ID) (token string) {
 	return token
 }
 
-// TestADeviceOfAnOperatorIsNotEnrolled: its credential is with the operator,
-// also while the device has not used it.
+// TestADeviceOfAnOperatorIsNotEnrolled checks that a device gets no token by enrollment if an operator
+// created its token, even if the device has not used that token.
 func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 	t.Parallel()
 	b := light(t, enrolling)
@@ -41,7 +41,8 @@ func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 	}
 }
 
-// TestADeviceThatCameByItselfIsEnrolled: it registered in the mode any.
+// TestADeviceThatCameByItselfIsEnrolled checks that a device that registered in the mode any gets a token
+// after the mode has changed to enroll.
 func TestADeviceThatCameByItselfIsEnrolled(t *testing.T) {
 	t.Parallel()
 	b := light(t, enrolling)
@@ -63,8 +64,8 @@ func TestInEnrollAFleetTokenOpensNoSession(t *testing.T) {
 	}
 }
 
-// TestABlockOutlivesDeletion, whichever way the device comes back, until an
-// operator lifts it.
+// TestABlockOutlivesDeletion checks that a deleted device is still blocked if it is registered again in any
+// way, until an operator unblocks it.
 func TestABlockOutlivesDeletion(t *testing.T) {
 	t.Parallel()
 	ways := map[string]func(*bench){
@@ -83,7 +84,7 @@ func TestABlockOutlivesDeletion(t *testing.T) {
 			b := light(t)
 			b.registered("d1")
 			b.must(b.Devices.SetBlocked(b.ctx, "op", "d1", true))
-			for range 2 { // also the second time
+			for range 2 { // repeated, to check that a second deletion keeps the block, too
 				_, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false)
 				b.must(err)
 				back(b)
@@ -119,8 +120,9 @@ func TestABlockedDeviceThatComesBackGetsNothing(t *testing.T) {
 	}
 }
 
-// TestATokenUsedAtTheBrokerEndsTheFleets: a broker of its own says nothing of the
-// token that it saw, and let the device in as itself.
+// TestATokenUsedAtTheBrokerEndsTheFleets checks that a device with its own token cannot use the fleet token
+// after a session at a broker that checks passwords itself. Such a broker does not report which token it
+// accepted.
 func TestATokenUsedAtTheBrokerEndsTheFleets(t *testing.T) {
 	t.Parallel()
 	b, _ := withAccounts(t)
@@ -133,7 +135,7 @@ func TestATokenUsedAtTheBrokerEndsTheFleets(t *testing.T) {
 		t.Errorf("fleet token: %v, want forbidden", err)
 	}
 	b.report("tokenless", `{}`)
-	if _, err := b.overBroker("tokenless", "r"); err != nil { // not revoked by it
+	if _, err := b.overBroker("tokenless", "r"); err != nil { // the device without a token is still admitted
 		t.Errorf("over the broker again: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// slowStore answers a claim so late that little of the lease is left.
+// slowStore returns a claim so late that little of the lease is left.
 type slowStore struct{ dispatcher.Store }
 
 func (s slowStore) Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error) {
@@ -21,12 +21,13 @@ func (s slowStore) Claim(ctx context.Context, claims []store.Claim, wait bool) (
 	return outcomes, err
 }
 
-// TestAGrantWithNoTimeLeftIsNotDelivered: lease_ms is never below the minimum.
+// TestAGrantWithNoTimeLeftIsNotDelivered checks that no task is sent if the remaining time is below the
+// minimum of lease_ms.
 func TestAGrantWithNoTimeLeftIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	b := light(t, func(c *dispatcher.Config) { c.Store = slowStore{c.Store} })
 	b.pool("a", 5, minute)
 	b.batch("a", nil, "d1")
-	b.expectReason("d1", `{}`, devices.ReasonBusy) // of 10 s left, the margin is 10 s
+	b.expectReason("d1", `{}`, devices.ReasonBusy) // 10 s are left, and the margin is 10 s
 	b.expectHeld(1)
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Offers last for a minute in these tests, and no pass runs: what is kept for a
-// device that left is given back because it left, or never.
+// In these tests offers last for a minute and no pass runs. So an offer for a device that disconnected is
+// withdrawn because of the departure, or not at all.
 
-// A slot is not kept for a device whose connection broke: neither one that falls
-// free afterwards, nor one that was offered to it before.
+// No slot is kept for a device whose connection broke. This holds for a slot that becomes free afterwards,
+// and for a slot that was offered to the device before.
 func TestABrokenLongPollCostsNoHold(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(b *bench, leaves *waiting, free func()){
@@ -43,7 +43,7 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 			t.Parallel()
 			forServers(t, func(b *bench) {
 				b.Dispatcher = b.parking(func(c *dispatcher.Config) {
-					if name == "after" { // else it is told, and looks, and has it before it leaves
+					if name == "after" { // otherwise the offer would wake the report, which would get the slot before it disconnects
 						c.Semaphore = &lossySemaphore{Semaphore: b.semaphore}
 					}
 				})
@@ -61,14 +61,14 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 	}
 }
 
-// The end of an older connection says nothing about a device that came back
-// elsewhere, though the older report does not know of it.
+// The end of an older connection does not count as a departure if the device has a newer report at another
+// replica, even if the replica of the older report does not know of the newer one.
 func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		left, asked := &departing{Semaphore: b.semaphore}, make(chan struct{}, 100)
 		b.Dispatcher = b.parking()
-		deaf := dispatcher.New(dispatcher.Config{ // it hears nothing of the others
+		deaf := dispatcher.New(dispatcher.Config{ // this replica receives no messages from other replicas
 			Store: b.store, Semaphore: left, Parking: &hooked{Parking: parked.New(b.redis, b.database), asked: asked},
 			FleetTokens: []string{"fleet-token-of-the-tests"},
 		})
@@ -83,7 +83,7 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 		older.leave()
 		older.answered()
 		b.isAsked(asked)
-		b.must(deaf.Waiters.Stop(b.ctx)) // it has said all that it says
+		b.must(deaf.Waiters.Stop(b.ctx)) // after Stop it sends no further updates
 		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
 		if a := newer.answered(); a.Task == nil {
 			b.t.Errorf("%+v, want the slot", a)
@@ -95,8 +95,7 @@ func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	})
 }
 
-// departing counts how often a line hears that a device is away, and lets a test
-// come before that.
+// departing counts the updates that a waiter is away, and calls before ahead of each.
 type departing struct {
 	dispatcher.Semaphore
 	before func()
@@ -125,11 +124,11 @@ func (s *departing) OfferSlots(ctx context.Context, pool string, pace slots.Pace
 	return s.Semaphore.OfferSlots(ctx, pool, pace, updates)
 }
 
-// hooked lets a test see, and hold up, what is said of parked reports.
+// hooked lets a test observe and delay the calls about parked reports.
 type hooked struct {
 	waiters.Parking
-	before func()        // a report is announced
-	asked  chan struct{} // who left was asked for; nil: nobody looks
+	before func()        // called before a report is announced
+	asked  chan struct{} // receives a value after each call of Gone; may be nil
 }
 
 func (h *hooked) Newest(ctx context.Context, device string, remembered time.Duration) (int64, bool, error) {
@@ -156,9 +155,9 @@ func (h *hooked) Gone(ctx context.Context, reports []parked.Report) ([]parked.Re
 	return gone, err
 }
 
-// A device that comes back at another replica while its line is told that it left
-// is reachable all the same: whether it is announced before that is said, or after
-// all was said, though it stood in line before.
+// A device stays reachable if it reports at another replica while the queue is informed of its departure. Two
+// cases are checked: the new report is announced before that update, or after it while its device was already
+// in the queue.
 func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"announced before", "announced after"} {
@@ -190,8 +189,8 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				}
 				older.leave()
 				older.answered()
-				b.isAsked(asked) // before the line was told
-				b.isAsked(asked) // and after
+				b.isAsked(asked) // the call of Gone before the update
+				b.isAsked(asked) // the call of Gone after the update
 				if name == "announced after" {
 					close(announce)
 				}
@@ -209,7 +208,7 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 	}
 }
 
-// A sleeper that was found in the ledger and left is not found again.
+// The ledger does not list a device as reachable after the connection of its parked report broke.
 func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

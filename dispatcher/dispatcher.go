@@ -24,48 +24,48 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Config sets up a Dispatcher. Zero durations mean the default.
+// Config sets up a Dispatcher. A duration of 0 means its default.
 type Config struct {
 	Store     Store
 	Semaphore Semaphore
-	Limits    *policies.Limits     // nil: what has policies does not start
-	Accounts  credentials.Accounts // at the broker; nil: none follow the devices
-	Recent    seen.Recent          // nil: nobody is told who was seen last
-	Waker     waiters.Waker        // nil: no device can be pushed to
-	Marks     marks.Cache          // of the devices with work; nil: each report is looked up in the ledger
-	Parking   waiters.Parking      // nil: no other replica parks reports
+	Limits    *policies.Limits     // if nil, tasks with policies do not start
+	Accounts  credentials.Accounts // device accounts at the broker; if nil, no accounts are updated
+	Recent    seen.Recent          // list of the devices that reported last; if nil, no list is written
+	Waker     waiters.Waker        // if nil, no device is reached by push
+	Marks     marks.Cache          // marks of the devices with work; if nil, each report is looked up in the ledger
+	Parking   waiters.Parking      // if nil, no other replica parks reports
 
-	LeaseMargin  time.Duration // kept back from every lease, at most a fifth of it; 0 keeps nothing back
-	LeaseMin     time.Duration // no device is given less; default 1 s
+	LeaseMargin  time.Duration // subtracted from every lease, at most a fifth of the lease; 0 subtracts nothing
+	LeaseMin     time.Duration // minimum usable time of a grant; default 1 s
 	ReportPeriod time.Duration // report_after_ms of an idle device; default 30 s
 
-	Offer time.Duration // a slot stays reserved so long for the device that it is offered to; default 3 s
+	Offer time.Duration // time for which an offered slot stays reserved for its device; default 3 s
 
-	UrgentShare int // percent of a pool's capacity, rounded up, for which urgent batches go before all others: 1 to 100; default 10
+	UrgentShare int // percent (1 to 100) of a pool's slots, rounded up, for which urgent batches go before all other batches; default 10
 
-	FleetTokens []string              // none, one or two (rotation)
+	FleetTokens []string              // no token, one token, or two tokens during a rotation
 	FleetMode   credentials.FleetMode // what a fleet token may do; default FleetAny
 
-	MaxParked int // reports that wait for an answer at once (long poll); beyond it they are answered; default 20,000
+	MaxParked int // maximum number of parked reports (long poll); all other reports are answered at once; default 20,000
 
-	Logger     *slog.Logger          // default: discards
-	Registerer prometheus.Registerer // default: metrics are kept and not shown
+	Logger     *slog.Logger          // by default, logs are discarded
+	Registerer prometheus.Registerer // by default, metrics are counted and not exported
 
 	Now    func() time.Time // for elapsed time only; default time.Now
-	Jitter func() float64   // in [0,1); default random
+	Jitter func() float64   // returns a number in [0,1); random by default
 }
 
-// Dispatcher answers reports, and has the rooms that stand beside that. It is safe for
-// concurrent use and starts nothing but what Waiters does beside its callers.
+// Dispatcher answers reports, and composes the packages that have a state of their own. It is safe for
+// concurrent use. It starts no background work except the work of Waiters.
 type Dispatcher struct {
-	Waiters  *waiters.Notifier     // who is told of free slots
-	Policies *policies.Checker     // how often tasks may start
-	Devices  *credentials.Registry // who may act for a device
-	Seen     *seen.Devices         // when devices reported
-	Upkeep   *upkeep.Keeper        // the passes
-	Marks    *marks.Follower       // which devices have work; nil: nobody notes it
+	Waiters  *waiters.Notifier     // notifies devices of free slots
+	Policies *policies.Checker     // checks how often tasks may start
+	Devices  *credentials.Registry // checks who may act for a device
+	Seen     *seen.Devices         // records when devices reported
+	Upkeep   *upkeep.Keeper        // background passes
+	Marks    *marks.Follower       // marks the devices that have work; nil if devices have no marks
 
-	Explainer *Explainer // why tasks wait
+	Explainer *Explainer // explains why tasks wait
 
 	config   Config
 	log      *slog.Logger
@@ -132,27 +132,27 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Authenticate is that of the registry.
+// Authenticate returns the caller that bears token and reports as device, as credentials.Registry.Authenticate does.
 func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
 	return d.Devices.Authenticate(ctx, device, token) //nolint:wrapcheck // the registry's own
 }
 
-// AuthenticateSession is that of the registry.
+// AuthenticateSession returns nil if device may open a session at a broker with token. It refuses the same devices
+// as credentials.Registry.AuthenticateSession.
 func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
 	return d.Devices.AuthenticateSession(ctx, device, token) //nolint:wrapcheck // the registry's own
 }
 
-// Tallies are what this process has counted of each pool.
+// Tallies returns the counts of this process for each pool.
 func (d *Dispatcher) Tallies() map[string]meters.Tally { return d.metrics.set.Tallies() }
 
-// Panicked logs and counts what one goroutine of this process panicked with: it ended
-// nothing but what it was doing.
+// Panicked logs and counts the panic p. The panic ended only the work that doing names, and not the process.
 func (d *Dispatcher) Panicked(doing string, p *rescue.Panic) {
 	d.metrics.panics.Inc()
 	d.log.Error("panicked", "doing", doing, "panic", p.Cause, "stack", string(p.Stack))
 }
 
-// nonce makes lease ids of different reports different.
+// nonce returns a random text that makes the lease ids of different reports different.
 func nonce() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

@@ -1,17 +1,17 @@
 // Package dispatcher answers the reports of devices: results first, then running
 // tasks, redelivery, the next task, or a refusal.
 //
-// HandleReport answers at once, Wait may park the report until there is a task. A
-// Dispatcher composes the rooms that have a state of their own, and shows them as
-// fields: Waiters (who is told of a free slot), Policies, Devices (credentials), Seen
-// and Upkeep (the passes). Its Explainer explains why tasks wait. Package decision has
-// the judgement.
+// HandleReport answers at once. Wait may park the report until there is a task. A
+// Dispatcher composes the packages that have a state of their own, and exposes them as
+// fields: Waiters (notifies devices of free slots), Policies, Devices (credentials), Seen
+// and Upkeep (the passes). Its Explainer explains why tasks wait. Package decision
+// decides what a device may do next.
 //
-// Guarantees: a grant is committed to the ledger before a device can see it; a
-// result is acknowledged only after its transaction committed; what cannot be
-// confirmed is not granted. The semaphore decides fast and may be wrong, the
-// ledger has the last word.
+// Guarantees: A grant is committed to the ledger before a device can receive it. A
+// result is acknowledged only after its transaction is committed. A slot that cannot be
+// confirmed is not granted. The semaphore decides fast and may be wrong; the ledger has
+// the last word.
 //
-// Transports, wiring and SQL live elsewhere: this package knows the ledger and
+// Transports, wiring and SQL are in other packages: this package uses the ledger and
 // the semaphore only through the small interfaces in ledger.go.
 package dispatcher

@@ -27,14 +27,14 @@ type Explainer struct {
 	pools       *waiters.Pools
 	seen        *seen.Devices
 	marks       *marks.Follower // nil if devices have no marks
-	period      time.Duration   // in which an idle device reports
+	period      time.Duration   // report period of an idle device
 	urgentShare int             // as in Config
 	log         *slog.Logger
 	panicked    rescue.Told
 }
 
-// Why explains a task. If Redis answers in time, the explanation includes what Redis knows. It returns
-// store.ErrNotFound if there is no such task.
+// Why explains why a task waits, or how it runs or ended. If Redis answers in time, the explanation includes
+// the state of the queue and of the limits. Why returns store.ErrNotFound if there is no such task.
 func (x *Explainer) Why(ctx context.Context, task int64) (decision.Explanation, error) {
 	v, err := x.ledger.TaskView(ctx, task)
 	var e decision.Explanation
@@ -50,7 +50,7 @@ func (x *Explainer) Why(ctx context.Context, task int64) (decision.Explanation, 
 	return e, nil
 }
 
-// explainInTime explains a task. If Redis does not answer in time, it explains by the ledger alone.
+// explainInTime explains a task. If Redis does not answer in time, it explains the task from the ledger alone.
 func (x *Explainer) explainInTime(ctx context.Context, v store.TaskView) (decision.Explanation, error) {
 	within, cancel := deadline.Share(ctx, judgeShare)
 	defer cancel()
@@ -68,15 +68,15 @@ func (x *Explainer) explainInTime(ctx context.Context, v store.TaskView) (decisi
 	return <-explained, nil
 }
 
-// lookups read what an explanation needs besides the view of its task and the policies.
+// lookups read the facts that an explanation needs in addition to the view of its task and the policies.
 type lookups interface {
-	// standing returns how many slots of a pool are held, and where tasks of the device of v are in its queue.
+	// standing returns how many slots of a pool are held, and where the tasks of v's device are in the pool's queue.
 	standing(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.Standing
-	// callers returns the bound of the callers of a waiting caller's pool; nil if it is unknown.
+	// callers returns the bound of callers in the pool of a waiting caller, or nil if the bound is unknown.
 	callers(ctx context.Context, waiting store.Candidate) *store.Callers
 }
 
-// noLookups makes no call.
+// noLookups makes no call: it returns that nothing is known.
 type noLookups struct{}
 
 func (noLookups) callers(context.Context, store.Candidate) *store.Callers { return nil }
@@ -85,7 +85,7 @@ func (noLookups) standing(context.Context, string, []store.Candidate, store.Task
 	return decision.Standing{Unreachable: true}
 }
 
-// explain explains the task of a view. limited has what policies say against tasks of its device, by task.
+// explain explains the task of a view. limited holds the obstacles that policies found for tasks of its device, by task id.
 func (x *Explainer) explain(ctx context.Context, v store.TaskView, limited map[int64]decision.Obstacle, look lookups) decision.Explanation {
 	return decision.Explain(v, func(waiting store.Candidate) decision.Known {
 		known := decision.Known{
@@ -102,7 +102,7 @@ func (x *Explainer) explain(ctx context.Context, v store.TaskView, limited map[i
 	})
 }
 
-// callers returns nil if the ledger does not answer.
+// callers reads the bound of callers from the ledger. It returns nil if the ledger does not answer.
 func (x *Explainer) callers(ctx context.Context, waiting store.Candidate) *store.Callers {
 	found, err := x.ledger.CallersBefore(ctx, waiting.Pool, waiting.Task)
 	if err != nil {
@@ -112,12 +112,12 @@ func (x *Explainer) callers(ctx context.Context, waiting store.Candidate) *store
 	return &found
 }
 
-// markShare is the part of the time left that MarkOf waits.
+// markShare is the part of the remaining time for which MarkOf waits.
 const markShare = 0.5
 
 // MarkOf returns the mark of a device, and whether the ledger has work for the device. It returns nil
-// if the mark or the ledger cannot be read in time. A request that ends meanwhile does not count as an
-// outage of the ledger.
+// if the mark or the ledger cannot be read in time. A request that ends before the ledger answers does not
+// count as an outage of the ledger.
 func (x *Explainer) MarkOf(ctx context.Context, device devices.ID) *decision.Mark {
 	if x.marks == nil {
 		return nil
@@ -164,9 +164,9 @@ func standingsOf(ctx context.Context, v store.TaskView, explained store.Candidat
 	return standings
 }
 
-// standing asks the semaphore about tasks of one pool. The first of tasks is the explained one if it
-// is in this pool. For a pool that the semaphore does not know, it uses the counts of the ledger: the
-// next report restores such a pool from the ledger.
+// standing reads the standing of tasks of one pool from the semaphore. If the explained task is in this pool,
+// it must be the first of tasks. For a pool that the semaphore does not know, standing uses the counts of the
+// ledger: the next report restores such a pool from the ledger.
 func (x *Explainer) standing(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.Standing {
 	waiters := make([]slots.Waiter, len(tasks))
 	for i, c := range tasks {

@@ -20,7 +20,7 @@ func TestWithoutTheSemaphoreNothingIsGranted(t *testing.T) {
 	b.batch("a", nil, "d1", "d2")
 	g := b.granted("d1")
 	spies.down("Acquire", "Release")
-	// Results are recorded and acknowledged, nothing is granted.
+	// Results are recorded and acknowledged, but nothing is granted.
 	reply := b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
 	if reply.Reason != devices.ReasonNone {
 		t.Errorf("reason %s", reply.Reason)
@@ -53,8 +53,8 @@ func TestWithoutTheLedgerNothingIsAcknowledged(t *testing.T) {
 	}
 }
 
-// TestAnUnknownCommitNeitherGrantsNorReleases: neither grant nor release. The next report finds the
-// grant that was committed after all.
+// TestAnUnknownCommitNeitherGrantsNorReleases checks that a claim with an unknown outcome leads to no reply
+// with a task and to no release of the slot. The next report finds the grant, which was committed.
 func TestAnUnknownCommitNeitherGrantsNorReleases(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -62,7 +62,7 @@ func TestAnUnknownCommitNeitherGrantsNorReleases(t *testing.T) {
 	b.batch("a", nil, "d1", "d2")
 	spies.fails("Claim", store.ErrOutcomeUnknown)
 	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
-	b.expectHeld(1) // not released: it may be in force
+	b.expectHeld(1) // the slot is not released, because the grant may be in force
 	spies.ease()
 	b.expectReason("d2", `{}`, devices.ReasonFull)
 	if g := b.granted("d1"); g.Redelivered != 1 {
@@ -84,9 +84,8 @@ func TestAcquireThatCameTooLateIsNotClaimed(t *testing.T) {
 	b.granted("d1")
 }
 
-// TestTheCapHoldsWhileRedisIsWiped: Redis loses everything again and again while devices
-// report; the ledger is never over the cap, and the pool is restored before
-// its first grant.
+// TestTheCapHoldsWhileRedisIsWiped wipes Redis repeatedly while devices report. It checks that the grants in
+// the ledger never exceed the capacity, and that all tasks are done.
 func TestTheCapHoldsWhileRedisIsWiped(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -104,7 +103,7 @@ func TestTheCapHoldsWhileRedisIsWiped(t *testing.T) {
 		for _, name := range names {
 			wait.Go(func() {
 				workAll(b, name, rounds, func() {
-					if done.Add(1)%10 == 0 { // wiped while the others report
+					if done.Add(1)%10 == 0 { // wipe Redis while other devices report
 						b.wipe(capacity)
 					}
 				})
@@ -121,7 +120,7 @@ func TestTheCapHoldsWhileRedisIsWiped(t *testing.T) {
 	})
 }
 
-// wipe empties Redis and expects that the ledger kept the cap.
+// wipe empties Redis and checks that the grants in the ledger do not exceed the capacity.
 func (b *bench) wipe(capacity int) {
 	b.t.Helper()
 	if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
@@ -132,14 +131,14 @@ func (b *bench) wipe(capacity int) {
 	}
 }
 
-// workAll reports until the device has done so many tasks.
+// workAll sends reports until the device has done the given number of tasks.
 func workAll(b *bench, device string, tasks int, done func()) {
 	body := `{"id":"next"}`
 	deadline := time.Now().Add(2 * time.Minute)
 	for n := 0; n < tasks; {
 		reply, err := b.tryReport(device, body)
 		if errors.Is(err, devices.ErrUnavailable) && time.Now().Before(deadline) {
-			continue // a machine under load: send the same again
+			continue // the machine is under load: send the report again
 		}
 		if err != nil || time.Now().After(deadline) {
 			b.t.Errorf("%s after %d tasks: %v", device, n, err)
@@ -171,7 +170,7 @@ func TestAResizeHoldsThroughAWipe(t *testing.T) {
 		}
 		b.ended("d0", grants[0], "succeeded", "", devices.OutcomeRecorded)
 		b.ended("d1", grants[1], "succeeded", "", devices.OutcomeRecorded)
-		b.expectReason("d6", `{}`, devices.ReasonFull) // 4 of 4 held, on slots 2..5
+		b.expectReason("d6", `{}`, devices.ReasonFull) // 4 of 4 slots are held: slots 2 to 5
 		b.redis.FlushDB(b.ctx)
 		b.expectReason("d6", `{}`, devices.ReasonFull)
 		b.expectHeld(4)

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The semaphore is told of the first task of each batch; of more batches than it takes,
-// none is left out for ever.
+// The semaphore gets the first task of each batch. If there are more batches than it accepts, a random choice
+// makes sure that each batch is tried sometimes.
 func TestEachBatchOfADeviceIsTried(t *testing.T) {
 	t.Parallel()
 	const batches = slots.MaxWants + 50

@@ -14,12 +14,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// silentSemaphore is one that can be cut off.
+// silentSemaphore is a semaphore that a test can make unavailable.
 type silentSemaphore struct {
 	dispatcher.Semaphore
 	silent  atomic.Bool
-	hangs   atomic.Value // the pool that never answers
-	refuses atomic.Value // the pool that cannot be asked
+	hangs   atomic.Value // the pool for which calls do not return
+	refuses atomic.Value // the pool for which calls fail
 	outages atomic.Int64
 	asked   atomic.Int64
 }
@@ -38,12 +38,12 @@ func (s *silentSemaphore) Snapshot(ctx context.Context, pool string) (slots.Snap
 
 func (s *silentSemaphore) Outages() int64 { return s.outages.Load() }
 
-// forgetfulStore shows changes for as long as it is told to.
+// forgetfulStore returns no changed pools while forgets is true.
 type forgetfulStore struct {
 	dispatcher.Store
 	forgets atomic.Bool
-	only    atomic.Value // the pool whose changes alone are shown
-	pools   atomic.Int64 // how many were read, one by one
+	only    atomic.Value // if set, only changes of this pool are returned
+	pools   atomic.Int64 // number of calls of Pool
 }
 
 func (f *forgetfulStore) Pool(ctx context.Context, name string) (store.Pool, error) {
@@ -87,7 +87,8 @@ func (b *bench) expectCapacity(pool string, want int) {
 	}
 }
 
-// TestFollowTellsOfChanges: whoever took a change, one pass makes it true.
+// TestFollowTellsOfChanges checks that one pass applies a change of a pool, whichever replica took the
+// change.
 func TestFollowTellsOfChanges(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -98,7 +99,7 @@ func TestFollowTellsOfChanges(t *testing.T) {
 		}
 		b.granted("d1")
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonFull)
-		b.pool("a", 2, minute) // only the ledger hears of it
+		b.pool("a", 2, minute) // the change is only in the ledger
 		b.expectReason("d2", `{"id":"2"}`, devices.ReasonFull)
 		if r := b.follow(); r.Resized != 1 {
 			b.t.Errorf("followed %+v, want one resized", r)
@@ -115,7 +116,7 @@ func TestFollowTellsOfChanges(t *testing.T) {
 	})
 }
 
-// TestFollowAsksNothingOfAKnownChange: a change that is known costs nothing further.
+// TestFollowAsksNothingOfAKnownChange checks that a change that the semaphore knows causes no further calls.
 func TestFollowAsksNothingOfAKnownChange(t *testing.T) {
 	t.Parallel()
 	b, _, semaphore := following(t)
@@ -130,8 +131,8 @@ func TestFollowAsksNothingOfAKnownChange(t *testing.T) {
 	}
 }
 
-// TestFollowTellsLaterWhatItCouldNotTell: what could not be told stays to be told, also when the
-// change is no longer among the late ones.
+// TestFollowTellsLaterWhatItCouldNotTell checks that a change that could not be written is written later,
+// even if it is no longer among the recent changes.
 func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := following(t)
@@ -148,8 +149,8 @@ func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 	b.expectCapacity("a", 2)
 }
 
-// TestFollowReconcilesOnceAfterAnOutage: when a semaphore that failed answers again, all is
-// reconciled at once, and once only.
+// TestFollowReconcilesOnceAfterAnOutage checks that all pools are reconciled exactly once as soon as a failed
+// semaphore answers again.
 func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := following(t)
@@ -177,8 +178,8 @@ func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	}
 }
 
-// After an outage each pool is reconciled once, as soon as it answers: a node that stays
-// away has the pools of the others not done over and over, and costs the ledger nothing.
+// After an outage each pool is reconciled once, as soon as the semaphore answers for it. While a node does
+// not answer, the pools of other nodes are not reconciled again, and the ledger is not read.
 func TestFollowReconcilesWhatAnswers(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := following(t)
@@ -204,15 +205,15 @@ func TestFollowReconcilesWhatAnswers(t *testing.T) {
 	}
 }
 
-// TestFollowTellsWhileAPoolHangs: the pools of a silent node use up the time of
-// a pass; a change of another pool is told before.
+// TestFollowTellsWhileAPoolHangs checks that a change of a pool is written although the pools of a node that
+// does not answer use up the time of the pass.
 func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 	t.Parallel()
 	b, ledger, semaphore := following(t)
 	b.pool("a", 1, minute)
 	b.pool("b", 1, minute)
 	b.follow()
-	ledger.forgets.Store(true) // pool a is no news any more
+	ledger.forgets.Store(true) // pool a is no longer among the recent changes
 	b.follow()
 	ledger.forgets.Store(false)
 	ledger.only.Store("b")
@@ -226,8 +227,8 @@ func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 	}
 }
 
-// TestFollowForgetsDeletedPools: a change that could not be told is not told
-// for ever when its pool is gone.
+// TestFollowForgetsDeletedPools checks that a change that could not be written is dropped if its pool is
+// deleted.
 func TestFollowForgetsDeletedPools(t *testing.T) {
 	t.Parallel()
 	b, _, semaphore := following(t)
@@ -243,7 +244,7 @@ func TestFollowForgetsDeletedPools(t *testing.T) {
 	b.follow()
 }
 
-// A replica forgets a pool that another one deleted: nothing is asked about it any more.
+// A replica forgets a pool that another replica deleted, and makes no further calls for it.
 func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 	t.Parallel()
 	b := light(t)
@@ -264,7 +265,7 @@ func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
-		b.eventually("replica that knows pool b alone", func() bool { // a round that runs beside may note something of pool a
+		b.eventually("replica that knows pool b alone", func() bool { // a concurrent round may add pool a again
 			if _, err := d.Upkeep.Reconcile(b.ctx); err != nil {
 				t.Fatal(err)
 			}

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// mostDrops is how often one attempt ends tasks that policies drop. A device may have more such tasks
-	// than one view shows.
+	// mostDrops is the maximum number of times that one attempt ends tasks that policies drop. A device may
+	// have more such tasks than one view shows.
 	mostDrops = 8
-	// dropsAgain is after how long a device that may have more such tasks reports again.
+	// dropsAgain is the time after which a device that may have more such tasks reports again.
 	dropsAgain = time.Second
 )
 
-// grantWithin grants one of the open tasks, if the policies of the task let it start. It asks the
-// policies before the semaphore, so that no slot is taken while they are asked.
+// grantWithin grants one of the open tasks, if the policies of the task let it start. It checks the policies
+// before it acquires a slot, so that no slot is occupied during the check.
 func (a *attempt) grantWithin(ctx context.Context, open []store.Candidate) error {
 	if !policies.Limited(open) {
 		return a.grant(ctx, open)
@@ -37,7 +37,7 @@ func (a *attempt) grantWithin(ctx context.Context, open []store.Candidate) error
 	}
 	a.committed = ""
 	err := a.grant(ctx, passed)
-	if !hadNoEffect(err) { // the pass "limits" finds out later
+	if !hadNoEffect(err) { // the pass "limits" later finds whether the claim took effect
 		a.d.Policies.Uncounted(pool, reserved)
 	} else {
 		a.d.Policies.Settle(ctx, pool, a.committed, reserved)
@@ -45,9 +45,9 @@ func (a *attempt) grantWithin(ctx context.Context, open []store.Candidate) error
 	return err
 }
 
-// suppress ends the refused tasks whose policies drop what they refuse. It reports whether the ledger
-// answered: then the device must be read again. A task that cannot be ended now is refused until the
-// device asks again.
+// suppress ends the refused tasks whose policies drop refused tasks. It reports whether the ledger answered:
+// then the device must be read again. A task that cannot be ended now is refused until the device reports
+// again.
 func (a *attempt) suppress(ctx context.Context, open []store.Candidate, refused map[int64]decision.Obstacle) bool {
 	var tasks []store.Candidate
 	var list []store.Suppression
@@ -79,8 +79,8 @@ func (a *attempt) suppress(ctx context.Context, open []store.Candidate, refused 
 	return true
 }
 
-// shutPool records a pool in which policies let nothing start. If suppressed is true, it records the pool
-// only if the device has no task left in it: the tasks that are left are decided next.
+// shutPool records a pool in which policies let no task start. If suppressed is true, it records the pool
+// only if the device has no task left in it: otherwise the remaining tasks are decided next.
 func (a *attempt) shutPool(ctx context.Context, pool string, suppressed bool) error {
 	if suppressed {
 		if err := a.from.lookAgain(ctx); err != nil {
@@ -126,8 +126,8 @@ func (a *attempt) grant(ctx context.Context, open []store.Candidate) error {
 }
 
 // firstTasks returns the first task of each batch, which alone decides the turn of the batch. If there
-// are more batches than the semaphore takes, it keeps the urgent ones, and draws the others with jitter,
-// which returns a number in [0,1).
+// are more batches than the semaphore takes, it keeps the urgent batches and draws the rest at random. jitter
+// returns a number in [0,1).
 func firstTasks(open []store.Candidate, jitter func() float64) []store.Candidate {
 	of := make(map[int64]int)
 	var firsts []store.Candidate
@@ -178,11 +178,11 @@ func (a *attempt) wants(open []store.Candidate) []slots.Want {
 	return wants
 }
 
-// lease returns the lease id of a task, if this attempt is granted the task.
+// lease returns the lease id that task c gets if this attempt is granted the task.
 func (a *attempt) lease(c store.Candidate) string { return decision.LeaseID(c, a.nonce) }
 
-// claim commits the grant, or gives the slot back. If the answer to the COMMIT is lost, it does neither:
-// if the COMMIT took effect, the next report finds the grant, else reconciliation frees the slot.
+// claim commits the grant. If the claim fails, it gives the slot back. If the answer to the COMMIT is lost, it
+// keeps the slot: if the COMMIT took effect, the next report finds the grant, else reconciliation frees the slot.
 func (a *attempt) claim(ctx context.Context, c store.Candidate, claim acquired) error {
 	got, err := a.d.together.claim(ctx, claim)
 	a.steps.Done("claimed", a.d.config.Now())
@@ -213,8 +213,8 @@ func (a *attempt) claim(ctx context.Context, c store.Candidate, claim acquired) 
 	return a.decideAgain(ctx)
 }
 
-// redeliver grants the device again what it holds, because the first reply was lost. It returns
-// errRepaired if the grant has ended meanwhile.
+// redeliver delivers the grant that the device holds once more, because the first reply was lost. It returns
+// errRepaired if the grant has ended since it was read.
 func (a *attempt) redeliver(ctx context.Context) error {
 	held := *a.from.view.Grant
 	if a.d.usable(held) < a.d.config.LeaseMin { // too short to be counted as a delivery

@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// An offer goes on, in the same step, to the first who can use it: past the
-// blocked, those who are busy elsewhere, and those of whose batch nothing starts.
+// One step offers a free slot to the first device that can use it. It passes over devices that are blocked or
+// busy in another pool, and devices whose batch starts nothing.
 func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
@@ -41,7 +41,7 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	b.eventuallyWoken(w, "able")
 	next := b.expectPushed("able", devices.ReasonGranted)
 
-	// The busy device kept its turn, and is told once it asked again.
+	// The busy device kept its position, and is woken after it has reported again.
 	line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
 	if err != nil || line.Waiting != 1 {
 		t.Errorf("line %+v, %v: want who was busy, and nobody else", line, err)
@@ -51,8 +51,8 @@ func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	b.eventuallyWoken(w, "able", "busy")
 }
 
-// A device with work in several pools starts where a slot is kept for it, and
-// keeps no second slot waiting.
+// A device with work in several pools starts in a pool that keeps a slot for it. The slot that another pool
+// keeps for it goes to the next device.
 func TestADeviceStartsWhereItsSlotIsKept(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
@@ -70,16 +70,16 @@ func TestADeviceStartsWhereItsSlotIsKept(t *testing.T) {
 
 	b.pushed("two", result(*two.Task, "succeeded", ""))
 	b.eventuallyWoken(w, "waits")
-	b.pushed("one", result(*one.Task, "succeeded", "")) // now both pools keep one
+	b.pushed("one", result(*one.Task, "succeeded", "")) // now both pools keep a slot for the device
 	b.eventuallyWoken(w, "waits", "waits")
 	got := b.expectPushed("waits", devices.ReasonGranted)
-	if got.Task.Pool != "a" { // of the older batch
+	if got.Task.Pool != "a" { // the pool of the older batch
 		t.Errorf("granted in %s, want a", got.Task.Pool)
 	}
-	b.eventuallyWoken(w, "waits", "waits", "next") // the other slot at once
+	b.eventuallyWoken(w, "waits", "waits", "next") // the slot of pool b is offered at once
 }
 
-// Where a slot is kept goes before the pool of an older batch, that has room.
+// A kept slot goes before a free slot in the pool of an older batch.
 func TestAKeptSlotGoesBeforeAnOlderBatch(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
@@ -100,7 +100,7 @@ func TestAKeptSlotGoesBeforeAnOlderBatch(t *testing.T) {
 	}
 }
 
-// lossySemaphore loses offers: its replica ends between a release and the waking.
+// lossySemaphore loses offers, as if its replica ended between the release and the wake-up.
 type lossySemaphore struct {
 	dispatcher.Semaphore
 	lost atomic.Int64
@@ -117,8 +117,8 @@ func (s *lossySemaphore) Serve(ctx context.Context, calls []slots.Call) []slots.
 	return served
 }
 
-// A Redis that lost everything: the line is as it was after the next reports,
-// whoever comes first, for its order is that of the tasks.
+// If Redis loses all data, the next reports restore the queue in its previous order, because the order
+// depends on the tasks and not on the order of the reports.
 func TestTheLineComesBackInItsOrder(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
@@ -137,7 +137,7 @@ func TestTheLineComesBackInItsOrder(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// A device that does not come is passed over, and the slot goes to the next.
+// If a device does not report after its offer, the slot goes to the next device.
 func TestAnOfferLapses(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
@@ -154,8 +154,7 @@ func TestAnOfferLapses(t *testing.T) {
 	b.eventuallyWoken(w, "silent", "next")
 }
 
-// When a network is down, its devices do not each keep a slot idle for as long as
-// one that is only slow.
+// If many devices are unreachable, their offers lapse sooner than the offer for a device that is only slow.
 func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 	t.Parallel()
 	w, least := &wakes{}, 600*time.Millisecond
@@ -185,7 +184,7 @@ func TestOffersOfDevicesThatAreGoneLapseSooner(t *testing.T) {
 	}
 }
 
-// A batch that is paused leaves the line at once.
+// The waiters of a paused batch are removed from the queue at once.
 func TestABatchLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	b := onServers(t, pushing(&wakes{}))

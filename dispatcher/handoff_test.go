@@ -13,21 +13,21 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// wakes notes who was woken.
+// wakes records the devices that were woken.
 type wakes struct {
 	mu  sync.Mutex
 	all []string
-	low time.Duration // the shortest time that a slot was kept
+	low time.Duration // shortest hold time of an offer
 
-	offers []string                 // all, without the offers that were sent again
-	kept   map[string]time.Duration // for how long the last offer to a device was valid
+	offers []string                 // like all, but without repeated wake-ups for the same offer
+	kept   map[string]time.Duration // hold time of the last offer of each device
 }
 
-// resend is the time after which Redis returns an offer again, unless the update OfferSent
-// arrived. On a busy machine the update arrives later, so a device is woken twice for one offer.
+// resend is the time after which Redis returns an offer again if the update OfferSent has not arrived. On a
+// busy machine the update can be late, and then a device is woken twice for one offer.
 const resend = 500 * time.Millisecond
 
-// Wake notes it.
+// Wake records a wake-up.
 func (w *wakes) Wake(device devices.ID, hold time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,14 +44,14 @@ func (w *wakes) Wake(device devices.ID, hold time.Duration) {
 	}
 }
 
-// offered returns the devices that were woken so far, a device once for each offer.
+// offered returns the woken devices, each device once for each offer.
 func (w *wakes) offered() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.offers)
 }
 
-// woken are those that were woken so far.
+// woken returns the devices of all wake-ups.
 func (w *wakes) woken() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,13 +64,13 @@ func (w *wakes) shortest() time.Duration {
 	return w.low
 }
 
-// pushing is a bench whose devices are pushed to.
+// pushing configures a dispatcher that reaches devices by push.
 func pushing(w *wakes) func(*dispatcher.Config) {
-	// No slot is given up only because the machine stands still.
+	// Offers last for a minute, so that no offer lapses because the machine stalls.
 	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, minute }
 }
 
-// pushed reports over the broker.
+// pushed sends a report of a session at the broker.
 func (b *bench) pushed(device, body string) devices.Reply {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
@@ -97,7 +97,7 @@ func (b *bench) expectPushed(device string, want devices.Reason) devices.Reply {
 	return reply
 }
 
-// known registers devices that the broker speaks for.
+// registered registers devices that report by a session at the broker.
 func (b *bench) registered(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
@@ -107,8 +107,7 @@ func (b *bench) registered(names ...string) {
 	}
 }
 
-// eventuallyWoken waits until the devices were woken, these and no others, each for
-// as many offers as it is named.
+// eventuallyWoken waits until exactly these devices were woken. A device is named once for each offer.
 func (b *bench) eventuallyWoken(w *wakes, want ...string) {
 	b.t.Helper()
 	slices.Sort(want)
@@ -120,7 +119,7 @@ func (b *bench) eventuallyWoken(w *wakes, want ...string) {
 	}
 }
 
-// passing runs the pass again and again, as a replica does.
+// passing runs the pass `hand on` repeatedly, as a replica does.
 func (b *bench) passing() {
 	done := make(chan struct{})
 	var wait sync.WaitGroup
@@ -142,8 +141,8 @@ func (b *bench) passing() {
 	})
 }
 
-// A slot that falls free is kept for the first in line, who is woken; whoever
-// asks meanwhile does not get it.
+// A free slot is kept for the first device in the queue, which is woken. Another device that reports in the
+// meantime does not get the slot.
 func TestAFreedSlotIsHandedOn(t *testing.T) {
 	t.Parallel()
 	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
@@ -171,8 +170,8 @@ func TestAFreedSlotIsHandedOn(t *testing.T) {
 	}
 }
 
-// Devices that sleep, and stand in no line, are found in the ledger: at once by
-// whoever took the change, and by the pass.
+// Devices that sleep, and are in no queue, are found in the ledger: immediately by the replica that took the
+// change, and by the pass.
 func TestSleepersAreFound(t *testing.T) {
 	t.Parallel()
 	for name, look := range map[string]func(b *bench){

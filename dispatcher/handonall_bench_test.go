@@ -11,9 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// BenchmarkHandOnAll measures a pass over 3,000 full pools, in each of which one
-// device waits: one that polls, or one that can be told of a slot. Beside the
-// time it shows what this process and Redis did for a pass. Twice a second is what a replica does.
+// BenchmarkHandOnAll measures a pass over 3,000 full pools with one waiting device each. The device either
+// polls or can be woken. In addition to the elapsed time it shows the work of this process and of Redis for
+// each pass. A replica runs two passes a second.
 func BenchmarkHandOnAll(b *testing.B) {
 	const pools = 3000
 	for name, reach := range map[string]slots.Reach{"pollers": slots.ReachNone, "told": slots.ReachPush} {
@@ -42,7 +42,7 @@ func BenchmarkHandOnAll(b *testing.B) {
 	}
 }
 
-// asks acquires a slot for a device, or lets it stand in line.
+// asks requests a slot for a device. If no slot is free, the device enters the queue.
 func (b *bench) asks(pool, device string, task int64, reach slots.Reach) {
 	b.t.Helper()
 	pace := slots.Pace{Hold: minute, Soonest: minute, Period: time.Hour, Offer: minute}
@@ -51,7 +51,7 @@ func (b *bench) asks(pool, device string, task int64, reach slots.Reach) {
 	b.must(b.semaphore.Serve(b.ctx, []slots.Call{{Pool: pool, Pace: pace, Exchange: slots.Exchange{Requests: []slots.Request{request}}}})[0].Err)
 }
 
-// processCPU is what this process has used so far.
+// processCPU returns the CPU time that this process has used so far.
 func processCPU(tb testing.TB) time.Duration {
 	tb.Helper()
 	var used syscall.Rusage
@@ -61,7 +61,7 @@ func processCPU(tb testing.TB) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// redisWork is what Redis has done so far.
+// redisWork returns the CPU time and the number of commands of Redis so far.
 func (b *bench) redisWork() (cpu time.Duration, commands float64) {
 	b.t.Helper()
 	text, err := b.redis.Info(b.ctx, "cpu", "stats").Result()

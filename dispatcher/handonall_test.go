@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// linedUp is a semaphore with many lines, of which the last one is due.
+// linedUp is a semaphore with many queues, of which only the last one is due.
 type linedUp struct {
 	dispatcher.Semaphore
 	waiting []string
@@ -30,8 +30,8 @@ func (s *linedUp) OfferSlots(_ context.Context, pool string, _ slots.Pace, _ []s
 	return slots.QueueState{}, nil
 }
 
-// Each pass looks at the pools that are due, and at some of the others, each of
-// which has its turn.
+// Each pass serves the pools that are due and some of the other pools, so that after some passes each pool
+// had its turn.
 func TestAPassLooksAtWhatIsDue(t *testing.T) {
 	t.Parallel()
 	const pools, passes = 200, 4

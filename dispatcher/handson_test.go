@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// inLine is a full pool "a", which "holds" holds, "waits" waits for, and "sleeps"
-// knows nothing of. All are pushed to.
+// inLine returns a bench with a full pool "a". The device "holds" holds its slot, "waits" waits for it, and
+// "sleeps" has no work there. All three are reached by push.
 func inLine(t *testing.T) (b *bench, w *wakes, held devices.Task) {
 	t.Helper()
 	w = &wakes{}
@@ -29,8 +29,8 @@ func inLine(t *testing.T) (b *bench, w *wakes, held devices.Task) {
 	return b, w, held
 }
 
-// eventuallyStarts expects that passes wake a device, beyond so many that were
-// woken before, and that it is granted its task.
+// eventuallyStarts waits until passes wake the device, not counting the first before wake-ups, and expects
+// that the device is granted its task.
 func (b *bench) eventuallyStarts(w *wakes, before int, device string) devices.Task {
 	b.t.Helper()
 	b.eventually("waking of "+device, func() bool {
@@ -72,7 +72,7 @@ func TestWhateverFreesASlotIsHandedOnInLine(t *testing.T) {
 	}
 }
 
-// A device that sleeps is known to the ledger alone.
+// A device that sleeps is only known to the ledger, and is woken as soon as a task of it may start.
 func TestWhateverMayStartWakesASleeper(t *testing.T) {
 	t.Parallel()
 	inHalfAYear := []store.Window{{Cron: fmt.Sprintf("0 0 1 %d *", (time.Now().UTC().Month()+5)%12+1), Duration: "1m"}}

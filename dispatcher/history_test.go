@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Of a fleet at work the history has every grant once, and no two devices in one slot at
-// any time, however their grants end.
+// The history of a working fleet contains every grant once, and never two devices in one slot at the same
+// time, regardless of how their grants end.
 func TestHistoryHasNoTwoInOneSlot(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -25,7 +25,7 @@ func TestHistoryHasNoTwoInOneSlot(t *testing.T) {
 			b.batch("a", nil, names...)
 		}
 		var mu sync.Mutex
-		given := map[int64]devices.Task{} // by token
+		given := map[int64]devices.Task{} // key is the token
 		var wait sync.WaitGroup
 		for n, name := range names {
 			wait.Go(func() {

@@ -9,7 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A grant is steered by its own kind, as soon as that is known.
+// The time of the first report after a grant depends on the hold times of its kind, as soon as these are
+// known.
 func TestResultsAreExpectedByKind(t *testing.T) {
 	t.Parallel()
 	d := New(Config{Jitter: func() float64 { return 0.5 }})
@@ -23,25 +24,25 @@ func TestResultsAreExpectedByKind(t *testing.T) {
 	expect("long", 5*time.Second)
 	d.Waiters.Pools.Held("p", "long", 10*time.Minute)
 	expect("long", 10*time.Minute)
-	expect("short", 10*time.Minute) // as all of the pool, so far
+	expect("short", 10*time.Minute) // no sample of this kind yet: the mean of the pool is used
 	d.Waiters.Pools.Held("p", "short", 10*time.Second)
 	expect("short", 10*time.Second)
 	expect("long", 10*time.Minute)
 }
 
-// A task that takes far longer than its pool's usual ones is asked by its lease,
-// and not every second.
+// A task that takes far longer than is usual in its pool reports at intervals that depend on its lease, and
+// not every second.
 func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	for _, test := range []struct {
 		mean, works, lease time.Duration
-		most               int // reports until it is done, the one with its result included
+		most               int // maximum number of reports until it is done, including the one with its result
 	}{
 		{time.Second, 12 * time.Second, 300 * time.Second, 3},
 		{time.Second, 100 * time.Second, 300 * time.Second, 12},
 		{100 * time.Millisecond, 12 * time.Second, 300 * time.Second, 3},
-		{20 * time.Second, 30 * time.Second, 300 * time.Second, 6}, // one of the usual ones
+		{20 * time.Second, 30 * time.Second, 300 * time.Second, 6}, // a task of usual length
 		{time.Second, 5 * time.Second, 9 * time.Second, 5},         // a short lease
 	} {
 		d := New(Config{Jitter: func() float64 { return 0.5 }})
@@ -57,13 +58,13 @@ func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 	}
 }
 
-// A device that reports only when told to holds its slot not much longer than it
-// works, however that began.
+// A device that reports only when it is asked to holds its slot not much longer than it works, even if the
+// mean was wrong at first.
 func TestADeviceThatReportsOnlyWhenToldHoldsItsSlotNotMuchLonger(t *testing.T) {
 	t.Parallel()
 	draw := rand.New(rand.NewPCG(1, 2))
 	d := New(Config{Jitter: draw.Float64})
-	d.Waiters.Pools.Held("p", "k", 10*time.Minute) // the first took long
+	d.Waiters.Pools.Held("p", "k", 10*time.Minute) // the first task took long
 	const devices, last = 2000, 500
 	var worked, held time.Duration
 	start := time.Now()

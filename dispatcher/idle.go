@@ -15,41 +15,41 @@ import (
 )
 
 const (
-	// mostLookups is the maximum number of reports without a mark, and without anything but the request
-	// for a task, that the ledger is read for concurrently. A fleet whose marks are lost leaves room for others.
+	// mostLookups is the maximum number of concurrent ledger lookups for reports that only ask for a task and
+	// whose device has no mark. So a fleet that lost its marks leaves capacity for other reports.
 	mostLookups = 256
 	// fewLookups replaces mostLookups while the ledger does not answer.
 	fewLookups = 8
-	// deadAfter is how long the ledger must not have answered for that.
+	// deadAfter is the duration of a ledger outage after which fewLookups applies.
 	deadAfter = 2 * time.Second
-	// sampled is how many reports are answered from an absent mark for each one whose mark is audited.
+	// sampled is the interval of audits: one of sampled absent marks is audited, the rest are trusted.
 	sampled = 256
 )
 
-// idlers finds devices that have nothing to do by their marks, and corrects marks that are wrong.
+// idlers finds devices without work by their marks, and corrects wrong marks.
 type idlers struct {
 	marks   *marks.Follower // nil if devices have no marks
 	devices *credentials.Registry
 	read    func(ctx context.Context, device devices.ID) (store.View, error)
-	outage  *outage // of the ledger
+	outage  *outage // outage of the ledger
 	metrics *metrics
 	log     *slog.Logger
 	now     func() time.Time
 
-	lookups  atomic.Int64 // concurrent reports of the bound mostLookups
-	believed atomic.Int64 // absent marks that were trusted
+	lookups  atomic.Int64 // concurrent lookups, limited by mostLookups
+	believed atomic.Int64 // number of absent marks, trusted or audited
 }
 
-// markCheck is the result of a check of a device's mark. If neither idle nor crowded is set, the report
-// is looked up in the ledger.
+// markCheck is the result of a check of a device's mark. If idle and crowded are both false, the report is
+// looked up in the ledger.
 type markCheck struct {
 	idle    bool        // the device has no work
 	crowded bool        // there is no room for another lookup
-	reach   store.Reach // of an idle device, when it was admitted
-	now     time.Time   // of an idle device: the ledger's time
+	reach   store.Reach // reach that an idle device had when it was admitted
+	now     time.Time   // the ledger's time, set if idle is true
 
-	version string // of the mark; empty if there is none
-	audited bool   // the device would have been idle by its mark
+	version string // version of the mark; empty if the device has no mark
+	audited bool   // the mark is absent, and the report is looked up to audit the mark
 	lookups *atomic.Int64
 }
 
@@ -59,7 +59,7 @@ func (c markCheck) done() {
 	}
 }
 
-// checkMark reads the mark of a device whose report only asks for a task. The caller calls done after
+// checkMark reads the mark of a device whose report only asks for a task. The caller must call done after
 // the lookup in the ledger.
 func (i *idlers) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (c markCheck) {
 	if i.marks == nil || !report.Accept || says(report) || caller.Via == devices.ViaLease {
@@ -101,8 +101,8 @@ func (d *Dispatcher) answerIdle(caller devices.Caller, report devices.Report, p 
 	return h
 }
 
-// putOff answers a report for which there is no room: the device reports again at some time within a
-// period. An older report of the device that waits is not ended, because nobody has checked whether this
+// putOff answers a report that cannot be looked up now: the device reports again at some time within a report
+// period. putOff does not end an older parked report of the device, because it was not checked whether this
 // caller may act for the device.
 func (d *Dispatcher) putOff(caller devices.Caller, report devices.Report) *handling {
 	timing := d.timing()
@@ -112,8 +112,8 @@ func (d *Dispatcher) putOff(caller devices.Caller, report devices.Report) *handl
 	}}
 }
 
-// settleMark removes the mark of a device that was found to have no work. If the device has work, it
-// audits an absent mark.
+// settleMark removes the mark of a device that was found to have no work. If c audits an absent mark and the
+// device has work, settleMark completes the audit.
 func (i *idlers) settleMark(ctx context.Context, device devices.ID, c markCheck, noWork bool) {
 	var err error
 	switch {
@@ -128,8 +128,8 @@ func (i *idlers) settleMark(ctx context.Context, device devices.ID, c markCheck,
 	}
 }
 
-// audit counts a mark that is missing. The work may be newer than the check of the mark, and may be done
-// by now, so audit reads the mark again, and then the device.
+// audit counts a missing mark. The work may be newer than the check of the mark, and may be done by now, so
+// audit reads first the mark and then the device again.
 func (i *idlers) audit(ctx context.Context, device devices.ID) error {
 	lacks, err := i.marks.Lacks(ctx, string(device))
 	if err != nil || !lacks {

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// stoppedClock stands still but where a test moves it.
+// stoppedClock is a clock that only advances if a test calls pass.
 type stoppedClock struct{ past atomic.Int64 }
 
 func (c *stoppedClock) now() time.Time {
@@ -20,8 +20,7 @@ func (c *stoppedClock) now() time.Time {
 
 func (c *stoppedClock) pass(d time.Duration) { c.past.Add(int64(d)) }
 
-// marking is a bench whose readings of the ledger are counted, with a device "d" that was
-// admitted before.
+// marking runs a test on a bench that counts the reads of the ledger. The device "d" was admitted before.
 func marking(t *testing.T, test func(b *bench, s *spies, clock *stoppedClock)) {
 	t.Helper()
 	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
@@ -37,7 +36,7 @@ func marking(t *testing.T, test func(b *bench, s *spies, clock *stoppedClock)) {
 	}
 }
 
-// expectLooks reports as d, and checks the answer and whether the ledger was asked for it.
+// expectLooks sends a report of d, and checks the reason and whether the ledger was read for it.
 func (b *bench) expectLooks(s *spies, what string, want devices.Reason, looks bool) devices.Reply {
 	b.t.Helper()
 	s.answers("Views")
@@ -48,8 +47,8 @@ func (b *bench) expectLooks(s *spies, what string, want devices.Reason, looks bo
 	return reply
 }
 
-// TestIdleReportsSpareTheLedger: those of devices that are known to have nothing to do. What
-// is queued is found by the next report.
+// TestIdleReportsSpareTheLedger checks that a report of a device that is known to have no work does not read
+// the ledger, and that the next report finds a task that was queued.
 func TestIdleReportsSpareTheLedger(t *testing.T) {
 	t.Parallel()
 	marking(t, func(b *bench, s *spies, clock *stoppedClock) {
@@ -94,7 +93,8 @@ func TestATaskOfALaterTimeKeepsItsMark(t *testing.T) {
 	})
 }
 
-// A device is asked to come soon after the own time of its task, and starts the task then, never earlier.
+// A device is asked to report soon after the own time of its task. It starts the task then, and never
+// earlier.
 func TestATaskStartsAtItsOwnTime(t *testing.T) {
 	t.Parallel()
 	marking(t, func(b *bench, _ *spies, _ *stoppedClock) {
@@ -115,7 +115,8 @@ func TestATaskStartsAtItsOwnTime(t *testing.T) {
 	})
 }
 
-// TestAMarkStaysForWhatWasQueuedDuringTheLook: the look did not see it.
+// TestAMarkStaysForWhatWasQueuedDuringTheLook checks that a mark is not deleted if a task was queued during
+// the read of the ledger, which did not include the task.
 func TestAMarkStaysForWhatWasQueuedDuringTheLook(t *testing.T) {
 	t.Parallel()
 	marking(t, func(b *bench, s *spies, _ *stoppedClock) {
@@ -133,7 +134,8 @@ func TestAMarkStaysForWhatWasQueuedDuringTheLook(t *testing.T) {
 	})
 }
 
-// TestWhoMayReportIsLookedAtAgain: once that may have changed.
+// TestWhoMayReportIsLookedAtAgain checks that the ledger is read again after a change of who may report for a
+// device.
 func TestWhoMayReportIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(b *bench) error{
@@ -159,7 +161,8 @@ func TestWhoMayReportIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// TestLostMarksAreMadeAgain, and nothing is believed before.
+// TestLostMarksAreMadeAgain checks that marks are restored after Redis lost them, and that no missing mark is
+// trusted before.
 func TestLostMarksAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	marking(t, func(b *bench, s *spies, _ *stoppedClock) {
@@ -178,8 +181,8 @@ func TestLostMarksAreMadeAgain(t *testing.T) {
 	})
 }
 
-// TestLooksWithoutMarksHaveALane: a fleet whose marks are lost does not keep others from the
-// ledger, and comes back over a whole period.
+// TestLooksWithoutMarksHaveALane checks that the reports of a fleet without marks cannot use all reads of the
+// ledger. The reports that are refused are asked to come again distributed over a whole report period.
 func TestLooksWithoutMarksHaveALane(t *testing.T) {
 	t.Parallel()
 	marking(t, func(b *bench, s *spies, clock *stoppedClock) {

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// elapsing is a clock of elapsed time that a test moves.
+// elapsing is a clock of elapsed time that only advances if a test calls pass.
 type elapsing struct {
 	mu sync.Mutex
 	at time.Time
@@ -28,7 +28,7 @@ func (e *elapsing) pass(by time.Duration) {
 	e.at = e.at.Add(by)
 }
 
-// idleSeconds is what a replica counted for pool a.
+// idleSeconds returns the idle slot-seconds that a replica counted for pool a.
 func idleSeconds(t *testing.T, r *prometheus.Registry) float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -45,8 +45,8 @@ func idleSeconds(t *testing.T, r *prometheus.Registry) float64 {
 	return 0
 }
 
-// idleBench is a dispatcher whose own clock stands until it is moved; the
-// ledger's goes on.
+// idleBench runs a test on a dispatcher whose own clock only advances if the test moves it. The ledger's
+// clock runs as usual.
 func idleBench(t *testing.T, test func(b *bench, clock *elapsing, r func() float64)) {
 	t.Helper()
 	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
@@ -59,8 +59,8 @@ func idleBench(t *testing.T, test func(b *bench, clock *elapsing, r func() float
 	}
 }
 
-// look counts once the ledger has a second to give away; the replica's clock
-// says that by passed since its last look.
+// look advances the replica's clock by passed and calls CountIdle, which counts if the ledger has enough idle
+// time to assign.
 func (b *bench) look(clock *elapsing, passed time.Duration) {
 	b.t.Helper()
 	clock.pass(passed)
@@ -69,8 +69,8 @@ func (b *bench) look(clock *elapsing, passed time.Duration) {
 	}
 }
 
-// untilCounted looks again and again, so long apart by the replica's clock,
-// until the count grows, and returns by how much.
+// untilCounted calls look until the count grows, and returns the increase. Before each call it advances the
+// replica's clock by apart.
 func (b *bench) untilCounted(clock *elapsing, apart time.Duration, count func() float64) float64 {
 	b.t.Helper()
 	before := count()
@@ -85,12 +85,12 @@ func (b *bench) untilCounted(clock *elapsing, apart time.Duration, count func() 
 	return count() - before
 }
 
-// As many slots are idle as are free and wanted by devices that are there.
+// The number of idle slots is the number of free slots that devices that are present could use.
 func TestIdleSlotsAreCounted(t *testing.T) {
 	t.Parallel()
 	idleBench(t, func(b *bench, clock *elapsing, count func() float64) {
 		b.pool("a", 3, minute)
-		b.look(clock, 0) // the first look has nothing to go by
+		b.look(clock, 0) // the first call only records the time
 		for _, device := range []string{"d1", "d2"} {
 			b.report(device, `{"id":"1","accept":false}`)
 		}
@@ -102,8 +102,8 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 		if err := b.Seen.Flush(b.ctx); err != nil {
 			b.t.Fatal(err)
 		}
-		// Looks are a second apart, and the ledger gives 0.9 s or more to each. Sums of
-		// such are not exact.
+		// The calls are one second apart on the replica's clock, and the ledger assigns at least 0.9 s to
+		// each. Sums of such values are not exact.
 		if n := b.untilCounted(clock, time.Second, count); n < 1.799 || n > 2.001 {
 			b.t.Errorf("%f slot-seconds in one second, want those of two slots", n)
 		}
@@ -122,7 +122,7 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 	})
 }
 
-// A full pool, and a time before a replica looked, are not idle.
+// A full pool has no idle slots. Time before the last call of the replica does not count as idle.
 func TestAFullPoolIsNotIdle(t *testing.T) {
 	t.Parallel()
 	idleBench(t, func(b *bench, clock *elapsing, count func() float64) {
@@ -141,14 +141,14 @@ func TestAFullPoolIsNotIdle(t *testing.T) {
 			b.t.Errorf("%f slot-seconds of a full pool", n)
 		}
 		b.ended("d1", g, "succeeded", "", "recorded")
-		// The ledger gives 0.9 s or more.
+		// The ledger assigns at least 0.9 s.
 		if n := b.untilCounted(clock, 10*time.Millisecond, count); n > 0.011 {
 			b.t.Errorf("%f slot-seconds, but the replica looked 10 ms ago", n)
 		}
 	})
 }
 
-// Two replicas count together what one would.
+// Two replicas together count as much as one replica would.
 func TestReplicasShareIdleTime(t *testing.T) {
 	t.Parallel()
 	clock, first, second := &elapsing{at: time.Now()}, prometheus.NewRegistry(), prometheus.NewRegistry()
@@ -176,7 +176,7 @@ func TestReplicasShareIdleTime(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing is counted")
 		}
-		clock.pass(time.Hour) // each would count all that passed
+		clock.pass(time.Hour) // without the ledger each replica would count the whole time
 		var wait sync.WaitGroup
 		for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
 			wait.Go(func() {

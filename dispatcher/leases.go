@@ -15,74 +15,77 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Leases gives slots to callers: to holders that are no devices, and report like them.
+// Leases gives slots to callers. The holder of a lease is not a device, but its requests are handled like the
+// reports of a device.
 type Leases struct{ *Dispatcher }
 
-// Leaser asks for a lease, or has one: a program that is no device.
+// Leaser is a program, not a device, that requests or holds leases.
 type Leaser struct {
-	Name  string            // of its token
-	Token [sha256.Size]byte // its hash; zero: it is inside of this process
+	Name  string            // name of its token
+	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
 }
 
-// reports as its holder.
+// as returns l as the sender of a report of the holder device.
 func (l Leaser) as(device string) devices.Caller {
 	return devices.Caller{Device: devices.ID(device), Via: devices.ViaLease, Token: l.Token}
 }
 
-// owns says whether a device is a holder of it.
+// owns reports whether device is a holder of l.
 func (l Leaser) owns(device string) bool { return strings.HasPrefix(device, store.Holder(l.Name, "")) }
 
-// LeaseRequest asks for a slot of a pool.
+// LeaseRequest is a request for a slot of a pool.
 type LeaseRequest struct {
 	Leaser
 
 	Pool     string
-	Holder   string          // empty: one is made
-	Lease    time.Duration   // 0: the pool's
-	Metadata json.RawMessage // nil: none
-	Wait     time.Duration   // for a slot, in line; 0: it is not waited for, and nothing is left behind
-	OnPark   func()          // is called when the waiting begins
+	Holder   string          // name of the holder; if it is empty, Acquire makes a name
+	Lease    time.Duration   // length of the lease; 0 means the default of the pool
+	Metadata json.RawMessage // nil means no metadata
+	Wait     time.Duration   // maximum wait for a slot; if it is 0, Acquire tries once and leaves nothing behind
+	OnPark   func()          // is called when the wait begins
 
-	unnamed bool // the holder's name was made for this request: its caller learns it only from the answer
+	unnamed bool // Holder was made for this request: the caller learns the name only from the answer
 }
 
-// Lease is one that is open or was.
+// Lease is a lease that is open or has ended.
 type Lease struct {
 	Task   store.Task
-	Grant  *store.Grant   // nil: it waits, or has ended
-	Usable time.Duration  // for which the slot may be used, from the sending of the request and Held on
-	Held   time.Duration  // how long the answer waited
-	Why    decision.Cause // of one that is not held
-	After  time.Duration  // when to ask again for one that waits
+	Grant  *store.Grant   // nil if the lease waits or has ended
+	Usable time.Duration  // the slot may be used for this time, counted from the sending of the request plus Held
+	Held   time.Duration  // time for which the answer waited
+	Why    decision.Cause // reason why the lease holds no slot
+	After  time.Duration  // time after which the caller of a waiting lease asks again
 }
 
-// LostError is the end of a lease, or of the right to it.
+// LostError is the error for a lease that has ended, or whose holder must stop.
 type LostError struct {
-	Why    string // ended, reaped, released, stale; or why its holder is to stop: cancelled, max_run
+	Why    string // ended, reaped, released or stale; if Cancel is true, the reason to stop: cancelled or max_run
 	Detail string // for people
-	Cancel bool   // it is held still, and its holder is to stop
+	Cancel bool   // the lease is still held, and its holder must stop
 }
 
-// Error says it.
+// Error returns a text that contains Detail.
 func (e *LostError) Error() string { return "the lease is lost: " + e.Detail }
 
-// ErrLeaseToken says that a lease which is held ends by its token.
+// ErrLeaseToken is the error of a request to end a held lease without its token.
 var ErrLeaseToken = errors.New("a lease that is held is given back with its token")
 
-// ErrUnconfirmed is the error of a lease that does not wait while its pool can confirm no slot.
+// ErrUnconfirmed is the error of a request without a wait while its pool can confirm no slot.
 var ErrUnconfirmed = errors.New("no slot can be confirmed now")
 
 const (
-	// tryStay is for how long a lease is there that is tried once, if its request breaks off.
+	// tryStay is the lifetime of the lease of a request without a wait, if the request breaks off.
 	tryStay = 10 * time.Second
-	// leaseLook is how often a caller of a pool looks whose callers have a bound: it stands in no
-	// queue while they hold as many as they may, and the message that one ended may be lost.
+	// leaseLook is the interval at which a waiting caller tries again in a pool whose callers have a bound. While
+	// the callers hold as many slots as they may, the caller is in no queue, and the message that a lease ended
+	// may be lost.
 	leaseLook = 5 * time.Second
 )
 
-// Acquire gets a slot for the holder of a caller, or says why there is none. A holder that asks
-// again gets the lease that it has, or goes on waiting. It is a report like any other, of a device
-// that is not registered. store.ErrUnknownPool, store.ErrExists, *LostError, devices.ErrUnavailable.
+// Acquire gets a slot for the holder of a caller, or returns why there is no slot. If the holder has a lease
+// already, Acquire returns that lease or continues its wait. The request is handled like a report of a device
+// that is not registered. Acquire returns store.ErrUnknownPool, store.ErrExists (the holder has a lease in
+// another pool), *LostError or devices.ErrUnavailable.
 func (d Leases) Acquire(ctx context.Context, r LeaseRequest) (Lease, error) {
 	began := d.config.Now()
 	if r.unnamed = r.Holder == ""; r.unnamed {
@@ -95,7 +98,7 @@ func (d Leases) Acquire(ctx context.Context, r LeaseRequest) (Lease, error) {
 	return got, err
 }
 
-// acquire asks once, and reports whether the lease changed meanwhile.
+// acquire makes one attempt. again reports whether the lease changed during the attempt.
 func (d Leases) acquire(ctx context.Context, r LeaseRequest, began time.Time) (got Lease, again bool, err error) {
 	opened, err := d.openLease(ctx, r)
 	if err != nil {
@@ -115,8 +118,8 @@ func (d Leases) acquire(ctx context.Context, r LeaseRequest, began time.Time) (g
 	return d.answered(ctx, r, opened, reply, began)
 }
 
-// answered returns what became of a lease after the reply to its holder, and reports whether it
-// changed since that reply.
+// answered returns the state of a lease after the reply to its holder. again reports whether the lease changed
+// since that reply.
 func (d Leases) answered(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (got Lease, again bool, err error) {
 	got, err = d.leaseOf(ctx, opened.Task, began)
 	switch {
@@ -128,13 +131,13 @@ func (d Leases) answered(ctx context.Context, r LeaseRequest, opened store.Lease
 		}
 		return got, false, nil
 	case got.Grant == nil && got.Task.State != store.Pending:
-		return Lease{}, got.Task.State == store.TimedOut, d.lost(ctx, got.Task, 0) // timed out: what the holder had was just taken back
+		return Lease{}, got.Task.State == store.TimedOut, d.lost(ctx, got.Task, 0) // timed out: the slot of the holder was just taken back
 	case got.Grant == nil && r.Wait == 0 && reply.Reason == devices.ReasonUnavailable && !d.standsStill(ctx, opened.Task):
 		d.takeBack(ctx, r, opened)
 		return Lease{}, false, fmt.Errorf("%w: %w: pool %s", devices.ErrUnavailable, ErrUnconfirmed, r.Pool)
 	}
 	refused, err := d.refusedLease(ctx, r, opened, got, reply)
-	// Running: another request of the holder got it just now.
+	// If the code is CodeRunning, another request of the holder got the slot just now.
 	return refused, err == nil && got.Grant == nil && refused.Why.Code == decision.CodeRunning, err
 }
 
@@ -158,8 +161,8 @@ func (d Leases) openLease(ctx context.Context, r LeaseRequest) (store.LeaseTask,
 	return opened, err
 }
 
-// askForLease reports as the holder, until it is granted the slot, or waited as long as it would. It
-// returns the lease as it was opened last.
+// askForLease reports as the holder until the holder is granted a slot, or until r.Wait has passed. It returns
+// the lease as it was last opened.
 func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask, began time.Time) (store.LeaseTask, devices.Reply, error) {
 	caller, report := r.as(store.Holder(r.Name, r.Holder)), devices.Report{ID: nonce(), Accept: true}
 	if r.Wait == 0 {
@@ -178,7 +181,7 @@ func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.Le
 		if !held || ctx.Err() != nil || wait <= 0 || !waitsOn(h.reply) {
 			return opened, h.reply, err
 		}
-		if aside = aside || h.from.aside; aside && !h.from.own { // from now on it counts again as ahead of the callers behind it
+		if aside = aside || h.from.aside; aside && !h.from.own { // the caller counts again as ahead of the callers behind it
 			rest := r
 			rest.Wait = wait
 			again, err := d.openLease(ctx, rest)
@@ -190,22 +193,23 @@ func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.Le
 	}
 }
 
-// waitsOn says that a caller has nothing yet, and still may. Without an open task somebody
-// else ended the lease, or its holder asks in another request.
+// waitsOn reports whether a caller has no slot yet and may still get one by waiting. If the holder has no open
+// task (ReasonNone), somebody else ended the lease, or the holder asks in another request.
 func waitsOn(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitingOf(reply.Reason).Parks
 }
 
-// leaveLine shortens the wait of a caller that went away, or that was answered before its wait was
-// over: until it is to ask again it counts as ahead of others. Its position lasts for Stay after that.
+// leaveLine shortens the stay of a lease in the ledger if its caller disconnected, or was answered before its
+// wait was over. The caller counts as ahead of other callers until the time at which it should ask again. Its
+// position lasts for store.Stay after that time.
 func (d Leases) leaveLine(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
 	rest := r.Wait - d.config.Now().Sub(began)
 	switch {
 	case reply.Task != nil:
 		return
-	case r.Wait > 0 && rest <= 0: // it was opened for this long
+	case r.Wait > 0 && rest <= 0: // the lease was opened for this time
 		return
-	case r.Wait == 0 && opened.New: // nothing of it is left
+	case r.Wait == 0 && opened.New: // takeBack deletes the lease
 		return
 	}
 	after := min(max(rest, 0), time.Duration(reply.ReportAfterMS)*time.Millisecond)
@@ -238,7 +242,7 @@ func (d Leases) letGo(ctx context.Context, r LeaseRequest, task int64) {
 	}
 }
 
-// takeBack leaves nothing behind of a lease that was only tried.
+// takeBack deletes a lease that was opened for a request without a wait.
 func (d Leases) takeBack(ctx context.Context, r LeaseRequest, opened store.LeaseTask) {
 	if r.Wait > 0 || !opened.New {
 		return
@@ -250,7 +254,7 @@ func (d Leases) takeBack(ctx context.Context, r LeaseRequest, opened store.Lease
 	d.Waiters.Offers.Update(store.Holder(r.Name, r.Holder), slots.WaiterLeft, []string{r.Pool})
 }
 
-// leaseOf reads a lease.
+// leaseOf reads a lease for a request that was received at began.
 func (d Leases) leaseOf(ctx context.Context, task int64, began time.Time) (Lease, error) {
 	held := d.config.Now().Sub(began)
 	found, grant, _, err := d.config.Store.Task(ctx, task)
@@ -264,7 +268,7 @@ func (d Leases) leaseOf(ctx context.Context, task int64, began time.Time) (Lease
 	return got, nil
 }
 
-// refusedLease says why there is no slot for one that waits, or that would.
+// refusedLease returns the lease with the reason why it has no slot. If the request does not wait, it deletes the lease.
 func (d Leases) refusedLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask, got Lease, reply devices.Reply) (Lease, error) {
 	defer d.takeBack(ctx, r, opened)
 	e, err := d.Explainer.Why(ctx, opened.Task)
@@ -279,8 +283,8 @@ func (d Leases) refusedLease(ctx context.Context, r LeaseRequest, opened store.L
 	return got, nil
 }
 
-// Renew extends a lease, with a new length unless length is 0. A length with which the lease would end
-// sooner changes nothing. store.ErrNotFound, *LostError, devices.ErrUnavailable.
+// Renew extends a lease. If length is not 0, it becomes the length of the lease, except if the lease would then end
+// sooner than without the call. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
 func (d Leases) Renew(ctx context.Context, l Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
 	began := d.config.Now()
 	of, _, err := d.ownLease(ctx, l, pool, task)
@@ -306,9 +310,8 @@ func (d Leases) Renew(ctx context.Context, l Leaser, pool string, task, token in
 	return got, nil
 }
 
-// End gives a slot back, or ends the waiting for one. It may be said again. A token that
-// is not that of the lease ends nothing. store.ErrNotFound, ErrLeaseToken, *LostError,
-// devices.ErrUnavailable.
+// End gives a slot back, or ends the wait for a slot. A repeated call succeeds. If token is not the token of the
+// lease, End changes nothing. It returns store.ErrNotFound, ErrLeaseToken, *LostError or devices.ErrUnavailable.
 func (d Leases) End(ctx context.Context, l Leaser, pool string, task, token int64) error {
 	of, grant, err := d.ownLease(ctx, l, pool, task)
 	switch {
@@ -326,7 +329,7 @@ func (d Leases) End(ctx context.Context, l Leaser, pool string, task, token int6
 	return d.lost(ctx, of, token)
 }
 
-// ownLease is a lease of the caller; store.ErrNotFound.
+// ownLease reads a lease of the caller l. It returns store.ErrNotFound if l has no lease with this task in pool.
 func (d Leases) ownLease(ctx context.Context, l Leaser, pool string, task int64) (store.Task, *store.Grant, error) {
 	of, grant, _, err := d.config.Store.Task(ctx, task)
 	switch {
@@ -340,7 +343,7 @@ func (d Leases) ownLease(ctx context.Context, l Leaser, pool string, task int64)
 	return of, grant, nil
 }
 
-// giveBack is the result of a task that nobody queued.
+// giveBack gives the slot of a lease back: it reports that the task of the lease succeeded.
 func (d Leases) giveBack(ctx context.Context, l Leaser, of store.Task, token int64) error {
 	reply, err := d.HandleReport(ctx, l.as(of.Device), devices.Report{
 		ID: nonce(), Results: []devices.Result{{Task: of.ID, Token: token, Status: devices.StatusSucceeded}},
@@ -358,8 +361,8 @@ func (d Leases) giveBack(ctx context.Context, l Leaser, of store.Task, token int
 	return nil
 }
 
-// giveUp ends the waiting of a lease, unless it was granted just now. An answer of its holder that
-// waits comes now.
+// giveUp ends the wait of a lease, unless the lease was granted just now. A parked request of its holder is
+// answered now.
 func (d Leases) giveUp(ctx context.Context, l Leaser, of store.Task) error {
 	held, err := d.config.Store.GiveUpLease(ctx, l.Name, of.ID)
 	switch {
@@ -374,7 +377,7 @@ func (d Leases) giveUp(ctx context.Context, l Leaser, of store.Task) error {
 	return err
 }
 
-// endedByHolder says whether the holder itself gave the slot back.
+// endedByHolder reports whether the holder itself gave the slot back.
 func (d Leases) endedByHolder(ctx context.Context, task, token int64) bool {
 	_, _, attempts, err := d.config.Store.Task(ctx, task)
 	for _, a := range attempts {
@@ -385,7 +388,7 @@ func (d Leases) endedByHolder(ctx context.Context, task, token int64) bool {
 	return false
 }
 
-// lost says what became of a lease.
+// lost returns the error for a lease that has ended, is held under another token, or must be stopped.
 func (d Leases) lost(ctx context.Context, of store.Task, token int64) error {
 	e, err := d.Explainer.Why(ctx, of.ID)
 	if err != nil {

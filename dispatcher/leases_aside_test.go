@@ -9,13 +9,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// setPoolWindows sets the windows of pool "a" on all sides.
+// setPoolWindows sets the windows of pool "a" in the ledger and in the semaphore.
 func (b *bench) setPoolWindows(windows []store.Window) {
 	b.t.Helper()
 	b.changePool("", func(spec *store.PoolSpec) { spec.Windows = windows })
 }
 
-// ahead is the number of callers that count as waiting before a holder.
+// ahead returns the number of waiting callers ahead of a holder.
 func (b *bench) ahead(holder string) int {
 	b.t.Helper()
 	found, err := b.store.CallersBefore(b.ctx, "a", b.leaseTask(holder))
@@ -23,13 +23,13 @@ func (b *bench) ahead(holder string) int {
 	return found.Ahead
 }
 
-// tooLong asks for a lease that does not fit into openForAnHour.
+// tooLong returns a request for a lease that does not fit into openForAnHour.
 func tooLong() dispatcher.LeaseRequest {
 	return dispatcher.LeaseRequest{Holder: "too-long", Lease: 24 * time.Hour, Wait: long}
 }
 
-// A caller whose lease does not fit into what is left of the window blocks no slot: a caller
-// behind it is granted the slot.
+// A caller whose lease does not fit into the rest of the window blocks no slot. A caller behind it gets the
+// slot.
 func TestACallerThatDoesNotFitLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -48,7 +48,7 @@ func TestACallerThatDoesNotFitLetsOthersGoFirst(t *testing.T) {
 	})
 }
 
-// The same holds for the window of the batch of the leases.
+// The same holds for the window of the batch that contains the leases.
 func TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -61,7 +61,7 @@ func TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst(t *testing.T) {
 	})
 }
 
-// When its own reason has passed, a caller counts again as ahead of the callers that came later.
+// When its own obstacle is gone, a caller counts again as ahead of the callers that came later.
 func TestACallerThatStoodAsideStandsAgain(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -78,7 +78,7 @@ func TestACallerThatStoodAsideStandsAgain(t *testing.T) {
 	})
 }
 
-// What keeps all callers of a pool from a slot leaves their order as it is.
+// An obstacle for all callers of a pool does not change their order.
 func TestAShutPoolKeepsTheOrderOfCallers(t *testing.T) {
 	t.Parallel()
 	for name, shut := range map[string]func(*bench){

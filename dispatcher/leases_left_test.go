@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// expectStays expects that a holder keeps its position for at most Stay after the time at which it
-// is to ask again. Until that time it counts as ahead of others.
+// expectStays checks that a holder keeps its position for at most store.Stay after the time at which it is to
+// ask again. Until then it counts as ahead of others.
 func (b *bench) expectStays(holder string, after time.Duration) {
 	b.t.Helper()
 	task := b.task(b.leaseTask(holder))
@@ -24,7 +24,7 @@ func (b *bench) expectStays(holder string, after time.Duration) {
 	}
 }
 
-// A caller that stood aside, stands in line again and then leaves blocks nobody.
+// A caller that was passed over, got its place in the queue back and then disconnects blocks no other caller.
 func TestACallerThatLeavesAfterItStoodAsideBlocksNobody(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -42,7 +42,7 @@ func TestACallerThatLeavesAfterItStoodAsideBlocksNobody(t *testing.T) {
 	})
 }
 
-// A caller that is answered before its wait is over, and does not come back, blocks nobody.
+// A caller that gets its response before its wait is over, and does not ask again, blocks no other caller.
 func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 	t.Parallel()
 	t.Run("its replica stops", func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 		b.callers(1)
 		b.leased("held")
 		revoked := ci()
-		revoked.Token = [32]byte{1} // of no token
+		revoked.Token = [32]byte{1} // the hash belongs to no token
 		waits := b.inLineFor(b.Dispatcher, dispatcher.LeaseRequest{Leaser: revoked, Holder: "waits", Wait: long})
 		wake(b.Dispatcher, store.Holder("ci", "waits"))
 		<-waits.done
@@ -80,7 +80,7 @@ func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 	})
 }
 
-// A request of a holder that leaves does not shorten the wait of a later request of it.
+// If a request of a holder disconnects, the wait of a later request of the same holder is not shortened.
 func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	t.Parallel()
 	b := light(t)
@@ -88,7 +88,7 @@ func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	b.leased("held")
 	first := b.inLine(b.Dispatcher, "waits", 2*long)
 	b.inLine(b.Dispatcher, "waits", long)
-	<-first.done // its later request ended it
+	<-first.done // the later request ended it
 	if e := b.tryLease("behind"); e.Why.Code != decision.CodeCallersFull || e.Why.Position != 2 {
 		t.Errorf("%+v, want that one waits before it", e.Why)
 	}
@@ -97,7 +97,8 @@ func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	}
 }
 
-// A try ends the wait of an earlier request of its holder, and blocks nobody afterwards.
+// A request without a wait ends the wait of an earlier request of its holder, and afterwards blocks no other
+// caller.
 func TestATryInsteadOfAWaitBlocksNobody(t *testing.T) {
 	t.Parallel()
 	b := light(t)
@@ -109,13 +110,14 @@ func TestATryInsteadOfAWaitBlocksNobody(t *testing.T) {
 	b.expectStays("waits", 0)
 }
 
-// unnamed asks for a lease without the name of a holder, so that nobody can ask for it again.
+// unnamed requests a lease without the name of a holder, so the request cannot be repeated for the same
+// lease.
 func (b *bench) unnamed(ctx context.Context, wait time.Duration) (dispatcher.Lease, error) {
 	return b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Wait: wait, OnPark: func() {}})
 }
 
-// A caller without a name of its own whose connection breaks while its grant commits, or before it is answered, leaves no slot
-// held. One with a name gets its lease again.
+// If the connection of a caller without a name breaks during the commit of its grant, or before the response,
+// its slot is freed. A caller with a name gets its lease again.
 func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -146,7 +148,7 @@ func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
 	}
 }
 
-// What a caller without a name is answered as an error, it cannot ask for again either.
+// A caller without a name that gets an error cannot ask for its lease again, so its slot is freed.
 func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -160,7 +162,7 @@ func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// A caller without a name that leaves the line is gone at once: nothing of it waits.
+// A caller without a name that disconnects leaves the queue at once.
 func TestACallerWithoutANameLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	b := light(t)

@@ -12,10 +12,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// oneEach lets each holder start one an hour.
+// oneEach allows each holder one start an hour.
 const oneEach = `[{"name":"each","per":"device","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]`
 
-// limitedLeases makes pool "a" with policies, whose callers hold so many slots at most; 0: as many as there are.
+// limitedLeases creates pool "a" with policies. Its callers hold at most bound slots; if bound is 0, only the
+// capacity limits them.
 func (b *bench) limitedLeases(capacity, bound int, limits string) {
 	b.t.Helper()
 	spec := store.PoolSpec{Capacity: capacity, Lease: minute, Limits: json.RawMessage(limits)}
@@ -26,7 +27,7 @@ func (b *bench) limitedLeases(capacity, bound int, limits string) {
 	b.must(err)
 }
 
-// A lease that was waited for is counted for its holder, and for no other.
+// A lease that was granted after a wait is counted for its holder, and for no other holder.
 func TestALeaseThatWasWaitedForIsCountedForItsHolder(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -45,7 +46,8 @@ func TestALeaseThatWasWaitedForIsCountedForItsHolder(t *testing.T) {
 	}, unhurried)
 }
 
-// A policy that drops what it refuses lets a lease wait, and leaves nothing of one that was tried.
+// If a policy with the action drop refuses a lease, the request waits and is not dropped. A request without a
+// wait leaves no task behind.
 func TestAPolicyThatDropsLetsALeaseWait(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -62,7 +64,7 @@ func TestAPolicyThatDropsLetsALeaseWait(t *testing.T) {
 	}, unhurried)
 }
 
-// Callers that a policy keeps waiting keep no slot from those behind them.
+// Callers that wait because of a policy do not block a slot for the callers behind them.
 func TestALimitedCallerLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -80,7 +82,7 @@ func TestALimitedCallerLetsOthersGoFirst(t *testing.T) {
 	}, unhurried)
 }
 
-// A caller that gives up waiting lets the one behind it have the slot that it stood before.
+// If a caller gives up its wait, the next caller gets the slot that it blocked.
 func TestACallerThatGivesUpLetsTheNextOneLook(t *testing.T) {
 	t.Parallel()
 	b, s := spied(t)

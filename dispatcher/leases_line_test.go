@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Those who wait for the bound of callers get the slots in the order in which they came, also
-// where they ask again in between, and as soon as one falls free.
+// Callers that wait because callers hold the maximum number of slots get slots in the order of their arrival,
+// as soon as a slot is free. A repeated request keeps its position.
 func TestCallersWaitInTheirOrder(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -39,7 +39,7 @@ func TestCallersWaitInTheirOrder(t *testing.T) {
 	})
 }
 
-// leaseTask is the task of a holder's open lease.
+// leaseTask returns the task id of the open lease of a holder.
 func (b *bench) leaseTask(holder string) int64 {
 	b.t.Helper()
 	views, err := b.store.Views(b.ctx, []string{store.Holder("ci", holder)})
@@ -49,7 +49,7 @@ func (b *bench) leaseTask(holder string) int64 {
 	return views[0].Candidates[0].Task
 }
 
-// A slot of the bound that falls free at one replica is given to who waits at another.
+// If a caller frees a slot at one replica, a caller that waits at another replica gets it.
 func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -62,7 +62,7 @@ func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
 	})
 }
 
-// A holder that gives up waiting leaves nothing in line, and its request is answered.
+// A holder that gives up its wait leaves no entry in the queue, and its request gets a response.
 func TestWaitingIsGivenUp(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -89,7 +89,8 @@ func TestWaitingIsGivenUp(t *testing.T) {
 	})
 }
 
-// A lease that is granted while its waiting is given up is held: its token ends it, and nothing else.
+// If a lease is granted while its holder gives up the wait, the holder holds it, and only its token can end
+// it.
 func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	b, s := spied(t)
@@ -111,8 +112,8 @@ func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// A caller that does not come back expires, and keeps nobody waiting; what callers do is counted, and
-// none of them is a device that was seen.
+// A caller that does not ask again expires and then blocks no other caller. The metric counts the requests of
+// callers, and no caller is recorded as a device.
 func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
 	t.Parallel()
 	counts := prometheus.NewRegistry()

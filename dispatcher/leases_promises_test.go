@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// cell names the tests that hold one promise of the README for one difference between callers and
-// devices. Or it begins with "cannot: " and gives the reason why the difference cannot break the promise.
+// cell names the tests of one promise of the README for one difference between callers and devices. A cell
+// that begins with "cannot: " gives the reason why the difference cannot break the promise.
 type cell string
 
 // difference is one way in which a caller differs from a device, with a cell for each promise.
@@ -25,7 +25,7 @@ const (
 	notAsked = "cannot: no decision about a slot reads it"
 )
 
-// differences is the table. A new difference gets a row.
+// differences returns the table. A new difference gets a row.
 func differences() []difference {
 	return []difference{
 		{
@@ -113,8 +113,8 @@ func (d difference) cells() map[string]cell {
 	}
 }
 
-// Each difference between a caller and a device has a cell for each promise of the README. The tests
-// that a cell names must exist.
+// Each difference between a caller and a device has a cell for each promise of the README. The tests that a
+// cell names must exist.
 func TestCallersKeepThePromisesOfDevices(t *testing.T) {
 	t.Parallel()
 	all := testsOfModule(t)
@@ -132,7 +132,7 @@ func TestCallersKeepThePromisesOfDevices(t *testing.T) {
 	}
 }
 
-// testsOfModule are the names of all tests.
+// testsOfModule returns the names of all tests.
 func testsOfModule(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// leaseFor acquires a slot of pool "a" with a lease of this length.
+// leaseFor acquires a slot of pool "a" with a lease of the given length.
 func (b *bench) leaseFor(holder string, length time.Duration) dispatcher.Lease {
 	b.t.Helper()
 	got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: holder, Lease: length})
@@ -21,8 +21,9 @@ func (b *bench) leaseFor(holder string, length time.Duration) dispatcher.Lease {
 	return got
 }
 
-// TestAShorterRenewalKeepsTheClockGuard: a caller was promised an hour and renews with 30 s, before or
-// after the clock of the database steps forward. No replica takes the slot back: the caller may use it for the hour.
+// TestAShorterRenewalKeepsTheClockGuard checks a caller that was promised an hour and renews with 30 s,
+// before or after a step forward of the database clock. No replica may end the lease, because the caller may
+// use it for the hour.
 func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 	t.Parallel()
 	for name, step := range map[string]struct{ before, after time.Duration }{
@@ -45,15 +46,15 @@ func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 	}
 }
 
-// expectDoubted lets a replica start which knows that the clock of the database stepped: it ends no
-// lease for a minute.
+// expectDoubted starts a replica that knows from the stored clock pair that the database clock stepped. It
+// checks that the replica ends no lease within a minute.
 func (b *bench) expectDoubted() {
 	b.t.Helper()
 	clock, err := b.store.LeaseClock(b.ctx)
 	b.must(err)
 	b.must(b.store.KeepClockPair(b.ctx, store.ClockPair{Ledger: clock.Kept.Ledger.Add(-2 * time.Hour), Wall: clock.Kept.Wall}))
 	start := time.Now()
-	// The first reading takes a minute, because the clock of the database does not advance by itself here.
+	// The first reading takes a minute, because here the database clock does not advance by itself.
 	var readings []time.Time
 	other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Now: func() time.Time {
 		if len(readings) == 0 {
@@ -71,8 +72,8 @@ func (b *bench) expectDoubted() {
 	}
 }
 
-// TestALeaseIsShortenedOnlyAtItsEnd: a shorter renewal changes nothing while the lease has more
-// left, and gives its own length when it has less.
+// TestALeaseIsShortenedOnlyAtItsEnd checks that a renewal with a shorter length changes nothing while the
+// lease has more time left, and gives its length otherwise.
 func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -82,12 +83,12 @@ func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 			passes, length, least, most time.Duration
 		}{
 			{0, 30 * time.Second, 59 * minute, time.Hour - 10*time.Second},
-			{30 * minute, 30 * time.Second, 29 * minute, 30*minute - 10*time.Second}, // more than a third is used
-			{0, 0, 59 * minute, time.Hour - 10*time.Second},                          // the length that is in force
+			{30 * minute, 30 * time.Second, 29 * minute, 30*minute - 10*time.Second}, // more than a third of the lease is over
+			{0, 0, 59 * minute, time.Hour - 10*time.Second},                          // the current length of the lease
 			{time.Hour - minute, 10 * minute, 9 * minute, 10*minute - 10*time.Second},
 			{9*minute + 50*time.Second, 2 * minute, minute, 2*minute - 10*time.Second},
 			{minute, 0, minute, 2*minute - 10*time.Second},
-			{110 * time.Second, 20 * time.Second, time.Second, 16 * time.Second}, // the margin is a fifth again
+			{110 * time.Second, 20 * time.Second, time.Second, 16 * time.Second}, // the margin is again a fifth of the lease
 		} {
 			b.ageing(b.t, renewal.passes)
 			got, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, renewal.length)
@@ -98,21 +99,21 @@ func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 	})
 }
 
-// promised is what the answers said of one lease of a caller, in the time since its request. Time
-// passes by the ageing of the grant as well as by the clock.
+// promised records the responses for one lease of a caller. All times are relative to its request. Time
+// passes by the clock and by the ageing of the grant.
 type promised struct {
 	b       *bench
 	task    int64
 	token   int64
 	start   time.Time
 	aged    time.Duration
-	ends    time.Duration // the latest end that an answer said
-	longest time.Duration // the longest time that an answer said
+	ends    time.Duration // latest end in a response
+	longest time.Duration // longest remaining time in a response
 }
 
 func (p *promised) now() time.Duration { return p.aged + time.Since(p.start) }
 
-// renew lets time pass, renews, and returns false when the lease is over.
+// renew lets time pass and renews the lease. It returns false if the lease has ended.
 func (p *promised) renew(rt *rapid.T, passes, length time.Duration) bool {
 	p.b.ageing(p.b.t, passes)
 	p.aged += passes
@@ -133,9 +134,9 @@ func (p *promised) renew(rt *rapid.T, passes, length time.Duration) bool {
 	return true
 }
 
-// TestNoRenewalTakesAnAnswerBack, over random lengths, also near the end of the longest run: the
-// request time plus the answer is never earlier than an earlier answer said, and the length that
-// the clock guard waits for is never less than an answer.
+// TestNoRenewalTakesAnAnswerBack checks renewals with random lengths, also near the end of the longest run.
+// The end in a response is never earlier than the end in an earlier response. The length that the clock guard
+// waits for is never shorter than the time in a response.
 func TestNoRenewalTakesAnAnswerBack(t *testing.T) {
 	t.Parallel()
 	b := light(t)

@@ -15,10 +15,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// ci asks for leases.
+// ci returns the caller of the tests.
 func ci() dispatcher.Leaser { return dispatcher.Leaser{Name: "ci"} }
 
-// callers bounds those of pool "a", which has five slots and leases of a minute.
+// callers creates pool "a" with five slots and leases of a minute, in which callers may hold at most bound
+// slots.
 func (b *bench) callers(bound int) {
 	b.t.Helper()
 	b.putPool(store.PoolSpec{Capacity: 5, Lease: minute, Callers: &bound})
@@ -33,7 +34,7 @@ func (b *bench) putPool(spec store.PoolSpec) {
 
 func (b *bench) leases() dispatcher.Leases { return dispatcher.Leases{Dispatcher: b.Dispatcher} }
 
-// tryLease asks once, without waiting.
+// tryLease requests a lease without a wait.
 func (b *bench) tryLease(holder string) dispatcher.Lease {
 	b.t.Helper()
 	got, err := b.acquire(holder)
@@ -43,8 +44,8 @@ func (b *bench) tryLease(holder string) dispatcher.Lease {
 	return got
 }
 
-// acquire asks for a lease, and again while the dispatcher cannot decide: it confirms no
-// slot that Redis granted more than 3 s ago, which happens on a busy machine.
+// acquire requests a lease, and repeats the request while the dispatcher returns unavailable. The dispatcher
+// does so on a busy machine if Redis granted the slot more than 3 s ago.
 func (b *bench) acquire(holder string) (got dispatcher.Lease, err error) {
 	for range retries {
 		got, err = b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: holder})
@@ -55,7 +56,7 @@ func (b *bench) acquire(holder string) (got dispatcher.Lease, err error) {
 	return got, err
 }
 
-// leased is a lease that is granted at once.
+// leased requests a lease, expects that it is granted at once, and returns the grant.
 func (b *bench) leased(holder string) store.Grant {
 	b.t.Helper()
 	got := b.tryLease(holder)
@@ -65,7 +66,7 @@ func (b *bench) leased(holder string) store.Grant {
 	return *got.Grant
 }
 
-// asking is a request for a lease that waits in line.
+// asking is a request for a lease that waits in the queue.
 type asking struct {
 	b      *bench
 	holder string
@@ -76,13 +77,13 @@ type asking struct {
 	err    error
 }
 
-// inLine asks, and returns when the request waits.
+// inLine requests a lease, and returns when the request waits.
 func (b *bench) inLine(d *dispatcher.Dispatcher, holder string, wait time.Duration) *asking {
 	b.t.Helper()
 	return b.inLineFor(d, dispatcher.LeaseRequest{Holder: holder, Wait: wait})
 }
 
-// inLineFor is inLine for a request in pool "a" that differs in more than its holder and its wait.
+// inLineFor is inLine for a request in pool "a" with further fields.
 func (b *bench) inLineFor(d *dispatcher.Dispatcher, r dispatcher.LeaseRequest) *asking {
 	b.t.Helper()
 	ctx, leave := context.WithCancel(b.ctx)
@@ -104,7 +105,7 @@ func (b *bench) inLineFor(d *dispatcher.Dispatcher, r dispatcher.LeaseRequest) *
 	return a
 }
 
-// holds is the lease that the wait ends with.
+// holds returns the grant with which the wait ends.
 func (a *asking) holds() store.Grant {
 	a.b.t.Helper()
 	select {
@@ -158,14 +159,14 @@ func TestALeaseGoesFromGrantToEnd(t *testing.T) {
 			b.t.Errorf("ended without a token: %v", err)
 		}
 		b.endLease("job", *g)
-		b.endLease("job", *g) // the answer may have been lost
+		b.endLease("job", *g) // repeated, because the response may have been lost
 		b.expectHeld(0)
 		b.expectState(g.Task, store.Succeeded)
 		b.expectLost(*g, "ended")
 	})
 }
 
-// expectLost renews a lease, and gives its slot back: both say that it is no longer the holder's.
+// expectLost renews a lease and ends it, and checks that both calls return that the holder has lost it.
 func (b *bench) expectLost(g store.Grant, why string) {
 	b.t.Helper()
 	var lost *dispatcher.LostError
@@ -184,8 +185,8 @@ func (b *bench) expectLost(g store.Grant, why string) {
 	}
 }
 
-// A lease that is not renewed is taken back, its slot is given on, and whoever had it can do
-// nothing to that.
+// A lease that is not renewed is reaped, and its slot is granted to the next holder. The former holder cannot
+// change the new lease.
 func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -209,7 +210,7 @@ func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
 	})
 }
 
-// Nothing is left of what was tried: no task, no waiter, no slot.
+// A request without a wait that is refused leaves no task, no waiter and no slot behind.
 func TestATryLeavesNothing(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -228,7 +229,8 @@ func TestATryLeavesNothing(t *testing.T) {
 	})
 }
 
-// Callers and devices of one pool are never more than it has, and callers never more than they may.
+// Callers and devices together never hold more slots than the capacity, and callers never more than their
+// maximum.
 func TestCallersAndDevicesShareTheCap(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -261,7 +263,7 @@ func TestCallersAndDevicesShareTheCap(t *testing.T) {
 		if callers.Load() > bound || callers.Load()+fleet.Load() > capacity {
 			b.t.Errorf("%d callers and %d devices", callers.Load(), fleet.Load())
 		}
-		for _, name := range names { // what is left is the devices'
+		for _, name := range names { // the remaining slots go to devices
 			b.report(name, `{"id":"x"}`)
 		}
 		b.expectHeld(capacity)
@@ -271,7 +273,7 @@ func TestCallersAndDevicesShareTheCap(t *testing.T) {
 	})
 }
 
-// Requests of one holder that come at once get one lease.
+// Concurrent requests of one holder get the same lease.
 func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -284,7 +286,7 @@ func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 					return b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job", Wait: time.Duration(i%2) * long})
 				}
 				got, err := ask()
-				for errors.Is(err, devices.ErrUnavailable) || err == nil && got.Why.Code == decision.CodeNextReport { // the pool is new to Redis
+				for errors.Is(err, devices.ErrUnavailable) || err == nil && got.Why.Code == decision.CodeNextReport { // unknown to Redis
 					got, err = ask()
 				}
 				if err != nil || got.Grant == nil {
@@ -304,7 +306,8 @@ func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 	})
 }
 
-// A try whose slot cannot be confirmed is no refusal, and leaves nothing behind.
+// If the slot for a request without a wait cannot be confirmed, the result is an error and not a refusal, and
+// nothing is left behind.
 func TestATryThatCannotBeConfirmed(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -319,7 +322,7 @@ func TestATryThatCannotBeConfirmed(t *testing.T) {
 	}
 }
 
-// If the number of slots that callers hold cannot be read, no caller is granted a slot. Devices are.
+// If the number of slots that callers hold cannot be read, no caller is granted a slot, but devices are.
 func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -333,7 +336,8 @@ func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 	b.expectHeld(1)
 }
 
-// A try is refused, and before it is said why, another request of the holder gets the slot.
+// If a request without a wait is refused, and another request of the holder gets a slot before the reason is
+// read, the first request returns that lease.
 func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -350,7 +354,7 @@ func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
 	}
 }
 
-// The loss of all that Redis has neither ends a lease nor gives a slot twice.
+// If Redis loses all its data, no lease ends and no slot is granted twice.
 func TestLeasesOutliveRedis(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -375,7 +379,8 @@ func TestLeasesOutliveRedis(t *testing.T) {
 	})
 }
 
-// A slot that is released by force is lost to its holder; one that is to be released says so when renewed.
+// A holder loses a slot that is released by force. If a release is only requested, the next renewal returns
+// that the holder should end the lease.
 func TestLeasesAreReleasedByForce(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -396,7 +401,7 @@ func TestLeasesAreReleasedByForce(t *testing.T) {
 	})
 }
 
-// openForAnHour is a daily window that has begun and stays open for almost one more hour.
+// openForAnHour returns a daily window that opened a minute ago and stays open for almost one more hour.
 func (b *bench) openForAnHour() []store.Window {
 	b.t.Helper()
 	now, err := b.store.Clock(b.ctx)
@@ -405,8 +410,8 @@ func (b *bench) openForAnHour() []store.Window {
 	return []store.Window{{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: "1h", Timezone: "UTC"}}
 }
 
-// A caller with a short lease of its own starts while a lease of the pool's length no longer fits
-// into the window.
+// A caller with a short lease of its own starts while a lease of the length of the pool no longer fits into
+// the window.
 func TestALeaseOfItsOwnLengthFitsTheWindow(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is what reports need of the store, by task.
+// Ledger is the part of the store that the handling of reports uses, grouped by purpose.
 type Ledger interface {
 	viewLedger
 	reportLedger
@@ -24,13 +24,13 @@ type Ledger interface {
 	explanationLedger
 }
 
-// viewLedger reads devices. It returns one view per device, in order.
+// viewLedger reads devices. Each method returns one view per device, in the order of devices.
 type viewLedger interface {
 	Registered(ctx context.Context, devices []string) ([]store.View, error)
 	Views(ctx context.Context, devices []string) ([]store.View, error)
 }
 
-// reportLedger records what reports say.
+// reportLedger records the contents of reports.
 type reportLedger interface {
 	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
@@ -57,7 +57,7 @@ type leaseLedger interface {
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 }
 
-// explanationLedger reads the tasks that wait, and what they wait for.
+// explanationLedger reads waiting tasks, and the facts that explain their wait.
 type explanationLedger interface {
 	TaskView(ctx context.Context, task int64) (store.TaskView, error)
 	SampleWaiting(ctx context.Context, of store.WaitingOf, most int) (store.WaitingTasks, error)
@@ -65,7 +65,8 @@ type explanationLedger interface {
 	CallersBefore(ctx context.Context, pool string, task int64) (store.Callers, error)
 }
 
-// Store is what all rooms need of the ledger; *store.Store on Postgres or SQLite.
+// Store is the part of the ledger that this package and the packages below it use. *store.Store implements it on
+// Postgres and on SQLite.
 type Store interface {
 	Ledger
 	policies.Ledger
@@ -76,7 +77,7 @@ type Store interface {
 	marks.Ledger
 }
 
-// Semaphore hands out the numbered slots of a pool; *slots.Semaphore.
+// Semaphore assigns the numbered slots of the pools. *slots.Semaphore implements it.
 type Semaphore interface {
 	Standing(ctx context.Context, pool, device string, tasks []slots.Waiter) (slots.Standing, error)
 	waiters.Semaphore

@@ -11,14 +11,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// keptLong lets offers last longer than any test: a slot that another gets was given
-// back.
+// keptLong makes offers last longer than any test. If another device gets the slot, the offer was given back.
 func keptLong(w *wakes) func(*dispatcher.Config) {
 	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, long }
 }
 
-// contested makes a pool of one slot, which "first" holds; "limited" is of an
-// account that has started already, "free" is not, and both have work, in this order.
+// contested creates a pool with one slot, which "first" holds. The account of "limited" has started a task
+// already, the account of "free" has not. Both devices wait, in this order.
 func (b *bench) contested(lineUp func(device string)) (held devices.Task) {
 	b.t.Helper()
 	b.pool("a", 1, long)
@@ -36,8 +35,8 @@ func (b *bench) contested(lineUp func(device string)) (held devices.Task) {
 	return held
 }
 
-// TestALimitedDeviceKeepsNoSlot: the slot that is offered to a limited device goes on
-// at once, when it says no, or without asking it where its policies are known.
+// TestALimitedDeviceKeepsNoSlot checks that a slot that is offered to a limited device goes on at once when
+// the device is refused. If its policies are known to refuse, the device is not offered the slot at all.
 func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"asked": false, "known": true} {
@@ -48,7 +47,7 @@ func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 				b := backend(t, keptLong(w), unhurried)
 				held := b.contested(func(device string) { b.expectPushed(device, devices.ReasonFull) })
 				woken := []string{"free"}
-				if known { // by a report that was refused
+				if known { // the refusal of this report makes the policies known
 					b.expectReason("same", `{"id":"1"}`, devices.ReasonLimited)
 				} else {
 					woken = append(woken, "limited")
@@ -65,8 +64,8 @@ func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 	}
 }
 
-// TestALimitedDeviceThatPollsHoldsNobodyUp: the device behind it gets the slot, also
-// when it was expected first.
+// TestALimitedDeviceThatPollsHoldsNobodyUp checks that the device behind a limited device gets the slot, even
+// if the limited device was to report first.
 func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -79,7 +78,8 @@ func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 	}, unhurried)
 }
 
-// TestALimitedParkedReportLetsTheNextHaveThePlace, and waits on.
+// TestALimitedParkedReportLetsTheNextHaveTheSlot checks that the next device gets the slot, and that the
+// parked report of the limited device continues to wait.
 func TestALimitedParkedReportLetsTheNextHaveTheSlot(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -93,7 +93,8 @@ func TestALimitedParkedReportLetsTheNextHaveTheSlot(t *testing.T) {
 	}, unhurried, func(c *dispatcher.Config) { c.Offer = long })
 }
 
-// TestSleepersThatAreLimitedAreNotWoken, and do not stand before those that are not.
+// TestSleepersThatAreLimitedAreNotWoken checks that limited devices that sleep are not woken, and do not
+// block the search for devices that are not limited.
 func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	t.Parallel()
 	w := &wakes{}
@@ -101,7 +102,7 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	b.limitedPool(1)
 	b.reconcile()
 	var names []string
-	for i := range 30 { // more than one piece of handing on would pass over
+	for i := range 30 { // more devices than one step of handing on passes over
 		names = append(names, fmt.Sprintf("d%d", i))
 		b.device(names[i], "x")
 	}
@@ -126,8 +127,8 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	}
 }
 
-// TestAHolderIsNotLimited: what runs goes on, is delivered again, and its result is
-// taken, whatever its policies say by now.
+// TestAHolderIsNotLimited checks that a running task can be renewed and redelivered and its result recorded,
+// even if its policies refuse starts now.
 func TestAHolderIsNotLimited(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -137,7 +138,7 @@ func TestAHolderIsNotLimited(t *testing.T) {
 		b.batch("a", nil, "d1", "d2")
 		task := b.granted("d1")
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-		again := b.report("d1", `{"id":"2"}`) // its first reply was lost
+		again := b.report("d1", `{"id":"2"}`) // the first reply was lost
 		if again.Task == nil || again.Task.ID != task.ID || again.Task.Redelivered != 1 {
 			b.t.Fatalf("delivered again: %+v", again)
 		}

@@ -13,11 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// aMillionADay is a policy whose window holds a million attempts.
+// aMillionADay is a policy with a window that contains a million attempts.
 const aMillionADay = `[{"name":"a-day","per":"tags.account","algorithm":"sliding","windows":[{"max":100,"per_ms":86400000}]}]`
 
-// TestRebuildOfAMillion measures for how long a policy is not believed that has a
-// million attempts in its window, of 10,000 accounts:
+// TestRebuildOfAMillion measures the time until a policy can be checked if its window has a million attempts
+// of 10,000 accounts:
 //
 //	MILLION=1 go test ./dispatcher -run 'TestRebuildOfAMillion$' -v
 func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures the memory of the process
@@ -53,11 +53,11 @@ func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures 
 	}
 	took := time.Since(begin)
 	close(stop)
-	b.expectReason("late", `{"id":"1"}`, devices.ReasonLimited) // its account had its hundred
+	b.expectReason("late", `{"id":"1"}`, devices.ReasonLimited) // its account has used its hundred starts
 	t.Logf("believed after %s and %d reports that waited for it; heap %d MB at most", took.Round(time.Millisecond), reports, <-most>>20)
 }
 
-// highestHeap watches the memory until told to stop.
+// highestHeap measures the heap until stop is closed, and returns the maximum.
 func highestHeap(stop chan struct{}) (most uint64) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -24,14 +24,14 @@ func (b *bench) profile(name, policies string) {
 	b.must(err)
 }
 
-// profiled registers a device of a profile.
+// profiled registers a device with a profile.
 func (b *bench) profiled(id, profile string) {
 	b.t.Helper()
 	_, err := b.store.CreateDevice(b.ctx, "test", id, store.DeviceSpec{Profile: profile}, []byte(id), nil)
 	b.must(err)
 }
 
-// runs has a device run its next task.
+// runs reports as the device, expects its next task and sends the result.
 func (b *bench) runs(device string) {
 	b.t.Helper()
 	task := b.granted(device)
@@ -41,9 +41,9 @@ func (b *bench) runs(device string) {
 	}
 }
 
-// TestProfilesLimitDevicesOverAllBatches: policies of a profile hold for its devices alone, in all
-// batches, are named by why and changed live, also by what started before they were
-// there, and hold after Redis lost all.
+// TestProfilesLimitDevicesOverAllBatches checks that the policies of a profile apply only to its devices, in
+// all batches, and that `why` names them. Changes apply at once and count earlier starts. The policies still
+// apply after Redis lost all data.
 func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -52,7 +52,7 @@ func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 		b.profile("fast", strings.Replace(twoADevice, `"max":2`, `"max":4`, 1))
 		b.profiled("d1", "slow")
 		b.profiled("d2", "")
-		for range 5 { // of each device one in each batch
+		for range 5 { // each batch has one task for each device
 			b.batch("a", nil, "d1", "d2")
 		}
 		for range 5 {
@@ -75,23 +75,24 @@ func TestProfilesLimitDevicesOverAllBatches(t *testing.T) {
 		b.profile("slow", strings.Replace(twoADevice, `"max":2`, `"max":3`, 1))
 		other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Limits: policies.LimitsOf(limits.New(b.redis)), FleetTokens: []string{"f"}})
 		mine := b.Dispatcher
-		b.Dispatcher = other // of what this one changed another one knows at once
+		b.Dispatcher = other // another replica knows the change of this one at once
 		b.runs("d1")
 		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
 		b.Dispatcher = mine
 		_, err := b.store.ChangeDevice(b.ctx, "test", "d1", func(d *store.DeviceSpec) error { d.Profile = "fast"; return nil })
 		b.must(err)
-		b.runs("d1") // the fourth: what it started before counts here, too
+		b.runs("d1") // the fourth start: the starts under the other profile count, too
 		b.expectReason("d1", `{"id":"2"}`, devices.ReasonLimited)
 		b.expectWhy(b.tasksOf("d1")[4], []decision.Code{decision.CodeLimited}, "profile fast", "4 per 1h0m0s")
 	}, unhurried)
 }
 
-// TestProfilePoolAndBatchTogether: all let a start pass, or none counts it.
+// TestProfilePoolAndBatchTogether checks that a start is counted only if the policies of pool, batch and
+// profile all allow it.
 func TestProfilePoolAndBatchTogether(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
-		b.limitedPool(9) // one an hour for an account
+		b.limitedPool(9) // one start an hour for each account
 		b.profile("slow", twoADevice)
 		for id, account := range map[string]string{"d1": "x", "d2": "x"} {
 			_, err := b.store.CreateDevice(b.ctx, "test", id, store.DeviceSpec{Tags: map[string]string{"account": account}, Profile: "slow"}, []byte(id), nil)
@@ -99,7 +100,7 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 		}
 		b.batch("a", func(s *store.Batch) { s.Limits = json.RawMessage(twoAlike) }, "d1", "d2", "d2", "d2")
 		b.runs("d1")
-		for range 3 { // refused by the pool's: the profile counts nothing of it
+		for range 3 { // the policy of the pool refuses, so the profile counts nothing
 			b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
 		}
 		e := b.expectWhy(b.tasksOf("d2")[0], []decision.Code{decision.CodeLimited}, "per-account", "pool a")
@@ -117,8 +118,8 @@ func TestProfilePoolAndBatchTogether(t *testing.T) {
 	}, unhurried)
 }
 
-// TestAnOutageDoubtsOnlyWhatItLetPass: rules that something passed while they could not
-// be asked are filled with it, also when that is long ago; others stay as they are.
+// TestAnOutageDoubtsOnlyWhatItLetPass checks which rules are filled again after an outage: only rules that
+// let a start pass while they could not be checked, even if the start is old.
 func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	t.Parallel()
 	var passed atomic.Int64
@@ -134,9 +135,9 @@ func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	for d, account := range map[string]string{"d1": "x", "d2": "y", "d3": "y"} {
 		b.device(d, account)
 	}
-	b.profiled("d4", "slow") // waits during the outage
+	b.profiled("d4", "slow") // it waits during the outage
 	b.batch("a", nil, "d1", "d2", "d3", "d4")
-	b.granted("d1") // the rule is known now
+	b.granted("d1") // Redis knows the rule now
 	loses.deaf.Store(true)
 	b.granted("d2")
 	b.expectReason("d4", `{"id":"1"}`, devices.ReasonUnavailable)
@@ -153,7 +154,7 @@ func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	b.expectReason("d3", `{"id":"1"}`, devices.ReasonLimited)
 }
 
-// TestProfilesAreSettled: what a replica could not settle is counted by any other.
+// TestProfilesAreSettled checks that another replica counts a start that a replica could not settle.
 func TestProfilesAreSettled(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -177,7 +178,7 @@ func TestProfilesAreSettled(t *testing.T) {
 			b.t.Errorf("settled %+v", done)
 		}
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-		// Were it not counted, only its reservation would be in the way, and that for seconds.
+		// If the start were not counted, only its reservation would refuse, and only for seconds.
 		if e := b.why(b.tasksOf("d2")[0]); e.Causes[0].Until.Sub(e.At) < 50*time.Minute {
 			b.t.Errorf("not counted: %+v", e.Causes)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// slowStarts is a ledger that does not tell what started in pool "a" until it is told to.
+// slowStarts is a ledger in which reads of the starts of pool "a" wait until tell is closed.
 type slowStarts struct {
 	dispatcher.Store
 
@@ -36,9 +36,9 @@ func (s *slowStarts) Starts(ctx context.Context, pool string, before int64, limi
 	return s.Store.Starts(ctx, pool, before, limit)
 }
 
-// TestARebuildHoldsUpNobodyElse: while what started in a pool is read, which may take
-// long, its devices are told at once to come again, and other pools with policies, and
-// other tasks of the same devices, are served.
+// TestARebuildHoldsUpNobodyElse checks that a slow read of the starts of a pool delays only this pool. Its
+// devices are refused at once and asked to come again. Other pools with policies, and other tasks of the same
+// devices, are served.
 func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	slow := &slowStarts{tell: make(chan struct{})}
@@ -56,7 +56,7 @@ func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 		b.device(names[i], names[i])
 	}
 	b.batch("a", nil, names...)
-	b.expectReason("d0", `{"id":"1"}`, devices.ReasonUnavailable) // it waited for a while
+	b.expectReason("d0", `{"id":"1"}`, devices.ReasonUnavailable) // this report waited for a while
 	later.Store(int64(time.Minute))
 	began := time.Now()
 	for _, name := range names {
@@ -75,14 +75,15 @@ func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 	b.eventually("pool a to be known", func() bool { return b.report("d2", `{"id":"3"}`).Reason == devices.ReasonGranted })
 }
 
-// deafReservations gives no answer.
+// deafReservations fails every reservation.
 type deafReservations struct{ policies.Reservations }
 
 func (deafReservations) Reserve(context.Context, string, []limits.Check) ([]limits.Answer, error) {
 	return nil, limits.ErrUnavailable
 }
 
-// TestWhatIsNotCheckedIsCounted, whether it passes or waits.
+// TestWhatIsNotCheckedIsCounted checks that a start that cannot be checked is counted as unchecked, both if
+// it passes and if it waits.
 func TestWhatIsNotCheckedIsCounted(t *testing.T) {
 	t.Parallel()
 	for what, reason := range map[string]devices.Reason{"closed": devices.ReasonUnavailable, "open": devices.ReasonGranted} {
@@ -103,7 +104,7 @@ func TestWhatIsNotCheckedIsCounted(t *testing.T) {
 	}
 }
 
-// limitChecks are those of an outcome, all policies together.
+// limitChecks returns the number of checks with an outcome, summed over all policies.
 func limitChecks(t *testing.T, registry *prometheus.Registry, outcome string) (n float64) {
 	t.Helper()
 	families, err := registry.Gather()
@@ -122,7 +123,8 @@ func limitChecks(t *testing.T, registry *prometheus.Registry, outcome string) (n
 	return n
 }
 
-// TestALimitedDeviceComesWhenItMay: not before, and not much later.
+// TestALimitedDeviceComesWhenItMay checks that a limited device is not asked to report before its policy
+// allows the start, nor much later.
 func TestALimitedDeviceComesWhenItMay(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -133,7 +135,7 @@ func TestALimitedDeviceComesWhenItMay(t *testing.T) {
 		b.granted("d1")
 		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
 		e := b.why(b.tasksOf("d2")[0])
-		opens := e.Causes[0].Until.Sub(e.At) // some time after the reply
+		opens := e.Causes[0].Until.Sub(e.At) // why ran some time after the reply
 		if after := time.Duration(reply.ReportAfterMS) * time.Millisecond; after < opens || after > 72*time.Minute {
 			b.t.Errorf("told to come after %s, it may in %s", after, opens)
 		}

@@ -25,22 +25,22 @@ const (
 	twoAlike  = `[{"name":"same-content","algorithm":"duplicate","per_ms":3600000,"max":2}]`
 )
 
-// limitedPool makes pool "a", in which an account may start one an hour.
+// limitedPool creates pool "a", in which each account may start one task an hour.
 func (b *bench) limitedPool(capacity int) {
 	b.t.Helper()
 	_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: time.Minute, Limits: json.RawMessage(oneAnHour)})
 	b.must(err)
 }
 
-// device registers one of an account.
+// device registers a device of an account.
 func (b *bench) device(id, account string) {
 	b.t.Helper()
 	_, err := b.store.CreateDevice(b.ctx, "test", id, store.DeviceSpec{Tags: map[string]string{"account": account}}, []byte(id), nil)
 	b.must(err)
 }
 
-// TestALimitedDeviceIsToldWhenAndHoldsNoSlot: it is told so with a time, holds no slot, and is granted what
-// is not limited; the operator is told the policy, the window and the time.
+// TestALimitedDeviceIsToldWhenAndHoldsNoSlot checks that a limited device is refused with a time, holds no
+// slot, and is granted tasks that are not limited. `why` shows the policy, the window and the time.
 func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -56,7 +56,7 @@ func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 			b.t.Errorf("report after %d ms", reply.ReportAfterMS)
 		}
 		b.expectHeld(1)
-		b.granted("d3") // of another account
+		b.granted("d3") // a device of another account
 		waiting := b.tasksOf("d2")[0]
 		e := b.expectWhy(waiting, []decision.Code{decision.CodeLimited}, "per-account", "pool a", "1 per 1h0m0s", "tags.account=x")
 		if wait := e.Causes[0].Until.Sub(e.At); wait < 50*time.Minute || wait > time.Hour {
@@ -75,8 +75,7 @@ func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 	}, unhurried)
 }
 
-// TestRefusalsAreFree: what a full pool, a lost claim or another policy refused
-// counts with none.
+// TestRefusalsAreFree checks that a start that is refused because the pool is full counts in no policy.
 func TestRefusalsAreFree(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -96,7 +95,8 @@ func TestRefusalsAreFree(t *testing.T) {
 	}, unhurried)
 }
 
-// TestDuplicatesWait, and what differs in content does not wait behind them.
+// TestDuplicatesWait checks that tasks with equal content wait, and that a task with other content does not
+// wait behind them.
 func TestDuplicatesWait(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -126,7 +126,7 @@ func TestDuplicatesWait(t *testing.T) {
 	}, unhurried)
 }
 
-// TestLimitsSurviveRedis: a Redis that lost everything counts what the ledger knows.
+// TestLimitsSurviveRedis checks that a Redis that lost all data counts the starts that the ledger has.
 func TestLimitsSurviveRedis(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -135,7 +135,7 @@ func TestLimitsSurviveRedis(t *testing.T) {
 			b.device(d, []string{"x", "x", "y", "y"}[i])
 		}
 		b.batch("a", nil, "d1", "d2", "d3", "d4")
-		b.ended("d1", b.granted("d1"), "succeeded", "", devices.OutcomeRecorded) // an attempt
+		b.ended("d1", b.granted("d1"), "succeeded", "", devices.OutcomeRecorded) // an ended attempt
 		b.granted("d3")                                                          // a grant in force
 		b.wipe(9)
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
@@ -143,7 +143,7 @@ func TestLimitsSurviveRedis(t *testing.T) {
 	}, unhurried)
 }
 
-// TestPolicyOfARunningPool holds for what started before it was there.
+// TestPolicyOfARunningPool checks that a new policy counts the starts from before its creation.
 func TestPolicyOfARunningPool(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -161,7 +161,8 @@ func TestPolicyOfARunningPool(t *testing.T) {
 	}, unhurried)
 }
 
-// lossyReservations loses the settlements of starts, as a replica does that ends, or all calls.
+// lossyReservations fails calls of Settle while lose is true, as if the replica had ended. While deaf is
+// true, it also fails calls of Reserve.
 type lossyReservations struct {
 	policies.Reservations
 
@@ -185,12 +186,12 @@ func (l *lossyReservations) Reserve(ctx context.Context, pool string, checks []l
 	return l.Reservations.Reserve(ctx, pool, checks) //nolint:wrapcheck // as it is
 }
 
-// mayLose gives a bench lossyReservations.
+// mayLose configures a bench with lossyReservations.
 func mayLose(c *dispatcher.Config) {
 	c.Limits.Reservations = &lossyReservations{Reservations: c.Limits.Reservations}
 }
 
-// lossy returns what mayLose gave the bench.
+// lossy returns the lossyReservations of a bench that was configured by mayLose.
 func (b *bench) lossy() *lossyReservations {
 	b.t.Helper()
 	loses, ok := b.limits.Reservations.(*lossyReservations)
@@ -200,8 +201,8 @@ func (b *bench) lossy() *lossyReservations {
 	return loses
 }
 
-// TestWhatNobodyCounted is counted by a pass of any replica, and keeps others out
-// until then.
+// TestWhatNobodyCounted checks that a pass of any replica counts a start that was not settled. Until then its
+// reservation refuses further starts.
 func TestWhatNobodyCounted(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -224,17 +225,18 @@ func TestWhatNobodyCounted(t *testing.T) {
 	}, unhurried, mayLose)
 }
 
-// TestNoPoliciesCostNothing: nobody is asked where nothing is limited.
+// TestNoPoliciesCostNothing checks that tasks without policies do not use the limiter.
 func TestNoPoliciesCostNothing(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 9, time.Minute)
 		b.batch("a", nil, "d1")
-		b.granted("d1") // by a dispatcher that has no limiter to ask
+		b.granted("d1") // granted by a dispatcher without a limiter
 	}, func(c *dispatcher.Config) { c.Limits = nil })
 }
 
-// TestPoliciesThatCannotBeAsked keep a task waiting, unless they say otherwise.
+// TestPoliciesThatCannotBeAsked checks that a task waits while its policies cannot be checked, unless they
+// have on_error: open.
 func TestPoliciesThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -250,15 +252,15 @@ func TestPoliciesThatCannotBeAsked(t *testing.T) {
 	}, unhurried, func(c *dispatcher.Config) { c.Limits = nil })
 }
 
-// otherReplica shares the servers, and has policies of its own reading.
+// otherReplica returns a dispatcher on the same servers with a limiter of its own.
 func (b *bench) otherReplica() *dispatcher.Dispatcher {
 	return dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: b.semaphore, Limits: policies.LimitsOf(limits.New(b.redis)), FleetTokens: []string{fleetToken},
 	})
 }
 
-// TestTwoReplicasNeverBothPass: of many devices of one account that report at once
-// to two replicas, one starts.
+// TestTwoReplicasNeverBothPass checks that only one of many devices of one account starts if they report
+// concurrently to two replicas.
 func TestTwoReplicasNeverBothPass(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -285,7 +287,7 @@ func TestTwoReplicasNeverBothPass(t *testing.T) {
 			})
 		}
 		all.Wait()
-		for _, name := range names { // should nobody have passed: they stood in each other's way
+		for _, name := range names { // if no device passed, their reservations blocked each other: try again one by one
 			if granted.Load() == 0 && b.report(name, `{"id":"2"}`).Reason == devices.ReasonGranted {
 				granted.Add(1)
 			}

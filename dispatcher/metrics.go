@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// metrics counts decisions.
+// metrics are the Prometheus metrics of decisions.
 type metrics struct {
 	set       *meters.Set
 	grants    *prometheus.CounterVec
@@ -57,8 +57,8 @@ func (m *metrics) granted(c store.Candidate, view store.View) {
 	m.wait.WithLabelValues(c.Pool).Observe(view.Now.Sub(c.CreatedAt).Seconds())
 }
 
-// denied counts a report that had open work and left without a task, once for
-// the pool of its oldest batch.
+// denied counts a report that had open work and got no task. It counts once, for the pool of
+// the device's oldest batch.
 func (m *metrics) denied(h *handling) {
 	pool := h.from.oldestPool()
 	if pool == "" || h.reply.Reason == devices.ReasonGranted {
@@ -73,8 +73,8 @@ func (m *metrics) conflicted(pool string) {
 	m.set.Count(pool, meters.Tally{Conflicts: 1})
 }
 
-// CountReport counts one report of a transport ("http", "mqtt"): the reason of
-// its reply, or the code of what refused it.
+// CountReport counts one report that took this time and came over transport ("http", "mqtt").
+// reason is the reason of the reply, or the error code if the report was refused.
 func (d *Dispatcher) CountReport(transport, reason string, took time.Duration) {
 	d.metrics.reports.WithLabelValues(transport, reason).Inc()
 	d.metrics.duration.WithLabelValues(transport).Observe(took.Seconds())

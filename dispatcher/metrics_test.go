@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
-// series counts what a registry shows of each metric.
+// series returns the number of series of each metric in a registry.
 func series(t *testing.T, r *prometheus.Registry) map[string]int {
 	t.Helper()
 	families, err := r.Gather()
@@ -23,8 +23,7 @@ func series(t *testing.T, r *prometheus.Registry) map[string]int {
 	return n
 }
 
-// A counter is there before its first event, and goes with its pool, whatever
-// other labels it has.
+// A counter exists before its first event, and is deleted with its pool, whatever other labels it has.
 func TestMetricsFollowThePools(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()

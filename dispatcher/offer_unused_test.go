@@ -11,12 +11,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// unusedOffer is how a device is refused that came for an offer in pool b, and waits in
-// pool a, too.
+// unusedOffer is a case in which a device is refused after an offer in pool b. The device also waits in pool
+// a.
 type unusedOffer struct {
-	set  func(b *bench, inA, inB int64) // of the device's batches
+	set  func(b *bench, inA, inB int64) // changes the batches of the device
 	body string
-	a, b int // how many wait afterwards in each pool: in b another, who is offered the slot
+	a, b int // number of waiters afterwards in each pool; in b, this includes the device that is offered the slot next
 }
 
 func unusedOffers() map[devices.Reason]unusedOffer {
@@ -28,7 +28,7 @@ func unusedOffers() map[devices.Reason]unusedOffer {
 	return map[devices.Reason]unusedOffer{
 		devices.ReasonFull:        {func(b *bench, _, inB int64) { b.pauseBatch(inB, "") }, asks, 1, 2},
 		devices.ReasonLimited:     {limit, asks, 0, 2},
-		devices.ReasonUnavailable: {limit, asks, 0, 2}, // no policy can be asked
+		devices.ReasonUnavailable: {limit, asks, 0, 2}, // policies cannot be checked
 		devices.ReasonPaused: {func(b *bench, inA, inB int64) {
 			b.pauseBatch(inA, "")
 			b.pauseBatch(inB, "")
@@ -38,12 +38,12 @@ func unusedOffers() map[devices.Reason]unusedOffer {
 			b.setWindows(inB, b.shut())
 		}, asks, 0, 1},
 		devices.ReasonDeclined: {func(*bench, int64, int64) {}, `{"id":"p","accept":false}`, 1, 2},
-		devices.ReasonBusy:     {func(*bench, int64, int64) {}, `{"id":"p","running":[{"task":1000,"token":7}]}`, 1, 2}, // it is to stop first
+		devices.ReasonBusy:     {func(*bench, int64, int64) {}, `{"id":"p","running":[{"task":1000,"token":7}]}`, 1, 2}, // it must stop first
 	}
 }
 
-// TestAnUnusedOfferGoesOn: a device that is refused keeps no offer. It stays in the
-// queues in which it has its turn, and leaves the others.
+// TestAnUnusedOfferGoesOn checks that a device that is refused keeps no offer. It stays in the queues in
+// which it may still start, and leaves the other queues.
 func TestAnUnusedOfferGoesOn(t *testing.T) {
 	t.Parallel()
 	for reason, offer := range unusedOffers() {
@@ -91,8 +91,8 @@ func (b *bench) expectUnused(w *wakes, offer unusedOffer, reason devices.Reason)
 	b.expectWaiting("b", offer.b)
 }
 
-// TestAParkedDeviceWithoutWorkLeavesTheQueue: its batch was cancelled, and then it is
-// offered a slot.
+// TestAParkedDeviceWithoutWorkLeavesTheQueue checks that a parked device leaves the queue if its batch is
+// cancelled and it is then offered a slot.
 func TestAParkedDeviceWithoutWorkLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -113,7 +113,7 @@ func TestAParkedDeviceWithoutWorkLeavesTheQueue(t *testing.T) {
 	}, unhurried, func(c *dispatcher.Config) { c.Offer = long })
 }
 
-// expectWaiting waits until so many devices stand in the queue of a pool.
+// expectWaiting waits until the queue of a pool has want waiters.
 func (b *bench) expectWaiting(pool string, want int) {
 	b.t.Helper()
 	b.eventually("queue of "+pool, func() bool {

@@ -10,8 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// TestDevicesComeInTheirPeriodDuringAnOutage: one that lasts for some seconds is no
-// hiccup any more, and a fleet that comes again every few seconds helps nobody.
+// TestDevicesComeInTheirPeriodDuringAnOutage checks that devices are asked to come again after some seconds
+// at the beginning of an outage, and after about half a report period once it lasts longer. Frequent reports
+// of a whole fleet would only add load.
 func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	const period = 10 * time.Minute
@@ -52,7 +53,8 @@ func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 	}
 }
 
-// TestARequestThatEndsIsNoOutage: what an operator no longer waits for puts off no device.
+// TestARequestThatEndsIsNoOutage checks that a request of an operator that is cancelled does not count as an
+// outage, so devices are not delayed.
 func TestARequestThatEndsIsNoOutage(t *testing.T) {
 	t.Parallel()
 	marking(t, func(b *bench, _ *spies, clock *stoppedClock) {

@@ -15,15 +15,14 @@ const (
 	elsewhere = 5 * time.Second        // a device whose replica stops reports again within this time
 )
 
-// Wait is HandleReport for a device that lets an answer without a task wait.
-// Results are committed before, and acknowledged with the answer. onPark is
-// called when the waiting begins: the report no longer counts among those under way from
-// then on, and the answer comes within wait and devices.AnswerAfterWait. held says whether
-// the device may have waited: with false there was no room for it.
+// Wait handles a report as HandleReport does, but lets an answer without a task wait for at most wait.
+// Results are committed before the wait, and acknowledged in the answer. Wait calls onPark when the wait
+// begins: from then on the report does not count as in progress, and the answer comes within wait plus
+// devices.AnswerAfterWait. held reports whether the report may have been parked. It is false if there was
+// no room, or if Redis did not confirm that the report is the newest of its device.
 //
-// The wait ends with a grant, with what waiting does not change, with ctx
-// (nobody is there any more, and nothing is granted), with a newer report of the
-// device, and with StopWaiting.
+// The wait ends with a grant, with a refusal that waiting cannot change, with the end of ctx (the device is
+// gone, and nothing is granted), with a newer report of the device, or with the stop of this process.
 func (d *Dispatcher) Wait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (reply devices.Reply, held bool, err error) {
 	h, held, err := d.wait(ctx, caller, report, wait, onPark)
 	if err != nil {
@@ -32,7 +31,7 @@ func (d *Dispatcher) Wait(ctx context.Context, caller devices.Caller, report dev
 	return h.reply, held, nil
 }
 
-// wait is Wait, and returns the handling of the report.
+// wait does the work of Wait, and returns the handling of the report.
 func (d *Dispatcher) wait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (h *handling, held bool, err error) {
 	park := waiters.NewPark(string(caller.Device), wait)
 	defer d.Waiters.Parks.Leave(park)
@@ -55,7 +54,7 @@ func (d *Dispatcher) wait(ctx context.Context, caller devices.Caller, report dev
 }
 
 // mayWait reports whether the answer may wait because the device may still get a task. An answer with a
-// credential is sent at once. A device with more tasks that policies drop comes again soon instead.
+// credential is sent at once. A device with more tasks that policies drop does not wait: it reports again soon.
 func (h *handling) mayWait() bool {
 	if h.more && h.reply.Reason == devices.ReasonLimited {
 		return false
@@ -112,7 +111,7 @@ func (p *parkedReport) holdAnswer(ctx context.Context, onPark func()) bool {
 	}
 }
 
-// shrink drops what another attempt does not need, because there are many parked reports.
+// shrink drops the data that another attempt does not need, because many reports are parked.
 func (p *parkedReport) shrink() {
 	p.h.report = devices.Report{ID: p.h.report.ID, Accept: p.h.report.Accept}
 	p.h.mentioned = nil
@@ -131,7 +130,7 @@ func (p *parkedReport) endWait(why waiters.Ending) {
 	}
 }
 
-// attemptAgain makes another attempt to get the device a task. It returns false if the report waits on.
+// attemptAgain makes another attempt to get the device a task. It returns false if the report continues to wait.
 func (p *parkedReport) attemptAgain(ctx context.Context, call waiters.Call) (final bool) {
 	done, ok := p.d.Waiters.Parks.Begin(ctx)
 	if !ok {
@@ -151,7 +150,7 @@ func (p *parkedReport) attemptAgain(ctx context.Context, call waiters.Call) (fin
 		p.h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 		return true
 	case !admitted:
-		p.h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0) // the next report is told why
+		p.h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0) // the next report is refused with the reason
 		return true
 	case ctx.Err() != nil: // the device is gone
 		return true

@@ -30,8 +30,8 @@ func TestNewestReportOfADeviceWins(t *testing.T) {
 	wake(b.Dispatcher, "parked")
 }
 
-// A grant to an older report that nobody waits for any more is not lost: the
-// newer one, which was looked at before that, is told of it.
+// A grant to an older report of a device is not lost. The newer report of the device, which was refused
+// before the grant, gets the same grant.
 func TestGrantToAnOlderReportReachesTheNewer(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -41,7 +41,7 @@ func TestGrantToAnOlderReportReachesTheNewer(t *testing.T) {
 	var newer *waiting
 	spies.before("Claim", func() {
 		spies.ease()
-		// The newer one is refused: the older has the slot, and not the grant.
+		// The newer report is refused: the older one has the slot, but no grant yet.
 		newer = b.parks("d1")
 	})
 	wake(b.Dispatcher, "d1")

@@ -10,10 +10,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The search for devices of new tasks goes by the ledger. While a report is parked, the ledger
-// has its device as reachable after the next run of the pass "reached" at each replica. An
-// older report that could not wait, or a connection that broke, changes nothing of that, at
-// whichever replica it was and in whichever order the replicas write.
+// The search for devices of new tasks reads the ledger. While a report is parked, the ledger has its device
+// as reachable after the next run of the pass `reached` at each replica. An older report that could not wait,
+// or a broken connection, does not change this, at whichever replica it was and in whichever order the
+// replicas write.
 func TestTheDeviceOfAParkedReportIsReachable(t *testing.T) {
 	t.Parallel()
 	type replica = *dispatcher.Dispatcher
@@ -53,9 +53,8 @@ func TestTheDeviceOfAParkedReportIsReachable(t *testing.T) {
 	}
 }
 
-// The connection of a report breaks while the next report of its device is read at another
-// replica, and before that one is announced there: the departure is newer than what the next
-// report has read.
+// The connection of a report breaks while another replica reads the next report of its device, before the
+// next report is announced. The departure is newer than the data that the next report has read.
 func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -74,8 +73,8 @@ func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 	})
 }
 
-// A parked report counts as a report in each report period: a device that waits for longer
-// than three of them is not taken for one that has gone.
+// A parked report counts as a report in each report period. A device that waits for more than three periods
+// is therefore not treated as gone.
 func TestTheDeviceOfAParkedReportIsSeenInEachPeriod(t *testing.T) {
 	t.Parallel()
 	b := light(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Millisecond })
@@ -86,7 +85,7 @@ func TestTheDeviceOfAParkedReportIsSeenInEachPeriod(t *testing.T) {
 	b.expectReach("d", store.ReachPark)
 }
 
-// isReachable registers a device which the ledger has as reachable by a parked report.
+// isReachable registers a device and sets its reach in the ledger to a parked report.
 func (b *bench) isReachable(device string) {
 	b.t.Helper()
 	b.registered(device)
@@ -95,7 +94,7 @@ func (b *bench) isReachable(device string) {
 	b.must(b.store.TouchDevices(b.ctx, map[string]store.Seen{device: {At: d.CreatedAt, Reach: store.ReachPark}}))
 }
 
-// polls sends a report that cannot wait to a replica.
+// polls sends a report without a wait to a replica.
 func (b *bench) polls(at *dispatcher.Dispatcher, device string) {
 	b.t.Helper()
 	_, err := at.HandleReport(b.ctx, fleetCaller(device), devices.Report{ID: "polls", Accept: true})
@@ -110,7 +109,7 @@ func (b *bench) parksAt(at *dispatcher.Dispatcher, device string) *waiting {
 	return w
 }
 
-// breaks parks a report at a replica, breaks its connection and waits until that is noted.
+// breaks parks a report at a replica, breaks its connection and waits until the departure is recorded.
 func (b *bench) breaks(at *dispatcher.Dispatcher, device string) {
 	b.t.Helper()
 	w := b.parksAt(at, device)

@@ -21,13 +21,13 @@ func TestAWaitEndsWithAReason(t *testing.T) {
 		w := b.wait(b.Dispatcher, fleetCaller(device), `{"id":"x"}`, 50*time.Millisecond)
 		w.isParked()
 		a := w.answered()
-		if a.Reason != want || a.Re != "x" || a.HeldMS < 50 || a.ReportAfterMS != 125 { // half of 250: the tests' jitter
+		if a.Reason != want || a.Re != "x" || a.HeldMS < 50 || a.ReportAfterMS != 125 { // half of 250 ms, by the jitter of the tests
 			t.Errorf("%s: %+v, want %s after 50 ms, and to come again in 125 ms", device, a, want)
 		}
 	}
 }
 
-// An answer that waiting does not change is answered at once.
+// A report whose result cannot change by waiting gets its reply at once.
 func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
 	b := light(t)
@@ -46,9 +46,9 @@ func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 		want         devices.Reason
 	}{
 		{"d1", running(g), devices.ReasonBusy},
-		{"d1", `{"id":"again"}`, devices.ReasonGranted}, // delivered again
+		{"d1", `{"id":"again"}`, devices.ReasonGranted}, // redelivered
 		{"d2", `{"accept":false}`, devices.ReasonDeclined},
-		{"d2", `{"running":[{"task":1000,"token":7}]}`, devices.ReasonBusy}, // it is to stop first
+		{"d2", `{"running":[{"task":1000,"token":7}]}`, devices.ReasonBusy}, // it must stop first
 		{"blocked", `{}`, devices.ReasonBlocked},
 	} {
 		w := b.wait(b.Dispatcher, fleetCaller(test.device), test.body, long)
@@ -72,7 +72,7 @@ func TestStopAnswersAllThatWait(t *testing.T) {
 	full, none := b.parks("d1"), b.parks("d2")
 	b.Waiters.Parks.Stop()
 	for w, want := range map[*waiting]devices.Reason{full: devices.ReasonFull, none: devices.ReasonNone} {
-		if a := w.answered(); a.Reason != want || a.ReportAfterMS != 2500 { // half of 5 s: the tests' jitter
+		if a := w.answered(); a.Reason != want || a.ReportAfterMS != 2500 { // half of 5 s, by the jitter of the tests
 			t.Errorf("%s: %+v, want %s, and to come again in 2500 ms", w.caller.Device, a, want)
 		}
 	}
@@ -81,8 +81,8 @@ func TestStopAnswersAllThatWait(t *testing.T) {
 	}
 }
 
-// Nothing is granted to a device that has gone: neither when that is known
-// before the look, nor when it is found out during it.
+// A device that has disconnected is granted nothing. This holds if the departure is known before the report
+// is decided again, and if it is detected during that.
 func TestNothingIsGrantedToWhoHasGone(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -109,13 +109,13 @@ func TestRoomForParkedReportsIsBounded(t *testing.T) {
 	if a := b.wait(b.Dispatcher, fleetCaller("d3"), `{}`, long).answered(); a.held || a.Reason != devices.ReasonNone || a.ReportAfterMS < 1000 {
 		t.Errorf("the third: %+v, want it answered as one that does not wait", a)
 	}
-	b.parks("d1") // instead of its older one
+	b.parks("d1") // replaces its older report
 	one.answered()
 	b.expectReason("d1", `{}`, devices.ReasonNone)
 	b.parks("d3")
 }
 
-// A device that may not report any more is granted nothing, though its report waits.
+// A parked report is granted nothing if its device may no longer report.
 func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -154,7 +154,7 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.batch("a", nil, "d1")
-			elapsed.Store(int64(time.Minute)) // what is remembered of tokens is over
+			elapsed.Store(int64(time.Minute)) // tokens in memory are no longer trusted
 			wake(b.Dispatcher, "d1")
 			if a := w.answered(); a.Reason != test.want || a.Task != nil {
 				t.Errorf("%+v, want %s", a, test.want)
@@ -164,7 +164,8 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 	}
 }
 
-// Trouble during the look is said, and nothing is granted.
+// If the ledger fails while a parked report is decided again, the reply is unavailable, and nothing is
+// granted.
 func TestParkedReportWhenTheLedgerIsAway(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -176,7 +177,7 @@ func TestParkedReportWhenTheLedgerIsAway(t *testing.T) {
 	}
 }
 
-// lostBoard is a Redis that does not answer.
+// lostBoard is a message board whose Redis does not answer.
 type lostBoard struct{}
 
 func (lostBoard) Newest(context.Context, string, time.Duration) (int64, bool, error) {
@@ -187,7 +188,7 @@ func (lostBoard) Gone(context.Context, []parked.Report) ([]parked.Report, error)
 
 func (lostBoard) Wake(context.Context, []parked.Call) error { return errDown }
 
-// A report is not parked if older ones of its device cannot be ended.
+// A report is not parked if older reports of its device cannot be ended.
 func TestNothingIsParkedWithoutTheOtherReplicas(t *testing.T) {
 	t.Parallel()
 	b := light(t, func(c *dispatcher.Config) { c.Parking = lostBoard{} })

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The slot that one device leaves is the next one's, whose report is parked.
+// A slot that a device frees is granted to the next device, whose report is parked.
 func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -28,8 +28,7 @@ func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 	}, keepingOffers)
 }
 
-// So it is when its report is parked at another replica than the one that frees
-// the slot.
+// The same holds if the report is parked at another replica than the one that frees the slot.
 func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -46,7 +45,7 @@ func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	})
 }
 
-// Results are recorded before the wait, and acknowledged in the answer.
+// Results are recorded before the wait, and acknowledged in the reply.
 func TestParkedReportKeepsItsAcks(t *testing.T) {
 	t.Parallel()
 	b := light(t)
@@ -72,7 +71,7 @@ func TestParkedReportWaitsOnWithoutAGrant(t *testing.T) {
 	b.batch("a", nil, "d1", "d2")
 	first := b.granted("d1")
 	w := b.parks("d2")
-	for range 3 { // another was faster, each time
+	for range 3 { // each time another device was faster
 		spies.answers("Acquire")
 		wake(b.Dispatcher, "d2")
 		b.eventually("look", func() bool { return spies.answers("Acquire") > 0 })
@@ -85,7 +84,8 @@ func TestParkedReportWaitsOnWithoutAGrant(t *testing.T) {
 	}
 }
 
-// A line forgets who does not come for a report period: not who is parked.
+// The queue removes a device that does not report within a report period, but not a device with a parked
+// report.
 func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t, func(c *dispatcher.Config) { c.ReportPeriod = time.Second })
@@ -101,11 +101,11 @@ func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 	}
 }
 
-// A wake between the look at the pool and the wait is not missed.
+// A wake-up between the decision and the beginning of the wait is not lost.
 func TestWakeBeforeTheWaitIsNotLost(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
-	other := *b // of another replica: this one's slots wait for what is under way
+	other := *b // another replica, because slots of this one would be coalesced with the call in progress
 	other.Dispatcher = b.parking()
 	b.pool("a", 1, minute)
 	b.batch("a", nil, "d1", "d2")
@@ -121,8 +121,8 @@ func TestWakeBeforeTheWaitIsNotLost(t *testing.T) {
 	}
 }
 
-// The lease is counted from when the report was sent plus held_ms: so that is
-// the time before the claim, however long the claim takes.
+// The device counts the lease from the sending of its report plus held_ms. So held_ms is the time until the
+// claim begins, however long the claim takes.
 func TestHeldTimeIsOverBeforeTheLeaseBegins(t *testing.T) {
 	t.Parallel()
 	var elapsed atomic.Int64

@@ -13,10 +13,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// partialStore fails for a single result.
+// partialStore fails to record one result.
 type partialStore struct {
 	dispatcher.Store
-	badResult int64 // a result of this task is not recorded
+	badResult int64 // id of the task whose result is not recorded
 }
 
 func (s *partialStore) RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome {
@@ -31,8 +31,9 @@ func (s *partialStore) RecordResults(ctx context.Context, results []store.Result
 	return outcomes
 }
 
-// TestAResultThatFailsSpoilsNothing: its neighbour is acknowledged, what runs is
-// renewed, nothing new is granted, and the device is told why.
+// TestAResultThatFailsSpoilsNothing checks that a result that cannot be recorded does not affect the rest of
+// the report: other results are acknowledged and running tasks are renewed. Nothing new is granted, and the
+// reply is unavailable.
 func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 	t.Parallel()
 	ledger := &partialStore{}
@@ -49,19 +50,20 @@ func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 	if len(reply.Acks) != 1 || reply.Acks[0].Task == done.ID || len(reply.Renewed) != 1 {
 		t.Errorf("reply %+v: want one acknowledged, one renewed", reply)
 	}
-	// Alone with what runs it spoils no renewal either.
+	// As the only result, it does not affect the renewal either.
 	reply = b.expectReason("d2", fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":"succeeded"}],"running":[{"task":%d,"token":%d}]}`,
 		done.ID, done.Token, runs.ID, runs.Token), devices.ReasonUnavailable)
 	if len(reply.Acks) != 0 || len(reply.Renewed) != 1 {
 		t.Errorf("reply %+v: want none acknowledged, one renewed", reply)
 	}
-	// And alone it is no reply at all.
+	// If the report contains nothing else, there is no reply.
 	if _, err := b.tryReport("d2", result(done, "succeeded", "")); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("nothing recorded: %v", err)
 	}
 }
 
-// TestEveryRunningEntryIsAnswered: also behind one whose end could not be noted.
+// TestEveryRunningEntryIsAnswered checks that all entries of running get an answer, also after an entry whose
+// cancellation could not be recorded.
 func TestEveryRunningEntryIsAnswered(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -77,9 +79,9 @@ func TestEveryRunningEntryIsAnswered(t *testing.T) {
 	}
 }
 
-// TestAGrantThatEndsBesideItsRedelivery, by its result at another replica: the device
-// is free for the next task, in the same report. After the redelivery that is looked at only if
-// the reply was on its way for long.
+// TestAGrantThatEndsBesideItsRedelivery checks a grant that ends during its redelivery by a result at another
+// replica. The same report then gets the next task. After the redelivery, the end is only noticed if the
+// redelivery took long.
 func TestAGrantThatEndsBesideItsRedelivery(t *testing.T) {
 	t.Parallel()
 	for at, hook := range map[string]func(*spies, string, func()){"before": (*spies).before, "after": (*spies).after} {
@@ -106,7 +108,8 @@ func TestAGrantThatEndsBesideItsRedelivery(t *testing.T) {
 	}
 }
 
-// TestWhatRunsIsAskedBackInTimeToRenew: report_after_ms says "no sooner".
+// TestWhatRunsIsAskedBackInTimeToRenew checks that report_after_ms, which is a minimum, leaves time to renew
+// the lease.
 func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 	t.Parallel()
 	b := light(t)
@@ -119,7 +122,8 @@ func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 	}
 }
 
-// TestAnEmptyFleetTokenIsNone: a caller without a credential is nobody.
+// TestAnEmptyFleetTokenIsNone checks that a caller without a credential is not authenticated if the
+// configured fleet token is empty.
 func TestAnEmptyFleetTokenIsNone(t *testing.T) {
 	t.Parallel()
 	b := light(t, func(c *dispatcher.Config) { c.FleetTokens = []string{""} })

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// touchingStore notes of which devices it is told.
+// touchingStore records the devices that are written and their reach.
 type touchingStore struct {
 	dispatcher.Store
 	mu      sync.Mutex
@@ -25,8 +25,8 @@ func (s *touchingStore) TouchDevices(ctx context.Context, seen map[string]store.
 	return s.Store.TouchDevices(ctx, seen)
 }
 
-// A task that is queued a moment after a device was met is to find it: how it can be told
-// is written soon, but only when the ledger does not know.
+// A task that is queued shortly after a report must find the device. The reach of the device is therefore
+// written soon, but only if the ledger has another reach.
 func TestReachIsWrittenSoon(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -53,7 +53,7 @@ func TestReachIsWrittenSoon(t *testing.T) {
 		expect(map[string]store.Reach{"woken": store.ReachPush})
 		b.pushed("woken", `{"id":"2"}`)
 		expect(nil)
-		b.report("woken", `{}`) // now it polls
+		b.report("woken", `{}`) // now the device polls
 		expect(map[string]store.Reach{"woken": store.ReachNone})
 	})
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestRestoreTakesBackWhatEndedMeanwhile: the grants were read, a result came
-// and found no pool to release its slot in, and then the pool was restored with
-// it. It is free at once, and not when it has become an old orphan.
+// TestRestoreTakesBackWhatEndedMeanwhile checks a grant that ends after the grants were read and before the
+// pool is restored, so its slot cannot be released. The slot must be free at once, and not only when it
+// counts as an orphan.
 func TestRestoreTakesBackWhatEndedMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -32,9 +32,9 @@ func TestRestoreTakesBackWhatEndedMeanwhile(t *testing.T) {
 	b.expectHeld(1)
 }
 
-// TestReconcileTakesBackWhatEndedMeanwhile: the grant was read, its device's
-// result came and found nothing to release in Redis, and then the slot was
-// added. Nobody would ever free it again.
+// TestReconcileTakesBackWhatEndedMeanwhile checks a grant that ends after the grants were read and before its
+// slot is added to Redis, so there was nothing to release. Without the second read nobody would free the
+// slot.
 func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t)
@@ -56,13 +56,13 @@ func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 	b.expectHeld(0)
 }
 
-// TestAnUnknownPoolIsRestoredOnceForAllReports: not by each of the thousands
-// that find it unknown at the same time.
+// TestAnUnknownPoolIsRestoredOnceForAllReports checks that reports that find a pool unknown at the same time
+// share one restore. There may be thousands.
 func TestAnUnknownPoolIsRestoredOnceForAllReports(t *testing.T) {
 	t.Parallel()
 	const fleet = 20
 	var reads int64
-	for range 5 { // reports that a busy machine keeps from joining the others read again
+	for range 5 { // on a busy machine some reports come too late to share the first restore
 		if reads = readsOfALostPool(t, fleet); reads <= fleet/2 {
 			return
 		}
@@ -70,12 +70,12 @@ func TestAnUnknownPoolIsRestoredOnceForAllReports(t *testing.T) {
 	t.Errorf("the pool was read %d times for %d reports", reads, fleet)
 }
 
-// readsOfALostPool is how often it is read when so many report at once.
+// readsOfALostPool returns the number of reads of the pool if fleet devices report concurrently.
 func readsOfALostPool(t *testing.T, fleet int) int64 {
 	t.Helper()
 	b, spies := spied(t)
 	var reads atomic.Int64
-	hold := make(chan struct{}) // until the others had time to come
+	hold := make(chan struct{}) // closed when all reports have had time to arrive
 	spies.before("Pool", func() {
 		reads.Add(1)
 		<-hold
@@ -90,7 +90,8 @@ func readsOfALostPool(t *testing.T, fleet int) int64 {
 	for _, name := range names {
 		reports.Go(func() { b.granted(name) })
 	}
-	// All were told that the pool is unknown, but for the answer's way.
+	// The semaphore has answered all reports that the pool is unknown. Some of these answers may not have
+	// been handled yet.
 	b.eventually("a reading of the pool", func() bool { return spies.asked.Load() >= int64(fleet) && reads.Load() > 0 })
 	close(hold)
 	reports.Wait()
@@ -98,7 +99,7 @@ func readsOfALostPool(t *testing.T, fleet int) int64 {
 	return reads.Load()
 }
 
-// eventually polls until the condition holds.
+// eventually polls until the condition holds, for at most two minutes.
 func (b *bench) eventually(what string, holds func() bool) {
 	b.t.Helper()
 	deadline := time.After(2 * time.Minute)

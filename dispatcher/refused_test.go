@@ -22,8 +22,8 @@ func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 	}
 }
 
-// TestABadResultIsAMention: the device has answered for its grant, badly; it is
-// not told to begin anew.
+// TestABadResultIsAMention checks that an invalid result counts as a mention of its grant, so the grant is
+// not redelivered.
 func TestABadResultIsAMention(t *testing.T) {
 	t.Parallel()
 	b := light(t)

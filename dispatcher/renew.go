@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// renew answers every running entry with exactly one of renewed or cancel.
+// renew answers every entry of running with exactly one entry, of renewed or of cancel.
 func (h *handling) renew(ctx context.Context) error {
 	var valid []store.Renewal
 	for _, r := range h.report.Running {
@@ -50,7 +50,7 @@ func (h *handling) answerRenewal(ctx context.Context, r store.Renewal, outcome s
 	if why != devices.CancelMaxRun {
 		return nil
 	}
-	// Kept with the grant, so that a failure after it ends the task.
+	// The reason is stored with the grant, so that a later failure ends the task.
 	if err := h.d.config.Store.AskCancel(ctx, r.Task, r.Token, why); err != nil {
 		return fmt.Errorf("%w: noting the end of a run: %w", devices.ErrUnavailable, err)
 	}
@@ -62,7 +62,8 @@ func (h *handling) cancel(task, token int64, why string) {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: why})
 }
 
-// stopReason says why a running task must stop; empty: it may go on.
+// stopReason returns why a running task must stop, or an empty string if the task may continue. spent means that
+// too little usable time is left of the lease.
 func stopReason(o store.RenewalOutcome, spent bool) string {
 	switch {
 	case o.Superseded:
@@ -79,8 +80,8 @@ func stopReason(o store.RenewalOutcome, spent bool) string {
 	return ""
 }
 
-// usable is the time a device may use of a grant from now: what remains by the
-// ledger's clock less the margin, which is never more than a fifth of a lease.
+// usable returns the time for which a device may use a grant from now on: the remaining time by the
+// ledger's clock minus the margin. The margin is at most a fifth of the lease.
 func (d *Dispatcher) usable(g store.Grant) time.Duration {
 	margin := min(d.config.LeaseMargin, g.LeaseLength/5)
 	return min(g.Remaining, g.LeaseLength) - margin

@@ -12,28 +12,28 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// handling is one report on its way through the steps: results, running tasks, redelivery, next task,
-// refusal. It composes the reply.
+// handling carries one report through the steps: results, running tasks, redelivery, next task, refusal. It
+// composes the reply.
 type handling struct {
 	d         *Dispatcher
 	from      *reporter
 	report    devices.Report
 	reply     devices.Reply
 	mentioned map[grantKey]bool // grants that the report mentions
-	stopping  bool              // the device runs something that it has no right to
-	more      bool              // as in the last attempt
+	stopping  bool              // the device runs a task that it has no right to run
+	more      bool              // field more of the last attempt
 }
 
-// handleLimit bounds the handling of one report. It is below the age of an orphan (upkeep), and
+// handleLimit limits the time to handle one report. It is below the age of an orphan (upkeep), and
 // below the time that a process has to stop.
 const handleLimit = 8 * time.Second
 
 // HandleReport answers one report: results first, then running tasks, then
 // redelivery, then the next task. It returns devices.ErrForbidden, or devices.ErrUnavailable
-// when nothing could be recorded; every other trouble is in the reply.
+// if nothing could be recorded. The reply reports all other problems.
 //
-// A report that was begun is finished within 8 s, also when ctx ends meanwhile:
-// the half of one would leave a slot without a grant behind.
+// Once begun, the handling of a report is finished within 8 s, even if ctx ends earlier:
+// a report that is handled only in part could leave a slot without a grant.
 func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
 	h, err := d.handle(ctx, caller, report, nil)
 	if err != nil {
@@ -82,8 +82,8 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	return h, nil
 }
 
-// answer runs the steps. A part that cannot be recorded spoils nothing beside it, and
-// ends the reply before anything is granted.
+// answer runs the steps. If a part of the report cannot be recorded, the other parts are still
+// recorded, and the reply ends before anything is granted.
 func (h *handling) answer(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
 	if trouble == nil && says(h.report) {
@@ -97,8 +97,9 @@ func (h *handling) answer(ctx context.Context) error {
 	return nil
 }
 
-// unavailable ends a reply: with what was already acknowledged if there is
-// any, else as an error, so that the transport says "send again".
+// unavailable ends a reply after err. If the reply already contains an acknowledgement, a renewal
+// or a cancel, it keeps them and gets the reason "unavailable". Otherwise unavailable returns err, and
+// the transport requests the report again.
 func (h *handling) unavailable(err error) error {
 	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
 		return err
@@ -108,8 +109,9 @@ func (h *handling) unavailable(err error) error {
 	return nil
 }
 
-// says is whether a report does more than ask: then who its device is decides whether it
-// may, and what concerns its next task is read once, when all that it says is recorded.
+// says reports whether a report contains more than the request for a task. If it does, handle reads
+// only the registration of the device, which decides whether the report is accepted. answer reads the
+// tasks and the grant of the device after it has recorded the contents of the report.
 func says(r devices.Report) bool {
 	return len(r.Results)+len(r.Running) > 0 || r.Attributes != nil
 }
@@ -134,7 +136,7 @@ func (h *handling) mergeAttributes(ctx context.Context) error {
 	}
 	err := h.d.config.Store.MergeAttributes(ctx, string(h.from.caller.Device), h.report.Attributes)
 	if errors.Is(err, store.ErrTooLarge) {
-		// The device's results must not be lost over it.
+		// This error must not discard the device's results.
 		h.reply.Code = devices.CodeAttributesTooLarge
 		h.reply.Detail = fmt.Sprintf("attributes: at most %d keys and %d bytes after the merge; unchanged", devices.MaxAttributeKeys, devices.MaxAttributes)
 		return nil
@@ -145,8 +147,8 @@ func (h *handling) mergeAttributes(ctx context.Context) error {
 	return nil
 }
 
-// tellCancelled lists the grant of a device that holds it without saying so,
-// once its end was asked for.
+// tellCancelled adds the device's grant to the cancel entries of the reply, if a cancel of the grant was
+// requested and the report does not mention the grant.
 func (h *handling) tellCancelled() {
 	g := h.from.view.Grant
 	if g == nil || g.CancelWhy == "" || h.mentioned[grantKey{g.Task, g.Token}] {
@@ -169,7 +171,7 @@ func (h *handling) nextTask(ctx context.Context, offered []string, steps *waiter
 		h.deliver(*a.granted)
 		return
 	}
-	if a.needsID { // a reply that names no report cannot tell its device how old it is
+	if a.needsID { // from a reply that names no report, the device cannot compute the age of the reply
 		h.reply.Code, h.reply.Detail = "id_required", "id: needed over MQTT to be granted anything"
 	}
 	h.refuse(a.refused, a.turn)
@@ -185,9 +187,9 @@ func (h *handling) deliver(g store.Grant) {
 	h.reply.ReportAfterMS = h.d.whenReady(g.Pool, g.Kind, usable).Milliseconds()
 }
 
-// refuse writes a reply without a task. turn is when the queue of a full pool expects the device; it
-// matters only if the choice says that a pool is full. A device that works is asked back when its task is
-// likely ready, and in time to renew its lease.
+// refuse writes a reply without a task. turn is the time until the queue of a full pool expects the device; it
+// is used only if the reason of the choice is a full pool. A device that works is asked to report when its task
+// is probably finished, and in time to renew its lease.
 func (h *handling) refuse(choice decision.Choice, turn time.Duration) {
 	h.reply.Reason, h.reply.Limited = choice.Reason, nil
 	if choice.Reason == devices.ReasonLimited {

@@ -8,9 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// BenchmarkReport measures one report after another on real servers: what a
-// device costs that has nothing to do, that meets a full pool, and that runs a
-// task from grant to result (two reports).
+// BenchmarkReport measures sequential reports on real servers: of a device without work, of a device that
+// meets a full pool, and of a device that runs a task from grant to result (two reports).
 func BenchmarkReport(b *testing.B) {
 	bench := onServers(b)
 	bench.pool("full", 0, minute)
@@ -44,9 +43,8 @@ func BenchmarkReport(b *testing.B) {
 	})
 }
 
-// BenchmarkReportsAtOnce measures 60 reports that come together, as when a batch
-// is queued and its first devices are woken: until the last one is granted, each
-// by itself and together.
+// BenchmarkReportsAtOnce measures 60 concurrent reports until the last one is granted, as after a batch was
+// queued and its first devices were woken. It compares separate calls with coalesced calls.
 func BenchmarkReportsAtOnce(b *testing.B) {
 	const together = 60
 	for _, alone := range []bool{true, false} {

@@ -44,7 +44,7 @@ func TestTheFleetTokenHoldsUntilADeviceUsesItsOwn(t *testing.T) {
 	if _, err := authenticate("d2", own); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("d1's token for d2: %v", err)
 	}
-	b.expectReason("d1", `{}`, devices.ReasonNone) // the fleet token still acts for it
+	b.expectReason("d1", `{}`, devices.ReasonNone) // the fleet token can still act for the device
 	caller, err := authenticate("d1", own)
 	if err != nil || caller.Via != devices.ViaOwnToken {
 		t.Fatalf("own token: %+v, %v", caller, err)
@@ -84,8 +84,8 @@ func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 	}
 }
 
-// Without an id nobody can date a task: neither one that is new, nor one that is
-// delivered again.
+// Over a broker, a report without an id gets no task, because the device could not date it. This holds for a
+// new task and for a redelivered one.
 func TestOverBrokersATaskNeedsAnID(t *testing.T) {
 	t.Parallel()
 	b := light(t)

@@ -21,11 +21,12 @@ func TestALostGrantIsDeliveredAgain(t *testing.T) {
 			b.t.Errorf("again %+v after %+v: want the same grant, no more time", again, first)
 		}
 		b.expectHeld(1)
-		// Absence never frees; mention means busy; accept:false declines.
+		// A report without the grant frees nothing, a report that lists it is busy, and accept:false
+		// declines.
 		b.expectReason("d1", running(first), devices.ReasonBusy)
 		b.expectReason("d1", `{"accept":false}`, devices.ReasonDeclined)
 		b.expectHeld(1)
-		// The next task comes with the reply to the result.
+		// The reply to the result contains the next task.
 		reply := b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
 		if reply.Task == nil || reply.Task.ID == first.ID || reply.Task.Token <= first.Token {
 			b.t.Errorf("after the result: %+v, want the second task with a higher token", reply.Task)
@@ -39,11 +40,11 @@ func TestRedeliveryNeedsTime(t *testing.T) {
 	b.pool("a", 1, time.Hour)
 	b.batch("a", nil, "d1")
 	b.granted("d1")
-	b.ageing(t, 40*minute) // 20 are left
+	b.ageing(t, 40*minute) // 20 minutes are left
 	if again := b.granted("d1"); again.Redelivered != 1 || again.LeaseMS > (20*minute).Milliseconds() {
 		t.Errorf("again %+v, want the grant with what is left of it", again)
 	}
-	b.ageing(t, 15*minute) // 5 are left: less than the minimum
+	b.ageing(t, 15*minute) // 5 minutes are left, which is less than the minimum
 	b.expectReason("d1", `{}`, devices.ReasonBusy)
 	b.expectHeld(1)
 }
@@ -65,14 +66,14 @@ func TestALateResultNeverTouchesANewerGrant(t *testing.T) {
 		b.expectState(over.ID, store.TimedOut)
 		b.expectState(waits.ID, store.Pending)
 
-		// A late success finishes what is pending again or timed out.
+		// A late success ends a task that is pending again or timed out.
 		b.ended("waits", waits, "succeeded", `,"output":1`, devices.OutcomeLate)
 		b.expectState(waits.ID, store.Succeeded)
 		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
 		b.expectState(over.ID, store.Succeeded)
 		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
 
-		// It never touches what belongs to a newer grant.
+		// A late success never changes a task that has a newer grant.
 		b.pool("a", 10, minute)
 		newer := b.granted("again")
 		if newer.Token <= again.Token || newer.Attempt != 2 {

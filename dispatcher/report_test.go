@@ -83,8 +83,8 @@ func TestCapIsNeverExceeded(t *testing.T) {
 			wait.Go(func() { ask(name) })
 		}
 		wait.Wait()
-		// A grant of Redis that the ledger confirms too late, on a busy machine, is undone. A
-		// device that was refused before gets the slot when it reports again.
+		// If the ledger confirms a slot too late, on a busy machine, the slot is released. A device that was
+		// refused before gets the slot when it reports again.
 		for i := 0; len(held) < capacity && i < retries*fleet; i++ {
 			ask(names[i%fleet])
 		}
@@ -102,7 +102,7 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "fails", "rejects", "returns", "cancelled")
 
 		failing := b.granted("fails")
-		// The retry is granted with the very reply: attempt 2, a higher token.
+		// The reply to the result contains the retry: attempt 2 with a higher token.
 		reply := b.ended("fails", failing, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
 		if reply.Task == nil || reply.Task.Attempt != 2 || reply.Task.Token <= failing.Token {
 			b.t.Fatalf("after a failure: %+v, want attempt 2", reply.Task)
@@ -111,7 +111,7 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 		if got := b.task(failing.ID); got.State != store.Failed || got.Error != "still none" || got.Attempts != 2 {
 			b.t.Errorf("task %+v, want failed after two attempts", got)
 		}
-		// Both results again: duplicates, each by its own token.
+		// Both results are repeated. Each is a duplicate, by its own token.
 		b.ended("fails", failing, "failed", "", devices.OutcomeDuplicate)
 		b.ended("fails", *reply.Task, "succeeded", "", devices.OutcomeDuplicate)
 		b.expectState(failing.ID, store.Failed)
@@ -138,7 +138,8 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 		if len(notice.Cancel) != 1 || notice.Cancel[0].Why != devices.CancelCancelled || len(notice.Renewed) != 0 {
 			b.t.Errorf("notice %+v, want one cancel", notice)
 		}
-		// Not mentioned it is told as well, and not delivered again.
+		// If the report does not mention the task, the device is asked to stop it, too, and the task is not
+		// redelivered.
 		if silent := b.expectReason("cancelled", `{}`, devices.ReasonBusy); len(silent.Cancel) != 1 {
 			b.t.Errorf("cancel not told to a device that is silent about it: %+v", silent)
 		}
@@ -154,15 +155,15 @@ func TestResultsOfOtherGrantsChangeNothing(t *testing.T) {
 		b.pool("a", 10, minute)
 		b.batch("a", nil, "d1", "d2")
 		one, two := b.granted("d1"), b.granted("d2")
-		b.ended("d2", one, "succeeded", "", devices.OutcomeUnknown) // somebody else's task
+		b.ended("d2", one, "succeeded", "", devices.OutcomeUnknown) // a task of another device
 		wrong := two
 		wrong.Token += 1000
 		b.ended("d2", wrong, "succeeded", "", devices.OutcomeUnknown)
-		b.ended("d2", wrong, "succeeded", "", devices.OutcomeUnknown) // and again: the same answer
+		b.ended("d2", wrong, "succeeded", "", devices.OutcomeUnknown) // repeated, with the same outcome
 		b.expectState(one.ID, store.Dispatched)
 		b.expectState(two.ID, store.Dispatched)
 		b.expectHeld(2)
-		// Running what is somebody else's yields a cancel and changes nothing.
+		// An entry of running with a task of another device gets a cancel and changes nothing.
 		reply := b.report("d2", running(one))
 		if len(reply.Cancel) != 1 || len(reply.Renewed) != 0 || reply.Reason != devices.ReasonBusy {
 			b.t.Errorf("running a foreign task: %+v, want one cancel and busy", reply)
@@ -217,7 +218,7 @@ func TestALeaseIsRenewedUntilMaxRun(t *testing.T) {
 		if len(reply.Renewed) != 0 || len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelMaxRun {
 			b.t.Fatalf("after max_run: reply %+v, want to stop for it", reply)
 		}
-		// After a cancel anything but a success ends the task.
+		// After a cancel, any result except a success ends the task.
 		b.ended("d1", g, "failed", "", devices.OutcomeRecorded)
 		b.expectState(g.ID, store.Cancelled)
 	})
@@ -248,7 +249,7 @@ func TestARefusalSaysItsReason(t *testing.T) {
 			b.t.Errorf("expired %d, %v; want 1", n, err)
 		}
 
-		b.expectReason("blocked", `{"accept":false}`, devices.ReasonDeclined) // registers it
+		b.expectReason("blocked", `{"accept":false}`, devices.ReasonDeclined) // this report registers the device
 		if err := b.store.SetBlocked(b.ctx, "test", "blocked", true); err != nil {
 			b.t.Fatal(err)
 		}
@@ -263,7 +264,7 @@ func TestARefusalSaysItsReason(t *testing.T) {
 	})
 }
 
-// Inside a batch priority goes before age.
+// Inside a batch, priority goes before age.
 func TestPriorityThenAge(t *testing.T) {
 	t.Parallel()
 	b := light(t)
@@ -285,14 +286,15 @@ func TestPriorityThenAge(t *testing.T) {
 	for range 3 {
 		g := b.granted("d1")
 		order = append(order, g.ID)
-		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded) // the next one is granted with the result
+		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded) // the reply contains the next grant
 	}
 	if len(order) != 3 || order[0] < order[1] || order[0] < order[2] || order[1] > order[2] {
 		t.Errorf("tasks of batch %d in the order %v, want the last, then by age", batch.ID, order)
 	}
 }
 
-// Within a device the order is that of the pool: what the others hold counts.
+// The tasks of one device are started in the order of the pool, which depends on the slots that other devices
+// hold.
 func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -303,7 +305,7 @@ func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 		for _, device := range []string{"d2", "d3", "d4", "d5"} {
 			b.granted(device)
 		}
-		// The slots that others hold, by weight: old 2/1, young 1/1, heavy 1/3.
+		// Slots held by other devices / weight: old 2/1, young 1/1, heavy 1/3.
 		for i, want := range []int64{heavy, young, old} {
 			g := b.granted("d1")
 			if got := b.task(g.ID).Batch; got != want {
@@ -336,7 +338,7 @@ func TestDuplicateReportsAtOnceGetOneGrant(t *testing.T) {
 		if len(tokens) != 1 {
 			b.t.Errorf("tokens %v: one grant for one device", tokens)
 		}
-		b.expectHeld(1) // what lost the race was given back
+		b.expectHeld(1) // the slots of the other reports were released
 	})
 }
 

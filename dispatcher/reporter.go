@@ -12,18 +12,18 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// reporter is who sent a report: a device as the ledger had it last, or the holder of a lease, which
-// reports like a device.
+// reporter is the sender of a report: a device with its latest view from the ledger, or the holder of a
+// lease, which reports like a device.
 type reporter struct {
 	d      *Dispatcher
 	caller devices.Caller
 	view   store.View
 	park   *waiters.Park // nil if the answer may not wait (long poll)
-	pool   string        // the oldestPool of a parked report, while view is empty
+	pool   string        // stored result of oldestPool, while the view of a parked report is empty
 
 	callers *store.Callers // the bound of the callers of its pool; nil if the reporter is a device
-	own     bool           // the last refusal of a caller had a reason that concerns this caller alone
-	aside   bool           // one of its refusals had: callers behind it go first until OpenLease is called again
+	own     bool           // the last refusal of the caller had a reason that concerns this caller alone
+	aside   bool           // a refusal had such a reason: callers behind it go first until OpenLease is called again
 }
 
 // arrive ends the wait of an older report of the device. The new report may be parked as p if p is not
@@ -34,8 +34,8 @@ func (r *reporter) arrive(p *waiters.Park) {
 	}
 }
 
-// lookAgain reads the view again. A device that was deleted meanwhile stays in the view: its next
-// report is refused.
+// lookAgain reads the view again. A device that was deleted since the previous read stays in the view: its
+// next report is refused.
 func (r *reporter) lookAgain(ctx context.Context) error {
 	view, err := r.d.look(ctx, r.caller.Device)
 	if err != nil {
@@ -71,7 +71,8 @@ func (r *reporter) noteAdmission(credential string) {
 // pools returns the pools in which the device has open work, each once.
 func (r *reporter) pools() []string { return decision.PoolsOf(r.view.Candidates) }
 
-// oldestPool returns the pool of the device's oldest open batch. It is empty if there is none.
+// oldestPool returns the pool of the device's oldest open batch, or an empty string if the device has no open
+// task.
 func (r *reporter) oldestPool() string {
 	if len(r.view.Candidates) == 0 {
 		return r.pool
@@ -79,7 +80,7 @@ func (r *reporter) oldestPool() string {
 	return slices.MinFunc(r.view.Candidates, decision.Older).Pool
 }
 
-// reach returns how the device can be told of a slot from now on.
+// reach returns how the device can be notified of a slot from now on.
 func (r *reporter) reach() store.Reach {
 	switch {
 	case r.caller.Via == devices.ViaSession && r.d.config.Waker != nil:
@@ -90,8 +91,8 @@ func (r *reporter) reach() store.Reach {
 	return store.ReachNone
 }
 
-// reportPeriod returns the wait of a report that may be parked, because its device is there all that
-// time. It is 0 for other reports: they have the period of the pool.
+// reportPeriod returns the maximum wait of a report that may be parked, because its device stays connected
+// for that time. For all other reports it returns 0: the configured report period applies.
 func (r *reporter) reportPeriod() time.Duration {
 	if r.park == nil {
 		return 0
@@ -99,8 +100,8 @@ func (r *reporter) reportPeriod() time.Duration {
 	return r.park.Wait
 }
 
-// seenAt returns when the report was seen, by the ledger's clock. A device that the report has just
-// registered was not seen before its registration.
+// seenAt returns the time of the report, by the ledger's clock. If the report has just registered its device,
+// the time is not before the registration.
 func (r *reporter) seenAt() time.Time {
 	if d := r.view.Device; d != nil && d.CreatedAt.After(r.view.Now) {
 		return d.CreatedAt
@@ -108,7 +109,7 @@ func (r *reporter) seenAt() time.Time {
 	return r.view.Now
 }
 
-// markSeen records that the device was seen at the ledger's time at, and its reach. If urgent is true, the
+// markSeen records that the device reported at the ledger's time at, and records its reach. If urgent is true, the
 // next pass "reached" writes the reach, even if the ledger seems to have it already.
 func (r *reporter) markSeen(at time.Time, urgent bool) {
 	if r.caller.Via == devices.ViaLease { // there is no device
@@ -125,8 +126,8 @@ func (r *reporter) markSeen(at time.Time, urgent bool) {
 // may be about to write ReachNone for an older report or a broken connection.
 func (r *reporter) markParked(at time.Time) { r.markSeen(at, true) }
 
-// wakeNewer wakes the newer report that ended this one: perhaps nobody reads the answer of this report, and
-// the newer one may have been decided before this one was granted a task.
+// wakeNewer wakes the newer report that ended this report. The device may not receive the answer of this
+// report, and the newer report may have been decided before this report was granted a task.
 func (r *reporter) wakeNewer(ctx context.Context) {
 	if _, err := r.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.Call{{Device: string(r.caller.Device)}}); err != nil {
 		r.d.log.WarnContext(ctx, "a grant waits for the next report of its device", "err", err)
@@ -135,18 +136,18 @@ func (r *reporter) wakeNewer(ctx context.Context) {
 
 // countCallers reads how many slots callers hold, if the reporter is a caller.
 func (r *reporter) countCallers(ctx context.Context) error {
-	r.callers = nil // of an earlier decision
+	r.callers = nil // drops the bound of an earlier decision
 	if r.caller.Via != devices.ViaLease || len(r.view.Candidates) == 0 {
 		return nil
 	}
-	c := r.view.Candidates[0] // a holder has one
+	c := r.view.Candidates[0] // a holder has exactly one task
 	found, err := r.d.config.Store.CallersBefore(ctx, c.Pool, c.Task)
 	r.callers = &found
 	return err //nolint:wrapcheck // the store says what it was doing
 }
 
-// stepAside lets the callers behind this caller go first if it was refused for a reason that concerns
-// this caller alone: from then on it does not count for the bound of callers.
+// stepAside lets the callers behind this caller go first if this caller was refused for a reason that concerns
+// it alone. From then on, this caller does not count for the bound of callers.
 func (r *reporter) stepAside(ctx context.Context, refused decision.Choice) {
 	r.own = refused.Own && r.callers != nil && r.callers.Bound != nil
 	if !r.own {

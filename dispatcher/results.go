@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recordResults commits every result of the report and frees their slots. The
-// acknowledgements come in the order of the results. With an error, those that
-// could not be committed are not acknowledged: the device sends them again.
+// recordResults commits every result of the report and frees the slots of the ended grants.
+// The acknowledgements are in the order of the results. If it returns an error, the results
+// that could not be committed are not acknowledged, and the device sends them again.
 func (h *handling) recordResults(ctx context.Context) error {
 	var valid []store.Result
 	for _, r := range h.report.Results {
@@ -53,7 +53,7 @@ func (h *handling) ack(ack devices.Ack) {
 	h.reply.Acks = append(h.reply.Acks, ack)
 }
 
-// causeOf is what a status of the wire means to the ledger; empty: there is no such status.
+// causeOf returns the ledger's end cause for a status of the wire. It is empty for an unknown status.
 func causeOf(s devices.Status) store.EndCause {
 	switch s {
 	case devices.StatusSucceeded:

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	maxReturns = 10        // attempts a device may hand back uncounted
-	maxBackoff = time.Hour // between two attempts, unless the batch asks for more
+	maxReturns = 10        // number of returned attempts of a task that do not count as attempts
+	maxBackoff = time.Hour // maximum delay between two attempts, unless the backoff of the batch is longer
 )
 
-// settle decides what becomes of a task whose grant ended. It is pure but for
-// the jitter of the backoff.
+// settle decides the next state of a task whose grant ended. It is pure except for the
+// jitter of the backoff.
 func (d *Dispatcher) settle(e store.Ending) store.Settlement {
 	return settlement(e, d.config.Jitter)
 }
@@ -41,9 +41,9 @@ func settlement(e store.Ending, jitter func() float64) store.Settlement {
 	}
 }
 
-// endsCancelled: after a cancel was asked for, anything but a success ends the
-// task. A lapse ends it only when the operator wanted the task itself gone:
-// what a blocked or overdue device left behind may still be tried again.
+// endsCancelled reports whether the task ends as cancelled. After a cancel request, every result
+// except a success ends the task. A lapse or a forced release ends the task only if an operator
+// cancelled the task itself: a task that a blocked or overdue device left may be tried again.
 func endsCancelled(e store.Ending) bool {
 	if e.Cause == store.ByLapse || e.Cause == store.ByOperator {
 		return e.CancelWhy == devices.CancelCancelled
@@ -67,7 +67,8 @@ func settleLost(e store.Ending, jitter func() float64) store.Settlement {
 	return retryOr(store.TimedOut, retry, e, jitter)
 }
 
-// retryOr gives the task another attempt while it has any left, else ends it.
+// retryOr gives the task another attempt if retry is true and attempts are left. Otherwise the task ends in the
+// state end.
 func retryOr(end store.TaskState, retry bool, e store.Ending, jitter func() float64) store.Settlement {
 	if !retry || e.Attempts+1 >= e.MaxAttempts {
 		return store.Settlement{State: end, Counted: true}
@@ -75,9 +76,9 @@ func retryOr(end store.TaskState, retry bool, e store.Ending, jitter func() floa
 	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(e.RetryBackoff, e.Attempts, jitter)}
 }
 
-// backoff is base x 2^earlier, at most an hour or the base itself, of which the
-// last half is jittered so that devices that failed together do not come back
-// together.
+// backoff returns base x 2^earlier, limited to maxBackoff, or to base if base is longer. The
+// second half of the delay is random, so that devices that failed at the same time do not
+// retry at the same time.
 func backoff(base time.Duration, earlier int, jitter func() float64) time.Duration {
 	full := min(float64(base)*math.Exp2(float64(min(earlier, 30))), float64(max(base, maxBackoff)))
 	return time.Duration(full * (0.5 + jitter()/2))

@@ -63,7 +63,7 @@ func TestAnEndingSettlesWhetherATaskRunsAgain(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			latest := func() float64 { return 1 } // the jitter's upper end: the full backoff
+			latest := func() float64 { return 1 } // the upper end of the jitter: the full backoff
 			if diff := cmp.Diff(test.want, settlement(test.in, latest)); diff != "" {
 				t.Errorf("settlement (-want +got):\n%s", diff)
 			}

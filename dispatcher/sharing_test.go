@@ -17,22 +17,22 @@ import (
 const (
 	sharedSlots = 60
 	sampleEvery = 100 * time.Millisecond
-	window      = 100 // samples: ten seconds, on a machine that keeps up
+	window      = 100 // number of samples: ten seconds on a machine without overload
 )
 
-// crowd is devices that work, report, and come when they are told.
+// crowd is a set of devices that work, report, and follow report_after_ms.
 type crowd struct {
 	*bench
-	work time.Duration // mean, +-50 %
+	work time.Duration // mean working time, +-50 %
 	wait sync.WaitGroup
 
 	mu     sync.Mutex
-	grants []string       // devices, in the order of their replies
-	asks   map[string]int // reports without a grant, by device
-	before map[string]int // grants of others before the device's first ask
+	grants []string       // devices in the order of their grants
+	asks   map[string]int // number of reports without a grant, by device
+	before map[string]int // number of grants to other devices before the first report of the device
 }
 
-// join adds a device until ctx ends.
+// join adds a device that reports until ctx ends.
 func (c *crowd) join(ctx context.Context, device string) {
 	c.wait.Go(func() {
 		timer := time.NewTimer(0)
@@ -69,7 +69,7 @@ func (c *crowd) note(device string, reply devices.Reply) {
 	c.grants = append(c.grants, device)
 }
 
-// sample reads n times what each batch holds.
+// sample reads n times how many slots each batch holds.
 func (c *crowd) sample(n int) (held []map[int64]int) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -88,8 +88,8 @@ func (c *crowd) sample(n int) (held []map[int64]int) {
 	return held
 }
 
-// expectShares judges the mean of every window of samples: how the slots that
-// were held were shared, however fast the machine hands them on.
+// expectShares checks the mean share of batch one in every window of samples. It compares held slots only, so
+// the speed of handoffs does not matter.
 func (c *crowd) expectShares(what string, held []map[int64]int, one, other int64, want, tolerance float64) {
 	c.t.Helper()
 	lowest, highest, all := want, want, 0.0
@@ -109,9 +109,9 @@ func (c *crowd) expectShares(what string, held []map[int64]int, one, other int64
 	}
 }
 
-// Two batches with always more work than slots share the slots by weight, also
-// after an operator changed it; and a small batch that comes behind 50,000 tasks
-// is not kept waiting. Real devices, Redis and Postgres.
+// Two batches that always have more tasks than slots share the slots by weight, also after an operator
+// changed a weight. A small batch that is queued behind 50,000 tasks starts soon. The test uses a real Redis
+// and Postgres.
 func TestSharing(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -139,13 +139,13 @@ func TestSharing(t *testing.T) {
 		c.join(ctx, oneNames[i])
 		c.join(ctx, otherNames[i])
 	}
-	c.sample(40) // begins
+	c.sample(40) // start-up phase
 	c.expectShares("equal weights", c.sample(120), one, other, 30, 3)
 
 	if _, err := b.store.ChangeBatch(b.ctx, "test", one, func(b *store.Batch) error { b.Weight = 2; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	c.sample(40) // those that hold a slot keep it
+	c.sample(40) // devices that hold a slot keep it at first
 	c.expectShares("weights 2:1", c.sample(120), one, other, 40, 4)
 
 	small := []string{"small-0", "small-1", "small-2"}
@@ -156,9 +156,8 @@ func TestSharing(t *testing.T) {
 	c.expectFirst(small)
 }
 
-// expectFirst waits for the first grant of these devices. They ask, are told to
-// come in a second, and find a slot kept for them. Meanwhile the others
-// are given only what does not fit into the few slots that are kept.
+// expectFirst waits for the first grant of one of these devices. They report, are asked to come again in a
+// second, and find a slot kept for them. Until then other devices get only the slots that are not kept.
 func (c *crowd) expectFirst(of []string) {
 	c.t.Helper()
 	first := func() (asks, passed int, ok bool) {

@@ -14,20 +14,20 @@ import (
 
 var errDown = errors.New("down for the test")
 
-// spies come between a dispatcher and its stores: they count the calls, and let
-// a test act before and after each, or fail it.
+// spies wraps the stores of a dispatcher. It counts calls, and a test can run code before and after each
+// call, or make it fail.
 type spies struct {
 	dispatcher.Store
 	dispatcher.Semaphore
-	longest atomic.Int64 // of the last pace
-	asked   atomic.Int64 // requests for slots that were answered
+	longest atomic.Int64 // Period of the latest Pace
+	asked   atomic.Int64 // number of completed requests for slots
 
 	mu       sync.Mutex
-	hooks    map[string]func() error // by when and what, as in "before Claim"
+	hooks    map[string]func() error // keys such as "before Claim"
 	answered map[string]int
 }
 
-// spied is a bench on embedded stores with spies.
+// spied returns a light bench with spies.
 func spied(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *spies) {
 	t.Helper()
 	s := &spies{}
@@ -54,26 +54,26 @@ func (s *spies) after(call string, do func()) {
 	s.hook("after "+call, func() error { do(); return nil })
 }
 
-// down lets calls come to nothing.
+// down makes calls fail without an effect.
 func (s *spies) down(calls ...string) {
 	for _, call := range calls {
 		s.hook("before "+call, func() error { return errDown })
 	}
 }
 
-// fails lets a call take effect, and then say this.
+// fails makes a call take effect and then return err.
 func (s *spies) fails(call string, err error) {
 	s.hook("after "+call, func() error { return err })
 }
 
-// ease ends whatever was to happen.
+// ease removes all hooks.
 func (s *spies) ease() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.hooks)
 }
 
-// answers counts those to a call since it was asked last.
+// answers returns the number of completed calls since the last call of answers.
 func (s *spies) answers(call string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *spies) run(at string) error {
 	return do()
 }
 
-// pass lets a call through.
+// pass runs a call with its hooks.
 func (s *spies) pass(call string, through func() error) error {
 	if err := s.run("before " + call); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (s *spies) pass(call string, through func() error) error {
 	return err
 }
 
-// give passes a call with one answer.
+// give runs a call that returns one value with its hooks.
 func give[T any](s *spies, call string, through func() (T, error)) (out T, err error) {
 	err = s.pass(call, func() error {
 		out, err = through()
@@ -180,7 +180,7 @@ func (s *spies) Serve(ctx context.Context, calls []slots.Call) []slots.Served {
 	return served
 }
 
-// serve is spied on as Acquire if something is asked for, and as Release if something is freed.
+// serve counts as Acquire if c requests a slot, and as Release if c frees a slot.
 func (s *spies) serve(ctx context.Context, c slots.Call) (done slots.Served) {
 	through := func() error {
 		done = s.Semaphore.Serve(ctx, []slots.Call{c})[0]

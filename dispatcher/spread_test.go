@@ -10,9 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// After an outage all devices come at once; they are not told to come together
-// again: of 300, no second gets more than a seventh, whatever they were answered,
-// and those that wait for the same pool come one after the other.
+// After an outage all devices of a fleet of 300 report at once. They are asked to report again at different
+// times: at most a seventh of them within any second, whatever their reason is.
 func TestAStormHasNoEcho(t *testing.T) {
 	t.Parallel()
 	const fleet, most = 300, 300 / 7
@@ -38,7 +37,7 @@ func TestAStormHasNoEcho(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			draw := rand.New(rand.NewPCG(7, 7)) // reports come one after the other here
+			draw := rand.New(rand.NewPCG(7, 7)) // the generator is safe here because the reports are sequential
 			b := onServers(t, func(c *dispatcher.Config) { c.Jitter = draw.Float64 })
 			var names []string
 			for i := range fleet {

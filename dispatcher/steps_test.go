@@ -11,13 +11,13 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// lockedBuffer is a log that errands may write beside the test that reads it.
+// lockedBuffer is a log that goroutines can write while the test reads it.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	all bytes.Buffer
 }
 
-// Write adds to it.
+// Write appends p to the log.
 func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -30,8 +30,7 @@ func (b *lockedBuffer) String() string {
 	return b.all.String()
 }
 
-// The debug log says of each handoff where its time went, and the others say
-// nothing of it.
+// At level debug the log has the duration of each step of a handoff, and at other levels it has no such line.
 func TestDebugLogHasTheStepsOfAHandoff(t *testing.T) {
 	t.Parallel()
 	line := regexp.MustCompile(`msg="handed on" pool=a via=park called=\S+ woken=\S+ read=\S+ acquired=\S+ claimed=\S+\n`)

@@ -16,19 +16,20 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// dropping makes policies drop what they refuse.
+// dropping returns policies that drop the starts that they refuse.
 func dropping(policies string) json.RawMessage {
 	return json.RawMessage(strings.ReplaceAll(policies, `"name":`, `"on_limited":"drop","name":`))
 }
 
-// droppingPool makes pool "a", in which an account may start one an hour, and the others fail.
+// droppingPool creates pool "a", in which each account may start one task an hour. Further tasks are
+// suppressed.
 func (b *bench) droppingPool(capacity int) {
 	b.t.Helper()
 	_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: time.Minute, Limits: dropping(oneAnHour)})
 	b.must(err)
 }
 
-// payloads queues a task with each for one device.
+// payloads queues a task for one device with each of the payloads.
 func (b *bench) payloads(device string, batch store.Batch, payloads ...string) []int64 {
 	b.t.Helper()
 	batch.Pool, batch.Weight, batch.MaxAttempts = "a", 1, 1
@@ -43,7 +44,7 @@ func (b *bench) payloads(device string, batch store.Batch, payloads ...string) [
 	return b.tasksOf(device)
 }
 
-// expectSuppressed looks at the state, the reason, the event and the count.
+// expectSuppressed checks the state of a task, its reason, the answer of `why` and its event.
 func (b *bench) expectSuppressed(task int64, words ...string) {
 	b.t.Helper()
 	got := b.task(task)
@@ -69,8 +70,8 @@ func (b *bench) expectSuppressed(task int64, words ...string) {
 	}
 }
 
-// TestAStartBeyondTheQuotaFails: it ends at once, costs nothing, and the next task of the device is
-// granted with the same report.
+// TestAStartBeyondTheQuotaFails checks that a refused task is suppressed at once and counts in no policy, and
+// that the same report gets the next task of the device.
 func TestAStartBeyondTheQuotaFails(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -98,7 +99,7 @@ func TestAStartBeyondTheQuotaFails(t *testing.T) {
 		}
 		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
 
-		_, err = b.store.RetryTask(b.ctx, "ann", refused) // by hand; the quota allows more by then
+		_, err = b.store.RetryTask(b.ctx, "ann", refused) // an operator retries the task, and the quota is raised
 		b.must(err)
 		b.changePool("", func(p *store.PoolSpec) {
 			p.Limits = dropping(strings.Replace(oneAnHour, `"max":1`, `"max":2`, 1))
@@ -110,7 +111,8 @@ func TestAStartBeyondTheQuotaFails(t *testing.T) {
 	}, unhurried)
 }
 
-// TestARepeatedMessageIsRejected: and what differs is sent.
+// TestARepeatedMessageIsRejected checks that a task with repeated content is suppressed, and that a task with
+// other content starts.
 func TestARepeatedMessageIsRejected(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -129,14 +131,14 @@ func TestARepeatedMessageIsRejected(t *testing.T) {
 	}, unhurried)
 }
 
-// TestManyBeyondTheQuota: more than a device is shown at once, and more than one report ends.
+// TestManyBeyondTheQuota checks a device with more refused tasks than one report reads and ends.
 func TestManyBeyondTheQuota(t *testing.T) {
 	t.Parallel()
 	b := light(t, unhurried)
 	b.droppingPool(9)
 	b.device("d1", "x")
 	tasks := b.payloads("d1", store.Batch{}, strings.Split(strings.TrimSuffix(strings.Repeat("{} ", 200), " "), " ")...)
-	b.ended("d1", b.granted("d1"), "succeeded", "", devices.OutcomeRecorded) // a report that ends some, too
+	b.ended("d1", b.granted("d1"), "succeeded", "", devices.OutcomeRecorded) // this report ends some of the tasks, too
 	left := func() int64 {
 		batch, err := b.store.Batch(b.ctx, b.task(tasks[0]).Batch)
 		b.must(err)
@@ -162,8 +164,8 @@ func TestManyBeyondTheQuota(t *testing.T) {
 	b.expectSuppressed(tasks[1])
 }
 
-// TestOnlyAPolicyThatRefusesDrops: not one that is beside it and passes, nor a reservation, which may
-// be given back, nor one that could not be asked.
+// TestOnlyAPolicyThatRefusesDrops checks three cases in which a task is not dropped: another policy refuses
+// it, only a reservation refuses it, which may be released, or its policies cannot be checked.
 func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 	t.Parallel()
 	const roomy = `,{"name":"roomy","per":"device","algorithm":"fixed","per_ms":3600000,"max":100,"on_limited":"drop"}]`
@@ -183,7 +185,7 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 		b.batch("a", nil, "d3", "d4")
 		loses := b.lossy()
 		loses.lose.Store(true)
-		b.granted("d3") // and nobody counts it yet
+		b.granted("d3") // its start is not counted yet
 		if e := b.expectWhy(b.tasksOf("d4")[0], []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "just being decided"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
 			b.t.Errorf("beside a reservation: %+v", e.Causes)
 		}
@@ -201,7 +203,8 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 	}, unhurried, mayLose)
 }
 
-// TestATaskThatStartedIsNotDropped: its own first start is what refuses the second, which waits.
+// TestATaskThatStartedIsNotDropped checks that a second attempt waits if only the first attempt of the task
+// uses up the quota.
 func TestATaskThatStartedIsNotDropped(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -231,7 +234,8 @@ func TestATaskThatStartedIsNotDropped(t *testing.T) {
 	}, unhurried)
 }
 
-// TestTwoReplicasSuppressATaskOnce: reports of many devices, each at both replicas at once.
+// TestTwoReplicasSuppressATaskOnce checks that a task is suppressed once if its device reports to two
+// replicas concurrently.
 func TestTwoReplicasSuppressATaskOnce(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -267,7 +271,8 @@ func TestTwoReplicasSuppressATaskOnce(t *testing.T) {
 	}, unhurried)
 }
 
-// TestAWaiterWithoutItsTaskLeavesTheQueue: one that polls, and one that is parked, which waits on.
+// TestAWaiterWithoutItsTaskLeavesTheQueue checks that a waiter leaves the queue if its task is suppressed,
+// whether it polls or has a parked report. The parked report continues to wait.
 func TestAWaiterWithoutItsTaskLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -300,7 +305,8 @@ func TestAWaiterWithoutItsTaskLeavesTheQueue(t *testing.T) {
 	}, unhurried, func(c *dispatcher.Config) { c.Offer = long })
 }
 
-// TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem: where people see them, and nowhere else.
+// TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem checks that people can read the value of a payload
+// field only if the policy has reveal. Otherwise only a digest is shown.
 func TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem(t *testing.T) {
 	t.Parallel()
 	for name, reveals := range map[string]bool{"digest": false, "revealed": true} {
@@ -339,7 +345,8 @@ func (b *bench) changeBatchLimits(batch int64, limits json.RawMessage) {
 	b.must(err)
 }
 
-// TestRefusalsAreLoggedAsASample: the first of a policy in a minute, and how many were left out.
+// TestRefusalsAreLoggedAsASample checks that the first refusal of a policy in a minute is logged, with the
+// number of refusals that were left out.
 func TestRefusalsAreLoggedAsASample(t *testing.T) {
 	t.Parallel()
 	var out lockedBuffer

@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-const longAgain = 30 // a task that takes far longer than usual is asked again after this part of its lease
+const longAgain = 30 // after twice the usual time, a device is asked again after LeaseLength/longAgain at the earliest
 
-// timing says when devices are to ask again.
+// timing returns the parameters that determine when devices report again.
 func (d *Dispatcher) timing() decision.Timing {
 	return decision.Timing{Period: d.config.ReportPeriod, Jitter: d.config.Jitter, Away: func() time.Duration {
 		now := d.config.Now()
@@ -19,29 +19,30 @@ func (d *Dispatcher) timing() decision.Timing {
 	}}
 }
 
-// AfterRefusal says when a device is to come back whose report was refused
-// whole, jittered.
+// AfterRefusal returns the time after which a device reports again if its whole report
+// was refused for this reason. The time includes jitter.
 func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
 	return d.timing().AfterRefusal(reason)
 }
 
-// whenReady is when the result of a grant is likely there, by how long tasks of
-// its kind were held lately, at the latest at half of the lease, when it must be
-// renewed. It is somewhat less than that: of a device that reports only when told
-// to, nothing sooner would ever be seen, and the time could only grow.
+// whenReady returns the time after which a device with a new grant reports: when the result
+// is probably ready, and at most lease/2, when the lease must be renewed. The estimate is
+// slightly less than the recent hold time of tasks of its kind: a device that reports only
+// when it is asked to would never show that tasks became shorter, and the hold time could
+// only grow.
 func (d *Dispatcher) whenReady(pool, kind string, lease time.Duration) time.Duration {
 	return min(decision.Bounded(d.usual(pool, kind)), lease/2)
 }
 
-// usual is 0.8 to 0.9 of how long a task of a kind is usually held.
+// usual returns 0.8 to 0.9 of the usual hold time of tasks of a kind.
 func (d *Dispatcher) usual(pool, kind string) time.Duration {
 	return time.Duration(float64(d.Waiters.Pools.HoldOf(pool, kind)) * (0.8 + 0.1*d.config.Jitter()))
 }
 
-// stillWorks is when to ask a device that works on a grant: when it is likely
-// ready, and when it should have been, again after an eighth of what it took. Of a
-// task that takes twice as long as its like that says nothing more: it is asked by
-// its lease.
+// stillWorks returns the time after which a device that works on a grant reports again: when
+// the task is probably finished, but not before another eighth of the time worked so far. If
+// the task has taken twice the usual hold time of its kind, that hold time is no estimate any
+// more, and the time is at least LeaseLength/longAgain.
 func (d *Dispatcher) stillWorks(g store.Grant, now time.Time) time.Duration {
 	worked := now.Sub(g.GrantedAt)
 	again := worked / 8

@@ -11,25 +11,25 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// claimAge bounds the time between the acquire of a slot and the sending of its
-// claim, claimLimit that of the claim: together well below the age of an
-// orphan, so that reconciliation never frees a slot under a claim.
+// claimAge is the maximum time between the acquisition of a slot and the sending of its
+// claim. claimLimit is the maximum duration of the claim. Their sum is well below the age of
+// an orphan, so reconciliation never frees a slot while it is being claimed.
 const (
 	claimAge   = 3 * time.Second
 	claimLimit = 5 * time.Second
 )
 
-// viewLimit bounds a reading of devices: half of what a report has.
+// viewLimit limits the time of a read of devices to half of handleLimit.
 const viewLimit = handleLimit / 2
 
-// How many calls of a kind are under way at once, and what goes in one.
+// Limits of the coalesced calls of each kind.
 const (
-	lanes  = 2
-	fill   = 32 // a second call begins beside one that is under way when so many wait
-	atMost = 64
+	lanes  = 2  // maximum number of concurrent calls
+	fill   = 32 // a second call begins while one is in progress if this number of entries wait
+	atMost = 64 // maximum number of entries in one call
 )
 
-// together is what the reports of many devices ask of the ledger in one call.
+// together coalesces the calls to the ledger that the reports of many devices need.
 type together struct {
 	views        *viewing
 	results      *coalesce.Calls[struct{}, []store.Result, []store.ResultOutcome]
@@ -48,20 +48,20 @@ func newTogether(ledger Ledger, settle store.Settle, now func() time.Time, panic
 	}
 }
 
-// acquired is a slot that the semaphore gave, with what it is to be claimed for.
+// acquired is a slot that the semaphore gave, with the claim that is to be made for it.
 type acquired struct {
 	store.Claim
-	asked time.Time // when the semaphore was asked for it
+	asked time.Time // time of the request to the semaphore
 }
 
-// claimed is what became of it.
+// claimed is the outcome of the claim of an acquired slot.
 type claimed struct {
 	store.ClaimOutcome
-	late bool // it was not claimed: too much time had passed
+	late bool // the slot was not claimed, because more than claimAge had passed
 }
 
-// viewing reads devices together, whatever they ask for: who they are, or all that
-// concerns their reports.
+// viewing reads many devices in one call: only their registrations if the key whole is false, and
+// everything that their reports need if it is true.
 type viewing = coalesce.Calls[whole, string, store.View]
 
 type whole bool
@@ -76,8 +76,9 @@ func newViewing(ledger viewLedger, panicked rescue.Told) *viewing {
 	return &viewing{Call: view, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Limit: viewLimit, Panicked: panicked}
 }
 
-// claiming is for all pools together; what was found locked is claimed by pool, and
-// waits, so that one that is locked holds up no other. So are the claims of callers.
+// claiming claims slots of all pools in one call. A claim that finds its pool locked is repeated in a
+// call for this pool alone, which waits for the lock: so a locked pool does not delay other pools.
+// Claims of callers are also made by pool, and wait for the lock.
 type claiming = coalesce.Calls[string, acquired, claimed]
 
 const allPools = "" // no pool has this name
@@ -89,10 +90,10 @@ func newClaiming(ledger grantLedger, now func() time.Time, panicked rescue.Told)
 	return &claiming{Call: claim, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Limit: claimLimit, Panicked: panicked}
 }
 
-// claim claims a slot, in one call with the claims of other reports.
+// claim claims a slot in one call with the claims of other reports.
 func (t *together) claim(ctx context.Context, claim acquired) (claimed, error) {
 	key := allPools
-	if store.IsCaller(claim.Device) { // callers are counted under a lock, for which no device is to wait
+	if store.IsCaller(claim.Device) { // callers are counted under a lock, for which no device should wait
 		key = claim.Pool + "/callers"
 	}
 	got, err := t.claims.Do(ctx, key, claim)
@@ -102,11 +103,11 @@ func (t *together) claim(ctx context.Context, claim acquired) (claimed, error) {
 	return got, err //nolint:wrapcheck // by the caller
 }
 
-// recordLimit bounds a call that records results or ends tasks: half of what a report has.
+// recordLimit limits the time of a call that records results or ends tasks to half of handleLimit.
 const recordLimit = handleLimit / 2
 
-// newRecording returns Calls that make one call of the lists of many reports. call returns one outcome for
-// each entry, in order.
+// newRecording returns Calls that merge the lists of many reports into one call. call must return one outcome
+// for each entry, in order.
 func newRecording[In, Out any](call func(ctx context.Context, all []In) ([]Out, error), panicked rescue.Told) *coalesce.Calls[struct{}, []In, []Out] {
 	record := func(ctx context.Context, _ struct{}, reports [][]In) ([][]Out, error) {
 		outcomes, err := call(ctx, slices.Concat(reports...))
@@ -125,13 +126,14 @@ func newRecording[In, Out any](call func(ctx context.Context, all []In) ([]Out, 
 	}
 }
 
-// hadNoEffect is certain of a call that failed; not after a panic in it.
+// hadNoEffect reports whether a call that failed with err certainly changed nothing. It returns false after a panic
+// in the call, and if err is store.ErrOutcomeUnknown.
 func hadNoEffect(err error) bool {
 	_, panicked := errors.AsType[*rescue.Panic](err)
 	return !panicked && !errors.Is(err, store.ErrOutcomeUnknown)
 }
 
-// claimAll claims in one transaction what is not too old by now.
+// claimAll claims, in one transaction, the slots that were acquired at most claimAge ago. The rest are late.
 func claimAll(ctx context.Context, ledger grantLedger, now time.Time, all []acquired, wait bool) ([]claimed, error) {
 	done := make([]claimed, len(all))
 	var claims []store.Claim

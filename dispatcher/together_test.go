@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// noting claims what it is given, and notes it.
+// noting grants and records all claims.
 type noting struct {
 	Ledger
 	claims []store.Claim
@@ -25,7 +25,8 @@ func (n *noting) Claim(_ context.Context, claims []store.Claim, _ bool) ([]store
 	return out, nil
 }
 
-// TestWhatWaitedTooLongIsNotClaimed: of those that go together, each by its own age.
+// TestWhatWaitedTooLongIsNotClaimed checks that a coalesced call leaves out exactly the claims that are older
+// than claimAge.
 func TestWhatWaitedTooLongIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
@@ -49,7 +50,8 @@ func TestWhatWaitedTooLongIsNotClaimed(t *testing.T) {
 	}
 }
 
-// TestAPanicMayHaveHadItsEffect: what it was about is neither called for again nor given back.
+// TestAPanicMayHaveHadItsEffect checks that after a panic the outcome of a call counts as unknown, so the
+// call is not repeated and its slot is not released.
 func TestAPanicMayHaveHadItsEffect(t *testing.T) {
 	t.Parallel()
 	for err, want := range map[error]bool{

@@ -13,15 +13,15 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 )
 
-// passEvery is how often the application hands on
-// (TestSlotsAreHandedOnTwiceASecond there).
+// passEvery is the interval of the pass `hand on` in the application (see TestSlotsAreHandedOnTwiceASecond
+// there).
 const passEvery = 500 * time.Millisecond
 
-// at lets it be so long after a moment, by the clock of offers.
+// at sets the clock of offers to a time after moment.
 func (b *bench) at(moment time.Time, after time.Duration) { b.mini.SetTime(moment.Add(after)) }
 
-// A replica dies between the release and the waking, or the reply to it is lost:
-// another replica tells the waiter within a second, whenever its passes are.
+// If a replica dies between the release of a slot and the wake-up, or loses the reply to the release, another
+// replica wakes the waiter within a second, whenever its passes run.
 func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 	t.Parallel()
 	for _, first := range []time.Duration{time.Millisecond, passEvery / 2, passEvery - time.Millisecond, passEvery} {
@@ -47,7 +47,7 @@ func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 			if lossy.lost.Load() != 1 {
 				t.Fatalf("%d offers lost, want 1", lossy.lost.Load())
 			}
-			for after := first; after <= first+passEvery; after += passEvery { // two passes
+			for after := first; after <= first+passEvery; after += passEvery { // runs two passes
 				b.at(freed, after)
 				b.must(other.Waiters.Filler.FillAll(b.ctx))
 			}
@@ -59,18 +59,18 @@ func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 	}
 }
 
-// silentBoard loses what it is to tell others.
+// silentBoard loses the messages to other replicas.
 type silentBoard struct{ waiters.Parking }
 
 func (silentBoard) Wake(context.Context, []parked.Call) error { return nil }
 
-// A report that is parked at a replica which hears nothing of the others gets its
-// slot within a second, too: by its own passes, whenever these are, and though
-// the others' come first.
+// A report that is parked at a replica that receives no messages also gets its slot within a second. The
+// passes of its own replica find the offer, whenever they run, and even if the passes of the other replica
+// run first.
 func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
-	for _, first := range [][2]time.Duration{ // of the replica that frees the slot, and of the other
+	for _, first := range [][2]time.Duration{ // first pass of the replica that frees the slot, and of the replica with the parked report
 		{ms, passEvery}, {passEvery, ms}, {passEvery, passEvery}, {passEvery / 2, passEvery - ms}, {passEvery - ms, passEvery / 2},
 	} {
 		t.Run(fmt.Sprint("passes from ", first), func(t *testing.T) {
@@ -112,9 +112,8 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 	}
 }
 
-// A device that is woken in vain, since its connection is gone or the wake was
-// lost, costs one offer: then it is told of nothing, with its position kept,
-// until it reports again.
+// If a device is woken without a result, because its connection is gone or the wake-up was lost, it costs one
+// offer. After that it keeps its position, but is offered nothing until it reports again.
 func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	t.Parallel()
 	const kept = 3 * time.Second
@@ -141,7 +140,7 @@ func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	if offered, err2 := b.semaphore.Offered(b.ctx, []string{"a"}, "gone"); err != nil || err2 != nil || len(offered)+len(due) > 0 {
 		t.Errorf("a slot is kept for a device that is gone: %v, due %v (%v, %v)", offered, due, err, err2)
 	}
-	held = b.expectPushed("last", devices.ReasonGranted) // the slot stands empty for nobody
+	held = b.expectPushed("last", devices.ReasonGranted) // no slot is kept for the device that is gone
 
 	b.expectPushed("gone", devices.ReasonFull)
 	b.pushed("last", result(*held.Task, "succeeded", ""))

@@ -46,9 +46,9 @@ func TestALapsedLeaseIsReaped(t *testing.T) {
 	})
 }
 
-// TestAReplicaThatStartsAfterAStepEndsNoLease: by the ledger's clock it is over, and by
-// the pair of clocks that the other replica kept that clock stepped. Where it did not,
-// the new replica takes back what is over.
+// TestAReplicaThatStartsAfterAStepEndsNoLease checks a lease that has ended by the ledger's clock. If the
+// stored clock pair shows that this clock stepped, a new replica does not end the lease. Without a step, it
+// ends the lease.
 func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -74,7 +74,7 @@ func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
 	})
 }
 
-// TestReapManyAtOnce: more than one transaction's worth, by two reapers.
+// TestReapManyAtOnce checks two concurrent reapers that end more grants than one transaction does.
 func TestReapManyAtOnce(t *testing.T) {
 	t.Parallel()
 	b := onServers(t)
@@ -111,7 +111,8 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 		b.pool("a", 3, minute)
 		b.batch("a", nil, "d1")
 		g := b.granted("d1")
-		// An orphan of a replica that died before its claim, and a claim under way.
+		// One slot is an orphan of a replica that died before its claim. The other one belongs to a claim in
+		// progress.
 		adopt := []slots.Holding{
 			{Lease: "7.1.old", Device: "x", Slot: 1, Remaining: minute, Age: 11 * time.Second},
 			{Lease: "8.1.new", Device: "y", Slot: 2, Remaining: minute, Age: time.Second},
@@ -136,8 +137,8 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 	})
 }
 
-// A replica of Redis that took over lacks the latest releases: what the ledger says
-// has ended is free at once, however young it is.
+// A Redis replica that became the primary lacks the latest releases. A slot whose grant has ended in the
+// ledger is free after the reconciliation, however young it is.
 func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -161,7 +162,8 @@ func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 	})
 }
 
-// The clock of Redis steps back: what was acquired in the future does not stay for that long.
+// If the clock of Redis steps back, a slot that was acquired in the future is freed without waiting for that
+// time.
 func TestReconcileFreesOrphansOfTheFuture(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -184,12 +186,12 @@ func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 		b.batch("a", nil, "d1", "d2", "d3")
 		b.granted("d1")
 		b.granted("d2")
-		// A stale Redis: known, and empty.
+		// A stale Redis: the pool is known, and empty.
 		b.redis.FlushDB(b.ctx)
 		if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
 			b.t.Fatal(err)
 		}
-		// A grant is refused by the ledger, the pool repaired, in one report.
+		// In one report the ledger refuses the claim and the pool is repaired.
 		b.expectReason("d3", `{}`, devices.ReasonFull)
 		b.expectHeld(2)
 		if r := b.reconcile(); r.Drift() != 0 {

@@ -18,7 +18,7 @@ func isUrgent(b *store.Batch) { b.Lane = store.LaneUrgent }
 
 func heavy(b *store.Batch) { b.Weight = 1000 }
 
-// named are so many names.
+// named returns n names with a prefix.
 func named(prefix string, n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("%s-%03d", prefix, i))
@@ -26,21 +26,22 @@ func named(prefix string, n int) (names []string) {
 	return names
 }
 
-// fleet is a full pool of 60 slots: a batch of weight 1000 has thousands of tasks, and its
-// devices stand in the queue.
+// fleet is a full pool of 60 slots. A batch of weight 1000 has thousands of tasks, and its devices wait in
+// the queue.
 type fleet struct {
 	*bench
 	*wakes
 
-	holds []devices.Task // of the normal devices
-	of    []string       // the holder of each
-	told  int            // wakes that were followed
+	holds []devices.Task // tasks of the holders, oldest first
+	of    []string       // holder of each task
+	told  int            // number of wake-ups that were followed
 	heavy int64
 }
 
-const urgentShare = 6 // of 60 slots, by default
+const urgentShare = 6 // default share of 60 slots
 
-// fleets run a test on both kinds of servers. The devices of "sleeps" have been seen, and have no task.
+// fleets runs a test on the embedded stores and on real servers. The devices in sleeps have reported before,
+// and have no task.
 func fleets(t *testing.T, test func(f *fleet), sleeps ...string) {
 	t.Helper()
 	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
@@ -72,8 +73,9 @@ func fleets(t *testing.T, test func(f *fleet), sleeps ...string) {
 	}
 }
 
-// handOn ends the work of the holder that is the longest, and lets the next device start that gets the slot. On a busy machine a device may
-// report after its offer lapsed: it is refused then, and the slot was offered to the next one.
+// handOn ends the task of the oldest holder, and lets the device that gets the slot start. On a busy machine
+// a device may report after its offer lapsed; then it is refused, and the slot was offered to the next
+// device.
 func (f *fleet) handOn() (device string) {
 	f.t.Helper()
 	f.pushed(f.of[0], result(f.holds[0], "succeeded", ""))
@@ -88,7 +90,7 @@ func (f *fleet) handOn() (device string) {
 	}
 }
 
-// inLane counts the holders of the urgent batch.
+// inLane returns the number of holders of the urgent batch.
 func (f *fleet) inLane() (n int) {
 	for _, device := range f.of {
 		if strings.HasPrefix(device, "u-") {
@@ -98,8 +100,8 @@ func (f *fleet) inLane() (n int) {
 	return n
 }
 
-// An operator's one task gets the very next slot that falls free, before thousands of a batch of
-// weight 1000: its device slept, or waits with another task.
+// A single urgent task gets the next slot that becomes free, before thousands of tasks of a batch of weight
+// 1000. Its device sleeps, or waits with another task.
 func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 	t.Parallel()
 	for _, device := range []string{"u-000", "d-149"} {
@@ -123,7 +125,7 @@ func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 	}
 }
 
-// A start that comes later, and of which nobody says so, is found by the passes.
+// The passes find an urgent task that may only start later, without any notification.
 func TestAnUrgentTaskThatMayStartLaterGetsTheNextSlot(t *testing.T) {
 	t.Parallel()
 	fleets(t, func(f *fleet) {
@@ -146,8 +148,8 @@ func (f *fleet) laneWaits() int {
 	return standing.Lane.Waiting
 }
 
-// An urgent batch of 100 tasks has its share at once, and never more while others wait: the slots that
-// fall free go by weight then. Nothing is taken from anybody.
+// An urgent batch of 100 tasks gets its share at once, and never more while other batches wait. After that,
+// free slots are shared by weight. No running task is ended.
 func TestUrgentBatchesHaveTheirShareAndNoMore(t *testing.T) {
 	t.Parallel()
 	urgent := named("u", 100)
@@ -168,8 +170,7 @@ func TestUrgentBatchesHaveTheirShareAndNoMore(t *testing.T) {
 	}, urgent...)
 }
 
-// A device tries its urgent task first: before an older one of the same pool, and before an
-// older one of another pool.
+// A device tries its urgent task first, before an older task of the same pool or of another pool.
 func TestADeviceTriesItsUrgentTaskFirst(t *testing.T) {
 	t.Parallel()
 	for _, pool := range []string{"a", "b"} {
@@ -189,7 +190,7 @@ func TestADeviceTriesItsUrgentTaskFirst(t *testing.T) {
 	}
 }
 
-// The reasons of why for urgent tasks, and for those that they go before.
+// `why` explains the lane both for urgent tasks and for the tasks behind them.
 func TestWhySpeaksOfTheLane(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
@@ -209,7 +210,7 @@ func TestWhySpeaksOfTheLane(t *testing.T) {
 		b.expectWhy(b.tasksOf("u-0")[0], full, "urgent: it goes before 3 others", "position 1 of")
 		b.expectWhy(b.tasksOf("w-000")[0], full, "an urgent batch goes first")
 
-		for i, device := range []string{"u-0", "u-1"} { // the two slots of the lane
+		for i, device := range []string{"u-0", "u-1"} { // the lane has two slots
 			b.ended(holders[i], held[holders[i]], "succeeded", "", devices.OutcomeRecorded)
 			b.granted(device)
 		}
@@ -224,7 +225,8 @@ func TestWhySpeaksOfTheLane(t *testing.T) {
 	}, unhurried, func(c *dispatcher.Config) { c.Jitter = func() float64 { return 0 } })
 }
 
-// Of more batches than the semaphore takes, those that are drawn have all urgent ones.
+// If a device has tasks in more batches than the semaphore accepts, the random choice includes all urgent
+// batches.
 func TestUrgentBatchesAreAmongThoseDrawn(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestUsageIsWhatStarted: each number, of each policy and each subject, is the starts in the ledger, also when
-// Redis lost them, and when the policies are newer than they are.
+// TestUsageIsWhatStarted checks that the usage of each policy and subject equals the number of starts in the
+// ledger, also after Redis lost its data, and for policies that are newer than the starts.
 func TestUsageIsWhatStarted(t *testing.T) {
 	t.Parallel()
 	policies := `[
@@ -48,7 +48,7 @@ func TestUsageIsWhatStarted(t *testing.T) {
 	}, unhurried)
 }
 
-// expectUsage compares what is said of all subjects, and of each device, with the starts.
+// expectUsage compares the usage of all subjects, and of each device, with the starts.
 func (b *bench) expectUsage(starts int) {
 	b.t.Helper()
 	pool, err := b.store.Pool(b.ctx, "a")

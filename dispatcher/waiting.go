@@ -15,29 +15,29 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// MostJudged is the maximum number of tasks of one judgement. It is large enough to show a share of 1 %.
+// MostJudged is the maximum number of tasks that one request evaluates. It is large enough to show a share of 1 %.
 const MostJudged = 500
 
 const (
-	// judgeShare is the part of the time left that judging may take. The rest is for the answer.
+	// judgeShare is the part of the remaining time that an evaluation may take. The rest is for the answer.
 	judgeShare = 0.75
 	// firstJudged is the number of tasks in the first step. Each later step has twice as many tasks as
 	// the step before. A step that is not finished in time is dropped.
 	firstJudged = 16
-	// looksAtOnce limits the tasks that are judged concurrently: each may need a connection to Redis.
+	// looksAtOnce limits the tasks that are evaluated concurrently: each may need a connection to Redis.
 	looksAtOnce = 16
 )
 
 // Waiting summarizes why a set of tasks waits, grouped by reason.
 type Waiting struct {
-	Total  int64 // tasks that wait
-	Judged int   // tasks that were judged; if it is less than Total, the counts of Parts are extrapolated to Total
+	Total  int64 // waiting tasks
+	Judged int   // evaluated tasks; if it is less than Total, the counts of Parts are extrapolated to Total
 	Parts  []decision.Part
 }
 
-// WhyWaiting judges the tasks of a batch or a pool that wait, each as Why does, and counts them by reason.
-// If more than most tasks wait, it judges a sample. If the time of ctx runs out, it judges fewer tasks.
-// Tasks are judged in random order, so these are a fair sample too. It returns store.ErrNotFound if
+// WhyWaiting evaluates the waiting tasks of a batch or a pool, each as Why does, and counts them by reason.
+// If more than most tasks wait, it evaluates a sample. If the time of ctx runs out, it evaluates fewer tasks.
+// Tasks are evaluated in random order, so fewer tasks are a fair sample too. It returns store.ErrNotFound if
 // there is no such batch or pool.
 func (x *Explainer) WhyWaiting(ctx context.Context, of store.WaitingOf, most int) (Waiting, error) {
 	sample, err := x.ledger.SampleWaiting(ctx, of, min(most, MostJudged))
@@ -57,9 +57,9 @@ func (x *Explainer) WhyWaiting(ctx context.Context, of store.WaitingOf, most int
 	return Waiting{Total: sample.Total, Judged: len(judged), Parts: decision.Parts(judged, sample.Total)}, nil
 }
 
-// NextWaiting judges the next tasks that wait behind the mark after, in the order of their batches. It
-// judges at most limit and at most MostJudged tasks, and fewer if the time of ctx runs out. more is true
-// if other tasks wait behind them. It returns store.ErrNotFound if there is no such batch or pool.
+// NextWaiting evaluates the next tasks that wait behind the mark after, in the order of their batches. It
+// evaluates at most limit and at most MostJudged tasks, and fewer if the time of ctx runs out. more is true
+// if more tasks wait behind them. It returns store.ErrNotFound if there is no such batch or pool.
 func (x *Explainer) NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (judged []decision.Judged, more bool, err error) {
 	found, err := x.ledger.NextWaiting(ctx, of, after, min(limit, MostJudged))
 	if err == nil {
@@ -71,8 +71,8 @@ func (x *Explainer) NextWaiting(ctx context.Context, of store.WaitingOf, after s
 	return judged, !found.All || len(judged) < len(found.Views), nil
 }
 
-// judge explains tasks that wait, each as Why does, in the order of views. If the time runs out, it
-// returns the tasks that were judged by then. If it has judged none by then, it judges all by the ledger alone.
+// judge explains waiting tasks, each as Why does, in the order of views. If the time runs out, it returns the
+// tasks that are evaluated already. If there are no such tasks, it evaluates all tasks from the ledger alone.
 func (x *Explainer) judge(ctx context.Context, views []store.TaskView) ([]decision.Judged, error) {
 	within, cancel := deadline.Share(ctx, judgeShare)
 	defer cancel()
@@ -126,23 +126,23 @@ func (x *Explainer) judgeByLedger(ctx context.Context, views []store.TaskView) [
 	return judged
 }
 
-// crowd makes the lookups for many tasks that are judged concurrently. Tasks of the same pool and batches
+// crowd makes the lookups for many tasks that are evaluated concurrently. Tasks of the same pool and batches
 // share one lookup: which batch comes first depends on the batches alone, and the order inside a batch is known.
 type crowd struct {
 	explainer *Explainer
 
 	mu        sync.Mutex
-	standings map[string]func() decision.Standing        // by pool and batches; for the device whose task came first
+	standings map[string]func() decision.Standing        // by pool and batches; looked up for the device of the first task
 	offers    map[string]func() map[string]time.Duration // by pool; the time left of each offer, by device
 
-	ledger sync.Mutex // held while the ledger is read, so that a judgement uses one connection
+	ledger sync.Mutex // held while the ledger is read, so that an evaluation uses one connection
 }
 
 func newCrowd(x *Explainer) *crowd {
 	return &crowd{explainer: x, standings: make(map[string]func() decision.Standing), offers: make(map[string]func() map[string]time.Duration)}
 }
 
-// once returns what ask returns for a key. It calls ask for the first caller only.
+// once returns the result of ask for a key. It calls ask for the first caller only.
 func once[T any](c *crowd, known map[string]func() T, key string, ask func() T) T {
 	c.mu.Lock()
 	one := known[key]
@@ -165,7 +165,7 @@ func (c *crowd) standing(ctx context.Context, pool string, tasks []store.Candida
 		s := c.explainer.standing(ctx, pool, best, v)
 		s.Position, s.InQueue, s.Due = 0, false, 0
 		if first := slices.IndexFunc(best, func(one store.Candidate) bool { return one.Task == s.First }); first >= 0 {
-			s.First = best[first].Batch // what is shared names the batch; each caller replaces it by its own task below
+			s.First = best[first].Batch // the shared value names the batch; each caller replaces the batch by its own task below
 		}
 		return s
 	})

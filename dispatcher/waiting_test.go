@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	long     = time.Hour   // a wait that no test sees the end of
-	patience = time.Minute // what no machine reaches that only stands still for a while
+	long     = time.Hour   // a wait that ends after every test
+	patience = time.Minute // a timeout that is longer than a temporary stall of the machine
 )
 
-// waiting is a report whose answer may be held.
+// waiting is a report that may be parked.
 type waiting struct {
 	t      testing.TB
 	caller devices.Caller
-	parked chan struct{} // closed when it is
+	parked chan struct{} // closed when the report is parked
 	answer chan answered
-	leave  context.CancelFunc // the device closes its connection
+	leave  context.CancelFunc // closes the connection of the device
 }
 
 type answered struct {
@@ -30,7 +30,7 @@ type answered struct {
 	err  error
 }
 
-// wait sends a report that lets its answer wait.
+// wait sends a report that may be parked for at most the given time.
 func (b *bench) wait(d *dispatcher.Dispatcher, caller devices.Caller, body string, wait time.Duration) *waiting {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
@@ -56,7 +56,7 @@ func fleetCaller(device string) devices.Caller {
 	return devices.Caller{Device: devices.ID(device), Via: devices.ViaFleetToken}
 }
 
-// parks sends a report that must be parked.
+// parks sends a report and expects that it is parked.
 func (b *bench) parks(device string) *waiting {
 	b.t.Helper()
 	w := b.wait(b.Dispatcher, fleetCaller(device), `{"id":"`+device+`-waits"}`, long)
@@ -98,16 +98,16 @@ func (w *waiting) stillParked() {
 	}
 }
 
-// wake tells a replica that a slot of pool "a" is offered to the device.
+// wake notifies a replica that a slot of pool "a" is offered to the device.
 func wake(d *dispatcher.Dispatcher, device string) {
 	d.Waiters.Parks.Called([]parked.Call{{Device: device, Pool: "a"}})
 }
 
-// keepingOffers lets no slot be given up only because the machine stands still.
+// keepingOffers makes offers last for a minute, so that no offer lapses because the machine stalls.
 func keepingOffers(c *dispatcher.Config) { c.Offer = minute }
 
-// replica is another dispatcher on the stores of a bench; both know of each
-// other's parked reports.
+// replica returns another dispatcher on the stores of a bench. Both dispatchers exchange messages about
+// parked reports.
 func (b *bench) replica() *dispatcher.Dispatcher {
 	b.t.Helper()
 	b.Dispatcher = b.parking()

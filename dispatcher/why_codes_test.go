@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The codes that no test of this file asserts would be missed here.
+// TestEveryCodeIsTested checks that why_test.go mentions every code.
 func TestEveryCodeIsTested(t *testing.T) {
 	t.Parallel()
 	tests, err := os.ReadFile("why_test.go")
@@ -25,7 +25,7 @@ func TestEveryCodeIsTested(t *testing.T) {
 	}
 }
 
-// codeNames are the exported codes, by the name of their constant.
+// codeNames returns the exported codes by the name of their constant.
 func codeNames(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -44,7 +44,7 @@ func codeNames(t *testing.T) map[string]string {
 	return found
 }
 
-// The page lists every code, and the states that are codes.
+// docs/protocol.md lists every code, and the task states that are codes.
 func TestProtocolListsTheReasons(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/protocol.md")

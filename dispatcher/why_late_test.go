@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// lateness is a pool of 384 waiting tasks whose judging is interrupted. The devices of the first
-// half of the tasks are unknown, those of the second half never reported.
+// lateness is a pool of 384 waiting tasks whose evaluation is interrupted. The devices of the first half of
+// the tasks are unknown, and the devices of the second half have never reported.
 type lateness struct {
 	*bench
 	spies *spies
@@ -35,7 +35,7 @@ func late(t *testing.T) lateness {
 			_, err := b.store.EnsureDevices(b.ctx, names...)
 			b.must(err)
 		}
-		for bit := range 6 { // nearly every device has a set of batches of its own, which the semaphore is asked about
+		for bit := range 6 { // nearly every device has its own set of batches, and each set needs a call of the semaphore
 			var own []string
 			for i, name := range names {
 				if i>>bit&1 == 1 {
@@ -50,7 +50,7 @@ func late(t *testing.T) lateness {
 	return lateness{b, spies, ctx, stop}
 }
 
-// endAt ends the time when the semaphore is asked for the n-th time.
+// endAt cancels the context at call number n of the semaphore.
 func (l lateness) endAt(n int64) {
 	var asked atomic.Int64
 	l.spies.before("Standing", func() {
@@ -60,7 +60,7 @@ func (l lateness) endAt(n int64) {
 	})
 }
 
-// If the time runs out, the tasks that were judged by then are a fair sample of all that wait.
+// If the time runs out, the tasks that were evaluated until then are a fair sample of all waiting tasks.
 func TestWhyJudgesAFairSampleInTheTimeThereIs(t *testing.T) {
 	t.Parallel()
 	l := late(t)
@@ -81,12 +81,12 @@ func TestWhyJudgesAFairSampleInTheTimeThereIs(t *testing.T) {
 	}
 }
 
-// dueSoon is a context with little time left, that does not end.
+// dueSoon is a context with a near deadline that never ends.
 type dueSoon struct{ context.Context } //nolint:containedctx // it is one
 
 func (dueSoon) Deadline() (time.Time, bool) { return time.Now().Add(50 * time.Millisecond), true }
 
-// If the semaphore answers for no task in time, the tasks are judged by the ledger alone.
+// If the semaphore does not answer in time, the tasks are evaluated by the ledger alone.
 func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	t.Parallel()
 	l := late(t)
@@ -100,7 +100,7 @@ func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	}
 }
 
-// A list ends behind the last task that was judged in time, and goes on there.
+// A list ends after the last task that was evaluated in time, and can be continued from there.
 func TestAListOfWaitingTasksEndsInTime(t *testing.T) {
 	t.Parallel()
 	l := late(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Many tasks are said to wait for the same as each of them.
+// The summary of many tasks has the same reasons as the explanations of the single tasks.
 func TestWhyOfManyAgreesWithWhyOfEach(t *testing.T) {
 	t.Parallel()
 	for round, change := range map[string]func(*store.PoolSpec){
@@ -60,10 +60,10 @@ func (b *bench) mixedPool(draw *rand.Rand) (batches []int64) {
 		name := fmt.Sprintf("d%02d", i)
 		names = append(names, name)
 		if i == 23 {
-			break // unknown
+			break // not registered
 		}
 		b.device(name, fmt.Sprint("account-", i%5))
-		if i%4 != 3 { // these have never reported
+		if i%4 != 3 { // the other devices never report
 			seen[name] = store.Seen{At: now}
 		}
 	}
@@ -106,7 +106,8 @@ func (b *bench) mixedPool(draw *rand.Rand) (batches []int64) {
 	return batches
 }
 
-// expectAgreement judges all, in one go and part by part, and compares each with itself.
+// expectAgreement reads the summary, the list of all waiting tasks and the explanation of each task, and
+// compares them. It returns the counts by code.
 func (b *bench) expectAgreement(of store.WaitingOf) map[decision.Code]int64 {
 	b.t.Helper()
 	said, err := b.Explainer.WhyWaiting(b.ctx, of, dispatcher.MostJudged)
@@ -155,7 +156,7 @@ func (b *bench) judgedOneByOne(of store.WaitingOf) (all []decision.Judged) {
 	}
 }
 
-// Of a sample the parts add up to all that wait, and have about their shares.
+// If only a sample is evaluated, the counts of the parts add up to the total, and are roughly correct.
 func TestWhyOfASample(t *testing.T) {
 	t.Parallel()
 	b, spies := spied(t, unhurried)
@@ -189,7 +190,7 @@ func TestWhyOfASample(t *testing.T) {
 	if p := said.Parts[1]; p.Code != decision.CodeDeviceUnseen || p.Label != "never reported" {
 		t.Errorf("%+v, want 401 unseen", p)
 	}
-	if asked.Load() > 4 { // once for each set of batches that devices have tasks in
+	if asked.Load() > 4 { // one call for each set of batches in which devices have tasks
 		t.Errorf("the semaphore was asked %d times", asked.Load())
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A slot that an operator takes back: who, why, and a command that works.
+// For a forced release, `why` names the operator, the reason and a command that works.
 func TestWhyTellsOfAForcedRelease(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -29,7 +29,7 @@ func TestWhyTellsOfAForcedRelease(t *testing.T) {
 	}, unhurried)
 }
 
-// A policy that is filled needs nobody.
+// While the counts of a policy are rebuilt, the remedy asks nobody to act.
 func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -43,7 +43,7 @@ func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 	}, unhurried)
 }
 
-// A calendar opens on the minute, and counts from a time at which nothing started.
+// For a calendar policy, `why` names the period and not a start. The period ends on a full minute.
 func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -75,7 +75,7 @@ func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 	}, unhurried)
 }
 
-// No position is told to a task that waits for more than its turn.
+// A task that also waits for something other than its turn has no position.
 func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

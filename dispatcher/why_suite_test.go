@@ -12,10 +12,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// unhurried keeps devices from counting as silent on a machine that stalls.
+// unhurried sets a long report period, so that devices do not count as silent on a machine that stalls.
 func unhurried(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
 
-// why explains a task.
+// why returns the explanation of a task, and checks that it is complete.
 func (b *bench) why(task int64) decision.Explanation {
 	b.t.Helper()
 	e, err := b.Explainer.Why(b.ctx, task)
@@ -34,8 +34,8 @@ func (b *bench) why(task int64) decision.Explanation {
 	return e
 }
 
-// expectActions wants every command of a remedy among its actions, in the order of the text. A
-// release by force is none: it may exceed the cap.
+// expectActions checks that every command in a remedy is one of its actions, in the order of the text. A
+// forced release is an exception, because it may exceed the cap.
 func (b *bench) expectActions(r decision.Cause) {
 	b.t.Helper()
 	rest := r.Remedy
@@ -59,8 +59,7 @@ func codes(e decision.Explanation) (list []decision.Code) {
 	return list
 }
 
-// expectWhy expects exactly these reasons, and that the details name all of
-// these words.
+// expectWhy checks that a task has exactly these reasons, and that they contain all of the words.
 func (b *bench) expectWhy(task int64, want []decision.Code, words ...string) decision.Explanation {
 	b.t.Helper()
 	e := b.why(task)
@@ -76,7 +75,7 @@ func (b *bench) expectWhy(task int64, want []decision.Code, words ...string) dec
 	return e
 }
 
-// tasksOf are the tasks of a device, by number.
+// tasksOf returns the task ids of a device in ascending order.
 func (b *bench) tasksOf(device string) (list []int64) {
 	b.t.Helper()
 	tasks, err := b.store.Tasks(b.ctx, store.TaskFilter{Device: device})
@@ -96,7 +95,7 @@ func (b *bench) must(err error) {
 	}
 }
 
-// changePool changes pool a on all sides.
+// changePool changes pool a in the ledger and in the semaphore.
 func (b *bench) changePool(reason string, change func(*store.PoolSpec)) {
 	b.t.Helper()
 	_, err := b.store.ChangePool(b.ctx, "ann", "a", reason, func(spec *store.PoolSpec) error {
@@ -108,7 +107,7 @@ func (b *bench) changePool(reason string, change func(*store.PoolSpec)) {
 	b.must(err)
 }
 
-// shut is a window that is closed now and for hours.
+// shut returns a window that is closed now and for the next hours.
 func (b *bench) shut() []store.Window {
 	b.t.Helper()
 	now, err := b.store.Clock(b.ctx)
@@ -146,7 +145,7 @@ func (b *bench) resumeBatch(batch int64) {
 	b.must(err)
 }
 
-// startOther lets the device "other" take a slot of pool a, endOther leave it.
+// startOther makes the device "other" take a slot of pool a. endOther frees it.
 func (b *bench) startOther() {
 	b.t.Helper()
 	b.batch("a", nil, "other")
@@ -155,10 +154,10 @@ func (b *bench) startOther() {
 
 func (b *bench) endOther() {
 	b.t.Helper()
-	b.ended("other", b.granted("other"), "succeeded", "", devices.OutcomeRecorded) // delivered again
+	b.ended("other", b.granted("other"), "succeeded", "", devices.OutcomeRecorded) // granted redelivers the task
 }
 
-// changeLedger changes pool a in the ledger alone.
+// changeLedger changes pool a only in the ledger.
 func (b *bench) changeLedger(change func(*store.PoolSpec)) {
 	b.t.Helper()
 	_, err := b.store.ChangePool(b.ctx, "ann", "a", "", func(spec *store.PoolSpec) error {

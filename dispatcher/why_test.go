@@ -13,23 +13,22 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// obstacle is one that can be set up before a task of device d1 in pool a, and
-// taken away.
+// obstacle is an obstacle for a task of device d1 in pool a. set creates it, and lift removes it.
 type obstacle struct {
 	name      string
 	set, lift func(b *bench, batch int64)
 	told
 }
 
-// told is what the device is told, and the operator.
+// told is the expected reason for the device, and the expected codes and words for the operator.
 type told struct {
 	reason devices.Reason
 	codes  []decision.Code
 	words  []string
 }
 
-// obstacles are made by changes of the pool, of the batch, and by the device
-// "other".
+// obstacles returns obstacles that are created by changes of the pool, the batch or the device, or by the
+// device "other".
 func obstacles() []obstacle {
 	pool := func(reason string, change func(*store.PoolSpec)) func(*bench, int64) {
 		return func(b *bench, _ int64) { b.changePool(reason, change) }
@@ -96,11 +95,12 @@ func TestWhyAgreesWithTheReport(t *testing.T) {
 	}
 }
 
-// expectObstacle meets one, and takes it away: then the task is granted.
+// expectObstacle creates an obstacle, checks the report and the explanation, and removes it. Then the task
+// must be granted.
 func (b *bench) expectObstacle(o obstacle) {
 	b.t.Helper()
 	b.pool("a", 1, minute)
-	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone) // it is there
+	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone) // registers the device
 	batch := b.batch("a", nil, "d1")
 	task := b.tasksOf("d1")[0]
 	if e := b.expectWhy(task, []decision.Code{decision.CodeNextReport}); e.Causes[0].EstimatedStart.IsZero() {
@@ -123,7 +123,7 @@ func (b *bench) expectObstacle(o obstacle) {
 	b.expectWhy(task, []decision.Code{decision.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
 }
 
-// Obstacles that only time takes away.
+// These obstacles end by time only.
 func TestWhySaysWhenATimeIsOver(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -151,7 +151,7 @@ func TestWhySaysWhenATimeIsOver(t *testing.T) {
 		if e.Causes[0].Until.Before(now.Add(29 * time.Minute)) {
 			b.t.Errorf("until %s", e.Causes[0].Until)
 		}
-		// After a restore nothing is granted; what runs is told as ever.
+		// After a restore nothing is granted, but running tasks are explained as usual.
 		b.batch("a", nil, "idle", "runs")
 		b.expectReason("idle", `{"id":"x","accept":false}`, devices.ReasonDeclined)
 		runs := b.granted("runs")
@@ -192,14 +192,14 @@ func TestWhySaysWhichTaskGoesFirst(t *testing.T) {
 	}, unhurried)
 }
 
-// Of a device's batches in one pool the semaphore chooses, and says which.
+// If a device has tasks in several batches of one pool, the semaphore chooses the batch, and `why` names it.
 func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
 		b.pool("a", 9, minute)
 		b.batch("a", nil, "x", "y")
 		b.granted("x")
-		b.granted("y") // the first batch holds two
+		b.granted("y") // the first batch holds two slots
 		b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone)
 		for range 4 {
 			b.batch("a", nil, "d1")
@@ -223,8 +223,8 @@ func TestWhySaysWhichBatchGoesFirst(t *testing.T) {
 	}, unhurried)
 }
 
-// A task that waits for a full pool has a position, and as soon as it is known how long
-// slots are held there, an estimate by it.
+// A task that waits for a full pool has a position. As soon as the hold time of the pool is known, it also
+// has an estimated start.
 func TestWhySaysThePositionInLine(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -262,7 +262,7 @@ func TestWhyWithoutRedisSaysUnavailable(t *testing.T) {
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonNone)
 	b.batch("a", nil, "d1")
 	task := b.tasksOf("d1")[0]
-	// Unknown to Redis is no obstacle: the next report restores it.
+	// A pool that Redis does not know is no obstacle, because the next report restores it.
 	b.expectWhy(task, []decision.Code{decision.CodeNextReport})
 	spies.down("Acquire", "Standing")
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonUnavailable)
@@ -310,7 +310,7 @@ func TestWhySaysWhyADeviceDoesNotCome(t *testing.T) {
 				b.t.Errorf("a device that was never imported: %q does not say %q", unknown.Remedy, want)
 			}
 		}
-		// A report that this replica has not written yet counts.
+		// A report counts even if this replica has not written it to the ledger yet.
 		b.expectReason("silent", `{"id":"x","accept":false}`, devices.ReasonDeclined)
 		b.expectWhy(b.tasksOf("silent")[0], []decision.Code{decision.CodeNextReport})
 	}, unhurried)
@@ -368,7 +368,7 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 	}, unhurried)
 }
 
-// A lease that ran out, and the result that came after it.
+// `why` reports a lease that ended without a result, and a result that came later.
 func TestWhySaysThatALeaseRanOut(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {
@@ -386,7 +386,7 @@ func TestWhySaysThatALeaseRanOut(t *testing.T) {
 	}, unhurried)
 }
 
-// A caller is told that callers hold as many slots as they may, and what would let them hold more.
+// For a caller, `why` names the maximum number of slots of callers, and the command that raises it.
 func TestWhyACallerWaits(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *bench) {

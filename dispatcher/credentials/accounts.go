@@ -10,40 +10,42 @@ import (
 )
 
 const (
-	// accountLimit bounds what one transaction of the ledger waits for the
-	// broker: it is below the time that others wait for the rows it locks.
+	// accountLimit is the maximum time that one transaction of the ledger waits for the broker. It is shorter
+	// than the time that other transactions wait for the rows that this transaction locks.
 	accountLimit = 2500 * time.Millisecond
-	// turnLimit bounds the wait for those before, of what is to be answered soon.
+	// turnLimit is the maximum time that a request waits for earlier transactions. It is short because a
+	// client waits for the response.
 	turnLimit = 3 * time.Second
-	// changesPart is how many changes one transaction takes: each costs the broker's whole list.
+	// changesPart is the maximum number of changes in one transaction. For each change the broker writes its
+	// whole list of accounts.
 	changesPart = 5
 )
 
-// Accounts are those of the devices at the MQTT broker: what opens a session
-// there. Every call ends with its context, and may be repeated.
+// Accounts manages the accounts of devices at the MQTT broker. A device needs an account to open a session
+// there. Every call ends with its context and can be repeated.
 type Accounts interface {
-	// Set makes or changes accounts, each with its password from now on.
+	// Set creates or changes accounts, each with its new password.
 	Set(ctx context.Context, list ...devices.Account) error
-	// Enable lets the account open sessions again; none is no error.
+	// Enable allows the account to open sessions again. A missing account is not an error.
 	Enable(ctx context.Context, device devices.ID) error
-	// Disable ends the account's sessions and lets it open none; none is no error.
+	// Disable ends the account's sessions and prevents new ones. A missing account is not an error.
 	Disable(ctx context.Context, device devices.ID) error
-	// Delete ends the account's sessions and removes it; none is no error.
+	// Delete ends the account's sessions and removes the account. A missing account is not an error.
 	Delete(ctx context.Context, device devices.ID) error
-	// AsksLedger says that there are no accounts to make: the broker asks the
-	// ledger about each new session, and Set does nothing.
+	// AsksLedger reports whether the broker needs no accounts, because it asks the ledger about each new
+	// session. Then Set does nothing.
 	AsksLedger() bool
-	// Disconnect ends the sessions that Set left open with an older secret.
+	// Disconnect ends the sessions that were opened with an older secret and that Set left open.
 	Disconnect(ctx context.Context, device devices.ID) error
 }
 
-// accounts lets one transaction at a time wait for the broker: one that hangs
-// costs one connection to the ledger, not all.
+// accounts allows only one transaction at a time to wait for the broker. So a broker that hangs blocks one
+// connection to the ledger and not all connections.
 type accounts struct {
-	Accounts // nil: none
+	Accounts // nil if the broker has no accounts
 
 	ledger accountLedger
-	turn   chan struct{} // holds one element: the goroutine that takes it is at work
+	turn   chan struct{} // holds one element, which a goroutine takes before its transaction and returns after it
 }
 
 func newAccounts(a Accounts, ledger accountLedger) *accounts {
@@ -52,8 +54,8 @@ func newAccounts(a Accounts, ledger accountLedger) *accounts {
 	return &accounts{Accounts: a, ledger: ledger, turn: turn}
 }
 
-// askLedger is so at a broker that asks AuthenticateSession. Any other one has let a
-// device in by a secret that is not told here: its own, if it has one.
+// askLedger reports whether the broker calls AuthenticateSession. Any other broker checks the secret itself
+// and does not pass it on; the secret is the device's own token, if the device has one.
 func (a *accounts) askLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
 func (a *accounts) take(ctx context.Context, limit time.Duration) error {
@@ -69,7 +71,8 @@ func (a *accounts) take(ctx context.Context, limit time.Duration) error {
 
 func (a *accounts) giveBack() { a.turn <- struct{}{} }
 
-// serially runs change, one at a time of all devices, with what sets the device's account.
+// serially runs change, one call at a time over all devices. It passes a function that sets the account of
+// the device, or nil if the broker has no accounts.
 func (a *accounts) serially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)
@@ -83,7 +86,7 @@ func (a *accounts) serially(ctx context.Context, device devices.ID, secret strin
 	})
 }
 
-// set is called by the transaction whose turn it is.
+// set sets accounts at the broker. The caller must hold the turn.
 func (a *accounts) set(ctx context.Context, list ...devices.Account) error {
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()
@@ -93,7 +96,7 @@ func (a *accounts) set(ctx context.Context, list ...devices.Account) error {
 	return nil
 }
 
-// follow applies a noted change.
+// follow applies one recorded change to the account at the broker.
 func (a *accounts) follow(ctx context.Context, c store.AccountChange) error {
 	device := devices.ID(c.Device)
 	switch c.Wanted {

@@ -10,19 +10,19 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Admission is what a caller that may act for its device brings with it.
+// Admission is the result for a caller that may act for its device.
 type Admission struct {
-	Device     *store.Device // as it is registered now
-	Credential string        // its new token; empty: it gets none
+	Device     *store.Device // the device as it is now registered
+	Credential string        // the new token of the device; empty if it gets none
 }
 
-// Admit checks that the caller may act for the device, which was read as view, and
-// registers a device that a fleet token vouches for. Nothing is changed for a caller it
-// refuses: devices.ErrForbidden.
+// Admit checks that the caller may act for the device, which was read as view. If the caller has a fleet
+// token and the device is unknown, Admit registers the device. It returns devices.ErrForbidden for a caller
+// that it refuses, and then changes nothing.
 func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.View) (Admission, error) {
 	admitted := Admission{Device: view.Device}
 	switch caller.Via {
-	case devices.ViaLease: // who may lease is found out before: no device is registered
+	case devices.ViaLease: // the permission to lease is checked before; a caller is not a registered device
 		return Admission{Device: &store.Device{ID: string(caller.Device)}}, nil
 	case devices.ViaOwnToken:
 		return admitted, r.admitOwner(ctx, caller.Device, view.Device)
@@ -44,8 +44,8 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 	return r.register(ctx, caller.Device)
 }
 
-// AdmitStill says whether a caller that was admitted may go on: its device may have been
-// deleted since, or its token revoked.
+// AdmitStill reports whether a caller that was admitted may still act for its device. The device may have
+// been deleted since, or its token revoked.
 func (r *Registry) AdmitStill(ctx context.Context, caller devices.Caller, view store.View) (bool, error) {
 	if caller.Via == devices.ViaLease {
 		return r.leasesStill(ctx, caller)
@@ -65,7 +65,8 @@ func (r *Registry) AdmitStill(ctx context.Context, caller devices.Caller, view s
 	return true, nil
 }
 
-// leasesStill says whether the token of a caller is valid still. One inside this process has none.
+// leasesStill reports whether the token of a caller is still valid. A caller inside this process has no token
+// and is always valid.
 func (r *Registry) leasesStill(ctx context.Context, caller devices.Caller) (bool, error) {
 	if caller.Token == ([sha256.Size]byte{}) {
 		return true, nil
@@ -77,23 +78,24 @@ func (r *Registry) leasesStill(ctx context.Context, caller devices.Caller) (bool
 	return err == nil, err
 }
 
-// Admitted says whether this caller was the last that was admitted for its device, with
-// nothing to note of that, and how the device could be told of a slot then. Somebody else
-// must say whether the news are followed that let it be doubted.
+// Admitted reports whether this caller was the last one that was admitted for its device, and nothing about
+// the admission remains to be recorded. It also returns the reach that the device had then. The result is
+// valid only while Doubt is called for all news; the caller must check that the news are followed.
 func (r *Registry) Admitted(caller devices.Caller) (store.Reach, bool) {
 	return r.known.admitted(caller)
 }
 
-// NoteAdmission remembers it for Admitted.
+// NoteAdmission records an admission for Admitted.
 func (r *Registry) NoteAdmission(caller devices.Caller, reach store.Reach) {
 	r.known.admit(caller, reach)
 }
 
-// Doubt lets the device be looked at before it is admitted again; empty: all are. Whatever
-// changes who may act for a device is news of it.
+// Doubt removes the recorded admission of the device, so that its next report reads the device again. If
+// device is empty, Doubt removes all admissions. Each change of who may act for a device is news of the
+// device.
 func (r *Registry) Doubt(device string) { r.known.doubt(device) }
 
-// admitSession checks a device that a broker let in.
+// admitSession checks that a device may act by a session that the broker admitted.
 func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view store.View) error {
 	device := view.Device
 	switch {
@@ -109,10 +111,10 @@ func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view
 	return nil
 }
 
-// admitOwner notes the first use of a device's own token: from then on fleet
-// tokens no longer act for it.
+// admitOwner records the first use of a device's own token. After it, fleet tokens can no longer act for the
+// device.
 func (r *Registry) admitOwner(ctx context.Context, id devices.ID, device *store.Device) error {
-	if device == nil { // deleted meanwhile
+	if device == nil { // the device was deleted after its authentication
 		return devices.ErrForbidden
 	}
 	if device.OwnToken {
@@ -124,8 +126,8 @@ func (r *Registry) admitOwner(ctx context.Context, id devices.ID, device *store.
 	return nil
 }
 
-// enroll gives the device a token of its own with this reply. Until it was
-// used once a lost reply can be asked for again, and then replaces it.
+// enroll returns a new token for the device. If the reply is lost, the device can ask again until it has used
+// a token of its own; then a new token replaces the lost one.
 func (r *Registry) enroll(ctx context.Context, id devices.ID) (Admission, error) {
 	admitted, err := r.register(ctx, id)
 	if err != nil {
@@ -136,7 +138,7 @@ func (r *Registry) enroll(ctx context.Context, id devices.ID) (Admission, error)
 	err = r.accounts.serially(ctx, id, token, func(set store.SetAccount) error {
 		return r.config.Ledger.EnrollDevice(ctx, string(id), hash[:], set)
 	})
-	if errors.Is(err, store.ErrExists) { // it used one meanwhile
+	if errors.Is(err, store.ErrExists) { // the device has just used a token of its own
 		return admitted, devices.ErrForbidden
 	}
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Authenticate says who the bearer of token is, reporting as device. It
-// returns devices.ErrUnauthenticated for a token nobody has, devices.ErrForbidden for another
-// device's.
+// Authenticate returns the Caller for a report of device with this token. It returns
+// devices.ErrUnauthenticated if the token does not exist, and devices.ErrForbidden if it belongs to another
+// device.
 func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
 	return r.authenticate(ctx, device, token, r.bears)
 }
@@ -36,8 +36,8 @@ func (r *Registry) authenticate(
 	return caller, nil
 }
 
-// bears checks that the caller's token is its device's. A change is missed for at most five
-// seconds.
+// bears checks that the caller's token belongs to its device. It may miss a change of the token for at most
+// five seconds.
 func (r *Registry) bears(ctx context.Context, caller devices.Caller) error {
 	ok, drops := r.known.bears(caller)
 	if ok {
@@ -57,11 +57,12 @@ func owns(caller devices.Caller, t store.Token, err error) error {
 	return err
 }
 
-// AuthenticateSession says whether a device may open a session at a broker
-// with this token; its reports then come as devices.ViaSession. It returns what
-// Authenticate does, and devices.ErrForbidden for a blocked device and for a fleet
-// token that only enrols, or of a device that has its own. A session outlives what is remembered of
-// a token, so the ledger itself is asked.
+// AuthenticateSession checks that a device may open a session at a broker with this token. The reports of the
+// session then have Via devices.ViaSession. It returns the errors of Authenticate. It also returns
+// devices.ErrForbidden for a blocked device, for a fleet token that may only enroll, and for a fleet token if
+// the device has used a token of its own.
+//
+// A session can last longer than a token stays in memory, so this function reads the token from the ledger.
 func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
 	caller, err := r.authenticate(ctx, device, token, r.known.bearsInLedger)
 	if err != nil {
@@ -79,7 +80,7 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	case r.config.FleetMode != FleetAny || view.Device != nil && view.Device.OwnToken:
 		return devices.ErrForbidden
 	case view.Deleted:
-		// A session does not bring back a deleted device; a fleet token does.
+		// A session cannot register a deleted device again, but a fleet token can.
 		back, err := r.ensure(ctx, device)
 		if err == nil && back.Blocked {
 			err = devices.ErrForbidden
@@ -89,7 +90,7 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	return nil
 }
 
-// TokenOf looks a bearer token up. A change of it is missed for at most five seconds.
+// TokenOf returns the token with this secret. It may miss a change of the token for at most five seconds.
 func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, error) {
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated
@@ -97,12 +98,12 @@ func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, erro
 	return r.known.find(ctx, HashToken(token))
 }
 
-// NewToken makes a secret of 256 bits; only its hash is ever stored.
+// NewToken returns a new secret of 256 random bits. Only its hash is ever stored.
 func NewToken() string {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// HashToken is how a secret is stored: 256 random bits need no salt.
+// HashToken returns the hash under which a secret is stored. 256 random bits need no salt.
 func HashToken(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }

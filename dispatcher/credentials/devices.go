@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// CreateDevice registers a device and makes its token, which is shown once.
-// store.ErrExists, store.ErrUnknownProfile; ErrBroker.
+// CreateDevice registers a device and returns its token, which cannot be read again. It returns
+// store.ErrExists, store.ErrUnknownProfile or ErrBroker.
 func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec) (created store.Device, token string, err error) {
 	token = NewToken()
 	hash := HashToken(token)
@@ -20,9 +20,8 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 	return created, token, err
 }
 
-// RotateToken makes one more token of a device. Older ones go on until the
-// overlap is over, though not at a broker that has one password per account.
-// store.ErrNotFound; ErrBroker.
+// RotateToken creates another token for a device. Older tokens stay valid until the overlap is over, but not
+// at a broker that stores one password for each account. RotateToken returns store.ErrNotFound or ErrBroker.
 func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration) (token string, olderUntil time.Time, err error) {
 	token = NewToken()
 	hash := HashToken(token)
@@ -42,8 +41,8 @@ func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID,
 	return token, olderUntil, nil
 }
 
-// SetBlocked blocks or unblocks a device. A blocked one is asked to stop what it
-// runs, and its session at the broker ends. store.ErrNotFound.
+// SetBlocked blocks or unblocks a device. A blocked device is asked to stop its task, and its session at the
+// broker ends. SetBlocked returns store.ErrNotFound if the device does not exist.
 func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, blocked bool) error {
 	if err := r.config.Ledger.SetBlocked(ctx, actor, string(id), blocked); err != nil {
 		return err
@@ -52,9 +51,9 @@ func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, 
 	return nil
 }
 
-// DeleteDevice forgets a device and its tokens, and cancels its open tasks; not
-// to cancel them is store.ErrOpenTasks when there are any. A slot that it holds
-// stays held until its lease ends. store.ErrNotFound.
+// DeleteDevice deletes a device and its tokens. If cancel is true, it also cancels the open tasks of the
+// device. If cancel is false and there are open tasks, it returns store.ErrOpenTasks. A slot that the device
+// holds stays held until its lease ends. DeleteDevice returns store.ErrNotFound if the device does not exist.
 func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID, cancel bool) (store.Removal, error) {
 	removed, err := r.config.Ledger.DeleteDevice(ctx, actor, string(id), cancel)
 	if err != nil {
@@ -65,6 +64,6 @@ func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID
 	return removed, nil
 }
 
-// followSoon spares a change the wait for the next pass. The pass does, and reports,
-// what fails here.
+// followSoon applies recorded changes of accounts immediately. If that fails, the next pass retries and
+// reports the error.
 func (r *Registry) followSoon(ctx context.Context) { _, _ = r.accounts.followPart(ctx) }

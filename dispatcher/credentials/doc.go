@@ -1,7 +1,7 @@
-// Package credentials says who may act for a device: the bearer of a token of its own, of
-// a fleet token, or a session that the broker let in. It registers devices, makes
-// their tokens, and lets the accounts at the broker follow them.
+// Package credentials decides who may act for a device: the bearer of a token of the device, the bearer of a
+// fleet token, or a session that the broker admitted. It registers devices, creates their tokens, and updates
+// the accounts at the broker.
 //
-// Only hashes of tokens are kept. A replica remembers valid tokens for a day, and reads
-// each second which ones were changed: so a revoked one dies everywhere within five seconds.
+// Only hashes of tokens are stored. A replica keeps valid tokens in memory for a day, and reads every second
+// which tokens were changed. A revoked token is therefore refused by all replicas within five seconds.
 package credentials

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// fleet is a ledger in which each device has its name as its token.
+// fleet is a ledger in which the token of each device is the name of the device.
 type fleet struct {
 	Ledger
 	size, lookUps int
@@ -39,7 +39,7 @@ func newFleet(t *testing.T, size int) (*fleet, *Registry) {
 	return f, r
 }
 
-// report is one of each device, which is admitted.
+// report authenticates and admits each device once.
 func (f *fleet) report(t *testing.T, r *Registry) {
 	t.Helper()
 	for i := range f.size {
@@ -59,7 +59,7 @@ func live() uint64 {
 	return m.HeapAlloc
 }
 
-// TestAFleetIsRemembered: each token is looked up once, and a device takes little memory.
+// TestAFleetIsRemembered checks that each token is looked up once, and that a device takes little memory.
 func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures memory
 	f, r := newFleet(t, 60_000)
 	before := live()
@@ -68,7 +68,7 @@ func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures me
 	if f.lookUps != f.size {
 		t.Errorf("%d look-ups of %d tokens", f.lookUps, f.size)
 	}
-	// An entry has 24 bytes, and the map has just doubled. 250 kB are of the tokens looked up last.
+	// An entry has 24 bytes, and the map has just doubled. The cached tokens take 250 kB.
 	each := (live() - before - 250_000) / uint64(f.size)
 	if t.Logf("%d bytes a device", each); each > 80 {
 		t.Errorf("%d bytes a device", each)
@@ -76,7 +76,7 @@ func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures me
 	runtime.KeepAlive(r)
 }
 
-// TestMemoryIsBounded: of more devices some are forgotten.
+// TestMemoryIsBounded checks that devices above the maximum are forgotten.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	f, r := newFleet(t, 30)

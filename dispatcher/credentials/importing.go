@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// makingLimit bounds how long the accounts of an import are made.
+	// makingLimit is the time limit for creating the accounts of an import.
 	makingLimit = 5 * time.Minute
-	// stageKept is when the accounts of an import go whose process died, and for about how long
-	// a part of them is tried. Twenty seconds of it are left, at least, for the transaction
-	// behind the last part. Earlier would fail an import, and do no harm.
+	// stageKept is the time after which the accounts of an import are deleted if its process died. It is also
+	// about the time for which a part of the accounts is retried. At least twenty seconds of it are left for
+	// the transaction after the last part. If it were too short, imports would fail, without other harm.
 	stageKept = 30 * time.Second
-	// partPause is between two tries of a part.
+	// partPause is the delay between two attempts of a part.
 	partPause = time.Second
-	// dropLimit bounds the word that the accounts of a failed import may go.
+	// dropLimit is the time limit for the ledger call that releases the accounts of a failed import for
+	// deletion.
 	dropLimit = 3 * time.Second
-	// askTime is how long a request to the broker is to take, which serves nobody meanwhile.
+	// askTime is the intended duration of one request to the broker, which serves no client during it.
 	askTime = 200 * time.Millisecond
-	// firstAsk and mostAsked are the accounts of a request. The broker takes packets of 128 KiB;
-	// an account of the longest name has 1.7.
+	// firstAsk is the number of accounts in the first request, and mostAsked is the maximum. The broker
+	// accepts packets of 128 KiB; an account with the longest name takes 1.7 KiB.
 	firstAsk, mostAsked = 5, 50
 )
 
-// ImportDevices registers devices, all or none, and makes their tokens: one for
-// each of the list, empty for those that were given none. It sets their hashes.
-// Errors are those of store.ImportDevices, store.StageAccounts and store.SetStaged; ErrBroker;
-// ErrOnePassword.
+// ImportDevices registers all devices of list, or none. It returns one token for each entry of list, or an
+// empty string for a device that got no token. It sets the Hash of each entry. It returns the errors of
+// store.ImportDevices, store.StageAccounts and store.SetStaged, ErrBroker, or ErrOnePassword.
 func (r *Registry) ImportDevices(
 	ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration,
 ) (tokens []string, err error) {
@@ -58,8 +58,8 @@ func (r *Registry) ImportDevices(
 	return tokens, nil
 }
 
-// importWithAccounts makes the accounts first: not in the ledger's transaction, which they
-// would hold open for longer than others wait for its rows.
+// importWithAccounts creates the accounts before the devices. It does not create them in the ledger's
+// transaction, because that would stay open for longer than other transactions wait for its rows.
 func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []store.NewDevice, tokens []string, existing store.Existing) ([]bool, error) {
 	rotates := existing == store.RotateExisting
 	if rotates {
@@ -81,16 +81,16 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []
 	return given, err
 }
 
-// staging is the accounts that an import makes.
+// staging is the set of accounts that an import creates.
 type staging struct {
 	registry *Registry
 	ledger   importLedger
 	stage    store.Stage
 	ids      []string
-	accounts []devices.Account // of the ids
+	accounts []devices.Account // the account of each of the ids
 }
 
-// begin notes the accounts in the ledger.
+// begin records in the ledger the accounts that the import will create.
 func (s *staging) begin(ctx context.Context, list []store.NewDevice, tokens []string, existing store.Existing) error {
 	if err := s.registry.accounts.take(ctx, makingLimit); err != nil {
 		return err
@@ -105,14 +105,15 @@ func (s *staging) begin(ctx context.Context, list []store.NewDevice, tokens []st
 	return err
 }
 
-// makeAccounts makes them in parts: others have their turn between two, and the broker serves
-// its clients. A part that failed is tried again until the stage is overtaken, at the latest
-// when its time is over, for it would cost all parts before; the first part costs nothing.
+// makeAccounts creates the accounts in parts. Between two parts, other transactions can use the broker, and
+// the broker serves its clients. If a part fails, makeAccounts retries it until the stage is overtaken, at
+// the latest when the time of the stage is over, because a failure would waste all earlier parts. It does not
+// retry the first part.
 func (s *staging) makeAccounts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, makingLimit)
 	defer cancel()
 	part := firstAsk
-	var failed error // the part before, which is tried again
+	var failed error // the error of the previous attempt of this part
 	for made := 0; made < len(s.ids); {
 		end := min(made+part, len(s.ids))
 		took, err := s.makePart(ctx, made, end)
@@ -122,14 +123,14 @@ func (s *staging) makeAccounts(ctx context.Context) error {
 			made, failed = end, nil
 		case made == 0 || errors.Is(err, store.ErrOvertaken) || !pause(ctx, partPause):
 			return fmt.Errorf("%d of %d accounts: %w", made, len(s.ids), errors.Join(failed, err))
-		default: // perhaps it was too large
+		default: // the part may have been too large
 			part, failed = firstAsk, err
 		}
 	}
 	return nil
 }
 
-// pause says false if ctx ended.
+// pause waits for d. It returns false if ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -153,9 +154,9 @@ func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duratio
 	return took, err
 }
 
-// drop lets those accounts be deleted now that the ledger did not keep. It does so also when
-// the client has left. It need not know whether the import was committed: then there are no
-// notes of the stage any more, and nothing is dropped.
+// drop releases the accounts that the ledger did not keep, so that they are deleted. It does so even if the
+// client has disconnected. It does not need to know whether the import was committed: after a commit there
+// are no notes of the stage, and drop does nothing.
 func (s *staging) drop(ctx context.Context) {
 	if len(s.ids) == 0 {
 		return

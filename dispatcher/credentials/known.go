@@ -14,25 +14,25 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// known is what this replica remembers of who may act: it spares the ledger a look-up per
-// report. Only valid tokens are kept. Changed ones are read so often, and dropped, that a
-// revoked token dies on every replica; while they cannot be read no token is believed.
+// known caches who may act for devices, which saves a query to the ledger for each report. It stores only
+// valid tokens. Changed tokens are read frequently and dropped, so a revoked token is soon refused on every
+// replica. While the changes cannot be read, no cached token is trusted.
 //
-// There are many devices, so an admission takes 24 bytes and has no pointers. Devices and
-// callers are keyed hashes: another token is taken for the device's once in 2^64 times.
+// There are many devices, so an entry takes 24 bytes and has no pointers. Devices and callers are stored as
+// keyed hashes: the probability that another token is accepted as the token of a device is 2^-64.
 type known struct {
 	source tokenLedger
 	now    func() time.Time
 	seed   maphash.Seed
-	most   int // devices that are kept; beyond it any one is forgotten: a bound, not a policy
+	most   int // maximum number of devices; above it an arbitrary device is dropped, because this is only a memory limit
 
 	mu      sync.Mutex
-	tokens  map[[sha256.Size]byte]knownToken // that were looked up lately
+	tokens  map[[sha256.Size]byte]knownToken // tokens that were looked up recently
 	devices map[uint64]admission
-	read    time.Time // when the last reading of changes began; zero: none
-	ledger  time.Time // the ledger's time then, or a little later
-	next    int64     // where the next one begins
-	drops   int       // how often tokens were dropped
+	read    time.Time // beginning of the last read of changes; the zero value means none
+	ledger  time.Time // the ledger's time at that moment, or slightly later
+	next    int64     // position from which the next read begins
+	drops   int       // number of times that tokens were dropped
 }
 
 type knownToken struct {
@@ -40,20 +40,20 @@ type knownToken struct {
 	until uint32
 }
 
-// admission is who acted last for a device.
+// admission records who acted last for a device.
 type admission struct {
 	caller uint64
-	until  uint32 // its token is valid; 0: it bears none
-	stands bool   // it was admitted, and there is no more to note of that
-	reach  int8   // as it was marked then
+	until  uint32 // time until which its token is valid; 0 if the caller has no token
+	stands bool   // it was admitted, and nothing remains to be recorded
+	reach  int8   // the reach of the device at that time
 }
 
 const (
 	tokenMemory = 24 * time.Hour
-	mostUnread  = time.Hour       // between two readings of changes: below the time that the ledger keeps them
-	believed    = 3 * time.Second // since the last reading of changes
-	tokensKept  = 1_000           // mostly of operators; a bound, too
-	devicesKept = 1_600_000       // soon above this the map takes twice the memory, 105 MB
+	mostUnread  = time.Hour       // maximum time between two reads of changes: less than the time that the ledger keeps the changes
+	believed    = 3 * time.Second // maximum time since the last read of changes for which cached tokens are trusted
+	tokensKept  = 1_000           // mostly tokens of operators; also a memory limit
+	devicesKept = 1_600_000       // slightly above this number the map takes twice the memory, 105 MB
 )
 
 func newKnown(source tokenLedger, now func() time.Time) *known {
@@ -63,7 +63,7 @@ func newKnown(source tokenLedger, now func() time.Time) *known {
 	}
 }
 
-// token returns a token that is known to be valid.
+// token returns the cached token with a hash. ok reports whether it is known to be valid.
 func (k *known) token(hash [sha256.Size]byte) (t store.Token, ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,7 +71,7 @@ func (k *known) token(hash [sha256.Size]byte) (t store.Token, ok bool, drops int
 	return e.Token, k.valid(e.until), k.drops
 }
 
-// find returns the token with a hash from memory, or else from the ledger.
+// find returns the token with a hash from the cache or, if it is not there, from the ledger.
 func (k *known) find(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, ok, drops := k.token(hash)
 	if ok {
@@ -84,7 +84,8 @@ func (k *known) find(ctx context.Context, hash [sha256.Size]byte) (store.Token, 
 	return t, err
 }
 
-// lookUp returns the token with a hash from the ledger. It returns devices.ErrUnauthenticated if there is none.
+// lookUp returns the token with a hash from the ledger. If it does not exist, lookUp returns
+// devices.ErrUnauthenticated.
 func (k *known) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, err := k.source.TokenByHash(ctx, hash[:])
 	if errors.Is(err, store.ErrNotFound) {
@@ -96,13 +97,13 @@ func (k *known) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token
 	return t, nil
 }
 
-// bearsInLedger checks in the ledger that the caller's token is its device's.
+// bearsInLedger checks in the ledger that the caller's token belongs to its device.
 func (k *known) bearsInLedger(ctx context.Context, caller devices.Caller) error {
 	t, err := k.lookUp(ctx, caller.Token)
 	return owns(caller, t, err)
 }
 
-// bears is whether the caller is known to bear a valid token of its device.
+// bears reports whether the cache knows that the caller has a valid token of its device.
 func (k *known) bears(c devices.Caller) (ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,8 +111,8 @@ func (k *known) bears(c devices.Caller) (ok bool, drops int) {
 	return k.valid(e.until), k.drops
 }
 
-// admitted is whether the caller was the last that was admitted for its device, and how the
-// device could be told then.
+// admitted reports whether the caller was the last one that was admitted for its device, and returns the
+// reach of the device at that time.
 func (k *known) admitted(c devices.Caller) (store.Reach, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -119,7 +120,7 @@ func (k *known) admitted(c devices.Caller) (store.Reach, bool) {
 	return store.Reach(e.reach), e.stands
 }
 
-// last is what is kept of a caller, if it acted last for its device.
+// last returns the cached admission of a caller if it acted last for its device, and otherwise a new one.
 func (k *known) last(c devices.Caller) (key uint64, e admission) {
 	key = k.keyOf(string(c.Device))
 	caller := maphash.Comparable(k.seed, c)
@@ -131,13 +132,14 @@ func (k *known) last(c devices.Caller) (key uint64, e admission) {
 
 func (k *known) keyOf(device string) uint64 { return maphash.String(k.seed, device) }
 
-// valid is whether it is still before a second of the ledger's clock.
+// valid reports whether the ledger's time is before until, in seconds since 1970. It returns false if the
+// changes of tokens were not read recently.
 func (k *known) valid(until uint32) bool {
 	since := k.now().Sub(k.read)
 	return since < believed && k.ledger.Add(since).Unix() < int64(until)
 }
 
-// until is for how long a token is kept that is valid now.
+// until returns the time until which a token that is valid now is cached, in seconds since 1970.
 func (k *known) until(t store.Token) uint32 {
 	until := k.ledger.Add(tokenMemory)
 	if t.ExpiresAt != nil && t.ExpiresAt.Before(until) {
@@ -146,7 +148,8 @@ func (k *known) until(t store.Token) uint32 {
 	return uint32(until.Unix()) //nolint:gosec // until 2106
 }
 
-// keep keeps what was looked up, unless tokens were dropped since: this may be one.
+// keep caches a token that was read from the ledger, unless tokens were dropped since: this token may be
+// among them.
 func (k *known) keep(hash [sha256.Size]byte, t store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -155,7 +158,7 @@ func (k *known) keep(hash [sha256.Size]byte, t store.Token, drops int) {
 	}
 }
 
-// bore keeps that the caller bears a token of its device.
+// bore records that the caller has a valid token of its device, unless tokens were dropped since.
 func (k *known) bore(c devices.Caller, t store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -166,7 +169,7 @@ func (k *known) bore(c devices.Caller, t store.Token, drops int) {
 	}
 }
 
-// admit keeps that the caller was admitted.
+// admit records that the caller was admitted.
 func (k *known) admit(c devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -175,7 +178,7 @@ func (k *known) admit(c devices.Caller, reach store.Reach) {
 	put(k.devices, k.most, key, e)
 }
 
-// put puts an entry into a map, and another one out that has no room for it.
+// put adds an entry to a map. If the map then has more than most entries, put removes arbitrary entries.
 func put[K comparable, V any](all map[K]V, most int, key K, e V) {
 	all[key] = e
 	for len(all) > most {
@@ -186,7 +189,7 @@ func put[K comparable, V any](all map[K]V, most int, key K, e V) {
 	}
 }
 
-// doubt lets the next report of a device be looked at; empty: of all devices.
+// doubt removes the recorded admission of a device. If device is empty, it removes all admissions.
 func (k *known) doubt(device string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,7 +203,7 @@ func (k *known) doubt(device string) {
 	}
 }
 
-// forget drops the tokens of a device; other replicas read that they were changed.
+// forget drops the tokens of a device. Other replicas read the change of the tokens from the ledger.
 func (k *known) forget(device devices.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -215,8 +218,9 @@ func (k *known) nextReading() int64 {
 	return k.next
 }
 
-// changed drops tokens by a reading that began then. All are dropped if it cannot tell
-// which: the one before is too long ago, or was of another ledger, which was ahead.
+// changed drops the tokens in changes, which were read from position `from`. begun is the time before the
+// read. It drops all tokens if it cannot know which were changed: the last read was too long ago, a change
+// has no hash, or the changes are from another ledger, whose position is lower.
 func (k *known) changed(begun time.Time, from int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -239,8 +243,8 @@ func (k *known) changed(begun time.Time, from int64, changes store.TokenChanges)
 	k.read, k.ledger, k.next = begun, changes.Now, changes.Next
 }
 
-// FollowTokens drops from memory the tokens that were changed since it was called last,
-// by whatever replica. The copies in memory are believed for some seconds after that.
+// FollowTokens removes from the cache the tokens that any replica changed since the last call. The cache is
+// trusted for some seconds after that.
 func (r *Registry) FollowTokens(ctx context.Context) error {
 	begun, from := r.known.now(), r.known.nextReading()
 	changes, err := r.known.source.ChangedTokens(ctx, from)

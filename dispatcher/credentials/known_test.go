@@ -25,12 +25,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// counted is a ledger that counts what it is asked.
+// counted is a ledger that counts look-ups.
 type counted struct {
 	credentials.Ledger
 	lookUps int
-	down    bool   // nothing is known of changes
-	during  func() // a look-up, before its answer
+	down    bool   // ChangedTokens fails
+	during  func() // called in a look-up before it returns
 	found   func(*store.TokenChanges)
 }
 
@@ -54,7 +54,7 @@ func (c *counted) ChangedTokens(ctx context.Context, from int64) (store.TokenCha
 	return changes, err
 }
 
-// replica is a registry with its ledger, in the test's time.
+// replica is a Registry with its ledger and a simulated clock.
 type replica struct {
 	*credentials.Registry
 	ledger  *counted
@@ -85,7 +85,7 @@ func (r *replica) follow() {
 	r.must(r.FollowTokens(r.t.Context()))
 }
 
-// expect shows a token of d, and checks what comes of it and how many look-ups it costs.
+// expect authenticates d with a token, and checks the error and the number of look-ups.
 func (r *replica) expect(token string, want error, lookUps int) {
 	r.t.Helper()
 	r.ledger.lookUps = 0
@@ -97,7 +97,7 @@ func (r *replica) expect(token string, want error, lookUps int) {
 	}
 }
 
-// device registers one.
+// device registers a device and returns its token.
 func (r *replica) device(id devices.ID) (token string) {
 	r.t.Helper()
 	_, token, err := r.CreateDevice(r.t.Context(), "op", id, store.DeviceSpec{})
@@ -105,7 +105,7 @@ func (r *replica) device(id devices.ID) (token string) {
 	return token
 }
 
-// rotate gives d one more token.
+// rotate creates another token for d.
 func (r *replica) rotate(overlap time.Duration) (token string) {
 	r.t.Helper()
 	token, _, err := r.RotateToken(r.t.Context(), "op", "d", overlap)
@@ -119,7 +119,7 @@ func (r *replica) delete() {
 	r.must(err)
 }
 
-// eachPair runs a test on two replicas with one ledger, which is Postgres and SQLite.
+// eachPair runs a test on two replicas with one ledger, once with Postgres and once with SQLite.
 func eachPair(t *testing.T, test func(one, other *replica)) {
 	t.Helper()
 	for name, open := range map[string]func(*testing.T) *store.Store{
@@ -137,7 +137,7 @@ func eachPair(t *testing.T, test func(one, other *replica)) {
 	}
 }
 
-// TestReportsWithTokensCostNoLookUp after the first of each device.
+// TestReportsWithTokensCostNoLookUp checks that only the first report of each device causes a look-up.
 func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 	t.Parallel()
 	ledger := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
@@ -162,7 +162,7 @@ func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 		}
 	}
 	r.ledger.found = func(c *store.TokenChanges) { c.Now = c.Now.Add(r.elapsed) }
-	for range 30 { // what is remembered is not for ever
+	for range 30 { // the memory of a token ends after a day
 		r.elapsed += 50 * time.Minute
 		r.follow()
 	}
@@ -173,8 +173,8 @@ func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 	}
 }
 
-// TestARevokedTokenIsForgottenOnTheOtherReplica: by rotation without an overlap, and
-// with the device, which may come back.
+// TestARevokedTokenIsForgottenOnTheOtherReplica checks tokens that are revoked by a rotation without an
+// overlap and by the deletion of the device. The device may be registered again.
 func TestARevokedTokenIsForgottenOnTheOtherReplica(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(one, other *replica) {
@@ -183,7 +183,7 @@ func TestARevokedTokenIsForgottenOnTheOtherReplica(t *testing.T) {
 		other.expect(first, nil, 0)
 		one.expect(first, nil, 1)
 		second := one.rotate(0)
-		one.expect(first, devices.ErrUnauthenticated, 1) // at once
+		one.expect(first, devices.ErrUnauthenticated, 1) // without FollowTokens
 		other.follow()
 		other.expect(first, devices.ErrUnauthenticated, 1)
 		other.expect(second, nil, 1)
@@ -198,7 +198,8 @@ func TestARevokedTokenIsForgottenOnTheOtherReplica(t *testing.T) {
 	})
 }
 
-// TestATokenEndsWithItsOverlap on a replica that remembers it, by the time that has passed.
+// TestATokenEndsWithItsOverlap checks that a replica with the token in memory refuses it, by elapsed time,
+// after its overlap.
 func TestATokenEndsWithItsOverlap(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(one, other *replica) {
@@ -210,18 +211,19 @@ func TestATokenEndsWithItsOverlap(t *testing.T) {
 			other.expect(token, nil, 1)
 			other.expect(token, nil, 0)
 		}
-		third := one.rotate(2 * time.Second) // ends both
+		third := one.rotate(2 * time.Second) // the overlap of both older tokens is now 2 s
 		other.follow()
 		for _, token := range []string{third, second, first} {
 			other.expect(token, nil, 1)
 		}
 		other.elapsed += 2500 * time.Millisecond
-		other.expect(first, nil, 1) // the ledger's clock stood still
+		other.expect(first, nil, 1) // a new look-up succeeds, because the time passed only in this test and not in the ledger
 		other.expect(third, nil, 0)
 	})
 }
 
-// TestMemoryIsNotBelievedWithoutTheChanges for longer than a moment.
+// TestMemoryIsNotBelievedWithoutTheChanges checks that cached tokens are trusted for at most three seconds
+// while the changes cannot be read.
 func TestMemoryIsNotBelievedWithoutTheChanges(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(one, other *replica) {
@@ -240,12 +242,12 @@ func TestMemoryIsNotBelievedWithoutTheChanges(t *testing.T) {
 		other.expect(token, devices.ErrUnauthenticated, 1)
 		other.ledger.down = false
 		other.follow()
-		other.expect(token, devices.ErrUnauthenticated, 1) // it was in memory all the time
+		other.expect(token, devices.ErrUnauthenticated, 1) // the token was in memory during the outage
 	})
 }
 
-// TestALookUpThatWasOvertakenIsNotRemembered: its answer was true when the ledger gave
-// it, and the change was read before the answer was there.
+// TestALookUpThatWasOvertakenIsNotRemembered checks that a look-up is not cached if the token was changed,
+// and the change was read, before the look-up returned.
 func TestALookUpThatWasOvertakenIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(one, other *replica) {
@@ -260,7 +262,7 @@ func TestALookUpThatWasOvertakenIsNotRemembered(t *testing.T) {
 	})
 }
 
-// TestAfterARestoreNothingIsRemembered, whatever the ledger has lost.
+// TestAfterARestoreNothingIsRemembered checks that a restore of the ledger drops all cached tokens.
 func TestAfterARestoreNothingIsRemembered(t *testing.T) {
 	t.Parallel()
 	ledger := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
@@ -275,8 +277,8 @@ func TestAfterARestoreNothingIsRemembered(t *testing.T) {
 	r.expect(token, nil, 1)
 }
 
-// TestAReadingThatMayHaveMissedAChangeDropsAll: the ledger fell back, or keeps changes no
-// longer that were made since the one before.
+// TestAReadingThatMayHaveMissedAChangeDropsAll checks two cases in which all cached tokens are dropped: the
+// position of the ledger decreased, or the ledger no longer has all changes since the last read.
 func TestAReadingThatMayHaveMissedAChangeDropsAll(t *testing.T) {
 	t.Parallel()
 	ledger := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))

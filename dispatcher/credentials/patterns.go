@@ -7,16 +7,16 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// RoleCaller is the role of programs that are no devices and no operators: they lease slots of
-// the pools, and take from the limit sets, that the patterns of their token name.
+// RoleCaller is the role of programs that are neither devices nor operators. They lease slots of the pools,
+// and take from the limit sets, that match the patterns of their token.
 const RoleCaller = "caller"
 
 const (
-	mostPatterns = 32 // of pools, and of limit sets
-	mostPattern  = 64 // characters: a name has no more
+	mostPatterns = 32 // maximum number of patterns for pools, and for limit sets
+	mostPattern  = 64 // maximum length of a pattern in characters, which is the maximum length of a name
 )
 
-// CheckPatterns says what is wrong with the patterns of an operator token; it names the field.
+// CheckPatterns returns an error that names the field if the patterns of an operator token are invalid.
 func CheckPatterns(t store.Token) error {
 	if t.Role != RoleCaller && len(t.Pools)+len(t.LimitSets) > 0 {
 		return fmt.Errorf("pools, limit_sets: only a token of the role %s has them", RoleCaller)

@@ -11,28 +11,28 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registering registers devices together whose first reports come together.
+// registering combines concurrent registrations of devices into one call to the ledger.
 type registering = coalesce.Calls[struct{}, string, store.Device]
 
-// registerLimit bounds a call: less than half of what a report has.
+// registerLimit is the time limit of a call: less than half of the time limit of a report.
 const registerLimit = 3 * time.Second
 
 func newRegistering(ledger admissionLedger, panicked rescue.Told) *registering {
 	ensure := func(ctx context.Context, _ struct{}, ids []string) ([]store.Device, error) {
 		return ledger.EnsureDevices(ctx, ids...)
 	}
-	again := func(error) bool { return true } // a device that is registered stays as it is
+	again := func(error) bool { return true } // registering a device again changes nothing
 	return &registering{Call: ensure, Alone: again, Lanes: 2, Most: 64, Limit: registerLimit, Panicked: panicked}
 }
 
-// owning notes together that devices have used tokens of their own.
+// owning combines concurrent records of the use of own tokens into one call to the ledger.
 type owning = coalesce.Calls[struct{}, string, struct{}]
 
 func newOwning(ledger admissionLedger, panicked rescue.Told) *owning {
 	mark := func(ctx context.Context, _ struct{}, ids []string) ([]struct{}, error) {
 		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
 	}
-	again := func(error) bool { return true } // what is noted stays noted
+	again := func(error) bool { return true } // recording a use again changes nothing
 	return &owning{Call: mark, Alone: again, Lanes: 1, Most: 256, Limit: registerLimit, Panicked: panicked}
 }
 

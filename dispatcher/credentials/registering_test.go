@@ -16,7 +16,7 @@ import (
 
 var errBad = errors.New("bad")
 
-// gated is a ledger whose calls wait to be let in.
+// gated is a ledger in which each call waits for an element of in.
 type gated struct {
 	credentials.Ledger
 	in    chan struct{}
@@ -36,7 +36,8 @@ func (g gated) EnsureDevices(_ context.Context, ids ...string) ([]store.Device, 
 	return all, nil
 }
 
-// TestFirstReportsThatComeTogetherAreOneCall, and a bad one fails alone.
+// TestFirstReportsThatComeTogetherAreOneCall checks that concurrent first reports share calls to the ledger,
+// and that a report that fails does not fail the other reports of its call.
 func TestFirstReportsThatComeTogetherAreOneCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,7 +58,7 @@ func TestFirstReportsThatComeTogetherAreOneCall(t *testing.T) {
 			ledger.in <- struct{}{}
 			served += <-ledger.sizes
 		}
-		if calls > 3 { // one a lane that began with it, and all others
+		if calls > 3 { // one first call for each of the two lanes, and one for all other devices
 			t.Errorf("%d calls for 50 devices", calls)
 		}
 		go first("0")
@@ -70,7 +71,7 @@ func TestFirstReportsThatComeTogetherAreOneCall(t *testing.T) {
 		synctest.Wait()
 		close(ledger.in)
 		synctest.Wait()
-		if calls := len(ledger.sizes); calls != 6 { // two, one together, each of it alone
+		if calls := len(ledger.sizes); calls != 6 { // two calls in progress, one for the three devices, and one for each of them alone
 			t.Errorf("%d calls, want 6", calls)
 		}
 	})

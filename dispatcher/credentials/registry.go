@@ -12,25 +12,24 @@ import (
 )
 
 var (
-	// ErrBroker: the broker could not be told of a device's new secret. Nothing
-	// was changed; the same may be asked for again.
+	// ErrBroker is returned if the broker cannot be given a device's new secret. Nothing was changed, and the
+	// request can be repeated.
 	ErrBroker = errors.New("the MQTT broker cannot be told")
-	// ErrOnePassword: the broker keeps an account for each device, with one password. An
-	// import that fails could not bring the password of a device back that exists.
+	// ErrOnePassword is returned if an import would rotate the token of a registered device and the broker
+	// stores one password for each account. If such an import failed, it could not restore the old password.
 	ErrOnePassword = errors.New("its account at the MQTT broker has one password")
 )
 
-// FleetMode is what a fleet token may do.
+// FleetMode is the set of rights of a fleet token.
 type FleetMode string
 
-// The modes of a fleet token. In both it is refused for a device that has used
-// a token of its own.
+// The modes of a fleet token. In both modes it is refused for a device that has used a token of its own.
 const (
-	FleetAny    FleetMode = "any"    // acts for any device and registers unknown ones
+	FleetAny    FleetMode = "any"    // acts for any device, and registers unknown devices
 	FleetEnroll FleetMode = "enroll" // gives a device a token of its own
 )
 
-// Ledger keeps devices and their credentials, by task; *store.Store.
+// Ledger stores devices and their credentials. *store.Store implements it.
 type Ledger interface {
 	deviceLedger
 	importLedger
@@ -47,7 +46,8 @@ type deviceLedger interface {
 	DeleteDevice(ctx context.Context, actor, id string, cancel bool) (store.Removal, error)
 }
 
-// importLedger registers many devices at once, and records which accounts an import makes at the broker.
+// importLedger registers many devices in one transaction, and records the accounts that an import creates at
+// the broker.
 type importLedger interface {
 	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration, stage store.Stage) (given []bool, err error)
 	StageAccounts(ctx context.Context, stage store.Stage, list []store.NewDevice, existing store.Existing, kept time.Duration) ([]store.Staged, error)
@@ -55,31 +55,31 @@ type importLedger interface {
 	DropStage(ctx context.Context, stage store.Stage, ids []string) error
 }
 
-// accountLedger records how accounts at the broker are to change.
+// accountLedger applies the recorded changes of accounts at the broker.
 type accountLedger interface {
 	ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply store.ApplyAccount) (applied int, err error)
 }
 
-// admissionLedger registers devices when they report, and records that they have tokens of their own.
+// admissionLedger registers devices when they report, and records the first use of their own tokens.
 type admissionLedger interface {
 	EnsureDevices(ctx context.Context, ids ...string) ([]store.Device, error)
 	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
 	MarkOwnTokens(ctx context.Context, devices ...string) error
 }
 
-// tokenLedger finds tokens by their hash, and the tokens that were changed.
+// tokenLedger finds tokens by their hash, and lists the tokens that were changed.
 type tokenLedger interface {
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
 	ChangedTokens(ctx context.Context, from int64) (store.TokenChanges, error)
 }
 
-// Config sets up a Registry.
+// Config configures a Registry.
 type Config struct {
 	Ledger   Ledger
 	Look     func(ctx context.Context, device devices.ID) (store.View, error) // reads a device
-	Accounts Accounts                                                         // at the broker; nil: none follow the devices
+	Accounts Accounts                                                         // accounts at the broker; nil if the broker has none
 
-	FleetTokens []string  // none, one or two (rotation)
+	FleetTokens []string  // zero, one or two tokens (two during a rotation)
 	FleetMode   FleetMode // what a fleet token may do
 
 	Logger   *slog.Logger
@@ -87,7 +87,7 @@ type Config struct {
 	Now      func() time.Time // for elapsed time only
 }
 
-// Registry registers devices and knows their credentials. It is safe for concurrent use.
+// Registry registers devices and manages their credentials. It is safe for concurrent use.
 type Registry struct {
 	config      Config
 	accounts    *accounts
@@ -96,7 +96,7 @@ type Registry struct {
 	owning      *owning
 }
 
-// New builds a Registry.
+// New returns a Registry.
 func New(config Config) *Registry {
 	return &Registry{
 		config: config, accounts: newAccounts(config.Accounts, config.Ledger), known: newKnown(config.Ledger, config.Now),

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Act names what somebody may do against a cause. Acts are stable: programs compare them.
+// Act names an action that an operator can take against a cause. Acts are stable: programs compare them.
 type Act string
 
-// The acts that remedies name. To free a slot by force is none: it may exceed the cap, and is
-// never offered as the way on.
+// The acts that remedies name. The forced release of a slot is not an act: it may exceed the
+// capacity, so no remedy offers it as an action.
 const (
 	ActUnblock       Act = "unblock"
 	ActNewToken      Act = "new_token"
@@ -25,7 +25,7 @@ const (
 	ActRetry         Act = "retry"
 )
 
-// Subject is the kind of what an act is done to.
+// Subject is the kind of object that an act changes.
 type Subject string
 
 // The subjects of acts.
@@ -41,11 +41,11 @@ const (
 type Action struct {
 	Act     Act
 	Subject Subject
-	ID      string // of the subject
-	Command string // that does it; words in capitals are to be filled in
+	ID      string // id of the subject
+	Command string // command that carries out the act; words in capitals are placeholders
 }
 
-// Actions has a row for each act and the kind of its subject, whose id stands for %s.
+// Actions returns one row for each pair of an act and a subject. In Command, %s is a placeholder for the id.
 func Actions() []Action {
 	return []Action{
 		{ActUnblock, OfDevice, "", "dispatcher devices unblock %s"},
@@ -67,7 +67,8 @@ func Actions() []Action {
 	}
 }
 
-// to is the act on a subject; its row is there, or it names no command.
+// to returns the act on the subject with this id. If Actions has no row for the act and the subject, the command
+// is empty.
 func (a Act) to(subject Subject, id any) Action {
 	action := Action{Act: a, Subject: subject, ID: fmt.Sprint(id)}
 	all := Actions()
@@ -77,7 +78,7 @@ func (a Act) to(subject Subject, id any) Action {
 	return action
 }
 
-// by makes the remedy the words, with the command of each action in the place of its %s.
+// by returns the cause with a remedy and its actions. The command of each action replaces a %s in words.
 func (c Cause) by(words string, actions ...Action) Cause {
 	commands := make([]any, len(actions))
 	for i, a := range actions {
@@ -87,10 +88,10 @@ func (c Cause) by(words string, actions ...Action) Cause {
 	return c
 }
 
-// ofOne says that the act helps the tasks of one device at most.
+// ofOne reports whether the act helps the tasks of at most one device.
 func (a Action) ofOne() bool { return a.Subject == OfDevice || a.Subject == OfTask }
 
-// shared are those of the actions that others have, too.
+// shared returns the actions that are also in others.
 func shared(actions, others []Action) []Action {
 	return slices.DeleteFunc(slices.Clone(actions), func(a Action) bool { return !slices.Contains(others, a) })
 }

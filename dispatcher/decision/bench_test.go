@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The judgement of a device with twenty open tasks.
+// BenchmarkDecide measures the decision for a device with twenty open tasks.
 func BenchmarkDecide(b *testing.B) {
 	s := Situation{Now: moment(), Accept: true, Full: map[string]bool{}, Limited: map[int64]Obstacle{}}
 	for i := range int64(20) {

@@ -9,26 +9,26 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Situation is everything that decides about a report's next task, as plain
+// Situation holds all facts that determine the next task of a report, as plain
 // values: no clock, no store.
 type Situation struct {
 	Now        time.Time // the ledger's clock
-	Standstill time.Time // after a restore Holding is not delivered again before this time. If it is zero, there was no restore
+	Standstill time.Time // after a restore, Holding is not delivered again before this time; zero if there was no restore
 	Blocked    bool
 	Accept     bool
-	Stopping   bool // a running task was told to stop, or could not be confirmed
+	Stopping   bool // a running task must stop, or could not be confirmed
 	Holding    *store.Grant
-	Mentioned  bool // the report speaks of the grant it holds
+	Mentioned  bool // the report mentions Holding
 	Candidates []store.Candidate
-	Full       map[string]bool    // pools found full while answering this report
-	Unsure     map[string]bool    // pools of which the semaphore does not answer
+	Full       map[string]bool    // pools found full while this report was handled
+	Unsure     map[string]bool    // pools for which the semaphore does not answer
 	Offered    []string           // pools in which a slot is offered to the device
-	Limited    map[int64]Obstacle // by task: what its policies say against it now
-	Callers    *store.Callers     // how their bound stands to the one that asks; nil: it is a device
+	Limited    map[int64]Obstacle // obstacles that policies found now, by task id
+	Callers    *store.Callers     // bound of callers, as it applies to the reporter; nil if the reporter is a device
 }
 
-// Foreseen is the situation of the next report of a device, as far as the ledger knows
-// it: the device accepts work, and knows of the grant it holds.
+// Foreseen returns the situation of the next report of a device, as far as the ledger knows
+// it. It assumes that the device accepts work, and mentions the grant that it holds.
 func Foreseen(v store.View, limited map[int64]Obstacle) Situation {
 	return Situation{
 		Now: v.Now, Standstill: v.Standstill, Blocked: v.Device != nil && v.Device.Blocked, Accept: true,
@@ -36,23 +36,23 @@ func Foreseen(v store.View, limited map[int64]Obstacle) Situation {
 	}
 }
 
-// Choice is the decision: a grant to deliver again, tasks to try, or a reason
-// for neither.
+// Choice is the decision: a grant to deliver again, tasks to try, or the reason of a
+// refusal.
 type Choice struct {
-	Reason    devices.Reason    // granted with Redeliver or Tasks; else why not
+	Reason    devices.Reason    // granted if Redeliver or Tasks is set; otherwise the reason of the refusal
 	Redeliver bool              // deliver Holding again
-	Tasks     []store.Candidate // of one pool: acquire a slot for whichever has its turn
-	Until     time.Time         // when the reason may end; zero: unknown
+	Tasks     []store.Candidate // tasks of one pool: acquire a slot for the task whose turn it is
+	Until     time.Time         // when the reason may end; zero if unknown
 	Shared    bool              // many devices wait for Until
-	Own       bool              // something keeps this task alone from a slot, and no other of its pool
-	Policy    string            // that says no, of limited
+	Own       bool              // an obstacle keeps only this task, and no other task of its pool, from a slot
+	Policy    string            // name of the policy that refuses, if the reason is limited
 }
 
-// Decide says what the device gets, or why it gets nothing.
+// Decide returns the tasks or the grant that the device gets, or why it gets nothing.
 //
-// After a restore neither a new grant nor an old one is given out: the slot of
-// a grant whose end was lost may have been handed on since, to a device that
-// the ledger does not know of.
+// After a restore, neither a new grant nor an old grant is delivered: the ledger may have
+// lost the end of a grant, and a device that the ledger does not know may hold the slot of
+// this grant now.
 func Decide(s Situation) Choice {
 	if obstacles := s.ofDevice(); len(obstacles) > 0 {
 		return refusal(obstacles)
@@ -66,10 +66,10 @@ func Decide(s Situation) Choice {
 	return Choice{Reason: devices.ReasonGranted, Redeliver: true}
 }
 
-// next picks what an idle device may do, or the reason that stands in the way
-// of the best task: see nearer. The pool that is tried first is that of an urgent batch, else
-// one in which a slot is offered to the device, else that of its oldest batch. Which task of a pool starts,
-// the semaphore decides by the order of all waiters.
+// next returns the tasks of one pool that an idle device may start, or the refusal that is nearest to a grant
+// (see nearer). It tries first the pool of an urgent batch, then a pool in which a slot is offered to the
+// device, then the pool of the device's oldest batch. The semaphore decides which task of the pool starts, by
+// the order of all waiters.
 func next(s Situation) Choice {
 	var open []store.Candidate
 	nearest, rules := Choice{Reason: devices.ReasonNone}, rulesOfTask()
@@ -90,14 +90,14 @@ func next(s Situation) Choice {
 	return nearest
 }
 
-// tried orders tasks: those of urgent batches come first, then pools in which a slot is
-// offered to the device.
+// tried orders tasks: first tasks of urgent batches, then tasks of pools in which a slot is
+// offered to the device, then tasks of older batches.
 func (s Situation) tried(a, b store.Candidate) int {
 	offered := func(c store.Candidate) bool { return slices.Contains(s.Offered, c.Pool) }
 	return cmp.Or(first(a.Urgent, b.Urgent), first(offered(a), offered(b)), Older(a, b))
 }
 
-// first orders what has something before what has it not.
+// first compares two booleans: true comes before false.
 func first(a, b bool) int {
 	if a == b {
 		return 0
@@ -108,13 +108,13 @@ func first(a, b bool) int {
 	return 1
 }
 
-// Older orders tasks by the age of their batches.
+// Older compares tasks by the age of their batches: older batches come first.
 func Older(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
 
-// UrgentLast orders tasks of urgent batches behind the others.
+// UrgentLast compares tasks: tasks of urgent batches come last.
 func UrgentLast(a, b store.Candidate) int { return first(b.Urgent, a.Urgent) }
 
-// PoolsOf are the pools of tasks, each once.
+// PoolsOf returns the pools of tasks, each pool once.
 func PoolsOf(open []store.Candidate) (pools []string) {
 	seen := make(map[string]bool)
 	for _, c := range open {

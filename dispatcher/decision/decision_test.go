@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// decision is what a situation must lead to.
+// decision is a situation with the outcome that Decide must return for it.
 type decision struct {
 	in   Situation
 	want outcome
@@ -41,15 +41,15 @@ func expectDecisions(t *testing.T, all map[string]decision) {
 	}
 }
 
-// in is a time of the tests' clock.
+// in returns the time that is passed after moment.
 func in(passed time.Duration) time.Time { return moment().Add(passed) }
 
-// asks is a device that takes any of these.
+// asks returns the situation of a device that accepts a task and has these open tasks.
 func asks(candidates ...store.Candidate) Situation {
 	return Situation{Accept: true, Candidates: candidates}
 }
 
-// open is a task that may start, of the oldest batch.
+// open returns a task of the oldest batch that may start, with changes applied.
 func open(task int64, changes ...func(*store.Candidate)) store.Candidate {
 	c := store.Candidate{Task: task, Batch: 1, Pool: "a", CreatedAt: in(-time.Hour)}
 	for _, change := range changes {
@@ -68,7 +68,7 @@ func retryIn(passed time.Duration) func(*store.Candidate) {
 	return func(c *store.Candidate) { c.RetryAt = in(passed) }
 }
 
-// within lets a lease of 5 min fit into the batch's window.
+// within sets a window of the batch into which the task's lease of 5 min must fit.
 func within(from, until time.Duration) func(*store.Candidate) {
 	return func(c *store.Candidate) {
 		c.Window, c.Lease, c.FinishInside = store.Opening{From: in(from), Until: in(until)}, 5*time.Minute, true
@@ -151,8 +151,8 @@ func TestPoolsAndBatchesDecideWhatStarts(t *testing.T) {
 	})
 }
 
-// All tasks that may start in the pool of the oldest batch are tried together:
-// which of them comes first is not decided here.
+// Decide returns all tasks that may start in the pool of the oldest batch. It does not decide
+// which of these tasks comes first.
 func TestDecideTriesAllOfOnePool(t *testing.T) {
 	t.Parallel()
 	s := Situation{Now: moment(), Accept: true, Candidates: []store.Candidate{

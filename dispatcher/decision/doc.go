@@ -1,10 +1,10 @@
-// Package decision is the one judgement of what a device may do next. The answer
-// to a report, `why`, the pages and the metrics are all made from it.
+// Package decision decides what a device may do next. The answer to a report, `why`,
+// the pages and the metrics all use the same decision.
 //
-// Two tables hold it. rules lists all that can stand between a task and its start;
-// waitings lists the reasons that a device is given, and what follows from each.
-// A new reason is a new row.
+// The decision consists of two tables. The rules (rulesOfDevice, rulesOfTask) list all
+// obstacles between a task and its start. waitings lists the reasons that a device is
+// given, and how the device waits for each reason. A new reason is a new row.
 //
-// Everything here is pure: plain values in, plain values out. It decides for the
-// moment of the values it is given; the semaphore and the ledger have the last word.
+// Everything here is pure: plain values in, plain values out. A decision is valid for
+// the time of its input; the semaphore and the ledger have the last word.
 package decision

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Where a task stands that does not wait. The code of one that ended is its
+// Codes of tasks that do not wait. The code of a task that has ended is its
 // state.
 const (
 	CodeCancelling Code = "cancelling"
@@ -19,7 +19,7 @@ const (
 	CodeLate       Code = "late_result"
 )
 
-// whyClosed is why a task that waits may not start any more.
+// whyClosed returns why a pending task may not start any more.
 func whyClosed(v store.TaskView) Cause {
 	if v.Batch.CancelledAt != nil {
 		return Cause{
@@ -41,7 +41,8 @@ func whyClosed(v store.TaskView) Cause {
 	return r
 }
 
-// tooLate adds the remedy to what may not start any more, as its time is over.
+// tooLate adds the remedy for a task that may not start any more because its time is over. It returns false if the
+// time is not over.
 func tooLate(c Cause, v store.TaskView) (Cause, bool) {
 	retry := ActRetry.to(OfTask, v.Task.ID)
 	switch {
@@ -57,7 +58,7 @@ func tooLate(c Cause, v store.TaskView) (Cause, bool) {
 
 func past(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
-// overdue says that the task was never started, and waited longer than its batch allows.
+// overdue reports whether the task was never started and has waited longer than its batch allows.
 func overdue(v store.TaskView) bool {
 	from := v.Batch.CreatedAt
 	for _, begin := range []*time.Time{v.Batch.NotBefore, v.Task.NotBefore} {
@@ -68,7 +69,7 @@ func overdue(v store.TaskView) bool {
 	return v.Batch.MaxWait > 0 && v.Task.Attempts+v.Task.Returned == 0 && !from.Add(v.Batch.MaxWait).After(v.Now)
 }
 
-// whyRunning tells of the grant that is in force.
+// whyRunning describes the grant that is in force.
 func whyRunning(v store.TaskView) []Cause {
 	g := v.Running
 	running := Cause{
@@ -93,7 +94,7 @@ func whyRunning(v store.TaskView) []Cause {
 	return causes
 }
 
-// asker is who asked for the task's end, and the reason that was given.
+// asker returns who requested the cancel of the task, and the reason that was given.
 func asker(v store.TaskView) string {
 	if v.CancelledBy == "" {
 		return ""
@@ -105,7 +106,7 @@ func asker(v store.TaskView) string {
 	return by
 }
 
-// whyEnded tells how the task ended; its code is its state.
+// whyEnded describes how the task ended. The code of the first cause is the state of the task.
 func whyEnded(v store.TaskView) []Cause {
 	r := Cause{Code: Code(v.Task.State), Detail: string(v.Task.State)}
 	if v.Task.FinishedAt != nil {
@@ -130,7 +131,7 @@ func whyEnded(v store.TaskView) []Cause {
 	return causes
 }
 
-// again says how an ended task can be tried again.
+// again adds to the cause how an ended task can be tried again.
 func again(c Cause, v store.TaskView) Cause {
 	switch {
 	case v.Task.State == store.Succeeded:
@@ -155,7 +156,7 @@ func lastAttempt(v store.TaskView) string {
 	return text
 }
 
-// how an attempt ended, in words.
+// how returns the end cause of an attempt as words.
 func how(cause store.EndCause) string {
 	switch cause {
 	case store.ByLapse:
@@ -170,10 +171,10 @@ func how(cause store.EndCause) string {
 	return string(cause)
 }
 
-// At writes a time for people.
+// At returns a time as text for people: UTC, RFC 3339.
 func At(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// ago writes how long something is past, in the largest unit that fits.
+// ago returns d as text such as "3 days ago", in the largest unit that fits at least twice.
 func ago(d time.Duration) string {
 	for _, unit := range []struct {
 		of   time.Duration

@@ -9,70 +9,70 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Explanation says where a task stands and why.
+// Explanation is the state of a task, with the causes of this state.
 type Explanation struct {
 	At     time.Time // by the ledger's clock
 	State  store.TaskState
-	Causes []Cause // at least one; what the device is told first
-	Mark   *Mark   // of the device; nil: unknown
+	Causes []Cause // at least one; the first is the reason that the device is given
+	Mark   *Mark   // mark of the device; nil if unknown
 }
 
-// Mark is the mark of a device, beside the truth.
+// Mark is the mark of a device, with the actual state in the ledger.
 type Mark struct {
 	Present  bool // the device has a mark of work
-	Believed bool // if it had none, it would be told that there is nothing to do
-	Work     bool // the ledger has an open task of it
+	Believed bool // an absent mark would be trusted: the device would be answered that it has no work
+	Work     bool // the ledger has an open task or a grant of the device
 }
 
-// Cause is one thing that keeps a task where it is.
+// Cause is one reason why a task is in its state.
 type Cause struct {
 	Code           Code
 	Detail         string    // for people
-	Until          time.Time // when it may end by itself; zero: unknown
-	Position       int       // in the queue of its pool, 1 is next; 0: unknown, or in no queue
-	EstimatedStart time.Time // zero: cannot be known
-	Remedy         string    // what would change it, for people
-	Actions        []Action  // of the remedy, in its order; none: nothing can be done, or not by one command
-	Policy         string    // of CodeLimited: what the policy that says no allows, and its name
+	Until          time.Time // when the cause may end by itself; zero if unknown
+	Position       int       // place among the waiters of the pool, 1 is next; 0 if unknown, or if the task does not wait for its turn
+	EstimatedStart time.Time // zero if it cannot be estimated
+	Remedy         string    // how the cause can be removed, for people
+	Actions        []Action  // actions of the remedy, in its order; empty if no single command helps
+	Policy         string    // for CodeLimited: the limit of the policy that refuses, and its name
 }
 
-// Standing is how full a pool is, and where a device stands in its queue.
+// Standing describes how full a pool is, and the place of a device in its queue.
 type Standing struct {
 	Held, Capacity int
 	Left           int           // slots that are neither held nor offered
-	Unreachable    bool          // the semaphore did not say
-	Position       int           // of the task that is explained: so many grants until its turn; 0: unknown
-	First          int64         // of the device's tasks that could start: the one that comes first; 0: unknown
-	InQueue        bool          // the device stands there
-	Due            time.Duration // then: until it was told to ask again; negative: overdue
-	Offered        time.Duration // how long a slot stays reserved for the device; 0: none is
+	Unreachable    bool          // the semaphore did not answer
+	Position       int           // number of grants until the turn of the explained task; 0 if unknown
+	First          int64         // id of the first of the device's tasks that could start; 0 if unknown
+	InQueue        bool          // the device waits in the queue
+	Due            time.Duration // if InQueue: time until the device should report again; negative if it is overdue
+	Offered        time.Duration // time for which a slot stays reserved for the device; 0 if no slot is offered to it
 	Waiting        int           // devices in the queue
 	Lane           Lane
 }
 
-// Lane is what the urgent batches of a pool have together.
+// Lane has the totals of the urgent batches of a pool.
 type Lane struct {
-	Held    int // slots that they hold or are offered
-	Room    int // slots for which they still go before all others; may be negative
-	Waiting int // devices that wait with a task of them
+	Held    int // slots that these batches hold or are offered
+	Room    int // slots for which these batches still go before all other batches; may be negative
+	Waiting int // devices that wait with a task of an urgent batch
 }
 
-// full says that there is no slot for the device: none is free, or only for
-// those that it was offered to.
+// full reports whether there is no slot for the device: every slot is held, or offered to
+// another device. It is false if the semaphore did not answer.
 func (s Standing) full() bool { return !s.Unreachable && s.Left < 1 && s.Offered == 0 }
 
-// Known is what is known of a waiting task beside the ledger's view of it.
+// Known holds the facts about a waiting task that its view from the ledger does not contain.
 type Known struct {
-	Standings map[string]Standing // of each pool in which a task of its device could start, and of its own
-	Limited   map[int64]Obstacle  // by task: what its policies say against it now
-	Seen      time.Time           // when the device last reported; zero: never
-	Period    time.Duration       // in which an idle device reports
-	Hold      time.Duration       // for which a grant of the task's pool is usually held; 0: unknown
-	Callers   *store.Callers      // how their bound stands to the task; nil: it is a device's
+	Standings map[string]Standing // by pool: the task's pool, and each pool in which another task of its device could start
+	Limited   map[int64]Obstacle  // obstacles that policies found now, by task id
+	Seen      time.Time           // when the device last reported; zero if never
+	Period    time.Duration       // report period of an idle device
+	Hold      time.Duration       // usual hold time of grants of the task's pool; 0 if unknown
+	Callers   *store.Callers      // bound of callers, as it applies to the task; nil if unknown, or if the task belongs to a device
 }
 
-// Explain tells of a task: ended, running, or all that stands between it and its
-// start, judged as reports are. known is asked only for a task that waits.
+// Explain returns how a task ended or runs, or all obstacles between it and its start,
+// by the same rules as for reports. It calls known only for a waiting task.
 func Explain(v store.TaskView, known func(waiting store.Candidate) Known) Explanation {
 	e := Explanation{At: v.Now, State: v.Task.State}
 	open := slices.IndexFunc(v.Candidates, func(c store.Candidate) bool { return c.Task == v.Task.ID })
@@ -89,8 +89,8 @@ func Explain(v store.TaskView, known func(waiting store.Candidate) Known) Explan
 	return e
 }
 
-// whyWaiting tells what stands in the way of a task that waits; then whether
-// its device is there to ask for it.
+// whyWaiting returns all obstacles of a waiting task, and after them a cause if its device
+// does not report.
 func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Cause {
 	s := Foreseen(v.View, k.Limited)
 	s.Full, s.Unsure, s.Callers = make(map[string]bool), make(map[string]bool), k.Callers
@@ -107,7 +107,7 @@ func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Cause {
 		causes = append(causes, x.revoked())
 	}
 	obstacles := s.obstaclesOf(c)
-	if len(causes)+len(obstacles) > 1 { // it is not its turn that the task waits for
+	if len(causes)+len(obstacles) > 1 { // the task does not only wait for its turn
 		x.standing.Position = 0
 	}
 	for _, o := range obstacles {
@@ -124,16 +124,17 @@ func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Cause {
 	switch {
 	case len(causes) == 0:
 		causes = append(causes, x.nextReport())
-	case len(causes) == 1 && causes[0].Code == CodeFull: // nothing but the queue is before it
+	case len(causes) == 1 && causes[0].Code == CodeFull: // only the queue delays the task
 		causes[0].EstimatedStart = x.start()
 	}
 	return causes
 }
 
-// goesFirst is the other task that the device would be given before this one,
-// had its pool room: of a pool that is tried before, or of its own pool the one
-// that the semaphore says is first (0: it did not say); nil: none. A task that
-// cannot start anyway waits for no other.
+// goesFirst returns another task that the device would get before c if the pool of c had a
+// free slot: a task of a pool that is tried earlier, or, in the pool of c, the task with the id
+// first. first comes from the semaphore. If first is 0, the semaphore did not answer, and the
+// order inside of the batch decides. goesFirst returns nil if there is no other task that goes
+// first, or if c cannot start anyway.
 func goesFirst(s Situation, c store.Candidate, first int64) *store.Candidate {
 	s.Full, s.Unsure = maps.Clone(s.Full), maps.Clone(s.Unsure)
 	s.Full[c.Pool], s.Unsure[c.Pool] = false, false
@@ -152,7 +153,7 @@ func goesFirst(s Situation, c store.Candidate, first int64) *store.Candidate {
 	return nil
 }
 
-// Sooner is the order inside of a batch.
+// Sooner reports whether a comes before b inside of their batch. It is false for tasks of different batches.
 func Sooner(a, b store.Candidate) bool {
 	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// LeaseID names the lease of a task, should it be granted now. The nonce tells reports
-// apart.
+// LeaseID returns the id of the lease that a task gets if it is granted now. nonce makes
+// the ids of different reports different.
 func LeaseID(c store.Candidate, nonce string) string {
 	return fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, nonce)
 }
 
-// TaskOf is the task that a lease id was made for; 0: it is none of ours.
+// TaskOf returns the task of a lease id. It returns 0 if LeaseID did not make the id.
 func TaskOf(lease string) int64 {
 	task, _, _ := strings.Cut(lease, ".")
 	id, err := strconv.ParseInt(task, 10, 64)

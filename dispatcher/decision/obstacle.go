@@ -8,15 +8,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Code names what stands in the way of a task. Codes are stable: programs
+// Code names a cause that keeps a task in its state. Codes are stable: programs
 // compare them.
 type Code string
 
-// The obstacles. The tables of rule.go have their order.
+// Codes of the obstacles. The tables of rule.go define their order.
 const (
 	CodeBlocked     Code = "device_blocked"
-	codeDeclined    Code = "device_declined" // of one report: nobody else is told
-	codeStopping    Code = "device_stopping" // likewise
+	codeDeclined    Code = "device_declined" // concerns one report only: no explanation contains it
+	codeStopping    Code = "device_stopping" // concerns one report only: no explanation contains it
 	CodeBusy        Code = "device_busy"
 	CodePoolPaused  Code = "pool_paused"
 	CodeBatchPaused Code = "batch_paused"
@@ -31,33 +31,33 @@ const (
 	CodeFull        Code = "pool_full"
 )
 
-// Obstacle is one thing that stands between a task and its start.
+// Obstacle is one fact that keeps a task from its start.
 type Obstacle struct {
 	Code   Code
-	Reason devices.Reason // what it is to the device
-	Until  time.Time      // when it may end by itself; zero: unknown
+	Reason devices.Reason // reason that the device is given
+	Until  time.Time      // when the obstacle may end by itself; zero if unknown
 	Shared bool           // many devices wait for Until
-	Own    bool           // it keeps this task alone from a slot, and no other of its pool
-	Detail string         // for people, where the code does not say all
-	Remedy string         // likewise
-	Policy string         // that says no, of CodeLimited
-	Allows string         // what it allows, for people
-	Owner  Subject        // whose it is
-	Drops  bool           // the task is not to be tried again: it ends as suppressed
+	Own    bool           // the obstacle keeps only this task, and no other task of its pool, from a slot
+	Detail string         // for people; if it is empty, the text of the code applies
+	Remedy string         // for people; if it is empty, the remedy of the code applies
+	Policy string         // for CodeLimited: name of the policy that refuses
+	Allows string         // limit of the policy, for people
+	Owner  Subject        // owner of the policy
+	Drops  bool           // the task must not be tried again: it ends as suppressed
 
 	says func(x explainer, o Obstacle) Cause
 }
 
-// obstaclesOf is all that stands between one task and its start. None: the next
-// task of the device may be this one.
+// obstaclesOf returns all obstacles between one task and its start. If there is no obstacle,
+// this task may be the next task of the device.
 func (s Situation) obstaclesOf(c store.Candidate) []Obstacle {
 	return append(s.ofDevice(), s.ofTask(c)...)
 }
 
-// ofDevice is what stands in the way of every task of the device.
+// ofDevice returns the obstacles for every task of the device.
 func (s Situation) ofDevice() []Obstacle { return found(rulesOfDevice(), &s, &store.Candidate{}) }
 
-// ofTask is what stands in the way of one task of an idle device.
+// ofTask returns the obstacles for one task, as if its device were idle.
 func (s Situation) ofTask(c store.Candidate) []Obstacle { return found(rulesOfTask(), &s, &c) }
 
 func found(rules []rule, s *Situation, c *store.Candidate) (all []Obstacle) {
@@ -70,12 +70,12 @@ func found(rules []rule, s *Situation, c *store.Candidate) (all []Obstacle) {
 	return all
 }
 
-// MayStart says that nothing but the device itself can stand in the way of a task.
+// MayStart reports whether a task has no obstacle, except perhaps an obstacle of its device.
 func (s Situation) MayStart(c store.Candidate) bool { return len(s.ofTask(c)) == 0 }
 
-// refusal is what a device is told of the obstacles of a task, of which there
-// is one at least: the reason of the first, and when the last of that reason
-// ends, unknown if that of one is.
+// refusal returns the refusal of a device for the obstacles of a task; there must be at least
+// one obstacle. The reason is the reason of the first obstacle. Until is the latest Until of the
+// obstacles with this reason, or zero if the Until of any of them is unknown.
 func refusal(of []Obstacle) Choice {
 	choice := Choice{Reason: of[0].Reason, Until: of[0].Until, Shared: of[0].Shared, Policy: of[0].Policy}
 	choice.Own = slices.ContainsFunc(of, func(o Obstacle) bool { return o.Own })

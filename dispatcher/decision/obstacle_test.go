@@ -11,10 +11,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// moment is the clock of generated situations.
+// moment returns the current time of generated situations.
 func moment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-// aTime is none, or around the moment.
+// aTime draws the zero time or a time near moment.
 func aTime(t *rapid.T, name string) time.Time {
 	offset := rapid.SampledFrom([]time.Duration{0, -time.Hour, -1, 1, time.Minute, time.Hour}).Draw(t, name)
 	if offset == 0 {
@@ -43,7 +43,7 @@ func aCandidate(t *rapid.T, task int64) store.Candidate {
 	}
 }
 
-// aSituation of an idle or busy device with so many open tasks.
+// aSituation draws the situation of an idle or busy device with this number of open tasks.
 func aSituation(t *rapid.T, tasks int) Situation {
 	rare := func(name string) bool { return rapid.IntRange(0, 5).Draw(t, name) == 0 }
 	s := Situation{
@@ -61,8 +61,8 @@ func aSituation(t *rapid.T, tasks int) Situation {
 	return s
 }
 
-// The reason that a device is given for its only task is that of the first
-// obstacle; without any it is granted.
+// If a device has one task, Decide returns the reason of the task's first obstacle. If the task
+// has no obstacle, it is granted.
 func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -83,8 +83,8 @@ func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	})
 }
 
-// A window obstacle is the task's own (Own) exactly if a task with a shorter lease could start. The
-// decision reports Own if one of the obstacles has it.
+// A window obstacle has Own set exactly if a task with a shorter lease could start. The decision has
+// Own set if any of the obstacles has.
 func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -108,8 +108,8 @@ func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 	})
 }
 
-// Of several tasks one is granted exactly if one has no obstacle; else the
-// reason is that of one of them.
+// If a device has several tasks, Decide grants exactly if at least one task has no obstacle. Otherwise
+// it returns the reason of one of the tasks.
 func TestDecisionAmongSeveral(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -133,8 +133,8 @@ func TestDecisionAmongSeveral(t *testing.T) {
 	})
 }
 
-// A task is tried with the next report exactly if nothing is found that keeps
-// it: no obstacle, and no other task of its device that goes first.
+// A task is tried with the next report exactly if it has no obstacle and no other task of its device
+// goes first.
 func TestNothingIsFoundWhenItsTurnHasCome(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -153,7 +153,7 @@ func TestNothingIsFoundWhenItsTurnHasCome(t *testing.T) {
 		if len(choice.Tasks) == 0 {
 			return
 		}
-		// And of those that are tried, all but the one that the semaphore has first.
+		// If the semaphore names the first task, goesFirst returns this task for every other tried task.
 		first := rapid.SampledFrom(choice.Tasks).Draw(t, "first").Task
 		for _, c := range choice.Tasks {
 			if other := goesFirst(s, c, first); (other == nil) != (c.Task == first) || other != nil && other.Task != first {

@@ -9,33 +9,33 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Judged is a task that waits, with the first of its causes: what its device is told.
+// Judged is a waiting task with its first cause, which is the reason that its device is given.
 type Judged struct {
 	Cause
 
 	Task store.Task
 }
 
-// Part are those of many tasks that wait for the same.
+// Part groups waiting tasks with the same code.
 type Part struct {
 	Code     Code
 	Label    string    // a few words
-	Count    int64     // of all tasks: where only a sample was judged, an estimate
-	Judged   int       // of those that were judged
-	Detail   string    // of all of them where it is the same, else of the first
-	Remedy   string    // likewise; else what helps each
-	Actions  []Action  // that help each of those that were judged
-	Until    time.Time // the earliest that is known; zero: unknown
-	Examples []Judged  // the first few
+	Count    int64     // number of all tasks; an estimate if only a sample was evaluated
+	Judged   int       // number of evaluated tasks
+	Detail   string    // the detail of the tasks if it is the same for all, otherwise an example
+	Remedy   string    // the remedy of the tasks if it is the same for all, otherwise the remedy of the code
+	Actions  []Action  // actions that help every evaluated task
+	Until    time.Time // earliest known time; zero if unknown
+	Examples []Judged  // the first tasks, limited by the constant examples
 
 	mixed bool // the details differ
 }
 
-// examples of a part are so many at most.
+// examples is the maximum number of examples of a part.
 const examples = 3
 
-// Parts divides as many tasks as there are by what those that were judged wait for. The
-// counts add up to total, the largest part first.
+// Parts groups total tasks by the codes of the evaluated sample. The counts of the parts add up
+// to total. The largest part comes first.
 func Parts(judged []Judged, total int64) []Part {
 	byCode := make(map[Code]*Part)
 	policies := make(map[Code]map[string]int)
@@ -58,7 +58,7 @@ func Parts(judged []Judged, total int64) []Part {
 	}
 	bringUp(all, len(judged), total)
 	for i := range all {
-		if all[i].Count > int64(all[i].Judged) { // there are others, of other devices
+		if all[i].Count > int64(all[i].Judged) { // the part also has tasks of other devices
 			all[i].Actions = slices.DeleteFunc(slices.Clone(all[i].Actions), Action.ofOne)
 		}
 	}
@@ -81,8 +81,8 @@ func (p *Part) add(j Judged) {
 	}
 }
 
-// bringUp makes the counts of those that were judged add up to the total: what is left of
-// the shares goes to the largest remainders.
+// bringUp scales the counts of the evaluated tasks up to total. It rounds down, and
+// gives the remaining tasks to the parts with the largest remainders.
 func bringUp(parts []Part, judged int, total int64) {
 	type rest struct {
 		part int
@@ -100,13 +100,13 @@ func bringUp(parts []Part, judged int, total int64) {
 	}
 }
 
-// words are what is said of all tasks with a code at once.
+// words are the texts for a group of tasks with the same code.
 type words struct {
 	code          Code
 	label, remedy string
 }
 
-// allWords has a row for each code that a waiting task can have.
+// allWords returns a row for each code that a waiting task can have.
 func allWords() []words {
 	return []words{
 		{CodeRevoked, "without a valid token", "give each device a new token: dispatcher devices token DEVICE"},
@@ -134,7 +134,7 @@ func allWords() []words {
 	}
 }
 
-// of are the words of a code; one that has none speaks for itself.
+// of returns the words of a code. A code without a row is its own label.
 func of(code Code) words {
 	all := allWords()
 	if i := slices.IndexFunc(all, func(w words) bool { return w.code == code }); i >= 0 {
@@ -143,12 +143,12 @@ func of(code Code) words {
 	return words{code, string(code), NothingToDo}
 }
 
-// MayWait says whether a waiting task can have that code first.
+// MayWait reports whether code can be the code of the first cause of a waiting task.
 func MayWait(code Code) bool {
 	return slices.ContainsFunc(allWords(), func(w words) bool { return w.code == code })
 }
 
-// label names a part, and the policy that most of it waits for.
+// label returns the label of a part, with the policy that refuses most of its tasks.
 func label(code Code, policies map[string]int) string {
 	most := ""
 	for policy, n := range policies {

@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// An action that helps each of the judged tasks helps the part. Of a sample, one on a single
-// device does not: the others have other devices.
+// A part has the actions that help every evaluated task. If only a sample was evaluated, it has no
+// action on a single device or task, because the remaining tasks belong to other devices.
 func TestActionsOfPartsHelpAll(t *testing.T) {
 	t.Parallel()
 	resume := decision.Action{Act: decision.ActResume, Subject: decision.OfPool, ID: "p", Command: "resume"}

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Codes of reasons to wait that are no obstacles.
+// Codes of causes of waiting tasks that are not obstacles.
 const (
 	CodeRevoked       Code = "device_revoked"
 	CodeOtherFirst    Code = "other_task_first"
@@ -21,26 +21,26 @@ const (
 )
 
 const (
-	silentAfter = 2               // report periods; a device that was quiet for longer is away
-	leastWait   = 0.4             // of a report period: below it the jitter decides, and no estimate is given
-	lateGrace   = 2 * time.Second // a device that is later than this is not about to ask
+	silentAfter = 2               // number of report periods; a device without a report for longer is silent
+	leastWait   = 0.4             // part of a report period; if the next report is due sooner, jitter decides and there is no estimate
+	lateGrace   = 2 * time.Second // a device that is overdue by more than this is not expected to report soon
 )
 
-// NothingToDo is the remedy for what passes by itself.
+// NothingToDo is the remedy of a cause that passes by itself.
 const NothingToDo = "nothing to do: it passes by itself"
 
-// explainer writes the reasons of one waiting task.
+// explainer writes the causes of one waiting task.
 type explainer struct {
 	store.TaskView
 	standing  Standing
 	candidate store.Candidate
-	seen      time.Time     // when the device last reported; zero: never
-	period    time.Duration // in which an idle device reports
-	turn      time.Duration // until the task's turn in a full pool; 0: unknown
-	callers   store.Callers // how the bound of callers stands to it
+	seen      time.Time     // when the device last reported; zero if never
+	period    time.Duration // report period of an idle device
+	turn      time.Duration // time until the task's turn in a full pool; 0 if unknown
+	callers   store.Callers // bound of callers, as it applies to the task
 }
 
-// unsaid is of an obstacle that only the report itself can bring.
+// unsaid returns the cause of an obstacle that only a report can have. No explanation contains it.
 func (x explainer) unsaid(o Obstacle) Cause {
 	return Cause{Detail: string(o.Code), Remedy: NothingToDo}
 }
@@ -110,7 +110,7 @@ func (x explainer) unavailable(o Obstacle) Cause {
 	}
 }
 
-// full says how full the pool is, and where the task stands in its queue.
+// full returns the cause of a full pool, with the task's position in the queue.
 func (x explainer) full(Obstacle) Cause {
 	r := Cause{
 		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.standing.Held, x.standing.Capacity),
@@ -126,7 +126,8 @@ func (x explainer) full(Obstacle) Cause {
 	return r
 }
 
-// callersFull says how many slots callers hold, and how many of them wait before this one.
+// callersFull returns the cause of a pool whose callers hold as many slots as they may, with the number of callers
+// that wait before this one.
 func (x explainer) callersFull(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("callers hold %d of the %d slots of pool %s that they may hold, and %d of them wait before this one",
@@ -135,7 +136,7 @@ func (x explainer) callersFull(Obstacle) Cause {
 	}.by("waits until a caller gives its slot back; or let callers hold more: %s", ActRaiseCallers.to(OfPool, x.Pool.Name))
 }
 
-// lane says what the urgent batches of a full pool mean to the task.
+// lane explains how the urgent batches of a full pool delay or advance the task.
 func (x explainer) lane() string {
 	lane := x.standing.Lane
 	switch {
@@ -149,7 +150,7 @@ func (x explainer) lane() string {
 	return ""
 }
 
-// editLimits changes the policies of their owner.
+// editLimits returns the action that changes the policies of owner.
 func (x explainer) editLimits(owner Subject) Action {
 	switch {
 	case owner == OfBatch:
@@ -160,7 +161,7 @@ func (x explainer) editLimits(owner Subject) Action {
 	return ActEditLimits.to(OfPool, x.Pool.Name)
 }
 
-// paused is by whom, since when and why, as far as it is known.
+// paused returns who paused something, since when and why, as far as this is known.
 func paused(by string, since *time.Time, reason string) string {
 	text := ""
 	if by != "" {
@@ -175,7 +176,7 @@ func paused(by string, since *time.Time, reason string) string {
 	return text
 }
 
-// shut says how a window keeps the task from starting.
+// shut describes how a window keeps the task from starting.
 func (x explainer) shut(o store.Opening) string {
 	switch until := opens(o, &x.candidate, x.Now); {
 	case until.IsZero():
@@ -202,12 +203,12 @@ func (x explainer) revoked() Cause {
 	}.by("give it a new token: %s", ActNewToken.to(OfDevice, x.Task.Device))
 }
 
-// away says whether the device is not there to ask for its task: a device that
-// holds a grant may be quiet until its lease ends, a blocked one for longer.
+// away returns a cause if the device does not report and so cannot get its task. A device that
+// holds a grant may be silent until its lease ends, and a blocked device for longer.
 func (x explainer) away() (r Cause, is bool) {
 	name := x.Task.Device
 	switch {
-	case store.IsCaller(name): // it waits for its answer, or asks again before the task expires
+	case store.IsCaller(name): // a caller waits for its answer, or asks again before the task expires
 		return Cause{}, false
 	case x.Device == nil && x.Deleted:
 		return Cause{
@@ -250,9 +251,8 @@ func (x explainer) nextReport() Cause {
 	return r
 }
 
-// start is when a task likely starts that only waits for its turn and for its
-// device: when those before it had theirs, and the device asks. Zero where that
-// cannot be known.
+// start estimates the start of a task that waits only for its turn and for the next report of
+// its device: the later of the two times. It is zero if there is no estimate.
 func (x explainer) start() time.Time {
 	turn := time.Duration(0)
 	if x.standing.full() {
@@ -261,14 +261,15 @@ func (x explainer) start() time.Time {
 		}
 	}
 	asks, known := x.nextAsk()
-	if !known && turn < silentAfter*x.period { // by then it has asked, whenever it does
+	if !known && turn < silentAfter*x.period { // after a longer turn, the device has reported in any case
 		return time.Time{}
 	}
 	return x.Now.Add(max(turn, asks))
 }
 
-// nextAsk is how long it takes until the device asks again, if that is known:
-// to the queue of a full pool it is, of an idle device only within the jitter.
+// nextAsk returns the time until the device reports again, and whether the time is known. For a
+// device in the queue of a full pool, the queue has the time. For an idle device, the time includes
+// jitter, so it is known only if the report is not due soon.
 func (x explainer) nextAsk() (time.Duration, bool) {
 	if x.standing.InQueue {
 		return max(x.standing.Due, 0), x.standing.Due > -lateGrace

@@ -5,7 +5,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// scope says which tasks an obstacle keeps from a slot.
+// scope is the set of tasks that an obstacle keeps from a slot.
 type scope bool
 
 // The scopes of obstacles.
@@ -17,18 +17,18 @@ const (
 // rule is a row of the table of obstacles.
 type rule struct {
 	code   Code
-	reason devices.Reason // what it is to the device
+	reason devices.Reason // reason that the device is given
 	scope  scope
 
-	// stands says whether the obstacle stands, and until when. A rule of the device
-	// is asked without a task.
+	// This function reports whether the obstacle exists, and until when. For a rule of the
+	// device, c is empty.
 	stands func(s *Situation, c *store.Candidate) (Obstacle, bool)
-	// says tells people of it, and what would change it.
+	// This function describes the obstacle and its remedy for people.
 	says func(x explainer, o Obstacle) Cause
 }
 
-// rulesOfDevice hold for every task of a device. The device is told the first that
-// stands.
+// rulesOfDevice returns the rules that apply to every task of a device. The device is given
+// the reason of the first obstacle.
 func rulesOfDevice() []rule {
 	return []rule{
 		{CodeBlocked, devices.ReasonBlocked, ofOne, isBlocked, explainer.blocked},
@@ -38,8 +38,8 @@ func rulesOfDevice() []rule {
 	}
 }
 
-// rulesOfTask hold for one task of an idle device. The device is told the first that
-// stands.
+// rulesOfTask returns the rules that apply to one task of an idle device. The device is given
+// the reason of the first obstacle.
 func rulesOfTask() []rule {
 	return []rule{
 		{CodePoolPaused, devices.ReasonPaused, ofAll, poolPaused, explainer.poolPaused},
@@ -77,8 +77,8 @@ func poolPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) { return Obst
 
 func batchPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, c.BatchPaused }
 
-// Until something that all devices of a batch or pool wait for is shared; until
-// something that one task waits for is not.
+// notBegun is the obstacle of a batch before its start time. Here and below, Until is Shared if
+// all devices of a batch or a pool wait for it. It is not Shared if one task waits for it.
 func notBegun(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.NotBefore, Shared: true}, c.NotBefore.After(s.Now)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// timed is of a period of 30 s, and of servers that answer.
+// timed returns a Timing with a period of 30 s, servers that answer, and jitter that always returns draw.
 func timed(draw float64) Timing {
 	return Timing{Period: 30 * time.Second, Jitter: func() float64 { return draw }, Away: func() time.Duration { return 0 }}
 }

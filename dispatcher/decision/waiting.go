@@ -7,28 +7,29 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// Queueing is what a refused device does in the queues of the pools that it has
-// work in.
+// Queueing is the effect of a refusal on the device in the queues of the pools in which it
+// has work.
 type Queueing int
 
-// The ways to be refused, for a queue.
+// The effects of a refusal on the queues.
 const (
-	Leaves Queueing = iota // it could start nothing: it leaves the queues
-	Keeps                  // it keeps its turn where it has one; an offer that it did not use goes to others
-	Away                   // likewise, and it is passed over until it asks again
+	Leaves Queueing = iota // the device could start no task: it leaves the queues
+	Keeps                  // the device keeps its turn in each queue; an unused offer goes to another device
+	Away                   // as Keeps, and the device is passed over until it reports again
 )
 
-// Waiting is a row of the table of reasons: how a device waits that is refused for it.
+// Waiting is a row of the table of reasons: how a device waits after a refusal for Reason.
 type Waiting struct {
 	Reason   devices.Reason
-	Parks    bool // it may pass while the device waits for its answer
+	Parks    bool // the reason may pass while the report is parked
 	Queueing Queueing
 
 	again func(t Timing, c Choice, now time.Time, turn time.Duration) time.Duration
 }
 
-// waitings is the table. Of the reasons of several tasks the one that stands last
-// is told: it is the nearest to a grant. It is an array, which costs a report no allocation.
+// waitings returns the table of reasons, sorted by nearness to a grant. If the tasks of a device have
+// different reasons, the device is given the reason of the last row. The table is an array, so that
+// a report needs no allocation for it.
 func waitings() [14]Waiting {
 	return [...]Waiting{
 		{Reason: devices.ReasonInvalid, again: refused},
@@ -42,13 +43,13 @@ func waitings() [14]Waiting {
 		{Reason: devices.ReasonWindow, Parks: true, again: known},
 		{Reason: devices.ReasonPaused, Parks: true, again: idle},
 		{Reason: devices.ReasonLimited, Parks: true, Queueing: Keeps, again: known},
-		{Reason: devices.ReasonCallersFull, Parks: true, again: idle}, // it is called when a slot of callers falls free
+		{Reason: devices.ReasonCallersFull, Parks: true, again: idle}, // the caller is woken when a slot of callers becomes free
 		{Reason: devices.ReasonFull, Parks: true, Queueing: Keeps, again: inTurn},
 		{Reason: devices.ReasonUnavailable, Queueing: Keeps, again: served},
 	}
 }
 
-// WaitingOf is the row of a reason.
+// WaitingOf returns the row of a reason. For an unknown reason it returns the first row.
 func WaitingOf(reason devices.Reason) Waiting {
 	all := waitings()
 	return all[max(rank(all[:], reason), 0)]
@@ -58,10 +59,10 @@ func rank(all []Waiting, reason devices.Reason) int {
 	return slices.IndexFunc(all, func(r Waiting) bool { return r.Reason == reason })
 }
 
-// nearer keeps the refusal that is nearest to a grant: it is what the operator
-// and the device want to know. Of two times the earlier one counts, and a known
-// one before an unknown. A pool that stands still after a restore hides no other reason: another pool
-// may have a slot for the device much sooner.
+// nearer returns the refusal that is nearer to a grant, because the operator and the device need this
+// reason. If both have the same reason, it returns the refusal with the earlier Until; a known time wins
+// over an unknown time. A standstill of a pool after a restore hides no other reason: another pool may
+// have a slot for the device much sooner.
 func nearer(a, b Choice) Choice {
 	all := waitings()
 	ofA, ofB := rank(all[:], a.compared()), rank(all[:], b.compared())
@@ -74,7 +75,8 @@ func nearer(a, b Choice) Choice {
 	return a
 }
 
-// compared is the reason by which nearer compares a refusal. Only a standstill is unavailable until a known time.
+// compared returns the reason by which nearer ranks a refusal. If the reason is unavailable until a known time, the
+// cause is a standstill.
 func (c Choice) compared() devices.Reason {
 	if c.Reason == devices.ReasonUnavailable && !c.Until.IsZero() {
 		return devices.ReasonNone

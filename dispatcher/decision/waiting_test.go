@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Every reason that refuses has a row, which says when to ask again.
+// Every reason of a refusal has a row with the time of the next report.
 func TestEveryReasonHasARow(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../devices/reply.go")
@@ -29,7 +29,7 @@ func TestEveryReasonHasARow(t *testing.T) {
 	}
 }
 
-// The reasons that the contract says are parked, and no others.
+// Exactly the reasons that the contract (docs/protocol.md) lists are parked.
 func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/protocol.md")
@@ -46,7 +46,7 @@ func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
 		t.Fatal("the contract names none")
 	}
 	for _, row := range waitings() {
-		if row.Reason == devices.ReasonCallersFull { // no device is told it
+		if row.Reason == devices.ReasonCallersFull { // only callers get this reason, and the contract is about devices
 			continue
 		}
 		if row.Parks != parked[row.Reason] {
@@ -55,7 +55,7 @@ func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
 	}
 }
 
-// Of several tasks the reason is told that is nearest to a grant.
+// If tasks have different reasons, the device is given the reason that is nearest to a grant.
 func TestTheNearestReasonIsTold(t *testing.T) {
 	t.Parallel()
 	in := func(pool string, change func(*store.Candidate)) store.Candidate {

@@ -22,13 +22,13 @@ func tooShort(o store.Opening, c *store.Candidate, now time.Time) bool {
 	return !o.Until.IsZero() && !shut(o, now) && !o.Until.After(now.Add(needed(c)))
 }
 
-// Closed is whether nothing that has such a lease may start in a window now, as far as it
-// is known when the window opens.
+// Closed reports whether no task with this lease may start in a window now. It returns false if
+// the window is always open.
 func Closed(o store.Opening, lease time.Duration, finishInside bool, now time.Time) bool {
 	return closed(o, &store.Candidate{Lease: lease, FinishInside: finishInside}, now)
 }
 
-// needed is what must be left of a window when the task starts.
+// needed returns the time that must be left in a window when the task starts.
 func needed(c *store.Candidate) time.Duration {
 	if c.FinishInside {
 		return c.Lease
@@ -36,13 +36,13 @@ func needed(c *store.Candidate) time.Duration {
 	return 0
 }
 
-// opens is when a closed window is worth asking for again; zero: unknown.
+// opens returns when a closed window should be tried again. It is zero if the time is unknown.
 func opens(o store.Opening, c *store.Candidate, now time.Time) time.Time {
 	switch {
 	case o.From.After(now) && o.Until.Sub(o.From) > needed(c):
 		return o.From
-	case o.Until.After(now): // too little is left; the next is known when this one is over
+	case o.Until.After(now): // too little time is left; the next opening is known when this one has ended
 		return o.Until
 	}
-	return time.Time{} // over: when it opens again is being computed
+	return time.Time{} // the window has ended, and the next opening is being computed
 }

@@ -6,54 +6,54 @@ import (
 )
 
 const (
-	// fresh is how long after a reading of the ledger began absent marks are believed.
+	// fresh is the time after the beginning of a read of the news during which missing marks are trusted.
 	fresh = 2 * time.Second
-	// bound is how long a missing mark may be believed after the commit of its news.
+	// bound is the maximum time after the commit of its news during which a missing mark may be trusted.
 	bound = 5 * time.Second
 )
 
-// belief is what a replica knows of the news, and so how far marks must have come to be
-// believed. It goes by elapsed time.
+// belief records what a replica knows of the news, to derive the position that marks must have reached to be
+// trusted. It uses elapsed time.
 type belief struct {
 	mu       sync.Mutex
 	readings []reading // oldest first
-	own      int64     // the newest news that this process committed
+	own      int64     // id of the newest news that this process committed
 }
 
-// reading is one of the ledger's news.
+// reading is the result of one read of the news.
 type reading struct {
 	began  time.Time
 	newest int64
-	ledger time.Time // by the clock of the ledger
+	ledger time.Time // the time of the ledger
 }
 
-// read notes a reading.
+// read records a reading.
 func (b *belief) read(r reading) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := len(b.readings); n > 0 && r.newest < b.readings[n-1].newest {
-		b.readings, b.own = nil, 0 // another ledger, or one that was restored
+		b.readings, b.own = nil, 0 // this is another ledger, or it was restored
 	}
 	b.readings = append(b.readings, r)
 	b.drop(r.began)
 }
 
-// drop forgets readings that may lack news which must be marked by now.
+// drop removes the readings that are older than bound: marks must include newer news by now.
 func (b *belief) drop(now time.Time) {
 	for len(b.readings) > 0 && now.Sub(b.readings[0].began) > bound {
 		b.readings = b.readings[1:]
 	}
 }
 
-// wrote notes news of this process.
+// wrote records the id of news that this process committed.
 func (b *belief) wrote(newest int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.own = max(b.own, newest)
 }
 
-// needed is how far marks must have come to be believed, and what the clock of the ledger
-// says now; false: none are, since the ledger was not read lately.
+// needed returns the position that marks must have reached to be trusted, and the current time of the ledger.
+// ok is false if the ledger was not read within fresh; then no mark is trusted.
 func (b *belief) needed(now time.Time) (come int64, ledger time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

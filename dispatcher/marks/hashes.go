@@ -16,15 +16,16 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// parts is how many hashes the marks are spread over, and so over the nodes of a Cluster.
+// parts is the number of hashes that the marks are spread over, and so over the nodes of a Cluster.
 const parts = 256
 
-// upto is the field that says how far a hash has come: no device is called so.
+// upto is the field of a hash that stores the position in the news that its marks include. No device has this
+// name.
 const upto = ""
 
 const (
-	unknown = -1 // how far a hash has come that is not there
-	unread  = -2 // or of which Redis did not answer
+	unknown = -1 // position of a hash that does not exist
+	unread  = -2 // position of a hash that could not be read
 )
 
 var (
@@ -34,26 +35,26 @@ var (
 	unmarkLua string
 )
 
-// ErrUnavailable: Redis did not answer.
+// ErrUnavailable is returned if Redis does not answer.
 var ErrUnavailable = errors.New("redis is unavailable")
 
-// Hashes are the marks in Redis. They are safe for concurrent use, also by several replicas.
+// Hashes stores the marks in Redis. It is safe for concurrent use, also by several replicas.
 type Hashes struct {
 	client       redis.UniversalClient
 	mark, unmark *redis.Script
 	breakers     *redisconn.Breakers
 }
 
-// NewHashes returns the marks in the Redis of client.
+// NewHashes returns Hashes that stores the marks in the Redis of client.
 func NewHashes(client redis.UniversalClient) *Hashes {
 	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
 	return &Hashes{client: client, mark: redis.NewScript(markLua), unmark: redis.NewScript(unmarkLua), breakers: redisconn.NewBreakers(client, now)}
 }
 
-// Sight is what was seen of a device.
+// Sight is the result of reading the mark of one device.
 type Sight struct {
-	Version string // of its mark; empty: it has none
-	Upto    int64  // how far its hash has come; negative: unknown
+	Version string // version of the mark; empty if the device has no mark
+	Upto    int64  // position of its hash; negative if unknown
 }
 
 func partOf(device string) int {
@@ -64,14 +65,14 @@ func partOf(device string) int {
 
 func key(part int) string { return "marks:" + strconv.Itoa(part) }
 
-// Look reads the marks of devices in one round trip. Of what Redis does not answer, nothing
-// is there.
+// Look reads the marks of devices in one round trip. If Redis does not answer for a device, its Sight has no
+// Version and its Upto is unread.
 func (h *Hashes) Look(ctx context.Context, devices []string) []Sight {
 	sights := make([]Sight, len(devices))
 	for i := range sights {
 		sights[i].Upto = unread
 	}
-	_ = h.breakers.Do(ctx, key(0), 1, func() error { // what fails is not there
+	_ = h.breakers.Do(ctx, key(0), 1, func() error { // a mark that cannot be read keeps its unread Sight
 		return h.pipelined(ctx, len(devices), func(pipe redis.Pipeliner, i int) redis.Cmder {
 			return pipe.HMGet(ctx, key(partOf(devices[i])), upto, devices[i])
 		}, func(i int, done redis.Cmder) {
@@ -100,7 +101,7 @@ func number(text string) int64 {
 	return n
 }
 
-// Upto reads how far each hash has come. ErrUnavailable.
+// Upto reads the position of each hash. It returns ErrUnavailable if Redis does not answer.
 func (h *Hashes) Upto(ctx context.Context) (all [parts]int64, err error) {
 	for i := range all {
 		all[i] = unknown
@@ -118,15 +119,15 @@ func (h *Hashes) Upto(ctx context.Context) (all [parts]int64, err error) {
 	return all, nil
 }
 
-// pipelined sends n commands together, and reads the answer of each; that there is nothing
-// is an answer. It returns the first error.
+// pipelined sends n commands together and calls read for each reply, including the reply that a value does
+// not exist. It returns the first error.
 func (h *Hashes) pipelined(ctx context.Context, n int, send func(redis.Pipeliner, int) redis.Cmder, read func(int, redis.Cmder)) error {
 	pipe := h.client.Pipeline()
 	sent := make([]redis.Cmder, n)
 	for i := range sent {
 		sent[i] = send(pipe, i)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its error
+	_, _ = pipe.Exec(ctx) // the error is read from each command
 	var failed error
 	for i, done := range sent {
 		if err := done.Err(); err == nil || errors.Is(err, redis.Nil) {
@@ -138,18 +139,20 @@ func (h *Hashes) pipelined(ctx context.Context, n int, send func(redis.Pipeliner
 	return failed
 }
 
-// Devices are some of one hash.
+// Devices is a list of devices of one hash.
 type Devices struct {
 	Part  int
 	Names []string
 }
 
-// markMost bounds how many devices are marked in one round trip: Redis does nothing else meanwhile.
+// markMost is the maximum number of devices that are marked in one round trip. Redis executes nothing else
+// during a script.
 const markMost = 10_000
 
-// Mark marks devices of hashes that have come as far as from, each in one step; then it has
-// come as far as to. With from -1 the devices are all that have an open task. A hash that has
-// not come as far as from is left as it is. ErrUnavailable: some may be marked.
+// Mark marks devices. For each hash, one script marks its devices and advances the position of the hash to
+// `to`. all must contain the devices of the news after position `from`, or, if `from` is -1, all devices with
+// an open task. Mark does not change a hash that has not reached `from`. If it returns ErrUnavailable, some
+// devices may be marked.
 func (h *Hashes) Mark(ctx context.Context, from, to int64, all []Devices) error {
 	for len(all) > 0 {
 		calls, n := []*redisconn.Call(nil), 0
@@ -176,7 +179,8 @@ func (h *Hashes) marking(from, to int64, devices Devices) *redisconn.Call {
 	return &redisconn.Call{Script: h.mark, Keys: []string{key(devices.Part)}, Args: args}
 }
 
-// Unmark takes the mark of a device away if it still has this version. ErrUnavailable.
+// Unmark deletes the mark of a device if it still has this version, and reports whether it deleted the mark.
+// It returns ErrUnavailable if Redis does not answer.
 func (h *Hashes) Unmark(ctx context.Context, device, version string) (bool, error) {
 	done, err := h.unmark.Run(ctx, h.client, []string{key(partOf(device))}, device, version).Bool()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // eachRedis runs a test on each kind of Redis.
 func eachRedis(t *testing.T, test func(t *testing.T, h *marks.Hashes, at servers.RedisAt)) {
 	t.Helper()
-	var redises servers.SharedRedis // of this test alone: there is one set of marks in a Redis
+	var redises servers.SharedRedis // not shared with other tests: a Redis has only one set of marks
 	t.Cleanup(redises.Close)
 	redises.Each(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
@@ -20,7 +20,7 @@ func eachRedis(t *testing.T, test func(t *testing.T, h *marks.Hashes, at servers
 	})
 }
 
-// a and b are in different hashes.
+// The devices a and b are in different hashes.
 const (
 	a, partOfA = "a", 0xe40c292c % 256
 	b          = "b"
@@ -49,7 +49,7 @@ func expect(t *testing.T, h *marks.Hashes, upto int64, marked bool) (version str
 	return sights[1].Version
 }
 
-// TestMarks: the rules of the scripts, which the model of the other tests has, too.
+// TestMarks checks the rules of the scripts. The model of the other tests has the same rules.
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, h *marks.Hashes, _ servers.RedisAt) {
@@ -76,12 +76,13 @@ func TestMarks(t *testing.T) {
 			}
 		}
 		expect(t, h, 6, false)
-		mark(t, h, -1, 2, a) // of a ledger that lost something
+		mark(t, h, -1, 2, a) // the ledger lost data, so its newest news are older
 		expect(t, h, 2, true)
 	})
 }
 
-// TestManyMarksAtOnce: a hash of a million devices has 4,000 of them, and each is marked in one step.
+// TestManyMarksAtOnce checks that Mark handles hashes with thousands of devices. With a million devices, each
+// hash has 4,000 devices, which one script marks.
 func TestManyMarksAtOnce(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, h *marks.Hashes, at servers.RedisAt) {
@@ -104,7 +105,7 @@ func TestManyMarksAtOnce(t *testing.T) {
 	})
 }
 
-// TestHashesAreMarkedTogether: of those before and after one that fails, no mark is missing.
+// TestHashesAreMarkedTogether checks that all hashes are marked except one that fails.
 func TestHashesAreMarkedTogether(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, h *marks.Hashes, at servers.RedisAt) {

@@ -14,13 +14,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is what the marks follow; *store.Store.
+// Ledger is the part of the store that the marks follow. *store.Store implements it.
 type Ledger interface {
 	NewsSince(ctx context.Context, id int64) (store.NewsRead, error)
 	EachOpen(ctx context.Context, batch int64, each func(device string)) error
 }
 
-// Cache keeps the marks; *Hashes.
+// Cache stores the marks. *Hashes implements it.
 type Cache interface {
 	Look(ctx context.Context, devices []string) []Sight
 	Upto(ctx context.Context) ([parts]int64, error)
@@ -28,28 +28,28 @@ type Cache interface {
 	Unmark(ctx context.Context, device, version string) (bool, error)
 }
 
-// Config of a Follower.
+// Config configures a Follower.
 type Config struct {
 	Ledger   Ledger
 	Cache    Cache
-	Told     func(device string) // is called for each device that news are about; empty: they may be about any
+	Told     func(device string) // is called for each device with news; if device is empty, there may be news of any device
 	Now      func() time.Time    // for elapsed time only
 	Panicked rescue.Told
 }
 
-// Follower lets the marks follow the ledger, and says what they tell of a device. It is safe
-// for concurrent use.
+// Follower updates the marks from the news of the ledger, and reads the mark of a device. It is safe for
+// concurrent use.
 type Follower struct {
 	config Config
 	belief belief
 	looks  coalesce.Calls[struct{}, string, Sight]
 
-	turn sync.Mutex // of those who follow
-	last int64      // how far the news were told; guarded by turn
-	come int64      // how far all marks have come at least; guarded by turn
+	turn sync.Mutex // held while the marks are updated
+	last int64      // id of the last news that Told was called for; guarded by turn
+	come int64      // minimum position that all marks have reached; guarded by turn
 }
 
-// Bounds of a call that reads marks.
+// The limits of the coalesced calls that read marks.
 const (
 	lookLanes = 2
 	lookFill  = 32
@@ -68,18 +68,18 @@ func New(config Config) *Follower {
 	return f
 }
 
-// Answer is what the marks tell of a device.
+// Answer is the result of reading the mark of a device.
 type Answer struct {
-	Version  string    // of its mark, for Clear; empty: it has none
-	Read     bool      // Redis answered
-	Believed bool      // that it has none would say that it has no open task
-	Now      time.Time // by the clock of the ledger, if Believed
+	Version  string    // version of the mark, for Clear; empty if the device has no mark
+	Read     bool      // true if Redis answered
+	Believed bool      // true if a missing mark can be trusted
+	Now      time.Time // the time of the ledger, if Believed
 }
 
-// Idle says that the device has no open task.
+// Idle reports whether the device has no open task.
 func (a Answer) Idle() bool { return a.Believed && a.Version == "" }
 
-// Look asks for a device.
+// Look reads the mark of a device.
 func (f *Follower) Look(ctx context.Context, device string) Answer {
 	sight, err := f.looks.Do(ctx, struct{}{}, device)
 	if err != nil {
@@ -93,8 +93,8 @@ func (f *Follower) answer(sight Sight) Answer {
 	return Answer{Version: sight.Version, Read: sight.Upto != unread, Believed: ok && sight.Upto >= need, Now: now}
 }
 
-// Lacks says whether the mark of a device is missing that must be there: it has work, as was
-// read before from the ledger.
+// Lacks reports whether the mark of a device is missing although the device has work. The caller must have
+// read from the ledger that it has work.
 func (f *Follower) Lacks(ctx context.Context, device string) (bool, error) {
 	read, err := f.config.Ledger.NewsSince(ctx, math.MaxInt64)
 	if err != nil {
@@ -104,20 +104,21 @@ func (f *Follower) Lacks(ctx context.Context, device string) (bool, error) {
 	return err == nil && sight.Version == "" && sight.Upto >= read.Newest, err
 }
 
-// Clear takes away the mark that was seen before it was looked whether the device has work.
+// Clear deletes the mark of a device if it still has this version. The caller must read the version before it
+// reads from the ledger that the device has no work.
 func (f *Follower) Clear(ctx context.Context, device, version string) error {
 	_, err := f.config.Cache.Unmark(ctx, device, version)
 	return err //nolint:wrapcheck // the cache's own
 }
 
-// Bounds of what follows a commit of this process.
+// The limits of the update that follows a commit of this process.
 const (
-	wroteWait  = time.Second // whoever committed waits so long, so that no other replica misses the marks
+	wroteWait  = time.Second // time that the committing request waits for its marks, so that no other replica misses them
 	wroteLimit = time.Minute
 )
 
-// Wrote lets the marks follow news that this process committed, and waits a moment for that.
-// Until they have, no device whose mark may be missing is said to be idle here.
+// Wrote starts to update the marks with the news that this process committed, and waits at most wroteWait for
+// that. Until the marks include these news, this process treats no device without a mark as idle.
 func (f *Follower) Wrote(ctx context.Context, newest int64) {
 	f.belief.wrote(newest)
 	done := make(chan struct{})
@@ -125,7 +126,7 @@ func (f *Follower) Wrote(ctx context.Context, newest int64) {
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wroteLimit)
 		defer cancel()
-		_ = f.followTo(ctx, newest) // the pass does, and reports, what fails here
+		_ = f.followTo(ctx, newest) // the next pass retries and reports what fails here
 	})
 	wait := time.NewTimer(wroteWait)
 	defer wait.Stop()
@@ -139,13 +140,13 @@ func (f *Follower) Wrote(ctx context.Context, newest int64) {
 func (f *Follower) followTo(ctx context.Context, newest int64) error {
 	f.turn.Lock()
 	defer f.turn.Unlock()
-	if f.come >= newest { // by another one, meanwhile
+	if f.come >= newest { // another goroutine has followed to this position
 		return nil
 	}
 	return f.follow(ctx)
 }
 
-// Follow lets the marks follow the news of all replicas.
+// Follow updates the marks with the news that all replicas committed.
 func (f *Follower) Follow(ctx context.Context) error {
 	f.turn.Lock()
 	defer f.turn.Unlock()
@@ -154,7 +155,8 @@ func (f *Follower) Follow(ctx context.Context) error {
 
 func (f *Follower) follow(ctx context.Context) error {
 	for {
-		// Before the news: marks that have come further are those of another ledger.
+		// Read the positions before the news. Then a position above the newest news proves that the marks
+		// belong to another ledger.
 		come, redisErr := f.config.Cache.Upto(ctx)
 		read, err := f.read(ctx, come)
 		if err := errors.Join(err, redisErr); err != nil {
@@ -162,7 +164,7 @@ func (f *Follower) follow(ctx context.Context) error {
 		}
 		to := read.Newest
 		if n := len(read.Rows); n > 0 {
-			to = read.Rows[n-1].ID // there may be others
+			to = read.Rows[n-1].ID // there may be more rows
 		}
 		if err := f.update(ctx, come, read, to); err != nil || to == read.Newest {
 			return err
@@ -170,9 +172,9 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 }
 
-// read reads the news that the marks or this process lack.
+// read reads the news after the lowest known position of the marks and of this process.
 func (f *Follower) read(ctx context.Context, come [parts]int64) (read store.NewsRead, err error) {
-	began, since := f.config.Now(), cmp.Or(f.last, math.MaxInt64) // at first nothing was told to anybody
+	began, since := f.config.Now(), cmp.Or(f.last, math.MaxInt64) // if f.last is 0, Told was not called for any news yet
 	for _, c := range come {
 		if c != unknown {
 			since = min(since, c)
@@ -186,9 +188,9 @@ func (f *Follower) read(ctx context.Context, come [parts]int64) (read store.News
 	return read, nil
 }
 
-// tell tells which devices the news are about that were not told yet.
+// tell calls Told for the devices of news that this process has not handled before.
 func (f *Follower) tell(read store.NewsRead) {
-	if f.last < read.Oldest-1 || f.last > read.Newest { // some are gone, or it is another ledger
+	if f.last < read.Oldest-1 || f.last > read.Newest { // some news were deleted, or this is another ledger
 		f.config.Told("")
 	}
 	for _, n := range read.Rows {

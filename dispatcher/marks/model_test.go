@@ -13,32 +13,32 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The devices of the model are in few hashes, so that they share fates.
+// The devices of the model are in few hashes, so that several devices lose their marks together.
 const modelDevices = 6
 
-// errGone: a replica was stopped, or a server does not answer.
+// errGone means that a replica was stopped, or that a server does not answer.
 var errGone = errors.New("gone")
 
-// world is a model of all that the marks stand on. Each call of a server is a step, and
-// between any two steps anything may happen.
+// world is a model of everything that the marks depend on. Each call of a server is a step, and any event can
+// happen between two steps.
 type world struct {
 	*testing.T
 	rand *rand.Rand
 	now  time.Time
 
-	open  [modelDevices]int // tasks, as committed
+	open  [modelDevices]int // number of committed open tasks of each device
 	since [modelDevices]time.Time
 	news  []store.News
-	kept  int       // of the news, from here on
-	deaf  time.Time // Redis takes no marks until then
+	kept  int       // index of the oldest news that still exist
+	deaf  time.Time // Redis accepts no marks before this time
 
-	redis, other *redisModel // the other one is the side of a split that was left
+	redis, other *redisModel // other is the abandoned side of a network split
 	replicas     []*replicaModel
-	depth        int // chaos makes no chaos
+	depth        int // depth of nested events, which is bounded
 	missing      int
 }
 
-// redisModel is a Redis with the scripts, as plain maps.
+// redisModel is a model of Redis and of the scripts, made of plain maps.
 type redisModel struct {
 	parts [parts]map[string]string
 	saved [parts]map[string]string
@@ -53,18 +53,18 @@ func (r *redisModel) clone(all [parts]map[string]string) (c [parts]map[string]st
 	return c
 }
 
-// replicaModel is a replica, with its own way to a side of Redis.
+// replicaModel is a replica that is connected to one side of Redis.
 type replicaModel struct {
 	*Follower
 	w    *world
 	at   **redisModel
-	dead bool // it ends in the middle of what it does
-	busy bool // it follows
+	dead bool // the replica was stopped: each further step fails
+	busy bool // a pass of Follow is in progress
 
-	asleep time.Time // it follows nothing until then
+	asleep time.Time // it starts no pass before this time
 }
 
-// follow is what one replica does one at a time.
+// follow runs one pass of Follow. A replica runs at most one pass at a time.
 func (r *replicaModel) follow() {
 	if r.busy || r.dead || r.w.now.Before(r.asleep) {
 		return
@@ -116,7 +116,8 @@ func (r *replicaModel) Upto(context.Context) (all [parts]int64, err error) {
 	return all, nil
 }
 
-// Mark marks in any order: the nodes of a Cluster do so at once. Any of the hashes may fail.
+// Mark marks the hashes in random order, because the nodes of a Cluster work concurrently. Any of the hashes
+// may fail.
 func (r *replicaModel) Mark(_ context.Context, from, to int64, all []Devices) (failed error) {
 	for _, i := range r.w.rand.Perm(len(all)) {
 		failed = errors.Join(failed, r.mark(from, to, all[i]))
@@ -202,12 +203,12 @@ func (w *world) replica() *replicaModel {
 	return r
 }
 
-// look is that of the Follower, by itself.
+// look reads a mark like Follower.Look, but without a coalesced call.
 func (r *replicaModel) look(i int) Answer {
 	return r.answer(r.Look(context.Background(), []string{deviceName(i)})[0])
 }
 
-// happens is what may happen between any two steps.
+// happens causes random events between two steps.
 func (w *world) happens() {
 	if w.depth >= 2 {
 		return
@@ -232,14 +233,14 @@ func (w *world) event() {
 			w.open = [modelDevices]int{}
 		}
 	case 5, 6, 7:
-		if w.rand.IntN(3) == 0 { // in between, mistakes of ours must show
+		if w.rand.IntN(3) == 0 { // seldom, so that errors of the code are not hidden by losses of Redis
 			w.redisEvent()
 		}
 	case 11:
 		i := w.rand.IntN(len(w.replicas))
 		w.replicas[i].dead, w.replicas[i] = true, w.replica()
 	case 12:
-		w.kept = max(w.kept, len(w.news)-1-w.rand.IntN(3)) // old news are removed
+		w.kept = max(w.kept, len(w.news)-1-w.rand.IntN(3)) // old news are deleted
 	case 13:
 		w.now = w.now.Add(time.Duration(w.rand.IntN(1000)) * time.Millisecond)
 	case 14:
@@ -253,25 +254,25 @@ func (w *world) event() {
 	}
 }
 
-// redisEvent is what may become of Redis.
+// redisEvent causes a random failure of Redis.
 func (w *world) redisEvent() {
 	switch w.rand.IntN(6) {
 	case 0:
-		w.redis.parts = [parts]map[string]string{} // wiped
+		w.redis.parts = [parts]map[string]string{} // Redis was wiped
 	case 1:
-		w.redis.parts[partOf(deviceName(w.rand.IntN(modelDevices)))] = nil // evicted
+		w.redis.parts[partOf(deviceName(w.rand.IntN(modelDevices)))] = nil // a hash was evicted
 	case 2:
 		w.redis.saved = w.redis.clone(w.redis.parts)
 	case 3:
-		w.redis.parts = w.redis.clone(w.redis.saved) // a stale replica took over
+		w.redis.parts = w.redis.clone(w.redis.saved) // a stale Redis replica became the primary
 	case 4:
-		w.other.parts = w.redis.clone(w.redis.parts) // a split: some go on with the other side
+		w.other.parts = w.redis.clone(w.redis.parts) // a network split: some replicas continue with the other side
 	default:
 		w.redis, w.other = w.other, w.redis
 	}
 }
 
-// work is queued for a device, or for half of all.
+// work adds a task for one device, or for half of the devices.
 func (w *world) work() {
 	n := store.News{ID: w.news[len(w.news)-1].ID + 1 + int64(w.rand.IntN(2))}
 	first := w.rand.IntN(modelDevices)
@@ -296,7 +297,8 @@ func (w *world) begin(i int) {
 	}
 }
 
-// report of a device that only asks: the promise is that its work is found in five seconds.
+// report handles a report that only asks for work. The marks promise that its work is found within five
+// seconds.
 func (w *world) report(by *replicaModel) {
 	i := w.rand.IntN(modelDevices)
 	answer := by.look(i)
@@ -304,14 +306,15 @@ func (w *world) report(by *replicaModel) {
 	case answer.Idle() && w.open[i] > 0 && w.now.Sub(w.since[i]) > 5*time.Second:
 		w.missing++
 	case answer.Version != "" && by.step() == nil && w.open[i] == 0:
-		for range w.rand.IntN(12) { // much may happen before the mark is taken away
+		for range w.rand.IntN(12) { // other events may happen before the mark is deleted
 			w.event()
 		}
 		_ = by.Clear(context.Background(), deviceName(i), answer.Version)
 	}
 }
 
-// run lets the world turn.
+// run executes random events for a number of rounds. It returns the number of idle answers, and of rounds
+// with open tasks.
 func (w *world) run(rounds int) (idle, worked int) {
 	for range rounds {
 		w.happens()

@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// TestNoMarkIsMissing: whatever becomes of Redis and the replicas between any two steps, a
-// device with work is told that it has none for five seconds at most. MARKS=1 tries it a
-// million times.
+// TestNoMarkIsMissing checks that a device with work is treated as idle for at most five seconds, whatever
+// happens to Redis and the replicas between any two steps. With MARKS=1 it runs a million rounds.
 func TestNoMarkIsMissing(t *testing.T) {
 	t.Parallel()
 	worlds, rounds := 100, 500

@@ -9,14 +9,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// atOnce is how many hashes are rebuilt from one reading of all open tasks: it bounds what
-// is kept in memory, to a quarter of the devices that have one.
+// atOnce is the number of hashes that are rebuilt from one read of all open tasks. It limits the devices in
+// memory to a quarter of the devices with an open task.
 const atOnce = parts / 4
 
-// update takes all marks to these of the news, which were read up to there. A hash that lost
-// what it had meanwhile is left for the next time, as are those behind a failure.
+// update brings the marks of all hashes to position `to`, using the news that were read up to that position.
+// It skips a hash that loses its data during the update; the next call rebuilds it. If a call fails, the
+// remaining hashes also wait for the next call.
 func (f *Follower) update(ctx context.Context, come [parts]int64, read store.NewsRead, to int64) error {
-	complete := read.Oldest - 1 // what has come less far lacks news that are gone
+	complete := read.Oldest - 1 // a hash below this position lacks news that no longer exist
 	for _, n := range read.Rows {
 		if n.Batch == 0 && n.Device == "" {
 			complete = n.ID
@@ -42,7 +43,7 @@ func (f *Follower) update(ctx context.Context, come [parts]int64, read store.New
 	return nil
 }
 
-// marked are the devices to mark, by hash.
+// marked holds the devices to mark, by hash.
 type marked [parts]map[string]struct{}
 
 func (m *marked) add(device string) {
@@ -53,7 +54,7 @@ func (m *marked) add(device string) {
 	m[part][device] = struct{}{}
 }
 
-// of are those of some hashes, in their order.
+// of returns an entry for each hash in the list `which`, in the order of the list.
 func (m *marked) of(which []int) []Devices {
 	all := make([]Devices, len(which))
 	for i, part := range which {
@@ -62,7 +63,7 @@ func (m *marked) of(which []int) []Devices {
 	return all
 }
 
-// mark marks the devices of the news for hashes that have come as far as from, or further.
+// mark marks the devices of the news for the hashes in behind, which have all reached position `from`.
 func (f *Follower) mark(ctx context.Context, behind []int, from, to int64, news []store.News) error {
 	if len(behind) == 0 {
 		return nil
@@ -82,8 +83,8 @@ func (f *Follower) mark(ctx context.Context, behind []int, from, to int64, news 
 	return f.config.Cache.Mark(ctx, from, to, devices.of(behind)) //nolint:wrapcheck // the cache's own
 }
 
-// rebuild marks the devices of all open tasks, for hashes that lack some. The news up to
-// there were read before the tasks are: whatever comes later has news of its own.
+// rebuild marks the devices of all open tasks, for hashes that lack marks. The news up to position `to` must
+// be read before the tasks are read: a task that is created later has news of its own.
 func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
 	for ; len(lost) > 0; lost = lost[min(len(lost), atOnce):] {
 		now := lost[:min(len(lost), atOnce)]

@@ -1,7 +1,6 @@
-// Package meters makes the metrics of the decisions, and takes away those of a pool
-// that was deleted. Each replica counts its own. State (slots held, tasks by state)
-// is read when metrics are scraped, and never kept by increments. No label carries a
-// device id.
+// Package meters creates the metrics of the dispatcher's decisions, and deletes the metrics of a pool that
+// was deleted. Each replica counts for itself. State (slots held, tasks by state) is read when metrics are
+// scraped, and is never tracked by increments. No label contains a device id.
 package meters
 
 import (
@@ -10,12 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Set makes metrics, whose names begin with "dispatcher_". It is safe for concurrent use.
+// Set creates metrics whose names begin with "dispatcher_". It is safe for concurrent use.
 type Set struct {
 	registerer prometheus.Registerer
 
 	mu     sync.Mutex
-	byPool []pooled // those with the label pool
+	byPool []pooled // metrics with the label pool
 	first  []func(pool string)
 	tally  map[string]Tally
 }
@@ -25,7 +24,7 @@ type pooled interface {
 	DeletePartialMatch(labels prometheus.Labels) int
 }
 
-// New returns an empty set. Without a registerer its metrics are kept and not shown.
+// New returns an empty Set. If r is nil, its metrics are counted but not exported.
 func New(r prometheus.Registerer) *Set {
 	if r == nil {
 		r = prometheus.NewRegistry()
@@ -33,28 +32,28 @@ func New(r prometheus.Registerer) *Set {
 	return &Set{registerer: r, tally: make(map[string]Tally)}
 }
 
-// Counter makes one.
+// Counter creates and registers a counter.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(c, labels)
 	return c
 }
 
-// Histogram makes one.
+// Histogram creates and registers a histogram.
 func (s *Set) Histogram(buckets []float64, name, help string, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: buckets}, labels)
 	s.add(h, labels)
 	return h
 }
 
-// Gauge makes one.
+// Gauge creates and registers a gauge.
 func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(g, labels)
 	return g
 }
 
-// Func makes a gauge whose value is asked for.
+// Func registers a gauge whose value is read by calling value.
 func (s *Set) Func(name, help string, value func() float64) {
 	s.registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, value))
 }
@@ -72,15 +71,15 @@ func (s *Set) add(metric interface {
 	}
 }
 
-// First is run for each pool that becomes known: Prometheus sees no increase in the
-// first value of a counter, so each pool has its counters from 0 on.
+// First registers a function that Show calls for each pool. The function creates the counters of the pool
+// with the value 0, because Prometheus computes no increase for the first value of a counter.
 func (s *Set) First(show func(pool string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.first = append(s.first, show)
 }
 
-// Show makes the counters of a pool visible.
+// Show creates the counters of a pool.
 func (s *Set) Show(pool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +88,7 @@ func (s *Set) Show(pool string) {
 	}
 }
 
-// Forget takes away a pool.
+// Forget deletes the metrics and the tally of a pool.
 func (s *Set) Forget(pool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,13 +98,13 @@ func (s *Set) Forget(pool string) {
 	}
 }
 
-// PoolSeconds are Seconds for a metric of each pool: of thousands of pools each bucket is
-// thousands of series.
+// PoolSeconds returns the buckets for metrics of single pools. There are fewer than in Seconds, because with
+// thousands of pools each bucket means thousands of series.
 func PoolSeconds() []float64 {
 	return []float64{0.1, 1, 5, 10, 30, 60, 300, 1800, 14400, 86400}
 }
 
-// Seconds are buckets for waits and holds from instants to a day.
+// Seconds returns buckets for waits and holds from one millisecond to a day.
 func Seconds() []float64 {
 	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400}
 }

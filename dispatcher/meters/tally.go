@@ -2,17 +2,17 @@ package meters
 
 import "maps"
 
-// Tally is what a process has counted of a pool since it started.
+// Tally holds what a process has counted for a pool since the process started.
 type Tally struct {
-	Denied    int64 `json:"denied,omitempty"`    // reports with open work that were granted nothing
-	Conflicts int64 `json:"conflicts,omitempty"` // slots that Redis gave and the ledger refused
-	Drift     int64 `json:"drift,omitempty"`     // slots on which Redis and the ledger disagreed, each time it was found
+	Denied    int64 `json:"denied,omitempty"`    // reports of devices with open work that got no grant
+	Conflicts int64 `json:"conflicts,omitempty"` // slots that Redis assigned and the ledger refused
+	Drift     int64 `json:"drift,omitempty"`     // slots on which Redis and the ledger disagreed, counted in each reconciliation
 }
 
-// mostTallied pools are tallied, so that a replica's heartbeat has a bound.
+// mostTallied is the maximum number of pools with a tally. It limits the size of the heartbeat of a replica.
 const mostTallied = 5000
 
-// Count adds to what all replicas tell one another of a pool.
+// Count adds more to the tally of a pool. Replicas publish their tallies to each other.
 func (s *Set) Count(pool string, more Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,8 +26,7 @@ func (s *Set) Count(pool string, more Tally) {
 	s.tally[pool] = one
 }
 
-// Tallies are what this process has counted since it started, of each pool of
-// which there is something.
+// Tallies returns the counts of this process since it started, for each pool with a count.
 func (s *Set) Tallies() map[string]Tally {
 	s.mu.Lock()
 	defer s.mu.Unlock()

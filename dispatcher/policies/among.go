@@ -11,12 +11,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// looksAtOnce is at how many devices' policies is looked at the same time: the
-// limiter sends them together.
+// looksAtOnce is the maximum number of devices or pools whose policies are checked concurrently. The limiter
+// sends concurrent checks together.
 const looksAtOnce = 32
 
-// Among are the tasks of devices in a pool that policies let not start now.
-// A device of which nothing can be said is left out: its report finds out.
+// Among returns the obstacle of each task in the pool that its policies refuse now. It skips a task whose
+// policies cannot be checked; the next report of the device checks them again.
 func (k *Checker) Among(ctx context.Context, pool string, views []store.View) map[int64]decision.Obstacle {
 	limited := make(map[int64]decision.Obstacle)
 	var mu sync.Mutex
@@ -40,11 +40,12 @@ func (k *Checker) Among(ctx context.Context, pool string, views []store.View) ma
 			return nil
 		})
 	}
-	_ = k.config.Panicked.Tell("looking at limits", group.Wait()) // none fails otherwise
+	_ = k.config.Panicked.Tell("looking at limits", group.Wait()) // only a panic can be an error here
 	return limited
 }
 
-// Any reports whether the latest pass found policies of a pool, or of something that starts in it.
+// Any reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a
+// device that holds one of its slots.
 func (k *Checker) Any(pool string) bool {
 	pools := k.limited.Load()
 	return pools != nil && (*pools)[pool]

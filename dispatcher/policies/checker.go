@@ -15,10 +15,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// mostRepairs bounds how often one check is made again after something was found out.
+// mostRepairs is the maximum number of times that one check is repeated after learn or rebuild has repaired
+// the state in Redis.
 const mostRepairs = 2
 
-// Ledger is what is read of starts and of policies; *store.Store.
+// Ledger reads starts and policies. *store.Store implements it.
 type Ledger interface {
 	Starts(ctx context.Context, pool string, before int64, limit int) ([]store.Start, error)
 	StartOf(ctx context.Context, task int64, lease string) (store.Start, error)
@@ -27,8 +28,8 @@ type Ledger interface {
 	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
 
-// Limits holds the parts of a limiter, which decide how often tasks may start and callers may take. A scope is a
-// pool or a limit set.
+// Limits holds the parts of a limiter, which decides how often tasks may start and callers may take. A scope
+// is a pool or a limit set.
 type Limits struct {
 	Reservations Reservations
 	Takes        Takes
@@ -42,7 +43,7 @@ func LimitsOf(l *limits.Limiter) *Limits {
 	return &Limits{Reservations: l.Reservations, Takes: l.Takes, Rebuilder: l.Rebuilder, Usage: l.Usage, Refusals: l.Refusals}
 }
 
-// Reservations reserves the starts of tasks and settles them; *limits.Reservations.
+// Reservations reserves the starts of tasks and settles the reservations. *limits.Reservations implements it.
 type Reservations interface {
 	Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 	Look(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
@@ -52,45 +53,45 @@ type Reservations interface {
 	Overdue(ctx context.Context, pool string) ([]string, error)
 }
 
-// Takes counts the takes of callers; *limits.Takes.
+// Takes counts the takes of callers. *limits.Takes implements it.
 type Takes interface {
 	Take(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
 	Peek(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
 	Return(ctx context.Context, set string, takings []limits.Taking) ([]int64, error)
 }
 
-// Rebuilder fills rules that Redis does not know; *limits.Rebuilder.
+// Rebuilder fills rules that Redis does not know. *limits.Rebuilder implements it.
 type Rebuilder interface {
 	Rebuild(ctx context.Context, pool string, rules []*limits.Rule, history limits.History) error
 	Forget(ctx context.Context, pool string, rules []*limits.Rule) error
 }
 
-// Usage reads how much subjects used; *limits.Usage.
+// Usage reads the current usage of subjects. *limits.Usage implements it.
 type Usage interface {
 	ReadUses(ctx context.Context, scope string, items []limits.Item) ([]limits.Use, error)
 	Highest(ctx context.Context, scope string, rules []*limits.Rule, limit int) ([]limits.Use, error)
 	Publish(ctx context.Context) error
 }
 
-// Refusals counts refused starts; *limits.Refusals.
+// Refusals counts refused starts. *limits.Refusals implements it.
 type Refusals interface {
 	Top(ctx context.Context, pool string, limit int) ([]limits.Limited, error)
 	Publish(ctx context.Context) error
 }
 
-// Config sets up a Checker.
+// Config configures a Checker.
 type Config struct {
 	Ledger   Ledger
-	Limits   *Limits // nil: what has policies does not start
+	Limits   *Limits // if nil, no policy can be checked: a task with policies starts only if all of them have on_error: open
 	Meters   *meters.Set
 	Logger   *slog.Logger
 	Panicked rescue.Told
 	Now      func() time.Time // for elapsed time only
 }
 
-// Checker asks the policies. It is safe for concurrent use.
+// Checker checks the policies of tasks. It is safe for concurrent use.
 type Checker struct {
-	Sets *Sets // what callers are told
+	Sets *Sets // decides the takes of callers
 
 	config     Config
 	metrics    *metrics
@@ -99,10 +100,10 @@ type Checker struct {
 	uncounted  *uncounted
 	limited    atomic.Pointer[map[string]bool] // pools with policies, as of the latest pass
 	rebuilding singleflight.Group
-	filling    sync.Map // what is rebuilt -> since when
+	filling    sync.Map // name of a running rebuild -> the time at which it began
 }
 
-// New builds a Checker.
+// New returns a Checker.
 func New(config Config) *Checker {
 	return &Checker{Sets: newSets(config), config: config, metrics: newMetrics(config.Meters), refusals: newRefusals(config.Now), rules: newRuleBook(), uncounted: newUncounted()}
 }

@@ -1,12 +1,11 @@
-// Package policies asks what the policies of pools, batches and profiles say of tasks:
-// how often, and how many at once, may start (package limits keeps the counts, in
-// Redis).
+// Package policies checks the policies of pools, batches and profiles: how often tasks may start, and how
+// many may start at once. Package limits keeps the counts in Redis.
 //
-// A Checker reserves a start before a slot is asked for, and settles it when it is known
-// whether the task started. A pass of any replica
-// settles from the ledger what another one could not. Where policies cannot be asked nothing
-// starts, unless they say otherwise themselves (on_error: open).
+// A Checker reserves a start before the semaphore is asked for a slot, and settles the reservation when the
+// outcome of the start is known. If a replica could not settle a reservation, a pass of any replica settles
+// it from the ledger. If the policies of a task cannot be checked, the task does not start, unless all its
+// policies allow that (on_error: open).
 //
-// Sets answers the takes of callers by the policies of limit sets, which it keeps in memory.
-// Takes are counted in Redis alone: a take costs the ledger nothing.
+// Sets decides the takes of callers by the policies of limit sets, which it keeps in memory. Redis alone
+// counts takes, so a take causes no read or write in the ledger.
 package policies

@@ -15,7 +15,7 @@ type metrics struct {
 	suppressed *prometheus.CounterVec
 
 	mu    sync.Mutex
-	named map[string]bool // names that are told apart
+	named map[string]bool // policy names that have a label value of their own
 }
 
 func newMetrics(set *meters.Set) *metrics {
@@ -26,8 +26,8 @@ func newMetrics(set *meters.Set) *metrics {
 	}
 }
 
-// policyNames bounds how many names of policies the metrics tell apart: batches
-// come and go, and each could bring names of its own.
+// policyNames is the maximum number of policy names with a label value of their own. Each batch can bring new
+// names, so without a bound the number of series would grow forever.
 const policyNames = 200
 
 func (m *metrics) policyLabel(name string) string {
@@ -42,12 +42,12 @@ func (m *metrics) policyLabel(name string) string {
 	return name
 }
 
-// Suppressed counts a task that ended because this policy refused it.
+// Suppressed counts a task that ended because this policy refused its start.
 func (k *Checker) Suppressed(pool, policy string) {
 	k.metrics.suppressed.WithLabelValues(pool, k.metrics.policyLabel(policy)).Inc()
 }
 
-// checked counts what each policy of a task said.
+// checked counts the outcome of each policy of a task.
 func (m *metrics) checked(pool string, j judged) {
 	for i, item := range j.check.Items {
 		outcome := "passed"
@@ -57,7 +57,7 @@ func (m *metrics) checked(pool string, j judged) {
 		case j.unchecked:
 			outcome = "unchecked"
 		case j.obstacle != nil:
-			continue // another one refused
+			continue // another policy refused the start
 		}
 		m.checks.WithLabelValues(pool, m.policyLabel(item.Rule.Name), outcome).Inc()
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// TestPolicyLabelsAreBounded: batches come and go, each with policies of its own.
+// TestPolicyLabelsAreBounded checks that the number of series stays bounded if every batch has policies with
+// new names.
 func TestPolicyLabelsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
@@ -30,7 +31,8 @@ func TestPolicyLabelsAreBounded(t *testing.T) {
 	}
 }
 
-// TestPoliciesOfOneNameAreToldApart: of a pool and of a profile, say.
+// TestPoliciesOfOneNameAreToldApart checks that the policies of a pool and of a profile with the same name
+// are counted separately.
 func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
@@ -48,7 +50,7 @@ func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range families { // what did not refuse is not counted where another did
+	for _, f := range families { // if a policy refuses, the policies that do not refuse are not counted
 		if f.GetName() == "dispatcher_limit_checks_total" && (len(f.GetMetric()) != 1 || f.GetMetric()[0].GetCounter().GetValue() != 1) {
 			t.Errorf("%v, want one that was limited", f.GetMetric())
 		}

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	rebuildLimit = 30 * time.Minute // for reading what a pool started: some 40 million starts
-	rebuildWait  = 3 * time.Second  // that reports wait for it, from its beginning
-	pastPage     = 500              // starts read at once: each may have a payload
-	pastDisorder = time.Minute      // by which starts may be out of the order of their tokens
-	recentStarts = 40 * time.Second // that are counted again, in case nobody could
-	settleMargin = 10 * time.Second // of these, since a pass takes its time
+	rebuildLimit = 30 * time.Minute // maximum time to read the starts of a pool: enough for about 40 million starts
+	rebuildWait  = 3 * time.Second  // maximum time that reports wait for a rebuild, counted from its beginning
+	pastPage     = 500              // starts read by one query: each may have a payload
+	pastDisorder = time.Minute      // maximum difference between the order by token and the order by grant time
+	recentStarts = 40 * time.Second // age up to which SettleAll counts starts again, in case no replica could count them
+	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
-// learn finds out what keeps policies from being believed; again: ask them
-// again.
+// learn repairs the state that keeps Redis from answering checks: it fills an unknown rule, or settles
+// overdue reservations. again is true if the checks are to be sent again.
 func (k *Checker) learn(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
 	for i, a := range answers {
 		switch a.Status {
@@ -46,8 +46,8 @@ func rulesOf(items []limits.Item) (rules []*limits.Rule) {
 	return rules
 }
 
-// rebuild fills the rules of one owner from what started, once for all
-// reports that need it. It goes on when a report cannot wait any longer.
+// rebuild fills the rules of one owner from the starts in the ledger, once for all reports that need them.
+// The work continues after a report has stopped waiting for it.
 func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
 	var own []*limits.Rule
 	for _, r := range rules {
@@ -61,7 +61,7 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 		defer k.filling.Delete(what)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildLimit)
 		defer cancel()
-		return nil, k.config.Panicked.Tell("filling limits", rescue.Call(func() error { // singleflight would end the process
+		return nil, k.config.Panicked.Tell("filling limits", rescue.Call(func() error { // a panic inside singleflight would end the process
 			return k.config.Limits.Rebuilder.Rebuild(ctx, pool, own, k.pastOf(pool, owner))
 		}))
 	})
@@ -77,8 +77,8 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 	}
 }
 
-// waits is how long a report waits for rules that are being filled: when that takes
-// long, nobody waits any more: the number of reports under way is bounded.
+// waits returns the time that a report may wait for rules that are being filled. After rebuildWait it is not
+// positive, so reports no longer wait: the number of concurrent reports is limited.
 func (k *Checker) waits(what string) time.Duration {
 	since, ok := k.filling.Load(what)
 	began, _ := since.(time.Time)
@@ -88,7 +88,7 @@ func (k *Checker) waits(what string) time.Duration {
 	return rebuildWait - k.config.Now().Sub(began)
 }
 
-// pastOf reads what started for an owner: a pool, or a batch or a profile in it.
+// pastOf returns a History of the starts of an owner: the pool, or a batch or a profile in it.
 func (k *Checker) pastOf(pool, owner string) limits.History {
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
@@ -108,7 +108,7 @@ func (k *Checker) pastOf(pool, owner string) limits.History {
 	}
 }
 
-// startsOf reads what started in a pool of late, the newest first.
+// startsOf returns the starts in a pool that are at most within ago, newest first.
 func (k *Checker) startsOf(ctx context.Context, pool string, within time.Duration) iter.Seq2[store.Start, error] {
 	return func(yield func(store.Start, error) bool) {
 		for before := int64(0); ; {
@@ -141,7 +141,7 @@ func factsOfStart(s store.Start) limits.Facts {
 	}
 }
 
-// checkOfStart is the check that a start must have passed.
+// checkOfStart returns the check that a past start must have passed.
 func (k *Checker) checkOfStart(s store.Start) (limits.Check, error) {
 	rules, err := k.rules.of(sources{
 		pool: s.Pool, batch: s.Batch, profile: s.Profile, ofPool: s.PoolLimits, ofBatch: s.Limits, ofProfile: s.ProfileLimits,
@@ -149,7 +149,7 @@ func (k *Checker) checkOfStart(s store.Start) (limits.Check, error) {
 	return limits.NewCheck(s.Lease, "", rules, factsOfStart(s)), err
 }
 
-// settleOverdue finds out what became of reservations that nobody settled.
+// settleOverdue looks up in the ledger whether overdue reservations led to a start, and settles them.
 func (k *Checker) settleOverdue(ctx context.Context, pool string) error {
 	leases, err := k.config.Limits.Reservations.Overdue(ctx, pool)
 	if err != nil {
@@ -183,16 +183,15 @@ func (k *Checker) settleLease(ctx context.Context, pool, lease string) error {
 	return k.config.Limits.Reservations.Count(ctx, pool, []limits.Check{c}, start.Now.Sub(start.GrantedAt))
 }
 
-// Result counts what a pass over the limits did.
+// Result counts the work of one SettleAll call.
 type Result struct {
-	Pools   int // with policies
-	Counted int // starts that were looked at
-	Doubted int // rules that are filled anew: too long ago something started that they did not count
+	Pools   int // pools with policies or with uncounted starts
+	Counted int // recent starts that were counted again
+	Doubted int // rules that will be filled again, because they missed a start that is too old to be counted again
 }
 
-// SettleAll settles, in all pools with policies, what a replica reserved or
-// started and could not settle: it ended, or Redis failed. Safe on every replica at
-// once.
+// SettleAll settles, in all pools with policies, the reservations and starts that a replica could not settle
+// because it ended or Redis failed. All replicas may call it concurrently.
 func (k *Checker) SettleAll(ctx context.Context) (Result, error) {
 	var result Result
 	if k.config.Limits == nil {
@@ -208,7 +207,7 @@ func (k *Checker) SettleAll(ctx context.Context) (Result, error) {
 	}
 	limited := maps.Clone(pools)
 	k.limited.Store(&limited)
-	for _, pool := range k.uncounted.names() { // also where the policies were taken away since
+	for _, pool := range k.uncounted.names() { // includes pools whose policies were removed since
 		pools[pool] = true
 	}
 	errs := []error{k.config.Limits.Usage.Publish(ctx), k.config.Limits.Refusals.Publish(ctx)}
@@ -219,8 +218,8 @@ func (k *Checker) SettleAll(ctx context.Context) (Result, error) {
 	return result, errors.Join(errs...)
 }
 
-// settlePool counts what was not. A rule that missed older starts than those that are
-// counted here can only be filled anew.
+// settlePool settles overdue reservations and counts recent starts of a pool again. If a rule may have missed
+// a start older than recentStarts, settlePool deletes the counts of the rule, so that it is filled again.
 func (k *Checker) settlePool(ctx context.Context, pool string, result *Result) error {
 	missed, found := k.uncounted.take(pool)
 	old := found && k.config.Now().Sub(missed.since) > recentStarts-settleMargin
@@ -255,7 +254,7 @@ func (k *Checker) settleRecent(ctx context.Context, pool string, result *Result)
 	return nil
 }
 
-// Top returns who was refused most in a pool, in this hour and the one before.
+// Top returns the subjects of a pool that were refused most often in the current and the previous hour.
 func (k *Checker) Top(ctx context.Context, pool string, limit int) ([]limits.Limited, error) {
 	if k.config.Limits == nil {
 		return nil, nil

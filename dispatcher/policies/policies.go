@@ -15,23 +15,24 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pendingAgain is when to ask again where only a start that is being decided
-// stands in the way.
+// pendingAgain is the delay before the next check if only an open reservation of another start refuses this
+// one.
 const pendingAgain = time.Second
 
-// errNoLimits: policies cannot be checked by this process.
+// errNoLimits is returned if this process has no limiter, so it cannot check policies.
 var errNoLimits = errors.New("no limits are configured")
 
-// Limited says whether one of the tasks has policies.
+// Limited reports whether at least one of the tasks has policies.
 func Limited(open []store.Candidate) bool { return slices.ContainsFunc(open, isLimited) }
 
 func isLimited(c store.Candidate) bool {
 	return c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil
 }
 
-// Reserve asks the policies of tasks of one pool, before a slot is asked for, so that no
-// slot waits for them. Each that may start is reserved, until Settle says which of them did.
-// refused is what the policies say against the others.
+// Reserve checks the policies of tasks of one pool before a slot is acquired, so that no slot is held during
+// the check. It reserves each start that the policies allow, and returns the reservations; the caller then
+// calls Settle. passed are the tasks that may start, including the tasks without policies. refused has the
+// obstacle of each other task.
 func (k *Checker) Reserve(
 	ctx context.Context, view store.View, open []store.Candidate, lease func(store.Candidate) string, group string,
 ) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
@@ -55,26 +56,26 @@ func (k *Checker) Reserve(
 	return passed, reserved, refused
 }
 
-// judged is what the policies say of one task.
+// judged is the result of checking the policies of one task.
 type judged struct {
 	check     limits.Check
-	refused   []limits.Refusal   // by items of the check
-	unchecked bool               // they could not be asked, whatever follows from that
-	obstacle  *decision.Obstacle // nil: it may start
+	refused   []limits.Refusal   // each refers to an item of the check by its index
+	unchecked bool               // the policies could not be checked; on_error decided
+	obstacle  *decision.Obstacle // nil means that the task may start
 }
 
-// asking is how a limiter is asked.
+// asking is a method of the limiter that answers checks of one pool.
 type asking func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 
-// question is a task whose policies are asked.
+// question is a task whose policies are to be checked.
 type question struct {
 	check limits.Check
 	task  store.Candidate
-	now   time.Time // of the ledger
-	keep  bool      // the task is not dropped, whatever its policies say
+	now   time.Time // the ledger's time
+	keep  bool      // the task is not dropped, even if a policy that drops refuses it
 }
 
-// ask asks the policies of the tasks that have any, all of one pool.
+// ask checks the policies of the tasks that have any. All tasks are of one pool.
 func (k *Checker) ask(ctx context.Context, v store.View, open []store.Candidate, lease func(store.Candidate) string, group string, how asking) map[int64]judged {
 	questions, out := k.questions(ctx, v, open, lease, group)
 	for i, j := range k.askAll(ctx, questions, how) {
@@ -83,8 +84,8 @@ func (k *Checker) ask(ctx context.Context, v store.View, open []store.Candidate,
 	return out
 }
 
-// questions returns a question for each task that has policies. A task whose policies cannot
-// be read is in unreadable instead.
+// questions returns a question for each task that has policies. If the policies of a task cannot be read,
+// unreadable has the result for this task instead.
 func (k *Checker) questions(ctx context.Context, v store.View, open []store.Candidate, lease func(store.Candidate) string, group string) (list []question, unreadable map[int64]judged) {
 	unreadable = make(map[int64]judged)
 	for _, c := range open {
@@ -99,13 +100,13 @@ func (k *Checker) questions(ctx context.Context, v store.View, open []store.Cand
 		}
 		list = append(list, question{
 			check: limits.NewCheck(lease(c), group, rules, factsOf(c, v.Device)), task: c, now: v.Now,
-			keep: c.Tried || v.Device != nil && store.IsCaller(v.Device.ID), // a caller is told, and asks again
+			keep: c.Tried || v.Device != nil && store.IsCaller(v.Device.ID), // a caller gets the refusal and tries again
 		})
 	}
 	return list, unreadable
 }
 
-// askAll asks questions of one pool together, and returns an answer for each.
+// askAll sends questions of one pool in one call and returns the result of each, in the same order.
 func (k *Checker) askAll(ctx context.Context, questions []question, how asking) []judged {
 	if len(questions) == 0 {
 		return nil
@@ -145,12 +146,13 @@ func factsOf(c store.Candidate, device *store.Device) limits.Facts {
 	return f
 }
 
-// failsOpen reports whether all rules let a start or a take pass that cannot be checked.
+// failsOpen reports whether all rules allow a start or a take that cannot be checked.
 func failsOpen(rules []*limits.Rule) bool {
 	return !slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })
 }
 
-// unasked is what becomes of a start whose policies gave no answer.
+// unasked returns the result for a start whose policies could not be checked. It has an obstacle unless all
+// rules fail open.
 func unasked(c limits.Check, why, remedy string) judged {
 	j := judged{check: c, unchecked: true}
 	if !failsOpen(rulesOf(c.Items)) {
@@ -163,7 +165,8 @@ func unchecked(why, remedy string) *decision.Obstacle {
 	return &decision.Obstacle{Code: decision.CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: why, Remedy: remedy}
 }
 
-// judge turns an answer into the obstacle it is, if any.
+// judge converts the answer to a check into a result. The result has an obstacle if the answer refuses the
+// start.
 func judge(c limits.Check, a limits.Answer, now time.Time, keep bool) judged {
 	j := judged{check: c}
 	switch a.Status {
@@ -186,7 +189,7 @@ func judge(c limits.Check, a limits.Answer, now time.Time, keep bool) judged {
 	case last.Pending:
 		o.Until = now.Add(pendingAgain)
 		o.Detail = what + ", and another one is just being decided"
-	case item.Rule.Algorithm == limits.Calendar: // its periods begin on the minute; now was read before the answer came
+	case item.Rule.Algorithm == limits.Calendar: // calendar periods begin on a full minute; now was read before the answer arrived
 		o.Until = o.Until.Round(time.Minute)
 		o.Detail = fmt.Sprintf("%s; this %s began at %s, and the next one may start at %s", what, item.Rule.Period, decision.At(now.Add(-last.Oldest).Round(time.Minute)), decision.At(o.Until))
 	default:
@@ -196,10 +199,12 @@ func judge(c limits.Check, a limits.Answer, now time.Time, keep bool) judged {
 	return j
 }
 
-// decisive is the refusal that a start is told: of the policies that drop what they refuse,
-// else of all, the one that opens last. Where nothing but a reservation refuses, the start
-// may yet be let pass, and is not dropped. Nor is one to keep: a task that was tried may be refused
-// by its own first start.
+// decisive returns the refusal that is reported to the device. If policies that drop refuse the start, it
+// returns the last one of their refusals to open, and drops is true. Otherwise it returns the last one of all
+// refusals to open.
+//
+// A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If keep
+// is true, nothing is dropped, because an earlier start of the same task may be the reason for the refusal.
 func decisive(c limits.Check, a limits.Answer, keep bool) (last limits.Refusal, drops bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(a.Refusals), func(r limits.Refusal) bool {
 		return keep || r.Pending || !c.Items[r.Item].Rule.Drops()
@@ -210,8 +215,8 @@ func decisive(c limits.Check, a limits.Answer, keep bool) (last limits.Refusal, 
 	return a.Last(), false
 }
 
-// Settle says which of the reserved tasks started; none: all are given back.
-// SettleAll finds out later what cannot be told now.
+// Settle counts the reserved start with the lease committed, and releases the other reservations. If no
+// reservation has this lease, it releases all. If Settle fails, SettleAll settles the reservations later.
 func (k *Checker) Settle(ctx context.Context, pool, committed string, reserved []limits.Check) {
 	if len(reserved) == 0 || k.config.Limits == nil {
 		return
@@ -229,7 +234,7 @@ func (k *Checker) Settle(ctx context.Context, pool, committed string, reserved [
 	}
 }
 
-// reserveAll reserves, when need be after finding out what is not known yet.
+// reserveAll reserves starts. If Redis lacks a rule or has overdue reservations, it repairs that and retries.
 func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
 	if k.config.Limits == nil {
 		return nil, errNoLimits
@@ -252,7 +257,7 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 	}
 }
 
-// lookAt asks without reserving.
+// lookAt checks starts without reserving them.
 func (k *Checker) lookAt(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
 	if k.config.Limits == nil {
 		return nil, errNoLimits
@@ -260,14 +265,14 @@ func (k *Checker) lookAt(ctx context.Context, pool string, checks []limits.Check
 	return k.config.Limits.Reservations.Look(ctx, pool, checks)
 }
 
-// Of returns the obstacles that policies are to the waiting tasks of a device,
-// without reserving anything. Whether they refuse is asked as reports ask.
+// Of returns the obstacle of each waiting task of a device that its policies refuse or that cannot be
+// checked. It checks the policies as a report does, but reserves nothing.
 func (k *Checker) Of(ctx context.Context, v store.TaskView) map[int64]decision.Obstacle {
 	return k.OfEach(ctx, []store.TaskView{v})[0]
 }
 
-// OfEach is Of for many views. It asks the limiter once for each pool, and returns the obstacles
-// in the order of the views.
+// OfEach runs Of for many views. It calls the limiter once for each pool, and returns the obstacles in the
+// order of the views.
 func (k *Checker) OfEach(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
 	found := make([]map[int64]decision.Obstacle, len(views))
 	byPool := make(map[string]*looking)
@@ -285,7 +290,7 @@ func (k *Checker) OfEach(ctx context.Context, views []store.TaskView) []map[int6
 			return nil
 		})
 	}
-	_ = k.config.Panicked.Tell("looking at limits", group.Wait()) // none fails otherwise
+	_ = k.config.Panicked.Tell("looking at limits", group.Wait()) // only a panic can be an error here
 	for _, l := range byPool {
 		for i, j := range l.answers {
 			if j.obstacle != nil {
@@ -299,7 +304,7 @@ func (k *Checker) OfEach(ctx context.Context, views []store.TaskView) []map[int6
 // looking collects the questions of many views about tasks of one pool.
 type looking struct {
 	questions []question
-	views     []int // the index of the view of each question
+	views     []int // for each question, the index of its view
 	answers   []judged
 }
 
@@ -324,8 +329,7 @@ func (k *Checker) collect(ctx context.Context, v store.TaskView, index int, byPo
 	}
 }
 
-// Uncounted notes starts of which it is not known whether they were: it is found out by
-// SettleAll.
+// Uncounted records starts that may or may not have been committed. SettleAll settles them.
 func (k *Checker) Uncounted(pool string, reserved []limits.Check) {
 	k.uncounted.add(pool, k.config.Now(), reserved)
 }

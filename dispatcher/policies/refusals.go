@@ -8,18 +8,18 @@ import (
 	"github.com/fleetslots/dispatcher/internal/throttle"
 )
 
-// refusals of starts are logged as a sample: the first of a policy in a minute.
+// refusals logs a sample of the refused starts: the first refusal of each policy in a minute.
 type refusals struct{ samples *throttle.Samples[refusing] }
 
-// refusing is a policy that refuses.
+// refusing identifies a policy that refuses starts.
 type refusing struct{ pool, owner, policy string }
 
 func newRefusals(now func() time.Time) refusals {
 	return refusals{throttle.NewSamples[refusing](now)}
 }
 
-// log tells of the policies that refuse a start, but for reservations alone: these pass by
-// themselves.
+// log writes a line for each policy that refuses a start. It skips policies that refuse only because of open
+// reservations, because such a refusal is over when the reservations are settled.
 func (r refusals) log(ctx context.Context, to *slog.Logger, pool string, j judged) {
 	for _, refusal := range j.refused {
 		if refusal.Pending {

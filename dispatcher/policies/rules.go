@@ -10,18 +10,19 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// keptRules bounds how many lists of policies a replica keeps compiled.
+// keptRules is the maximum number of policy lists that a replica keeps compiled.
 const keptRules = 1000
 
-// ruleBook compiles each list of policies once.
+// ruleBook caches compiled policies, so that each list of policies is compiled once.
 type ruleBook struct {
 	mu  sync.Mutex
-	all map[string][]*limits.Rule // by owner and text
+	all map[string][]*limits.Rule // the key is the owner, a zero byte and the text of the policies
 }
 
 func newRuleBook() *ruleBook { return &ruleBook{all: make(map[string][]*limits.Rule)} }
 
-// sources are all that hold for a start; nil texts: none.
+// sources holds the policies that apply to one start, with their owners. A nil text means that the owner has
+// no policies.
 type sources struct {
 	pool    string
 	batch   int64
@@ -30,12 +31,12 @@ type sources struct {
 	ofPool, ofBatch, ofProfile json.RawMessage
 }
 
-// Owners of rules, each after the word for what it is.
+// The owners of rules. Each owner begins with the word for its kind.
 func poolOwner(pool string) string       { return string(decision.OfPool) + " " + pool }
 func batchOwner(batch int64) string      { return fmt.Sprintf("%s %d", decision.OfBatch, batch) }
 func profileOwner(profile string) string { return string(decision.OfProfile) + " " + profile }
 
-// of are the rules of all of them.
+// of returns the compiled rules of the pool, the batch and the profile.
 func (b *ruleBook) of(p sources) (rules []*limits.Rule, err error) {
 	for _, from := range []struct {
 		owner string

@@ -18,20 +18,20 @@ import (
 
 const (
 	keptSets = 1000
-	idleSets = 600 // readings of versions without a take, after which a set is forgotten
+	idleSets = 600 // number of version reads without a take after which a set is forgotten
 )
 
-// Sets answers callers by the policies of limit sets. A set that is in use is kept in memory,
-// so that a take asks Redis and nobody else. It is safe for concurrent use.
+// Sets decides the takes of callers by the policies of limit sets. It keeps a set that is in use in memory,
+// so a take needs only a call to Redis. It is safe for concurrent use.
 type Sets struct {
 	config Config
 	takes  takeCounts
 
 	mu    sync.RWMutex
 	known map[string]*knownSet
-	drops int // how often a set was forgotten
+	drops int // number of times a set was forgotten
 
-	readings int // of versions, by Follow
+	readings int // number of version reads by Follow
 }
 
 // knownSet is a set that is in use.
@@ -39,19 +39,20 @@ type knownSet struct {
 	store.LimitSetVersion
 	rules  []*limits.Rule
 	counts outcomes
-	used   atomic.Bool // since its version was read last
-	idle   int         // readings of versions without a take; of Follow alone
+	used   atomic.Bool // true if a take used the set since the last read of its version
+	idle   int         // consecutive version reads without a take; only Follow uses it
 }
 
-// setScope is where the takes of a set are counted. No pool has such a name.
+// setScope returns the scope in which Redis counts the takes of a set. No pool has such a name.
 func setScope(set string) string { return "set/" + set }
 
 func newSets(config Config) *Sets {
 	return &Sets{config: config, takes: newTakeCounts(config.Meters), known: make(map[string]*knownSet)}
 }
 
-// of returns a set by its name; store.ErrNotFound, devices.ErrUnavailable. If a set was forgotten
-// while this one was read, it is read again: it may be the one that was changed or deleted.
+// of returns the set with this name. It returns store.ErrNotFound if there is no such set, and
+// devices.ErrUnavailable if its policies cannot be compiled. If any set is forgotten during the read, of
+// reads the set again, because the forgotten set may be this one and the read may be older than its change.
 func (s *Sets) of(ctx context.Context, name string) (*knownSet, error) {
 	set, drops := s.look(name)
 	for set == nil {
@@ -65,13 +66,13 @@ func (s *Sets) of(ctx context.Context, name string) (*knownSet, error) {
 			set, drops = s.look(name)
 		}
 	}
-	if !set.used.Load() { // the line of memory is shared by all takes
+	if !set.used.Load() { // avoids writes to a cache line that all takes share
 		set.used.Store(true)
 	}
 	return set, nil
 }
 
-// look returns the set if it is kept, and the number of sets forgotten so far.
+// look returns the set if it is in memory, and the number of times a set was forgotten so far.
 func (s *Sets) look(name string) (set *knownSet, drops int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -84,7 +85,7 @@ func (s *Sets) read(ctx context.Context, name string) (*knownSet, error) {
 		return nil, fmt.Errorf("reading limit set %s: %w", name, err)
 	}
 	rules, err := compileSet(found)
-	if err != nil { // of a later release
+	if err != nil { // a later release may have written policies that this one does not know
 		return nil, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
 	return &knownSet{
@@ -101,7 +102,8 @@ func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
 	return limits.CompileSet("limit set "+set.Name, policies)
 }
 
-// ParseSet reads what is kept of the policies of a set.
+// ParseSet decodes and validates the policies of a limit set as the ledger stores them. If kept is nil, it
+// returns no policies.
 func ParseSet(kept json.RawMessage) (policies []policy.Policy, err error) {
 	if kept == nil {
 		return nil, nil
@@ -114,8 +116,8 @@ func ParseSet(kept json.RawMessage) (policies []policy.Policy, err error) {
 	return policies, err
 }
 
-// keep keeps a set that was read, with its metrics, and reports whether it did. It does not if a
-// set was forgotten since drops was read.
+// keep stores a set that was read, creates its metrics, and reports whether it stored the set. If a set was
+// forgotten since drops was read, keep stores nothing and returns false.
 func (s *Sets) keep(set *knownSet, drops int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +135,7 @@ func (s *Sets) keep(set *knownSet, drops int) bool {
 	return true
 }
 
-// Forget has the set read anew: it was changed.
+// Forget removes a changed set from memory. The next take reads it again.
 func (s *Sets) Forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +147,7 @@ func (s *Sets) forget(name string) {
 	delete(s.known, name)
 }
 
-// Deleted forgets a set that is no more, with its metrics.
+// Deleted removes a deleted set from memory and deletes its metrics.
 func (s *Sets) Deleted(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,12 +155,12 @@ func (s *Sets) Deleted(name string) {
 	s.takes.forget(name)
 }
 
-// Follow forgets the sets that any replica changed or deleted since they were read, and the sets
-// that are no longer used. It reads one row for each set in use. Once in idleSets calls it also
-// reads a row for each set with metrics, so that the metrics of deleted sets end.
+// Follow forgets the sets that any replica changed or deleted since they were read, and the sets that are no
+// longer used. It reads one row for each set in use. Once in idleSets calls it also reads one row for each
+// set with metrics, to delete the metrics of deleted sets.
 func (s *Sets) Follow(ctx context.Context) error {
 	kept := s.inUse()
-	gone := make(map[string]bool, len(kept)) // until its row is found
+	gone := make(map[string]bool, len(kept)) // a name is removed when its row is found
 	for name := range kept {
 		gone[name] = true
 	}
@@ -183,7 +185,7 @@ func (s *Sets) Follow(ctx context.Context) error {
 	return nil
 }
 
-// addCounted adds the sets that have metrics, once in idleSets calls.
+// addCounted adds to names the sets that have metrics. It does so once in idleSets calls.
 func (s *Sets) addCounted(names map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +197,8 @@ func (s *Sets) addCounted(names map[string]bool) {
 	}
 }
 
-// inUse are the sets that are kept, without those that nobody used for long.
+// inUse returns the sets in memory. First it forgets the sets that had no take during the last idleSets
+// calls.
 func (s *Sets) inUse() map[string]*knownSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,12 +14,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// setLedger has limit sets, and counts what it is asked.
+// setLedger is a ledger of limit sets that records its calls.
 type setLedger struct {
 	Ledger
 	sets  map[string]store.LimitSet
 	read  atomic.Int64
-	asked []string // for versions, last
+	asked []string // names in the latest call of LimitSetVersions
 }
 
 func (l *setLedger) LimitSet(_ context.Context, name string) (store.LimitSet, error) {
@@ -41,7 +41,7 @@ func (l *setLedger) LimitSetVersions(_ context.Context, sets []string) (found []
 	return found, nil
 }
 
-// takesAll allows everything.
+// takesAll allows every take.
 type takesAll struct{ Takes }
 
 func (takesAll) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.Taken, error) {
@@ -57,7 +57,8 @@ func (l *setLedger) set(most int, version int64, created time.Time) {
 	l.sets["sms"] = store.LimitSet{Name: "sms", Limits: json.RawMessage(text), Version: version, CreatedAt: created}
 }
 
-// A take costs the ledger nothing once its set is known, and changes are found by versions.
+// TestTakesSpareTheLedger checks that a take of a known set does not call the ledger, and that Follow finds
+// changed and deleted sets by their versions.
 func TestTakesSpareTheLedger(t *testing.T) {
 	t.Parallel()
 	l, born := &setLedger{sets: map[string]store.LimitSet{}}, time.UnixMilli(1)
@@ -87,7 +88,7 @@ func TestTakesSpareTheLedger(t *testing.T) {
 	if follow(); most() != 6 {
 		t.Error("a change is not followed")
 	}
-	l.set(7, 2, born.Add(time.Second)) // deleted, made anew and changed
+	l.set(7, 2, born.Add(time.Second)) // the set was deleted, created again and changed
 	if follow(); most() != 7 {
 		t.Error("a set that was made anew is not followed")
 	}
@@ -111,7 +112,7 @@ func TestTakesSpareTheLedger(t *testing.T) {
 	}
 }
 
-// A set that was read before a change must not be kept after it.
+// A set that was read before a change must not stay in memory after the change.
 func TestASetReadBeforeItsChangeIsNotKept(t *testing.T) {
 	t.Parallel()
 	l := &setLedger{sets: map[string]store.LimitSet{}}

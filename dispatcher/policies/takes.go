@@ -13,22 +13,22 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// Take is what a caller asks a set for.
+// Take is the request of a caller to take from a limit set.
 type Take struct {
-	Caller string // whose id it is: two callers may number alike
-	ID     string // sent again with the same facts and cost it is counted once; empty: each time
+	Caller string // owner of the ID: two callers may use the same ID
+	ID     string // a repeated request with the same ID, facts and cost is counted once; if ID is empty, each request is counted
 	Facts  map[string]string
 	Cost   int64 // at least 1
 }
 
-// Verdict is what a set says to a Take.
+// Verdict is the answer of a set to a Take.
 type Verdict struct {
 	limits.Taken
-	Rules     []*limits.Rule // of Items, in their order
-	Unchecked bool           // Redis did not answer: Allowed is what the policies say to that, and there are no Items
+	Rules     []*limits.Rule // the rules of Items, in the same order
+	Unchecked bool           // Redis did not answer: Allowed follows on_error, and Items is empty
 }
 
-// ownID tells ids of different callers apart.
+// ownID returns an id that is unique over all callers. If ID is empty, it returns an empty id.
 func (t Take) ownID() string {
 	if t.ID == "" {
 		return ""
@@ -36,24 +36,24 @@ func (t Take) ownID() string {
 	return fmt.Sprintf("%d:%s%s", len(t.Caller), t.Caller, t.ID)
 }
 
-// CostError is a Take that no policy could ever allow.
+// CostError is returned for a Take with a cost that a policy can never allow.
 type CostError struct {
-	Take   int // its index
+	Take   int // index of the Take
 	Policy string
-	Most   int64 // that it allows at once
+	Most   int64 // maximum cost of one take
 }
 
-// Error names the policy.
+// Error returns a message with the name of the policy and the maximum cost.
 func (e *CostError) Error() string {
 	return fmt.Sprintf("policy %s allows a cost of %d at most", e.Policy, e.Most)
 }
 
-// uncheckedAgain is when to ask again what could not be checked.
+// uncheckedAgain is the Wait of a take that was refused because it could not be checked.
 const uncheckedAgain = time.Second
 
-// Take counts each of the takes whose facts the policies of the set allow it; each stands alone.
-// A take that cannot be checked is answered by on_error. store.ErrNotFound, a CostError, and
-// devices.ErrUnavailable when the set cannot be read.
+// Take checks each take on its own, and counts it if all policies of the set allow it for its facts. on_error
+// decides about a take that cannot be checked. Take returns store.ErrNotFound if there is no such set, a
+// CostError if a cost is too high, and devices.ErrUnavailable if the set cannot be read.
 func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
 	known, verdicts, err := s.ask(ctx, set, takes, Takes.Take)
 	for _, v := range verdicts {
@@ -62,7 +62,7 @@ func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, e
 	return verdicts, err
 }
 
-// Peek says what Take would, and counts nothing.
+// Peek returns what Take would return, and counts nothing.
 func (s *Sets) Peek(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
 	_, verdicts, err := s.ask(ctx, set, takes, Takes.Peek)
 	return verdicts, err
@@ -84,7 +84,7 @@ func (s *Sets) ask(
 		taken, err = how(s.config.Limits.Takes, ctx, setScope(name), takings)
 	}
 	if ctx.Err() != nil {
-		return nil, nil, ctx.Err() // nobody hears it any more
+		return nil, nil, ctx.Err() // the client no longer waits
 	}
 	if err != nil {
 		s.config.Logger.WarnContext(ctx, "takes cannot be checked", "limit_set", name, "err", err)
@@ -110,7 +110,8 @@ func (k *knownSet) takings(takes []Take) ([]limits.Taking, error) {
 	return takings, nil
 }
 
-// unchecked are verdicts without Redis: allowed only if all policies say so.
+// unchecked returns n verdicts for takes that Redis did not answer. They are allowed only if all policies of
+// the set fail open.
 func (k *knownSet) unchecked(n int) []Verdict {
 	v := Verdict{Unchecked: true, Rules: k.rules}
 	if v.Allowed = failsOpen(k.rules); !v.Allowed {
@@ -119,9 +120,9 @@ func (k *knownSet) unchecked(n int) []Verdict {
 	return slices.Repeat([]Verdict{v}, n)
 }
 
-// Return gives back what was not used of the take of that id and those facts. It says how much
-// of it was given back by now: sent again it gives back nothing more. Errors are those of Take,
-// and limits.ErrUnavailable.
+// Return gives back the unused part of the take with the ID and facts of t. It returns the total that was
+// given back so far: a repeated call gives back nothing more. It returns the errors of Take, and
+// limits.ErrUnavailable.
 func (s *Sets) Return(ctx context.Context, set string, t Take) (int64, error) {
 	known, err := s.asked(ctx, set)
 	if err != nil {
@@ -138,7 +139,8 @@ func (s *Sets) Return(ctx context.Context, set string, t Take) (int64, error) {
 	return returned[0], nil
 }
 
-// Usage says what the subject of these facts used of each policy. Errors are those of Return.
+// Usage returns the usage of the subject with these facts, for each policy of the set. It returns the errors
+// of Return.
 func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) ([]limits.Use, error) {
 	known, err := s.asked(ctx, set)
 	if err != nil {
@@ -151,7 +153,8 @@ func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) (
 	return uses, nil
 }
 
-// Highest are up to limit subjects that used most of their maximum. Errors are those of Return.
+// Highest returns at most limit subjects with the highest usage relative to their maximum. It returns the
+// errors of Return.
 func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.Use, error) {
 	known, err := s.asked(ctx, set)
 	if err != nil {
@@ -164,7 +167,7 @@ func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.Use
 	return uses, nil
 }
 
-// asked is a set of which Redis is asked.
+// asked returns the set with this name. It returns errNoLimits if this process has no limiter.
 func (s *Sets) asked(ctx context.Context, set string) (*knownSet, error) {
 	if s.config.Limits == nil {
 		return nil, errNoLimits
@@ -172,7 +175,7 @@ func (s *Sets) asked(ctx context.Context, set string) (*knownSet, error) {
 	return s.of(ctx, set)
 }
 
-// Outcomes of takes in the metric, but for refused.
+// The outcomes of takes in the metric, except refusedTake.
 const (
 	allowed = iota
 	repeated
@@ -181,15 +184,15 @@ const (
 	outcomesOfTakes
 )
 
-// outcomes count the takes of a set.
+// outcomes holds the counters for the takes of a set.
 type outcomes struct {
-	of        [outcomesOfTakes]prometheus.Counter // none of refused: it has the labels of a policy
+	of        [outcomesOfTakes]prometheus.Counter // excludes refused takes, whose counters have the labels of a policy
 	refusedBy []prometheus.Counter                // by the index of the policy in the set
 }
 
 func (o *outcomes) count(v Verdict) {
 	switch by := v.RefusedBy(); {
-	case v.OtherCost: // a mistake of its caller
+	case v.OtherCost: // the caller's mistake: a repeated ID with another cost
 	case v.Unchecked && v.Allowed:
 		o.of[uncheckedAllowed].Inc()
 	case v.Unchecked:
@@ -204,9 +207,9 @@ func (o *outcomes) count(v Verdict) {
 }
 
 const (
-	refusedTake = "refused" // the outcome that has a policy and a kind
+	refusedTake = "refused" // the only outcome with a policy and a kind
 
-	policiesOfSet = 20 // names of one set with series of their own
+	policiesOfSet = 20 // maximum number of policies of one set with series of their own
 	otherPolicy   = "other"
 )
 
@@ -237,8 +240,8 @@ func newTakeCounts(set *meters.Set) takeCounts {
 	}
 }
 
-// of returns the counters of a set. It creates them at 0, because Prometheus sees no increase in the
-// first value of a counter, and ends the series of policies that the set has no longer.
+// of returns the counters of a set. It creates them with the value 0, because Prometheus computes no increase
+// for the first value of a counter. It deletes the series of policies that the set no longer has.
 func (t takeCounts) of(set string, rules []*limits.Rule) (o outcomes) {
 	for i, name := range []string{"allowed", "repeated", "unchecked_allowed", "unchecked_refused"} {
 		o.of[i] = t.all.WithLabelValues(set, name, "", "")
@@ -258,7 +261,7 @@ func (t takeCounts) of(set string, rules []*limits.Rule) (o outcomes) {
 	return o
 }
 
-// forget ends all series of a set.
+// forget deletes all series of a set.
 func (t takeCounts) forget(set string) {
 	delete(t.shown, set)
 	t.all.DeletePartialMatch(prometheus.Labels{"set": set})

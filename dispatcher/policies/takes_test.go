@@ -30,7 +30,7 @@ func (refusesAll) Take(_ context.Context, _ string, takings []limits.Taking) ([]
 	return taken, nil
 }
 
-// refusedSeries returns the series of refused takes, "set policy kind", with their values.
+// refusedSeries returns the values of the series of refused takes. The keys are "set policy kind".
 func refusedSeries(t *testing.T, r *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -52,7 +52,7 @@ func refusedSeries(t *testing.T, r *prometheus.Registry) map[string]float64 {
 	return found
 }
 
-// named stores a set. Each name becomes a policy with a fixed window.
+// named stores a set in the ledger. Each name becomes a policy with a fixed window.
 func (l *setLedger) named(set string, version int64, policies ...string) {
 	var list []string
 	for _, name := range policies {
@@ -61,7 +61,7 @@ func (l *setLedger) named(set string, version int64, policies ...string) {
 	l.sets[set] = store.LimitSet{Name: set, Limits: json.RawMessage("[" + strings.Join(list, ",") + "]"), Version: version, CreatedAt: time.UnixMilli(1)}
 }
 
-// takers is a replica whose takes are all refused.
+// takers is a replica that refuses all takes.
 type takers struct {
 	*testing.T
 	*Sets
@@ -97,8 +97,8 @@ func (s *takers) want(want map[string]float64) {
 	}
 }
 
-// The series of a policy end when it leaves its set, and the series of a set when it is deleted. The other
-// series continue.
+// The series of a policy ends when the policy is removed from its set. The series of a set end when the set
+// is deleted. The other series continue.
 func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
 	t.Parallel()
 	s := newTakers(t)
@@ -113,12 +113,13 @@ func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
 	s.want(map[string]float64{"sms b window": 2, "sms c window": 0, "mail a window": 1})
 	s.Deleted("mail")
 	s.want(map[string]float64{"sms b window": 2, "sms c window": 0})
-	delete(s.ledger.sets, "sms") // by another replica
+	delete(s.ledger.sets, "sms") // another replica deletes the set
 	s.follow()
 	s.want(map[string]float64{})
 }
 
-// Another replica deletes a set that had no takes here for five minutes, so that its version is not read.
+// Another replica deletes a set that had no takes at this replica for five minutes, so that this replica no
+// longer reads its version.
 func TestLabelsOfIdleSetsGoWithThem(t *testing.T) {
 	t.Parallel()
 	s := newTakers(t)
@@ -143,7 +144,7 @@ func TestLabelsOfIdleSetsGoWithThem(t *testing.T) {
 	s.want(map[string]float64{})
 }
 
-// deletedMeanwhile is a ledger from which a set is deleted right after it was read.
+// deletedMeanwhile is a ledger that deletes a set right after it was read.
 type deletedMeanwhile struct {
 	*setLedger
 	deleted func(name string)
@@ -169,7 +170,7 @@ func TestASetDeletedWhileItIsReadLeavesNoLabels(t *testing.T) {
 	s.want(map[string]float64{})
 }
 
-// At most 20 names of a set have series of their own. All other policies share the name other.
+// At most 20 policies of a set have series of their own. All other policies share the name other.
 func TestLabelsOfASetAreBounded(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()

@@ -9,28 +9,27 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// uncounted are the rules that let something start while they could not be asked
-// (on_error: open), by pool, until a pass over the limits has counted it. The ledger
-// alone does not tell such starts from others, and a rule that counted all of them
-// again would count too many.
+// uncounted holds, by pool, the rules that let a task start while they could not be checked (on_error: open),
+// until a pass over the limits has counted the start. They must be remembered, because the ledger does not
+// record which starts were counted, and a rule that counted all starts again would count too many.
 type uncounted struct {
 	mu    sync.Mutex
 	pools map[string]missed
 }
 
-// missed is what the rules of one pool did not count.
+// missed holds the rules of one pool that may have missed a start.
 type missed struct {
-	since time.Time // the first of it, by our own clock
+	since time.Time // time of the first missed start, by this process's clock
 	rules map[*limits.Rule]bool
 }
 
 func newUncounted() *uncounted { return &uncounted{pools: make(map[string]missed)} }
 
-// add notes what may have started without being counted.
+// add records the rules of checks whose starts may not have been counted.
 func (u *uncounted) add(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {
-		if failsOpen(rulesOf(c.Items)) { // else it was reserved, and that is settled when it is overdue
+		if failsOpen(rulesOf(c.Items)) { // otherwise the start has a reservation, which is settled when it is overdue
 			for _, item := range c.Items {
 				rules[item.Rule] = true
 			}
@@ -53,7 +52,7 @@ func (u *uncounted) put(pool string, m missed) {
 	u.pools[pool] = m
 }
 
-// take is what is known of a pool, and is not any more.
+// take returns the missed starts of a pool and removes them.
 func (u *uncounted) take(pool string) (m missed, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -62,7 +61,7 @@ func (u *uncounted) take(pool string) (m missed, found bool) {
 	return m, found
 }
 
-// names are the pools of which anything is known.
+// names returns the pools with missed starts.
 func (u *uncounted) names() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

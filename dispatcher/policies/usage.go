@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Usage is how much a device used, in a pool, of the policies of the pool and of its profile. Those
-// that count by kind, batch or payload are left out: they are of tasks.
+// Usage returns the usage of a device in a pool, for each policy of the pool and of the device's profile. It
+// leaves out policies that count by kind, batch or payload, because their subjects depend on a task.
 func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Device, ofProfile json.RawMessage) ([]limits.Use, error) {
 	rules, err := k.rules.of(sources{pool: pool.Name, ofPool: pool.Limits, profile: device.Profile, ofProfile: ofProfile})
 	if err != nil || k.config.Limits == nil {
@@ -23,7 +23,8 @@ func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Devic
 	return k.readUses(ctx, pool.Name, limits.NewItems(rules, facts))
 }
 
-// Highest are up to limit subjects of a pool that used most of its policies.
+// Highest returns at most limit subjects of a pool with the highest usage relative to the maximum of its
+// policies.
 func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]limits.Use, error) {
 	rules, err := k.rules.of(sources{pool: pool.Name, ofPool: pool.Limits})
 	if err != nil || len(rules) == 0 || k.config.Limits == nil {
@@ -42,7 +43,7 @@ func countsTasks(r *limits.Rule) bool {
 	})
 }
 
-// readUses returns how much the subjects of items used. It first fills the rules that Redis does not know.
+// readUses returns the usage of the subjects of items. It first fills the rules that Redis does not know.
 func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.Use, error) {
 	for mends := 0; ; mends++ {
 		uses, err := k.config.Limits.Usage.ReadUses(ctx, pool, items)

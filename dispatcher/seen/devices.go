@@ -13,32 +13,31 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger keeps when devices were seen, and operator tokens used; *store.Store.
+// Ledger stores when devices reported and when operator tokens were used. *store.Store implements it.
 type Ledger interface {
 	TouchTokens(ctx context.Context, ids []int64) error
 	TouchDevices(ctx context.Context, seen map[string]store.Seen) error
 }
 
-// Recent remembers who was seen last; *List.
+// Recent stores the devices that reported last. *List implements it.
 type Recent interface {
 	Add(ctx context.Context, seen []Sighting) error
 }
 
-// Devices collects when devices reported, so that an idle report costs no write. Those
-// that can be told are written with the next flush, those that only poll once a minute. A
-// crash loses what was not flushed: the next report says it again. It is safe for
-// concurrent use.
+// Devices collects the times at which devices reported, so that an idle report causes no write. A device that
+// can be woken is written in the next flush. A device that only polls is written about once a minute. A crash
+// loses the times that were not flushed; the next reports replace them. It is safe for concurrent use.
 type Devices struct {
 	ledger  Ledger
-	recent  Recent // nil: nobody is told who was seen last
-	all     *times // for the ledger
-	reached *times // of these, those of which the ledger does not know how they can be told
-	fresh   *times // for recent
+	recent  Recent // if nil, there is no list of the devices that reported last
+	all     *times // to be written by Flush
+	reached *times // to be written by FlushReached: devices whose reach in the ledger may be outdated
+	fresh   *times // to be written by FlushRecent
 
-	Tokens *Tokens // of operators
+	Tokens *Tokens // operator tokens
 }
 
-// NewDevices returns an empty collection. now is for elapsed time only.
+// NewDevices returns an empty collection. now is used for elapsed time only.
 func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 	all, reached := newTimes(), newTimes()
 	all.polled, reached.written = newPolled(), make(map[string]store.Seen)
@@ -60,23 +59,24 @@ func (d *Devices) Mark(device string, seen store.Seen) {
 	}
 }
 
-// MarkReach is Mark for a device that can be told in another way than the ledger knows:
-// that is written soon, so that what is queued meanwhile finds it.
+// MarkReach is Mark for a device whose reach differs from the reach that the ledger has. FlushReached soon
+// writes the new reach, so that tasks that are queued for the device find it.
 func (d *Devices) MarkReach(device string, seen store.Seen) {
 	d.Mark(device, seen)
 	d.all.mark(device, seen)
 	d.reached.mark(device, seen)
 }
 
-// At is when a device reported that was not flushed yet; zero: unknown.
+// At returns the time of the latest report of a device that waits for Flush. If no report of the device
+// waits, it returns the zero time.
 func (d *Devices) At(device string) time.Time { return d.all.at(device) }
 
-// times are of devices that were seen since the last flush.
+// times holds the devices that reported since the last flush.
 type times struct {
 	mu      sync.Mutex
 	seen    map[string]store.Seen
-	written map[string]store.Seen // what the last flush took, also while it runs; if nil, it is not kept
-	polled  *polled               // nil: all are noted
+	written map[string]store.Seen // entries of the last flush, including a flush that is running; if nil, they are not kept
+	polled  *polled               // if nil, every report is recorded
 }
 
 func newTimes() *times { return &times{seen: make(map[string]store.Seen)} }
@@ -87,8 +87,8 @@ func (s *times) mark(device string, seen store.Seen) {
 	s.seen[device] = seen
 }
 
-// correct marks a device only if another reach of it waits for a flush or was taken by the last one:
-// the caller may have read the ledger before that reach was committed.
+// correct records the report only if another reach of the device waits for a flush or was taken by the last
+// flush. In that case the caller may have read the ledger before that reach was committed.
 func (s *times) correct(device string, seen store.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,18 +101,19 @@ func (s *times) correct(device string, seen store.Seen) {
 	}
 }
 
-// markPolled notes a device unless it was lately. One that waits for the flush is written
-// with its latest time: that costs nothing more.
+// markPolled records a report of a device that only polls, at most once in rounds flushes. If the device
+// already waits for the flush, markPolled updates its time, which costs no further write.
 func (s *times) markPolled(device string, seen store.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, waits := s.seen[device]
 	if s.polled.add(device) || waits {
-		s.seen[strings.Clone(device)] = seen // of a request, which is not to stay
+		s.seen[strings.Clone(device)] = seen // the string belongs to a request, which must not stay in memory
 	}
 }
 
-// at is when a device reported that was not flushed yet; zero: unknown.
+// at returns the time of the latest report of a device in s. If s has no report of the device, it returns the
+// zero time.
 func (s *times) at(device string) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +134,7 @@ func (s *times) take() map[string]store.Seen {
 	return taken
 }
 
-// putBack keeps what could not be flushed, unless something newer came.
+// putBack restores entries that could not be flushed, unless there is a newer entry of the same device.
 func (s *times) putBack(times map[string]store.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,11 +143,11 @@ func (s *times) putBack(times map[string]store.Seen) {
 	maps.Copy(s.seen, newer)
 }
 
-// seenPart bounds one statement: it locks the devices it writes.
+// seenPart is the maximum number of devices in one statement, which locks the devices that it writes.
 const seenPart = 5000
 
-// FlushRecent tells the list of the devices seen last. Devices of which it
-// cannot be told are kept, as far as they would stand in the list.
+// FlushRecent adds the collected reports to the list of the devices that reported last. If that fails, it
+// keeps the newest Kept reports for the next call.
 func (d *Devices) FlushRecent(ctx context.Context) error {
 	if d.recent == nil {
 		return nil
@@ -169,20 +170,19 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 	return nil
 }
 
-// Flush writes the collected last-seen times, and how each device can be told. It is to be
+// Flush writes the collected last-seen times and reaches of devices, and the uses of tokens. It must be
 // called every ten seconds.
 func (d *Devices) Flush(ctx context.Context) error {
 	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
 }
 
-// FlushReached writes what Flush does of the devices that can be told in
-// another way than the ledger knows.
+// FlushReached writes the time and the reach of the devices that MarkReach recorded.
 func (d *Devices) FlushReached(ctx context.Context) error { return d.flush(ctx, d.reached) }
 
 func (d *Devices) flush(ctx context.Context, seen *times) error {
 	times := seen.take()
-	// In their order: devices that are next to each other in the table are written by one
-	// statement, and not each of its pages by each statement.
+	// Sort the devices: then one statement writes devices that are next to each other in the table, and not
+	// every statement writes to every page.
 	left := slices.Sorted(maps.Keys(times))
 	for len(left) > 0 {
 		n := min(len(left), seenPart)
@@ -195,7 +195,7 @@ func (d *Devices) flush(ctx context.Context, seen *times) error {
 	return nil
 }
 
-// only returns the entries of some devices.
+// only returns the entries of the devices ids.
 func only(times map[string]store.Seen, ids []string) map[string]store.Seen {
 	some := make(map[string]store.Seen, len(ids))
 	for _, id := range ids {

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// touchStore notes the sizes of what it is given, and fails once.
+// touchStore records the size of each call, and fails in call number failAt.
 type touchStore struct {
 	sizes  []int
 	failAt int
@@ -31,8 +31,8 @@ func (s *touchStore) TouchDevices(_ context.Context, seen map[string]store.Seen)
 
 func (*touchStore) TouchTokens(context.Context, []int64) error { return nil }
 
-// TestLastSeenIsWrittenInParts: a fleet that reports at once is no statement
-// that locks every device, or that outlives its timeout.
+// TestLastSeenIsWrittenInParts checks that a fleet that reports at once is written in several statements. One
+// statement would lock every device, or exceed its timeout.
 func TestLastSeenIsWrittenInParts(t *testing.T) {
 	t.Parallel()
 	ledger := &touchStore{failAt: 2}
@@ -43,7 +43,7 @@ func TestLastSeenIsWrittenInParts(t *testing.T) {
 	if err := d.Flush(t.Context()); err == nil {
 		t.Error("a failure that is not told")
 	}
-	for range 2 { // what was written is not written again
+	for range 2 { // a written part is not written again
 		if err := d.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestLastSeenIsWrittenInParts(t *testing.T) {
 	}
 }
 
-// recentList notes what it is told, and fails when asked to.
+// recentList records what it receives, and fails if down is true.
 type recentList struct {
 	told [][]Sighting
 	down bool
@@ -67,8 +67,8 @@ func (l *recentList) Add(_ context.Context, seen []Sighting) error {
 	return nil
 }
 
-// TestTheListIsToldOfTheNewest: also after an outage, when it was told of
-// nothing, and only of as many as it keeps.
+// TestTheListIsToldOfTheNewest checks that the list gets the newest reports, also after an outage, and not
+// more reports than it keeps.
 func TestTheListIsToldOfTheNewest(t *testing.T) {
 	t.Parallel()
 	list := &recentList{down: true}
@@ -102,7 +102,7 @@ func TestTheListIsToldOfTheNewest(t *testing.T) {
 	}
 }
 
-// last notes what was written last of each device.
+// last records the last written value of each device.
 type last map[string]store.Seen
 
 func (l last) TouchDevices(_ context.Context, seen map[string]store.Seen) error {
@@ -112,8 +112,8 @@ func (l last) TouchDevices(_ context.Context, seen map[string]store.Seen) error 
 
 func (last) TouchTokens(context.Context, []int64) error { return nil }
 
-// A device that polls is written once a minute, so that the ledger has its last report to
-// within store.SeenWithin; one that can be told, with each flush.
+// A device that polls is written about once a minute, so that the precision of its last report in the ledger
+// is store.SeenWithin. A device that can be woken is written in each flush.
 func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	const flushEvery, period = 10 * time.Second, 5 * time.Second
@@ -149,7 +149,7 @@ func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 	}
 }
 
-// A device that waits for a flush is written with its latest time and way to be told.
+// A device that waits for a flush is written with its latest time and reach.
 func TestALaterPollIsWritten(t *testing.T) {
 	t.Parallel()
 	written := last{}
@@ -186,9 +186,9 @@ func (l slowLedger) TouchDevices(ctx context.Context, seen map[string]store.Seen
 	return l.last.TouchDevices(ctx, seen)
 }
 
-// A report is handled while the reach of an older report waits for a flush, or is being written.
-// The report read the ledger before that, and found the reach unchanged. The next flush still
-// writes the reach of the later report.
+// A report is handled while the reach of an older report waits for a flush, or is being written. The report
+// read the ledger before that write, and found its own reach there. The next flush still writes the reach of
+// the later report.
 func TestALaterWayToBeToldIsWrittenSoon(t *testing.T) {
 	t.Parallel()
 	older, later := store.Seen{At: time.Unix(2, 0)}, store.Seen{At: time.Unix(3, 0), Reach: store.ReachPush}

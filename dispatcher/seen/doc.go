@@ -1,6 +1,5 @@
-// Package seen keeps when devices reported: the times that are on their way to the
-// ledger, and in Redis a list of the 1,000 devices that were seen last, over all
-// replicas.
+// Package seen collects the times at which devices reported until they are written to the ledger, and keeps a
+// list in Redis of the 1,000 devices that reported last, over all replicas.
 //
-// The list is a view to look at: when Redis loses it, it fills again with the next reports.
+// The list is for display only. If Redis loses it, the next reports fill it again.
 package seen

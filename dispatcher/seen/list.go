@@ -11,38 +11,38 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Kept is how many devices are remembered.
+// Kept is the maximum number of devices in the list.
 const Kept = 1000
 
-// key of the list; one, so one node of a Cluster.
+// key is the key of the list. There is only one, so the list is on one node of a Cluster.
 const key = "recent:devices"
 
 //go:embed add.lua
 var addLua string
 
-// ErrUnavailable: Redis did not answer.
+// ErrUnavailable is returned if Redis does not answer.
 var ErrUnavailable = errors.New("redis is unavailable")
 
-// Sighting is a device that was seen.
+// Sighting is a device and the time of its last report.
 type Sighting struct {
 	Device string
-	At     time.Time // cut to milliseconds; by one clock for all
+	At     time.Time // truncated to milliseconds; all times must be of one clock
 }
 
-// List is the list of the devices seen last. It is safe for concurrent use,
-// also by several replicas.
+// List is the list of the devices that reported last. It is safe for concurrent use, also by several
+// replicas.
 type List struct {
 	client redis.UniversalClient
 	add    *redis.Script
 }
 
-// NewList returns the list in the Redis of client.
+// NewList returns the List in the Redis of client.
 func NewList(client redis.UniversalClient) *List {
 	return &List{client: client, add: redis.NewScript(addLua)}
 }
 
-// Add notes devices, in any order; the latest time of each counts. Of more than
-// Kept only the newest are sent. ErrUnavailable.
+// Add records reports of devices, in any order. The latest time of each device counts. If there are more than
+// Kept, it sends only the newest. It returns ErrUnavailable if Redis does not answer.
 func (l *List) Add(ctx context.Context, seen []Sighting) error {
 	if len(seen) == 0 {
 		return nil
@@ -60,8 +60,8 @@ func (l *List) Add(ctx context.Context, seen []Sighting) error {
 	return nil
 }
 
-// Newest returns all that is remembered, at most Kept, newest first.
-// ErrUnavailable.
+// Newest returns the devices of the list, at most Kept, newest first. It returns ErrUnavailable if Redis does
+// not answer.
 func (l *List) Newest(ctx context.Context) ([]Sighting, error) {
 	entries, err := l.client.ZRevRangeWithScores(ctx, key, 0, Kept-1).Result()
 	if err != nil {
@@ -69,7 +69,7 @@ func (l *List) Newest(ctx context.Context) ([]Sighting, error) {
 	}
 	seen := make([]Sighting, len(entries))
 	for i, e := range entries {
-		device, _ := e.Member.(string) // members are text
+		device, _ := e.Member.(string) // members are strings
 		seen[i] = Sighting{Device: device, At: time.UnixMilli(int64(e.Score)).UTC()}
 	}
 	return seen, nil

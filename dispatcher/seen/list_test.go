@@ -15,10 +15,10 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// eachRedis runs a test on each kind, with two clients of one list.
+// eachRedis runs a test on each kind of Redis, with two clients of one list.
 func eachRedis(t *testing.T, test func(t *testing.T, one, other *seen.List)) {
 	t.Helper()
-	var redises servers.SharedRedis // of this test alone: there is one list in a Redis
+	var redises servers.SharedRedis // not shared with other tests: a Redis has only one list
 	t.Cleanup(redises.Close)
 	redises.Each(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
@@ -83,7 +83,8 @@ func TestOnlyTheNewestAreKept(t *testing.T) {
 	})
 }
 
-// TestLatestTimeStaysOfManyAtOnce: replicas note the same devices.
+// TestLatestTimeStaysOfManyAtOnce checks that the latest time of a device stays if several replicas add the
+// same devices concurrently.
 func TestLatestTimeStaysOfManyAtOnce(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, one, other *seen.List) {
@@ -120,7 +121,7 @@ func TestRedisMayLoseAllOrBeAway(t *testing.T) {
 	server := miniredis.RunT(t)
 	l := seen.NewList(servers.RedisAt{Addr: server.Addr()}.Client(t))
 	add(t, l, sighting("a", 1))
-	server.FlushAll() // it lost all: also the script
+	server.FlushAll() // Redis lost all data, including the script
 	add(t, l, sighting("b", 2))
 	if diff := cmp.Diff([]seen.Sighting{sighting("b", 2)}, newest(t, l)); diff != "" {
 		t.Error(diff)

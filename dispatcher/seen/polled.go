@@ -5,20 +5,20 @@ import (
 	"hash/maphash"
 )
 
-// rounds is for how many flushes, of ten seconds each, a device that polls is not noted
-// again. With the time until the flush that writes it, this is store.SeenWithin.
+// rounds is the number of flushes, one each ten seconds, during which a device that only polls is not
+// recorded again. With the time until the flush that writes it, this is store.SeenWithin.
 const rounds = 5
 
-// polled are devices that only poll and were noted lately. They are known by their hashes:
-// a million take some 12 MB, in which the collector follows no pointers.
+// polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids: a
+// million devices take about 12 MB, without pointers that the garbage collector would follow.
 type polled struct {
 	seed  maphash.Seed
 	noted [rounds]map[hash]struct{}
 	round int
 }
 
-// hash is all but a byte of one: a map takes 8 bytes for it and nothing, and 16 for a
-// uint64.
+// hash has seven bytes of an 8-byte hash. A map entry with this key and an empty value takes 8 bytes; with a
+// uint64 key it takes 16.
 type hash [7]byte
 
 func newPolled() *polled {
@@ -29,7 +29,7 @@ func newPolled() *polled {
 	return p
 }
 
-// add says whether a device is to be noted.
+// add adds a device to the set, and reports whether it was not in the set, so that it is to be recorded.
 func (p *polled) add(device string) bool {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], maphash.String(p.seed, device))
@@ -39,7 +39,8 @@ func (p *polled) add(device string) bool {
 	return !known
 }
 
-// next forgets a part of the devices, in turn: so they are not all written at once.
+// next removes one part of the devices, each part in turn, so that not all devices are written in the same
+// flush.
 func (p *polled) next() {
 	p.round = (p.round + 1) % rounds
 	p.noted[p.round] = make(map[hash]struct{}, len(p.noted[p.round]))

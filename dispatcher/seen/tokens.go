@@ -9,25 +9,26 @@ import (
 	"time"
 )
 
-// usedWithin is how exactly it is known when an operator token was used: so a token costs a
-// write an hour at most, and a request none.
+// usedWithin is the precision of the last use of an operator token. A token causes at most one write an hour,
+// and a request none.
 const usedWithin = time.Hour
 
-// Tokens collects which operator tokens were used. It is safe for concurrent use.
+// Tokens collects the operator tokens that were used, until they are written to the ledger. It is safe for
+// concurrent use.
 type Tokens struct {
 	ledger Ledger
 	now    func() time.Time
 
 	mu      sync.Mutex
-	waiting map[int64]struct{}  // for the ledger
-	written map[int64]time.Time // by this replica, in the last hour
+	waiting map[int64]struct{}  // to be written to the ledger
+	written map[int64]time.Time // time of the last write by this replica, if it was in the last hour
 }
 
 func newTokens(ledger Ledger, now func() time.Time) *Tokens {
 	return &Tokens{ledger: ledger, now: now, waiting: map[int64]struct{}{}, written: map[int64]time.Time{}}
 }
 
-// Use notes a token.
+// Use records a use of a token.
 func (t *Tokens) Use(id int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -36,7 +37,7 @@ func (t *Tokens) Use(id int64) {
 	}
 }
 
-// flush writes what was noted. A time that could not be written is kept.
+// flush writes the recorded uses. If the write fails, the uses stay recorded.
 func (t *Tokens) flush(ctx context.Context) error {
 	t.mu.Lock()
 	ids := slices.Sorted(maps.Keys(t.waiting))

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// usedTokens notes what it is given, and fails while it is down.
+// usedTokens records what it receives, and fails while it is down.
 type usedTokens struct {
 	ids  []int64
 	down bool
@@ -26,8 +26,8 @@ func (u *usedTokens) TouchTokens(_ context.Context, ids []int64) error {
 	return nil
 }
 
-// A token is written once an hour, however often it is used; what could not be written is
-// written later.
+// A token is written at most once an hour, however often it is used. If the write fails, the token is written
+// later.
 func TestTokensAreWrittenOnceAnHour(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

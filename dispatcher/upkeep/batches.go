@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Expire ends the pending tasks whose time is over. It returns how many.
+// Expire ends the pending tasks whose time is over. It returns the number of tasks that it ended.
 func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	expired, err := inParts(ctx, "expiring tasks", k.config.Ledger.Expire)
 	if err != nil {
@@ -18,14 +18,14 @@ func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	return expired + late, err
 }
 
-// waited is how far the search for tasks that waited too long has come: the next pass goes
-// on from there.
+// waited is the position of the search for tasks that waited too long. The next pass continues from mark.
 type waited struct {
 	mu   sync.Mutex
 	mark store.WaitMark
 }
 
-// vainParts is how many parts of that search one pass may do that end nothing.
+// vainParts is the number of fruitless parts of this search after which a pass stops. A part is fruitless if
+// it ends no task.
 const vainParts = 10
 
 func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
@@ -47,17 +47,17 @@ func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 	return expired, nil
 }
 
-// EndCancelled ends the waiting tasks of cancelled batches, and asks devices
-// that were granted one meanwhile to stop. It returns how many it ended.
+// EndCancelled ends the waiting tasks of cancelled batches. If a device was granted such a task during the
+// cancellation, it asks the device to stop. It returns the number of tasks that it ended.
 func (k *Keeper) EndCancelled(ctx context.Context) (int, error) {
 	return inParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
 
-// foldBatch is how many changes of counts are folded in one transaction.
+// foldBatch is the maximum number of count changes that one transaction folds.
 const foldBatch = 10_000
 
-// Fold brings the counts of batches up to date, and returns the batches that it
-// paused because too much of them fails.
+// Fold adds the recorded changes of task states to the counts of batches. It returns the batches that it
+// paused because too many of their tasks fail.
 func (k *Keeper) Fold(ctx context.Context) (aborted []int64, err error) {
 	for {
 		n, paused, err := k.config.Ledger.Fold(ctx, foldBatch)
@@ -71,13 +71,13 @@ func (k *Keeper) Fold(ctx context.Context) (aborted []int64, err error) {
 	}
 }
 
-// RefreshWindows finds the next opening of windows that have closed.
+// RefreshWindows computes the next opening of windows that have closed.
 func (k *Keeper) RefreshWindows(ctx context.Context) error {
 	_, err := inParts(ctx, "refreshing windows", k.config.Ledger.RefreshWindows)
 	return err
 }
 
-// inParts works in bounded parts until there is no more to do.
+// inParts calls part with a bounded size until it has no more work. It returns the sum of the results.
 func inParts(ctx context.Context, what string, part func(context.Context, int) (int, error)) (int, error) {
 	total := 0
 	for {

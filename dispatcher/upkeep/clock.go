@@ -9,56 +9,53 @@ import (
 )
 
 const (
-	// clockSlack is how far the clocks of the ledger and of the hosts may have gone
-	// apart for what another replica kept of them to be believed.
+	// clockSlack is the maximum drift between the clocks of ledger and host at which a stored clock pair is
+	// still trusted.
 	clockSlack = time.Second
-	// pairSlack is how far the pair that is kept may be off before it is kept anew.
+	// pairSlack is the maximum error of the stored pair before it is stored again.
 	pairSlack = clockSlack / 2
 )
 
-// clockGuard says which leases have ended. The ledger's clock gives a lease its
-// end, and a clock may step or be slewed; the time that has passed is told by
-// this process' monotonic clock. The offset is what the ledger showed less what
-// we showed. A lease that is in force was given at most its own length ago, by
-// an offset of that time, and has ended when our own time and that offset have
-// reached its end. So the least offset of that time is believed:
+// clockGuard decides which leases have ended. The end of a lease is a time of the ledger's clock, and this
+// clock may step or be slewed. Elapsed time comes from the monotonic clock of this process (own time). The
+// offset is the time of the ledger minus the own time. A lease in force was granted or renewed at most its
+// own length ago, with the offset of that moment. It has ended when own time plus that offset reaches its
+// end. The guard therefore uses the lowest offset of that period:
 //
 //	believed(lease) = own time + the least offset since (own time - lease)
 //
-// No lease ends early, whatever the ledger's clock does: not by a step, for every
-// lease that was given before the step has ended by then in real time; not by
-// a slew; and not because other leases are longer or shorter. After a step back
-// leases end later, by as much as that.
+// No lease ends early, whatever the ledger's clock does. A step forward ends no lease early: when the new
+// offset is the lowest one, every lease that was granted before the step has ended in real time. A slew ends
+// no lease early either, and the lengths of other leases do not matter. After a step back, the leases that
+// were granted before end later by the size of the step.
 //
-// The time before the first reading is known only from a pair of clocks that a
-// replica kept: where the ledger's clock and that of the host have gone on alike
-// since, within clockSlack, the offset was the same. Elsewhere it is unknown, and
-// no lease that may be older than the first reading ends.
+// The offset before the first reading is known only from a clock pair that a replica stored. If the clocks of
+// ledger and host have advanced equally since then, within clockSlack, the offset was the same. Otherwise the
+// offset is unknown, and no lease that may be older than the first reading ends.
 //
-// The guard does not notice that both clocks stepped by the same time while no
-// replica ran, a step to and fro between two readings, nor a step that is shorter
-// than a slow reading was on its way.
+// The guard does not notice three cases: both clocks step by the same time while no replica runs; the clock
+// steps and steps back between two readings; or a step is shorter than the duration of a slow reading.
 type clockGuard struct {
 	mu      sync.Mutex
-	origin  time.Time     // our own time is counted from here
-	offsets []clockOffset // the oldest first; each is above the one before
-	back    time.Duration // by which the ledger's clock stepped back, at least, since steppedBack was called
+	origin  time.Time     // own time is the time since origin
+	offsets []clockOffset // oldest first; each offset is higher than the one before
+	back    time.Duration // minimum total step back of the ledger's clock since the last call of steppedBack
 }
 
-// clockOffset is the offset since a moment: between least and most, for a
-// reading was on its way for some time.
+// clockOffset is the offset since a moment. It is a range from least to most, because a reading takes some
+// time.
 type clockOffset struct {
-	since       time.Duration // in our own time
-	least, most time.Time     // what the ledger showed at our origin; zero: unknown
+	since       time.Duration // own time
+	least, most time.Time     // the ledger's time at origin; zero means unknown
 }
 
-// agrees: both may be the same offset.
+// agrees reports whether both ranges may contain the same offset.
 func (o clockOffset) agrees(other clockOffset) bool {
 	return !o.most.Before(other.least) && !other.most.Before(o.least)
 }
 
-// ends takes a reading, and returns which leases have ended. asked and
-// answered are this process' clock, with its monotonic part, around the reading.
+// ends records a reading and returns which leases have ended. asked and answered are the times of this
+// process's clock before and after the reading; both have a monotonic part.
 func (g *clockGuard) ends(clock store.LeaseClock, asked, answered time.Time) store.Lapses {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,7 +65,7 @@ func (g *clockGuard) ends(clock store.LeaseClock, asked, answered time.Time) sto
 	own := asked.Sub(g.origin)
 	reading := clockOffset{since: own, least: clock.Now.Add(-answered.Sub(g.origin)), most: clock.Now.Add(-own)}
 	switch {
-	case len(clock.Leases) == 0: // it does not matter what was before
+	case len(clock.Leases) == 0: // without leases, earlier offsets do not matter
 		g.offsets = []clockOffset{reading}
 	case g.offsets == nil:
 		g.offsets = []clockOffset{before(clock.Kept, reading, asked)}
@@ -84,7 +81,7 @@ func (g *clockGuard) ends(clock store.LeaseClock, asked, answered time.Time) sto
 	return lapses
 }
 
-// before is the offset before the first reading.
+// before returns the offset before the first reading. The zero value means unknown.
 func before(kept *store.ClockPair, first clockOffset, asked time.Time) clockOffset {
 	if kept == nil {
 		return clockOffset{}
@@ -96,8 +93,8 @@ func before(kept *store.ClockPair, first clockOffset, asked time.Time) clockOffs
 	return clockOffset{least: shown, most: shown}
 }
 
-// note adds a reading. Where it may be of the same offset as the last one, that
-// becomes more exact; otherwise it replaces all that are not below it.
+// note adds a reading. If the reading may have the same offset as the last one, it narrows the range of the
+// last one. Otherwise it replaces all offsets that are not below it.
 func (g *clockGuard) note(reading clockOffset) {
 	last := &g.offsets[len(g.offsets)-1]
 	if last.agrees(reading) {
@@ -110,8 +107,8 @@ func (g *clockGuard) note(reading clockOffset) {
 		return
 	}
 	g.back += max(last.least.Sub(reading.most), 0)
-	// The new reading replaces all offsets that are not below it. They are the last ones in the list,
-	// so the reading is the lowest offset since the first of these began.
+	// The new reading replaces all offsets that are not below it. They are at the end of the list, so the
+	// reading is the lowest offset since the moment at which the first one of them began.
 	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.least.Before(reading.least) }); first >= 0 {
 		reading.since = g.offsets[first].since
 		g.offsets = g.offsets[:first]
@@ -119,8 +116,8 @@ func (g *clockGuard) note(reading clockOffset) {
 	g.offsets = append(g.offsets, reading)
 }
 
-// steppedBack returns by how much the ledger's clock stepped back since the last call, at least. The
-// leases that were given before the step end as much later.
+// steppedBack returns the minimum by which the ledger's clock stepped back since the last call. Leases that
+// were granted before the step end later by this time.
 func (g *clockGuard) steppedBack() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,7 +126,7 @@ func (g *clockGuard) steppedBack() time.Duration {
 	return back
 }
 
-// at is where the offset of that moment stands. It is the least one since then.
+// at returns the index of the offset that was valid at moment. It is also the lowest offset since moment.
 func (g *clockGuard) at(moment time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
 	if later < 0 {
@@ -138,8 +135,9 @@ func (g *clockGuard) at(moment time.Duration) int {
 	return max(later-1, 0)
 }
 
-// pair is what is believed of the ledger's clock for the longest lease in force,
-// and our host's clock; false: nothing is, or what is kept says so already.
+// pair returns the trusted time of the ledger's clock, which is valid for the longest lease in force, and the
+// time of this host's clock. It returns false if no time is trusted, or if kept already has the same
+// difference within pairSlack.
 func (g *clockGuard) pair(kept *store.ClockPair, asked time.Time) (store.ClockPair, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

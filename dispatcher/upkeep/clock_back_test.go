@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// A silent holder has a lease of 10 s when the clock steps back by an hour. Its slot is free an hour
-// later than without the step. A lease that is given after the step ends as usual.
+// A device that no longer reports has a lease of 10 s when the clock steps back by an hour. Its slot is free
+// an hour later than without the step. A lease that is granted after the step ends as usual.
 func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 	t.Parallel()
 	const lease, step, second = 10 * time.Second, time.Hour, time.Second
@@ -44,23 +44,23 @@ func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 	}
 }
 
-// lateRun is a history of a ledger's clock, and one lease that is given by it.
+// lateRun is a history of a ledger's clock, and one lease that is granted by this clock.
 type lateRun struct {
 	guard  clockGuard
 	start  time.Time
-	own    time.Duration // has passed
-	ahead  time.Duration // lead of the ledger's clock over ours
+	own    time.Duration // elapsed time
+	ahead  time.Duration // lead of the ledger's clock over own time
 	lease  time.Duration
 	until  time.Time     // the end of the lease, by the ledger's clock
-	given  time.Duration // lead when the lease was given
-	least  time.Duration // least lead since then
-	noted  time.Duration // the first reading after the grant, or of a replica that started since
-	unread bool          // noted is to be set
+	given  time.Duration // lead when the lease was granted
+	least  time.Duration // lowest lead since the grant
+	noted  time.Duration // time of the first reading after the grant, or after the last start of a replica
+	unread bool          // the next reading sets noted
 }
 
-// TestNoLeaseEndsLaterThanItsBound holds the bound of docs/operations.md over random steps of both
-// directions and replicas that start: a lease ends its own length after the first reading that
-// follows its grant, or the start of the replica, and as much later as the clock stepped back.
+// TestNoLeaseEndsLaterThanItsBound checks the bound of docs/operations.md with random steps in both
+// directions and replicas that start. A lease ends at most its own length after the first reading that
+// follows its grant or the start of the replica, plus the time by which the clock stepped back.
 func TestNoLeaseEndsLaterThanItsBound(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -92,7 +92,7 @@ func TestNoLeaseEndsLaterThanItsBound(t *testing.T) {
 
 func (r *lateRun) shows() time.Time { return moment().Add(r.own + r.ahead) }
 
-// read takes a reading without delay, and returns which leases have ended.
+// read takes a reading without delay, and returns the time before which leases have ended.
 func (r *lateRun) read() (before time.Time) {
 	if r.unread {
 		r.noted, r.unread = r.own, false

@@ -10,15 +10,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// moment is the clock of these tests.
+// moment returns the time at which the ledger's clock starts in these tests.
 func moment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-// look is one reading of the ledger's clock, all times since the start.
+// look is one reading of the ledger's clock. All times are relative to the start.
 type look struct {
-	at    time.Duration // by our own clock
-	shows time.Duration // by the ledger's
-	want  time.Duration // until when leases of 5 minutes have ended; -1: none has
-	slow  time.Duration // how long the answer took
+	at    time.Duration // own time
+	shows time.Duration // time of the ledger's clock
+	want  time.Duration // time before which leases of 5 minutes have ended; -1 means that no lease has ended
+	slow  time.Duration // duration of the reading
 }
 
 const (
@@ -27,7 +27,7 @@ const (
 )
 
 func looks() map[string][]look {
-	step := usualLease + 10*time.Second // the first reading after the step, and the lease
+	step := usualLease + 10*time.Second // time of the first reading after the step and after the end of the lease
 	return map[string][]look{
 		"both agree":     {{0, 0, 0, 0}, {10 * time.Second, 10 * time.Second, 10 * time.Second, 0}},
 		"a step forward": {{0, 0, 0, 0}, {10 * time.Second, time.Hour, 10 * time.Second, 0}},
@@ -84,7 +84,7 @@ func TestAClockThatStepsForwardEndsNoLeaseEarly(t *testing.T) {
 	}
 }
 
-// Longer leases elsewhere keep no shorter one from ending.
+// Longer leases do not delay the end of a shorter lease.
 func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()
@@ -104,8 +104,8 @@ func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
 	}
 }
 
-// TestAReplicaThatStartsKnowsOfAStep: what a replica kept is of use where both
-// clocks have gone on alike; elsewhere no lease ends before its length is over.
+// TestAReplicaThatStartsKnowsOfAStep checks that a new replica uses a stored clock pair if both clocks have
+// advanced equally since. Otherwise it ends no lease before the length of the lease has passed.
 func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 	t.Parallel()
 	own := time.Now()
@@ -139,7 +139,7 @@ func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 	}
 }
 
-// A replica in doubt hands none of what it doubts to the next.
+// A replica stores no clock pair while it does not trust the ledger's clock.
 func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()
@@ -167,30 +167,31 @@ func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	}
 }
 
-// clockRun is a history of a ledger's clock, and of leases that are given by it.
+// clockRun is a history of a ledger's clock, and of leases that are granted by this clock.
 type clockRun struct {
 	guard   clockGuard
 	start   time.Time
-	own     time.Duration // has passed
-	ahead   time.Duration // the ledger's clock of ours
-	slowest time.Duration // of the readings
+	own     time.Duration // elapsed time
+	ahead   time.Duration // lead of the ledger's clock over own time
+	slowest time.Duration // duration of the slowest reading
 	pair    *store.ClockPair
 	leases  []givenLease
 }
 
-// givenLease is a lease as the ledger keeps it, and the latest end that an answer to its holder said.
+// givenLease is a lease as the ledger stores it. promised is the latest end that a reply to its holder has
+// contained.
 type givenLease struct {
 	length, longest time.Duration
 	until           time.Time
 	promised        time.Duration
 }
 
-// answer tells the holder what is left, as a report or a renewal does.
+// answer sends the remaining time to the holder, as a report or a renewal does.
 func (l *givenLease) answer(r *clockRun) {
 	l.promised = max(l.promised, r.own+min(l.until.Sub(r.shows()), l.length))
 }
 
-// renew is the rule of store.Renew; length 0: the length that the lease has.
+// renew follows the rule of store.Renew. If length is 0, the lease keeps its length.
 func (l *givenLease) renew(r *clockRun, length time.Duration) {
 	length = cmp.Or(length, l.length)
 	if end := r.shows().Add(length); l.until.After(r.shows()) && end.After(l.until) {
@@ -201,8 +202,8 @@ func (l *givenLease) renew(r *clockRun, length time.Duration) {
 	}
 }
 
-// TestNoLeaseEndsBeforeItsTime, over random histories: steps, slews, slow
-// readings, leases of all lengths, renewals for other lengths, and replicas that start.
+// TestNoLeaseEndsBeforeItsTime checks that no lease ends early in random histories with steps, slews, slow
+// readings, leases of all lengths, renewals with other lengths, and replicas that start.
 func TestNoLeaseEndsBeforeItsTime(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -213,7 +214,7 @@ func TestNoLeaseEndsBeforeItsTime(t *testing.T) {
 			switch rapid.IntRange(0, 7).Draw(rt, "event") {
 			case 0:
 				r.step(rt)
-				r.read(rt) // to and fro between two readings is not noticed
+				r.read(rt) // the guard does not notice a step forward and back between two readings
 			case 1:
 				r.ahead += time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(rt, "slew"))
 			case 2:
@@ -234,8 +235,8 @@ func TestNoLeaseEndsBeforeItsTime(t *testing.T) {
 	})
 }
 
-// step lets the ledger's clock jump anywhere, or to shortly before the end of a lease: then a shorter
-// renewal still moves that end.
+// step lets the ledger's clock jump to a random time, or to shortly before the end of a lease. In the second
+// case a shorter renewal still moves that end.
 func (r *clockRun) step(rt *rapid.T) {
 	if len(r.leases) > 0 && rapid.Bool().Draw(rt, "to an end") {
 		of := rapid.IntRange(0, len(r.leases)-1).Draw(rt, "whose")

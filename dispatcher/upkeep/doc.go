@@ -1,7 +1,7 @@
-// Package upkeep has the passes over the ledger and the semaphore: leases that ended are
-// taken back (Reap), the semaphore is brought back to what the ledger says (Reconcile,
-// Follow), batches and windows move on with time, and old history goes.
+// Package upkeep has the passes over the ledger and the semaphore. Reap ends the grants whose lease has
+// ended. Reconcile and Follow make the semaphore agree with the ledger. Other passes move batches and windows
+// on with time, count, and delete old history.
 //
-// Each pass is idempotent and safe on every replica at once, so there is no leader.
-// A pass that fails leaves what it did, and the next one goes on.
+// Each pass is idempotent and may run on all replicas concurrently, so there is no leader. If a pass fails,
+// the work that it has done stays done, and the next pass continues.
 package upkeep

@@ -10,46 +10,42 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// changeOverlap is how far back each reading of changed pools reaches beyond
-// the one before: a change bears a time before that of its COMMIT, by at most
-// the limits of a transaction.
+// changeOverlap is the overlap between two readings of changed pools. The time of a change is earlier than
+// its COMMIT, by at most the maximum duration of a transaction.
 const changeOverlap = 15 * time.Second
 
-// following is what a replica remembers between two passes of Follow.
+// following is the state that a replica keeps between two passes of Follow.
 type following struct {
 	mu      sync.Mutex
-	read    time.Time        // our own clock at the last reading of changes; zero: none
-	told    map[string]int64 // version by pool that the semaphore knows, of pools changed lately
-	untold  map[string]int64 // version by pool that it has still to be told
-	outages int64            // of the semaphore, those after which all pools became suspect
-	suspect map[string]bool  // pools that were not reconciled since
+	read    time.Time        // this process's time of the last reading; the zero value means none
+	told    map[string]int64 // pool -> version that the semaphore knows, for recently changed pools
+	untold  map[string]int64 // pool -> version that is still to be written to the semaphore
+	outages int64            // outages of the semaphore after which all pools became suspect
+	suspect map[string]bool  // pools that were not reconciled since the last outage
 }
 
 func newFollowing() *following {
 	return &following{told: make(map[string]int64), untold: make(map[string]int64), suspect: make(map[string]bool)}
 }
 
-// Follow makes what was changed or lost true on all replicas: a pool that was
-// changed, whoever took the change, is known to the semaphore after this pass;
-// and when a semaphore that failed answers again, all pools are reconciled. It
-// is cheap enough to run several times a second. A change that cannot be told is
-// remembered until it can.
+// Follow writes recent changes of pools to the semaphore, whichever replica took the change. If the semaphore
+// answers again after an outage, Follow reconciles all pools. A change that cannot be written is remembered
+// until it can. Follow is cheap enough to run several times a second.
 func (k *Keeper) Follow(ctx context.Context) (ReconcileResult, error) {
-	if !k.following.mu.TryLock() { // one is under way, or hangs: passes must not pile up behind it
+	if !k.following.mu.TryLock() { // another pass is running or hangs: passes must not pile up behind it
 		return ReconcileResult{}, nil
 	}
 	defer k.following.mu.Unlock()
-	// The changes first: what reconciles all pools may use up the time, again
-	// and again while one node of a Cluster is silent.
+	// Write the changes first: the reconciliation of all pools may use up the time in each pass while one
+	// node of a Cluster does not answer.
 	result, untold := k.tellChanges(ctx)
 	reconciled, lost := k.afterOutage(ctx)
 	result.add(reconciled)
 	return result, errors.Join(untold, lost)
 }
 
-// afterOutage reconciles each pool once the semaphore answers for it again: it may
-// have forgotten or missed anything. A node that does not answer is asked again by the
-// next pass, and costs the ledger nothing.
+// afterOutage reconciles each suspect pool once the semaphore answers for it again, because the semaphore may
+// have lost any data. If a node does not answer, the next pass tries again, and the ledger is not read.
 func (k *Keeper) afterOutage(ctx context.Context) (ReconcileResult, error) {
 	f := k.following
 	if outages := k.config.Semaphore.Outages(); outages != f.outages {
@@ -69,7 +65,7 @@ func (k *Keeper) afterOutage(ctx context.Context) (ReconcileResult, error) {
 		case ctx.Err() != nil:
 			return total, err
 		default:
-			failed = err // one will do: there may be thousands
+			failed = err // return only one error: there may be thousands
 		}
 	}
 	return total, failed
@@ -91,7 +87,7 @@ func (k *Keeper) suspectAll(ctx context.Context) error {
 	}
 }
 
-// tellChanges tells the semaphore of pools that were changed lately.
+// tellChanges writes recently changed pools to the semaphore.
 func (k *Keeper) tellChanges(ctx context.Context) (ReconcileResult, error) {
 	f := k.following
 	if err := k.readChanges(ctx); err != nil {
@@ -113,8 +109,8 @@ func (k *Keeper) tellChanges(ctx context.Context) (ReconcileResult, error) {
 	return total, errors.Join(errs...)
 }
 
-// readChanges notes which pools the semaphore has still to be told of. What
-// left the reading is forgotten.
+// readChanges updates the lists of pools that are written, and still to be written, to the semaphore. Pools
+// that no longer appear among the recent changes are forgotten.
 func (k *Keeper) readChanges(ctx context.Context) error {
 	f := k.following
 	asked, within := k.config.Now(), changeOverlap
@@ -138,9 +134,8 @@ func (k *Keeper) readChanges(ctx context.Context) error {
 	return nil
 }
 
-// tell makes a pool's version known, unless it is: mostly it is, for the replica that took
-// the change told it, too. Of a pool that was deleted since there is nothing to
-// tell.
+// tell writes the version of a pool to the semaphore, unless the semaphore has it. Usually the replica that
+// took the change has written it already. If the pool was deleted since, tell does nothing.
 func (k *Keeper) tell(ctx context.Context, pool string, version int64) (ReconcileResult, error) {
 	known, err := k.config.Semaphore.Snapshot(ctx, pool)
 	if err != nil {

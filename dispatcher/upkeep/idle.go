@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	idleEvery = 900 * time.Millisecond // the least time between two countings, by all replicas
-	idleShare = 20                     // looking takes at most one part in so many of the time
+	idleEvery = 900 * time.Millisecond // minimum time between two counts, over all replicas
+	idleShare = 20                     // counting takes at most 1/idleShare of the time
 )
 
-// idleLooks are when this replica looked for idle slots, and does next.
+// idleLooks records when this replica counted idle slots last, and when it may count next.
 type idleLooks struct {
 	mu         sync.Mutex
 	last, next time.Time
 }
 
-// CountIdle adds up the slot-seconds that were free while somebody could have
-// used them: as many of a pool's free slots as devices wait that were seen
-// within three report periods. It may be called as often as one likes, on each
-// replica: time that has passed goes to the one that asks first, so that the sum
-// over all replicas is right. A look that fails counts nothing.
+// CountIdle adds up the slot-seconds that were free while a device could have used them. For each pool it
+// counts a free slot for each waiting device that reported within three report periods.
+//
+// It may be called at any rate on each replica: the ledger assigns the elapsed time to the first replica that
+// asks, so the sum over all replicas is correct. A call that fails counts nothing.
 func (k *Keeper) CountIdle(ctx context.Context) error {
 	started := k.config.Now()
 	since, due := k.idle.begin(started)
@@ -40,7 +40,7 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	if err != nil || taken == 0 {
 		return err //nolint:wrapcheck // says what it took
 	}
-	// More was not looked at: no slot may have been idle before.
+	// Count at most the time since the last call of this replica: before it no slot may have been idle.
 	elapsed := min(taken, since)
 	for _, pool := range open {
 		idle, err := k.config.Ledger.WaitingHere(ctx, pool.Name, 3*k.config.ReportPeriod+store.SeenWithin, pool.Free)
@@ -52,8 +52,8 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	return nil
 }
 
-// begin says whether to look now, and how long ago the last look was; 0: this
-// is the first.
+// begin reports whether to count now, and returns the time since the last count. If since is 0, this is the
+// first count.
 func (l *idleLooks) begin(now time.Time) (since time.Duration, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

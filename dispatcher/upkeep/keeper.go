@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is what the passes need of the store, each a part of it; *store.Store.
+// Ledger is the part of the store that the passes use. *store.Store implements it.
 type Ledger interface {
 	leaseLedger
 	batchLedger
@@ -25,7 +25,7 @@ type Ledger interface {
 	Retain(ctx context.Context, keep time.Duration, limit int) (store.Retained, error)
 }
 
-// leaseLedger ends grants whose lease is over.
+// leaseLedger ends grants whose lease has ended.
 type leaseLedger interface {
 	LeaseClock(ctx context.Context) (store.LeaseClock, error)
 	KeepClockPair(ctx context.Context, pair store.ClockPair) error
@@ -33,7 +33,7 @@ type leaseLedger interface {
 	NextLapse(ctx context.Context) (left time.Duration, found bool, err error)
 }
 
-// batchLedger brings batches up to date.
+// batchLedger ends tasks of batches and updates windows and counts.
 type batchLedger interface {
 	Expire(ctx context.Context, limit int) (int, error)
 	ExpireWaited(ctx context.Context, after store.WaitMark, looked int) (int, store.WaitMark, error)
@@ -42,7 +42,7 @@ type batchLedger interface {
 	Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error)
 }
 
-// poolLedger has the pools and their grants.
+// poolLedger reads the pools and their grants.
 type poolLedger interface {
 	Pool(ctx context.Context, name string) (store.Pool, error)
 	Pools(ctx context.Context, after string, limit int) ([]store.Pool, error)
@@ -52,14 +52,14 @@ type poolLedger interface {
 	EndedLeases(ctx context.Context, leases []store.TaskLease) ([]string, error)
 }
 
-// idleLedger shares the counting of idle slots out between replicas.
+// idleLedger divides the counting of idle slots among the replicas.
 type idleLedger interface {
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)
 	WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error)
 	TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error)
 }
 
-// Semaphore has the slots of the pools; *slots.Semaphore.
+// Semaphore holds the slots of the pools. *slots.Semaphore implements it.
 type Semaphore interface {
 	Snapshot(ctx context.Context, pool string) (slots.Snapshot, error)
 	Configure(ctx context.Context, pool string, config slots.Config) (changed bool, err error)
@@ -69,12 +69,12 @@ type Semaphore interface {
 	Outages() int64
 }
 
-// Config sets up a Keeper.
+// Config configures a Keeper.
 type Config struct {
 	Ledger       Ledger
 	Semaphore    Semaphore
 	Waiters      *waiters.Notifier
-	Settle       store.Settle // what becomes of a task whose grant ended
+	Settle       store.Settle // decides the state of a task whose grant ended
 	ReportPeriod time.Duration
 
 	Meters   *meters.Set
@@ -83,7 +83,7 @@ type Config struct {
 	Now      func() time.Time // for elapsed time only
 }
 
-// Keeper runs the passes. It is safe for concurrent use, and starts nothing.
+// Keeper has a method for each pass; it does not call them by itself. It is safe for concurrent use.
 type Keeper struct {
 	config    Config
 	metrics   *metrics
@@ -91,12 +91,12 @@ type Keeper struct {
 	minutes   *minutes
 	waited    *waited
 	guard     *clockGuard
-	doubted   atomic.Bool // it was said that the ledger's clock is
+	doubted   atomic.Bool // true if it was logged that the ledger's clock is not trusted
 	following *following
-	restoring singleflight.Group // by pool
+	restoring singleflight.Group // one restore at a time for each pool
 }
 
-// New builds a Keeper.
+// New returns a Keeper.
 func New(config Config) *Keeper {
 	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleLooks{}, minutes: &minutes{}, waited: &waited{}, guard: &clockGuard{}, following: newFollowing()}
 }

@@ -30,7 +30,7 @@ func newMetrics(set *meters.Set) *metrics {
 	return m
 }
 
-// drifted notes on how many slots a reconciliation found a disagreement.
+// drifted records the number of slots on which a reconciliation found a disagreement.
 func (m *metrics) drifted(pool string, slots int) {
 	m.drift.WithLabelValues(pool).Set(float64(slots))
 	if slots > 0 {

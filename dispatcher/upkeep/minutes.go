@@ -8,26 +8,26 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// minuteLedger counts the events of each pool by the minute.
+// minuteLedger counts the events of each pool by minute.
 type minuteLedger interface {
 	MarkEvents(ctx context.Context, sent int64) (store.EventMark, error)
 	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
 	CountMinutes(ctx context.Context, upTo int64, limit int) (int, error)
 }
 
-// minutes is how far this replica has seen the events counted.
+// minutes is the position up to which this replica knows the events to be counted.
 type minutes struct {
 	mu      sync.Mutex
-	counted int64           // none is left up to this id
-	mark    store.EventMark // the next one
+	counted int64           // all events with id <= counted are counted
+	mark    store.EventMark // the next position; valid if marked
 	marked  bool
 }
 
-// minutesPart is how many events are counted in one transaction.
+// minutesPart is the number of events that one transaction counts.
 const minutesPart = 20_000
 
-// CountMinutes counts, for the curves of days, what has settled in the log since the last
-// time that any replica did.
+// CountMinutes counts the events of the log by minute, for the charts that show days. It counts each event
+// once over all replicas, up to an id below which all transactions have ended.
 func (k *Keeper) CountMinutes(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()

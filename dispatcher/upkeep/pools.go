@@ -7,14 +7,14 @@ import (
 	"github.com/fleetslots/dispatcher/internal/deadline"
 )
 
-// show notes that the ledger has a pool.
+// show records that the ledger has the pool, and creates its metrics.
 func (k *Keeper) show(pool string) {
 	if k.config.Waiters.Pools.Add(pool) {
 		k.config.Meters.Show(pool)
 	}
 }
 
-// forget lets this replica forget pools that some replica deleted.
+// forget removes deleted pools, with their metrics, from the memory of this replica.
 func (k *Keeper) forget(pools map[string]bool) {
 	for pool := range pools {
 		k.config.Waiters.Pools.Remove(pool)
@@ -22,9 +22,9 @@ func (k *Keeper) forget(pools map[string]bool) {
 	}
 }
 
-// ForgetPool removes a deleted pool from the semaphore. The rest harms nothing when that
-// fails: the ledger grants nothing of such a pool. Other replicas forget it
-// with their next reconciliation.
+// ForgetPool removes a deleted pool from the semaphore. If that fails, the data that stays in Redis is
+// harmless, because the ledger makes no grants in such a pool. Other replicas forget the pool in their next
+// reconciliation.
 func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 	k.forget(map[string]bool{pool: true})
 	if err := k.config.Semaphore.Forget(ctx, pool); err != nil {
@@ -33,11 +33,12 @@ func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 	return nil
 }
 
-// reservedShare is the part of the time left that Reserved waits: a page shows several pools.
+// reservedShare is the part of the remaining time that Reserved may take. It is small because a page shows
+// several pools.
 const reservedShare = 0.25
 
-// Reserved returns the devices for which a slot of the pool is kept, those whose time is over
-// soonest first; none if the semaphore does not answer, or not in time.
+// Reserved returns the devices for which a slot of the pool is kept, sorted by the end of their offer,
+// soonest first. If the semaphore does not answer in time, it returns none.
 func (k *Keeper) Reserved(ctx context.Context, pool string) []string {
 	ctx, cancel := deadline.Share(ctx, reservedShare)
 	defer cancel()

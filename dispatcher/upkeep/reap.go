@@ -14,21 +14,21 @@ const (
 	partSize  = 1000 // waiting tasks ended, or windows refreshed, in one transaction
 )
 
-// The ends of a task whose slot was taken back.
+// The outcomes of a task whose lease ended, as values of a metric label.
 const (
 	reapedRetried = "retried"
 	reapedEnded   = "ended"
 )
 
-// ReapResult counts what one pass took back.
+// ReapResult counts the tasks of the grants that one pass ended.
 type ReapResult struct {
 	Retried int // tasks that are pending again
 	Ended   int // tasks that ended
 }
 
-// Reap takes back the slots of devices whose lease ran out: the grant goes
-// from the ledger first, then its slot is freed. A replica that was paused in
-// between does no harm: a slot is only freed by the lease that holds it.
+// Reap ends the grants whose lease has ended: it deletes each grant from the ledger and then frees its slot.
+// A replica that is paused between these steps does no harm, because a slot is freed only for the lease that
+// holds it.
 func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	var result ReapResult
 	lapses, err := k.lapses(ctx)
@@ -39,24 +39,24 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 		reaped, err := k.config.Ledger.Reap(ctx, lapses, reapBatch, k.config.Settle)
 		k.releaseAll(ctx, k.countReaped(reaped, &result))
 		k.callCallers(reaped)
-		if err != nil && len(reaped) == 0 { // only what cannot be ended is left
+		if err != nil && len(reaped) == 0 { // only grants that cannot be ended are left
 			return result, fmt.Errorf("reaping: %w", err)
 		}
-		more = len(reaped) > 0 && ctx.Err() == nil // also after less than a batch: another replica may have had a part of it
+		more = len(reaped) > 0 && ctx.Err() == nil // continue even after a small batch: another replica may have ended a part of it
 	}
 	k.metrics.reaperSuccess.Set(float64(k.config.Now().Unix()))
 	return result, nil
 }
 
-// NextLapse says in how long the next lease ends by the ledger's clock; false: no
-// grant is in force. Below 0 it has ended, and Reap did not take it back yet: it does
-// not believe that clock.
+// NextLapse returns the time until the next lease ends by the ledger's clock. found is false if no grant is
+// in force. If left is negative, the lease has ended by that clock, but Reap has not ended its grant because
+// it does not trust the clock.
 func (k *Keeper) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	return k.config.Ledger.NextLapse(ctx) //nolint:wrapcheck // the store says what it was doing
 }
 
-// releaseAll frees slots of several pools at once, so that a semaphore that does
-// not answer costs one wait, not one per pool.
+// releaseAll frees slots of several pools concurrently, so that a semaphore that does not answer causes one
+// timeout in total and not one for each pool.
 func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
 	wait := rescue.Crew{Told: k.config.Panicked}
 	for pool, ended := range leases {
@@ -68,7 +68,7 @@ func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
 	wait.Wait()
 }
 
-// callCallers tells those who wait for the slots of callers that were taken back.
+// callCallers wakes the callers that wait in pools where the grant of a caller was ended.
 func (k *Keeper) callCallers(reaped []store.Reaped) {
 	called := make(map[string]bool)
 	for _, r := range reaped {
@@ -79,8 +79,8 @@ func (k *Keeper) callCallers(reaped []store.Reaped) {
 	}
 }
 
-// lapses reads the ledger's clock, and says which leases have ended as far as it
-// can be trusted. It keeps for replicas to come how this host's clock stands to it.
+// lapses reads the ledger's clock and returns which leases have ended, as far as the clock can be trusted. It
+// stores the offset between this host's clock and the ledger's clock for replicas that start later.
 func (k *Keeper) lapses(ctx context.Context) (store.Lapses, error) {
 	asked := k.config.Now()
 	clock, err := k.config.Ledger.LeaseClock(ctx)
@@ -98,7 +98,7 @@ func (k *Keeper) lapses(ctx context.Context) (store.Lapses, error) {
 	return lapses, err
 }
 
-// tellDoubt says when the clock begins to be doubted, and when that ends.
+// tellDoubt logs when the clock stops being trusted, and when it is trusted again.
 func (k *Keeper) tellDoubt(ctx context.Context, now time.Time, lapses store.Lapses) {
 	doubted := false
 	for _, before := range lapses {

@@ -11,23 +11,23 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// orphanAge is how old a slot without a grant must be before it is freed:
-// younger ones may belong to a claim that is under way (claimAge bounds it).
+// orphanAge is the minimum age of a slot without a grant before it is freed. A younger slot may belong to a
+// claim in progress, for which claimAge is the limit.
 const orphanAge = 10 * time.Second
 
-// restoreLimit bounds the restoring of one pool, for which reports wait.
+// restoreLimit is the maximum duration of the restoring of one pool. Reports wait for it.
 const restoreLimit = 8 * time.Second
 
-// poolsPerPage of one reading of all pools.
+// poolsPerPage is the number of pools that one query returns.
 const poolsPerPage = 500
 
-// ReconcileResult counts what one pass repaired.
+// ReconcileResult counts the repairs of one pass.
 type ReconcileResult struct {
 	Restored int // pools that the semaphore had lost
 	Freed    int // slots held by no grant
-	Added    int // grants that the semaphore did not know
-	Refused  int // grants whose slot something younger holds; tried again
-	Resized  int // pools whose capacity was not yet known
+	Added    int // grants that the semaphore lacked
+	Refused  int // grants whose slot a younger lease holds; the next pass tries again
+	Resized  int // pools whose capacity in the semaphore was outdated
 	Waiting  int // pools that another replica is restoring
 }
 
@@ -40,15 +40,15 @@ func (r *ReconcileResult) add(o ReconcileResult) {
 	r.Waiting += o.Waiting
 }
 
-// Drift is the number of slots on which semaphore and ledger disagreed.
+// Drift returns the number of slots on which semaphore and ledger disagreed.
 func (r ReconcileResult) Drift() int { return r.Freed + r.Added + r.Refused }
 
-// Reconcile brings the semaphore back to what the ledger says, pool by pool.
-// One pool's trouble does not keep the others waiting.
+// Reconcile makes the semaphore agree with the ledger, pool by pool. If a pool fails, it continues with the
+// next one and returns all errors at the end.
 func (k *Keeper) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	var total ReconcileResult
 	var errs []error
-	gone := k.config.Waiters.Pools.Known() // before the list: what is created meanwhile stays
+	gone := k.config.Waiters.Pools.Known() // read before the ledger, so a pool that is created during this call is not forgotten
 	for after := ""; ; {
 		pools, err := k.config.Ledger.Pools(ctx, after, poolsPerPage)
 		if err != nil {
@@ -75,8 +75,8 @@ func (k *Keeper) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	}
 }
 
-// ReconcilePool repairs one pool at once: it is unknown to the semaphore, or a
-// claim met a slot that was taken. While the semaphore is away it costs the ledger nothing.
+// ReconcilePool repairs one pool immediately. It is called if the semaphore does not know the pool, or if a
+// claim met a taken slot. If the semaphore does not answer, the ledger is not read.
 func (k *Keeper) ReconcilePool(ctx context.Context, name string) (ReconcileResult, error) {
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, name)
 	if err != nil {
@@ -89,9 +89,8 @@ func (k *Keeper) ReconcilePool(ctx context.Context, name string) (ReconcileResul
 	return k.reconcile(ctx, pool, snapshot)
 }
 
-// MakeKnown restores a pool that the semaphore has lost, once for all reports
-// that find it so at the same time. The work is not tied to the one that came
-// first: its time may be almost up.
+// MakeKnown restores a pool that the semaphore has lost. Concurrent calls for the same pool share one
+// restore. The restore does not use the deadline of the first report, which may have little time left.
 func (k *Keeper) MakeKnown(ctx context.Context, pool string) error {
 	_, err, _ := k.restoring.Do(pool, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreLimit)
@@ -101,9 +100,9 @@ func (k *Keeper) MakeKnown(ctx context.Context, pool string) error {
 	return err //nolint:wrapcheck // ReconcilePool's own
 }
 
-// reconcile repairs what a snapshot differs in from the ledger. The order matters:
-// the semaphore was read first, the rows are second. A grant made in between is then
-// missing from the snapshot only, never taken for an orphan.
+// reconcile repairs the differences between a snapshot of the semaphore and the ledger. The snapshot must be
+// taken before the rows are read. Then a grant made in between is only missing from the snapshot, and is
+// never treated as an orphan.
 func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.Snapshot) (ReconcileResult, error) {
 	var result ReconcileResult
 	k.show(pool.Name)
@@ -127,14 +126,14 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 	return result, err
 }
 
-// restore makes an unknown pool known, and takes out again what ended while it
-// was unknown and could not be released.
+// restore writes an unknown pool to the semaphore. Then it removes the grants that ended during the restore,
+// because their own release may have come while the pool was unknown.
 func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, grants []store.Grant, result *ReconcileResult) error {
 	restored, err := k.config.Semaphore.Restore(ctx, pool, config, holdings(grants))
 	if err != nil {
 		return fmt.Errorf("restoring pool %s: %w", pool, err)
 	}
-	if !restored { // another replica did, or does
+	if !restored { // another replica has restored the pool or is restoring it
 		result.Waiting++
 		return nil
 	}
@@ -155,14 +154,14 @@ func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, s
 	if changed {
 		result.Resized++
 		k.config.Waiters.Filler.Fill(pool)
-		k.config.Waiters.Relay.WakeCallers(pool) // they may hold more of it now
+		k.config.Waiters.Relay.WakeCallers(pool) // callers may hold more slots of the pool now
 	}
 	return nil
 }
 
-// freeOrphans frees slots that no grant holds and no claim can still be under
-// way for: since the grant has ended, or the slot was acquired too long ago. Redis'
-// clock may step: one that was acquired in the future is as old.
+// freeOrphans frees the slots without a grant for which no claim can be in progress: the grant has ended, or
+// the slot was acquired more than orphanAge ago. If the clock of Redis steps back, the acquire can lie in the
+// future; then its distance from now counts as the age.
 func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	granted := make(map[string]bool, len(grants))
 	for _, g := range grants {
@@ -195,9 +194,8 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 	return nil
 }
 
-// addMissing tells the semaphore of grants it does not know, then reads their
-// rows again: a grant that ended in between is taken out again, since its own
-// release may have come before the addition.
+// addMissing adds the grants that the semaphore lacks, and then reads their rows again. It removes a grant
+// that ended in between, because the release may have come before the addition.
 func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	known := make(map[string]bool, len(snapshot.Leases))
 	for _, l := range snapshot.Leases {

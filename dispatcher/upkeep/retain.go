@@ -8,11 +8,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// retainBatch bounds one statement of Retain.
+// retainBatch is the maximum number of rows that one statement of Retain deletes.
 const retainBatch = 2000
 
-// Retain removes what is older than keep (0: only what has a time of its own),
-// chunk by chunk, until nothing is left or ctx ends. It returns how much.
+// Retain deletes rows that are older than keep, in batches, until nothing is left to delete or ctx ends. If
+// keep is 0, it deletes only rows that have their own retention time. It returns the numbers of deleted rows.
 func (k *Keeper) Retain(ctx context.Context, keep time.Duration) (store.Retained, error) {
 	var total store.Retained
 	for {

@@ -19,7 +19,7 @@ type background struct {
 	crew    rescue.Crew
 }
 
-// start runs work. After stop it does nothing: the passes of the other replicas find what is left.
+// start runs work. After stop it does nothing: the passes of the other replicas do the remaining work.
 func (b *background) start(work func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,7 +38,7 @@ func (b *background) stop(ctx context.Context) error {
 }
 
 // mergedWork is work for pools, done in one goroutine at a time for each pool. Work that is added
-// meanwhile is merged, and done by the same goroutine.
+// while the goroutine runs is merged, and done by the same goroutine.
 type mergedWork[W any] struct {
 	background *background
 	log        *slog.Logger
@@ -48,7 +48,7 @@ type mergedWork[W any] struct {
 	warning    string // is logged if the work fails in the background
 
 	mu   sync.Mutex
-	left map[string]*W // work left, by pool with a goroutine at work; nil: none is left
+	left map[string]*W // by pool with a running goroutine: the remaining work, or nil if no work remains
 }
 
 // start does work for the pool in the background.
@@ -77,8 +77,8 @@ func (m *mergedWork[W]) add(pool string, work W) (mine bool) {
 	return !taken
 }
 
-// run does the work of the pool until none is left. A panic is returned as an error, and run goes
-// on with the work that was added meanwhile: no other goroutine would ever do it.
+// run does the work of the pool until no work remains. A panic is returned as an error, and run
+// continues with the work that was added before the panic: no other goroutine would ever do it.
 func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
 	for work, ok := m.next(pool); ok; work, ok = m.next(pool) {
 		failed = errors.Join(failed, rescue.Call(func() error { return m.do(ctx, pool, work) }))
@@ -86,7 +86,7 @@ func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
 	return failed
 }
 
-// next takes the work that is left. If ok is false, there is none and the goroutine must end.
+// next takes the remaining work. If ok is false, no work remains and the goroutine must end.
 func (m *mergedWork[W]) next(pool string) (work W, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// A panic beside a report is told, and ends nothing else.
+// A panic in background work is reported, and ends no other work.
 func TestPanicsAreTold(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 1)
@@ -27,7 +27,7 @@ func TestTurnGoesOnAfterAPanic(t *testing.T) {
 	calls, work := 0, &mergedWork[int]{merge: func(_, more int) int { return more }}
 	work.do = func(_ context.Context, _ string, n int) error {
 		if calls++; n == 1 {
-			work.add("p", 2) // comes up meanwhile
+			work.add("p", 2) // work that is added while the goroutine runs
 			panic("by the test")
 		}
 		return nil

@@ -12,25 +12,25 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// departuresAtOnce is how many devices one reading of the ledger looks up. A network that breaks
+// departuresAtOnce is the maximum number of devices in one read of the ledger. A network that breaks
 // ends thousands of connections at once.
 const departuresAtOnce = 500
 
-// Departures gives back what is kept for devices whose connections broke while their reports
-// were parked: nobody can notify them.
+// Departures gives back the slots that are reserved for devices whose connections broke while
+// their reports were parked: such a device cannot be notified.
 type Departures struct {
 	parks       *Parks
 	relay       *Relay
 	offers      *Offers
 	ledger      Ledger
 	unreachable func(view store.View)
-	reports     *mergedWork[[]parked.Report] // that ended; the pool is always ""
+	reports     *mergedWork[[]parked.Report] // reports that ended; the pool is always ""
 }
 
 // Add ends the parked report p of a device whose connection broke, and gives back in the
-// background what is kept for the device. The device keeps its place in the queue, and is offered
-// nothing until it reports again. If it has parked a newer report at any replica, Add gives
-// back nothing.
+// background the slots that are reserved for the device. The device keeps its place in the queue,
+// and gets no offer until it reports again. If it has parked a newer report at any replica, Add
+// gives nothing back.
 func (d *Departures) Add(p *Park) {
 	if d.parks.Leave(p) == Parked {
 		d.reports.start("", []parked.Report{{Device: p.Device, Number: p.number}})
@@ -45,9 +45,9 @@ func (d *Departures) giveBackAll(ctx context.Context, _ string, reports []parked
 	return failed
 }
 
-// giveBack notifies the queues that the devices of reports left. A device may return meanwhile,
-// and enter a queue before that queue is notified that it left. So giveBack looks for returned devices
-// a second time and wakes their reports. Relay.Park wakes those that are parked later.
+// giveBack notifies the queues that the devices of reports left. A device may return during this
+// work, and enter a queue before the queue is notified that it left. So giveBack looks for returned
+// devices a second time and wakes their reports. Relay.Park wakes the reports that are parked later.
 func (d *Departures) giveBack(ctx context.Context, reports []parked.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
@@ -55,7 +55,7 @@ func (d *Departures) giveBack(ctx context.Context, reports []parked.Report) erro
 	for i, r := range reports {
 		names[i] = r.Device
 	}
-	views, err := d.ledger.Views(ctx, names) // before findGone, which then finds devices that return meanwhile
+	views, err := d.ledger.Views(ctx, names) // read before findGone, so that findGone finds devices that return during the read
 	if err != nil {
 		return fmt.Errorf("looking at devices that left: %w", err)
 	}

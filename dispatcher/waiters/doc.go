@@ -3,10 +3,11 @@
 //
 // In the step that frees a slot, the semaphore offers the slot to a device that can be notified.
 // Slots frees it, Offers notifies the device or returns the offer, and then the semaphore offers
-// the slot to the next waiter. Filler takes up offers that lapsed, and finds devices for slots
-// without waiters. Relay parks and wakes reports, Departures gives back what is kept for devices
-// that left.
+// the slot to the next waiter. Filler handles offers that lapsed, and finds devices for slots
+// without waiters. Relay parks and wakes reports. Departures gives back the slots that are reserved
+// for devices that left.
 //
-// All of this is hints. An offer permits nothing: the device reports, and is decided as any
-// other. A lost hint costs time, and a pass of any replica makes up for it.
+// Offers, queues and messages are only hints. An offer is not a grant: the device must report, and
+// its report is decided like any other report. A lost hint costs time, until a pass of any replica
+// repairs the loss.
 package waiters

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	poolsAtOnce   = 8  // that one pass looks at concurrently
+	poolsAtOnce   = 8  // pools that one pass fills concurrently
 	searchesAPass = 40 // pools in which one pass searches for devices that sleep
 )
 
-// Filler finds devices for free slots that no release hands on. It lets the semaphore offer the
-// slots to the queue, and puts devices that sleep into the queue.
+// Filler finds devices for free slots that no release has handed to a waiter. It lets the semaphore
+// offer the slots to the queue, and puts devices that sleep into the queue.
 type Filler struct {
 	pools     *Pools
 	parks     *Parks
@@ -28,11 +28,11 @@ type Filler struct {
 	requests  *mergedWork[fillRequest]
 }
 
-// fillRequest is a request to find devices for the free slots of a pool. Its zero value asks only
-// the queue.
+// fillRequest is a request to find devices for the free slots of a pool. The zero value considers
+// only devices in the queue.
 type fillRequest struct {
-	mayWake   bool // search for devices that sleep, too
-	restarts  bool // begin that search with the first batch: there are new tasks or slots
+	mayWake   bool // also search for devices that sleep
+	restarts  bool // begin the search with the first batch, because there are new tasks or slots
 	hasUrgent bool // a task of an urgent batch may start
 }
 
@@ -46,10 +46,10 @@ func (f *Filler) Fill(pool string) {
 	f.requests.start(pool, fillRequest{mayWake: true, restarts: true})
 }
 
-// FillAll fills the free slots of all pools, and takes up offers that lapsed or were not sent.
-// It is cheap enough to run twice a second. A pool in which no slot can be handed on, because
-// all its waiters poll or no slot is free, is looked at in turn with other such pools, so that
-// devices that have stopped to report leave its queue.
+// FillAll fills the free slots of all pools, and handles offers that lapsed or were not sent. It is
+// cheap enough to run twice a second. A pool in which no slot can be offered, because all its
+// waiters poll or no slot is free, is filled in turn with other such pools, so that devices that
+// no longer report leave its queue.
 func (f *Filler) FillAll(ctx context.Context) error {
 	waiting, due, err := f.semaphore.Queues(ctx, f.pools.Names())
 	if err != nil {

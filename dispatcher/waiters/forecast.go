@@ -32,8 +32,8 @@ func (f *forecast) outcomes(ctx context.Context, pool string, names []string) ([
 }
 
 // outcomeOf returns OfferSent if the device could start a task of the pool, WaiterAway if it is
-// only busy, and WaiterLeft if it should leave the queue. limited holds what the policies say
-// against its tasks.
+// only busy, and WaiterLeft if it should leave the queue. limited holds the obstacles that
+// policies found for its tasks.
 func outcomeOf(view store.View, pool string, limited map[int64]decision.Obstacle) slots.UpdateKind {
 	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })
 	choice := decision.Decide(decision.Foreseen(view, limited))
@@ -48,9 +48,9 @@ func outcomeOf(view store.View, pool string, limited map[int64]decision.Obstacle
 	return slots.WaiterLeft
 }
 
-// dropLimited returns the joiners that no policy of the pool stops: in the queue, the others
+// dropLimited returns the joiners that no policy of the pool stops: in the queue, a stopped device
 // would be ahead of devices that can start. A policy that the latest pass has not read is not
-// applied; then the offers are given back.
+// applied; then the stopped devices give their offers back.
 func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (able []slots.Joiner, err error) {
 	if !f.policies.Any(pool) || len(joiners) == 0 {
 		return joiners, nil

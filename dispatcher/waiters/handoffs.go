@@ -17,8 +17,8 @@ type Handoffs struct {
 	debug   *slog.Logger // for the steps of each handoff
 }
 
-// newHandoffs makes the histogram with narrow buckets up to a few milliseconds, where handoffs
-// are when all is well: its quantiles are precise there.
+// newHandoffs makes the histogram. Its buckets are narrow up to a few milliseconds, the normal
+// duration of a handoff, so that its quantiles are precise there.
 func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
 	return &Handoffs{debug: debug, seconds: set.Histogram(
 		[]float64{0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 60}, "handoff_duration_seconds",
@@ -31,7 +31,7 @@ func (h *Handoffs) Record(pool string, took time.Duration) {
 	h.seconds.WithLabelValues(pool).Observe(took.Seconds())
 }
 
-// Steps returns the steps of the handoff of a slot that became free at freed. They are nil if
+// Steps returns the Steps of the handoff of a slot that became free at freed. It returns nil if
 // freed is zero or the debug log is off.
 func (h *Handoffs) Steps(ctx context.Context, freed time.Time) *Steps {
 	if freed.IsZero() || !h.debug.Enabled(ctx, slog.LevelDebug) {
@@ -45,7 +45,7 @@ func (h *Handoffs) Steps(ctx context.Context, freed time.Time) *Steps {
 type Steps struct {
 	debug *slog.Logger
 	last  time.Time
-	took  []any // name, duration
+	took  []any // pairs of name and duration
 }
 
 // Done records a step that ended now.

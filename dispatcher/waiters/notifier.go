@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is what is read of devices and tasks; *store.Store.
+// Ledger reads devices and tasks. *store.Store implements it.
 type Ledger interface {
 	Views(ctx context.Context, devices []string) ([]store.View, error)
 	PoolsWithWork(ctx context.Context, pools []string) ([]string, error)
@@ -27,7 +27,7 @@ type Ledger interface {
 	ReachableDevices(ctx context.Context, search store.ReachableSearch) (store.ReachablePage, error)
 }
 
-// Semaphore keeps the queues of the pools; *slots.Semaphore.
+// Semaphore keeps the slots and the queues of the pools. *slots.Semaphore implements it.
 type Semaphore interface {
 	Serve(ctx context.Context, calls []slots.Call) []slots.Served
 	Node(ctx context.Context, pool string) string
@@ -37,26 +37,27 @@ type Semaphore interface {
 	Offered(ctx context.Context, pools []string, device string) ([]string, error)
 }
 
-// Policies say how often tasks may start.
+// Policies limit how often tasks may start.
 type Policies interface {
-	// Any says whether a pool, or what starts in it, has any, as of the latest pass.
+	// Any reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a
+	// device that holds one of its slots.
 	Any(pool string) bool
-	// Among are the tasks of devices in a pool that may not start now. Devices of which
-	// nothing can be said are left out.
+	// Among returns the obstacle of each task in the pool that its policies refuse now, by task id. It skips tasks
+	// whose policies cannot be checked.
 	Among(ctx context.Context, pool string, views []store.View) map[int64]decision.Obstacle
 }
 
-// Parking is what replicas tell one another of parked reports; *parked.Board.
+// Parking exchanges messages about parked reports between replicas. *parked.Board implements it.
 type Parking interface {
 	Newest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error)
 	Gone(ctx context.Context, reports []parked.Report) (gone []parked.Report, err error)
 	Wake(ctx context.Context, calls []parked.Call) error
 }
 
-// Waker tells devices that are pushed to; *mqtt.Client.
+// Waker notifies devices by push. *mqtt.Client implements it.
 type Waker interface {
-	// Wake asks a device to report now: a slot is kept for it for hold; 0: there
-	// is other news. It never blocks, and may be lost.
+	// Wake asks a device to report now, because a slot is reserved for it for hold. If hold is 0,
+	// there is another reason. Wake never blocks, and its message may be lost.
 	Wake(device devices.ID, hold time.Duration)
 }
 
@@ -65,15 +66,15 @@ type Config struct {
 	Ledger    Ledger
 	Semaphore Semaphore
 	Policies  Policies
-	Parking   Parking // nil: no other replica parks reports
-	Waker     Waker   // nil: no device can be pushed to
+	Parking   Parking // if nil, no other replica parks reports
+	Waker     Waker   // if nil, no device is reached by push
 
 	ReportPeriod time.Duration
-	Offer        time.Duration // a slot stays reserved so long for the device that it is offered to
-	UrgentShare  int           // percent of a pool for which urgent batches go before all others
-	MaxParked    int           // reports that are parked at once; default 20,000
+	Offer        time.Duration // time for which an offered slot stays reserved for its device
+	UrgentShare  int           // percent of a pool for which urgent batches go before all other batches
+	MaxParked    int           // maximum number of parked reports; default 20,000
 
-	Unreachable func(view store.View) // a device can be told of nothing any more
+	Unreachable func(view store.View) // is called when a device cannot be notified any more
 
 	Meters   *meters.Set
 	Logger   *slog.Logger
@@ -82,9 +83,8 @@ type Config struct {
 	Now      func() time.Time // for elapsed time only
 }
 
-// Notifier hands free slots on to waiting devices. Each field has one part of that task. It is
-// safe for concurrent use, and starts nothing except work in the background of its callers,
-// until Stop.
+// Notifier offers free slots to waiting devices. Each field does one part of this work. It is safe
+// for concurrent use. Until Stop, it starts background work for its callers, and nothing else.
 type Notifier struct {
 	Pools      *Pools      // state of the pools at this replica
 	Parks      *Parks      // parked reports of this replica
@@ -129,7 +129,7 @@ func New(config Config) *Notifier {
 	}
 }
 
-// Stop finishes the work in progress, and starts no more. The other replicas find what is left.
+// Stop waits for the work in progress, and starts no new work. The other replicas do the remaining work.
 func (n *Notifier) Stop(ctx context.Context) error {
 	if err := n.background.stop(ctx); err != nil {
 		return fmt.Errorf("handing on: %w", err)

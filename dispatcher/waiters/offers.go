@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	handoffLimit = 5 * time.Second // for one piece of work on the slots of a pool
-	maxRounds    = 20              // that follow from one another, in one piece of work
-	leaveRounds  = 5               // which remove 1,000 waiters of a batch that poll, and 1,000 that can be notified
+	handoffLimit = 5 * time.Second // time limit of one piece of work on the slots of a pool
+	maxRounds    = 20              // maximum number of successive rounds in one piece of work
+	leaveRounds  = 5               // these rounds remove 1,000 waiters of a batch that poll, and 1,000 that can be notified
 
-	// oldOffer is the age from which an offer was made by an earlier call, whose reply or
-	// whose replica was lost.
+	// oldOffer is the age above which an offer is known to come from an earlier call, whose reply
+	// or whose replica was lost.
 	oldOffer = 100 * time.Millisecond
 )
 
@@ -30,7 +30,7 @@ type Offers struct {
 	forecast  *forecast
 	handoffs  *Handoffs
 	semaphore Semaphore
-	waker     Waker // nil: no device can be pushed to
+	waker     Waker // if nil, no device is reached by push
 	rounds    *mergedWork[round]
 	now       func() time.Time
 }
@@ -43,7 +43,7 @@ type round struct {
 }
 
 // timedOffer is an offer with the time at which its slot became free, by this process's clock.
-// If freed is zero, no holder handed the slot on: it was found free.
+// If freed is zero, the slot was found free; no holder has just released it.
 type timedOffer struct {
 	slots.Offer
 	freed time.Time
@@ -61,8 +61,8 @@ func (o *Offers) Send(pool string, offers []slots.Offer, freed time.Time) {
 	}
 }
 
-// Update sends an update about the device to the queues of pools in the background. It applies
-// to whatever was offered to the device there.
+// Update sends an update about the device to the queues of pools in the background. The update
+// applies to every offer to the device there.
 func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
 	for _, pool := range pools {
 		o.rounds.start(pool, round{updates: []slots.Update{{Kind: kind, Device: device}}})
@@ -70,13 +70,13 @@ func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
 }
 
 // RemoveBatch removes the devices that wait with a task of the batch from the queue of its
-// pool in the background, when none of its tasks may start any more. A device that is left in
+// pool in the background, when none of its tasks may start any more. A device that remains in
 // the queue is removed when a slot is offered to it.
 func (o *Offers) RemoveBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: slices.Repeat([]slots.Update{{Kind: slots.BatchLeft, Batch: batch}}, leaveRounds)})
 }
 
-// FindPools returns those of pools in which a slot is offered to the device.
+// FindPools returns the pools in which a slot is offered to the device. It searches only in the given pools.
 func (o *Offers) FindPools(ctx context.Context, pools []string, device string) ([]string, error) {
 	return o.semaphore.Offered(ctx, o.pools.AmongWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing
 }
@@ -137,8 +137,8 @@ func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedO
 	return append(outcomes, more...), errors.Join(failed, unsent)
 }
 
-// wakeParked wakes the parked reports of the devices, which are then decided as any other. It
-// returns no outcome for a report that is not parked here: no reply says whether another
+// wakeParked wakes the parked reports of the devices, which are then decided like any other report.
+// It returns no outcome for a report that is not parked here: no reply shows whether another
 // replica has the report, so the offer counts as not sent.
 func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffer) (outcomes []slots.Update, err error) {
 	calls, now := make([]parked.Call, len(offers)), o.now()
@@ -157,8 +157,8 @@ func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffe
 	return outcomes, err
 }
 
-// push wakes the devices that can start a task of the pool now. One reading of the ledger for
-// all of them prevents useless wake-ups, and slots that wait for devices that cannot use them.
+// push wakes the devices that can start a task of the pool now. One read of the ledger for all
+// devices prevents useless wake-ups, and slots that wait for devices that cannot use them.
 func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	if len(offers) == 0 || o.waker == nil {
 		return nil, nil
@@ -181,7 +181,7 @@ func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]
 	return outcomes, nil
 }
 
-// wakeDevice pushes to a device that a slot is kept for it. began is when push was called.
+// wakeDevice notifies a device by push that a slot is reserved for it. began is the start of the call of push.
 func (o *Offers) wakeDevice(ctx context.Context, pool string, offer timedOffer, began time.Time) {
 	now := o.now()
 	o.waker.Wake(devices.ID(offer.Device), offer.Left)

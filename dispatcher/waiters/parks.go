@@ -10,53 +10,53 @@ import (
 
 // Limits of a replica's parked reports.
 const (
-	maxParked  = 20_000 // at about 40 KB each over HTTP/1.1, most of it the connection's
-	maxLooking = 64     // that look again at the same time
+	maxParked  = 20_000 // each needs about 40 KB over HTTP/1.1, mostly for the connection
+	maxLooking = 64     // maximum number of parked reports that are decided concurrently
 )
 
-// Ending is why a report is parked no longer.
+// Ending is the reason why the wait of a report ended.
 type Ending int
 
-// The endings. Parked: there is none.
+// The endings. Parked means that the wait has not ended.
 const (
 	Parked     Ending = iota
 	Superseded        // the device sent a newer report
 	Stopping          // this process ends
 )
 
-// Park is the newest report of a device that lets its answer wait. It is
-// entered before its first look at what there is: so nothing that comes between
-// that look and the wait is missed.
+// Park is the newest report of a device, if the device lets the answer wait. It is
+// entered in Parks before the report is first decided, so that no call between this
+// decision and the wait is missed.
 type Park struct {
 	Device string
-	Wait   time.Duration // how long it is parked at most
+	Wait   time.Duration // maximum time for which the report is parked
 
-	signal chan struct{} // holds one, when there is something new below
+	signal chan struct{} // holds a value while ending or call is unread
 
 	// Guarded by Parks.mu.
-	waits  bool  // it is parked, and no longer under way
-	number int64 // among all replicas; 0: not known
+	waits  bool  // the report is parked, and its first attempt is over
+	number int64 // number of the report among all replicas; 0 if unknown
 	ending Ending
 	call   Call
 }
 
-// NewPark returns one that is not entered yet.
+// NewPark returns a Park that is not entered in Parks yet.
 func NewPark(device string, wait time.Duration) *Park {
 	return &Park{Device: device, Wait: wait, signal: make(chan struct{}, 1)}
 }
 
-// Signal tells that there is something to look at.
+// Signal returns a channel that receives a value when Look has something new to return.
 func (p *Park) Signal() <-chan struct{} { return p.signal }
 
-// Call is an offer that a report was woken for; without a pool, other news.
+// Call is the offer for which a report was woken. If Pool is empty, the report was woken for another reason.
 type Call struct {
-	Called bool // there is any
+	Called bool // the report was woken
 	Pool   string
-	Since  time.Time // when the slot fell free, by this process's clock; zero: unknown
-	At     time.Time // when it was called
+	Since  time.Time // when the slot became free, by this process's clock; zero if unknown
+	At     time.Time // when the report was woken
 }
 
-// Pools are those in which a slot is offered to the device: one, or none.
+// Pools returns the pools in which a slot is offered to the device: one pool, or nil.
 func (c Call) Pools() []string {
 	if c.Pool == "" {
 		return nil
@@ -64,11 +64,11 @@ func (c Call) Pools() []string {
 	return []string{c.Pool}
 }
 
-// Parks are the reports that this replica has parked, by device.
+// Parks holds the reports that are parked at this replica, by device.
 type Parks struct {
 	most    int
 	now     func() time.Time
-	looking chan struct{} // bounds those that look again
+	looking chan struct{} // limits the reports that are decided concurrently
 
 	mu      sync.Mutex
 	all     map[string]*Park
@@ -80,8 +80,8 @@ func newParks(most int, now func() time.Time) *Parks {
 	return &Parks{most: most, now: now, looking: make(chan struct{}, maxLooking), all: make(map[string]*Park)}
 }
 
-// Begin waits until the report may look again: not too many do at once. The caller
-// says done after its look; false: ctx has ended before.
+// Begin waits until a parked report may be decided again, because at most maxLooking reports are
+// decided concurrently. The caller must call done after the decision. If ok is false, ctx ended first.
 func (s *Parks) Begin(ctx context.Context) (done func(), ok bool) {
 	select {
 	case <-ctx.Done():
@@ -91,11 +91,11 @@ func (s *Parks) Begin(ctx context.Context) (done func(), ok bool) {
 	}
 }
 
-// notify is called with Parks.mu held, or before anybody else knows of p.
+// notify must be called with Parks.mu held, or before p is shared.
 func (p *Park) notify() {
 	select {
 	case p.signal <- struct{}{}:
-	default: // it was told and has not looked yet
+	default: // p was notified already, and Look was not called yet
 	}
 }
 
@@ -104,8 +104,8 @@ func (p *Park) over(why Ending) {
 	p.notify()
 }
 
-// Arrive ends what an older report of the device waits for. The new one, unless
-// nil, may be parked if there is room.
+// Arrive ends the wait of an older report of the device. If p is not nil and there is room,
+// Arrive enters p, which then may be parked.
 func (s *Parks) Arrive(device string, p *Park) (room bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *Parks) Arrive(device string, p *Park) (room bool) {
 	return true
 }
 
-// Leave forgets a report that is answered, and says how it ended.
+// Leave removes an answered report, and returns how its wait ended.
 func (s *Parks) Leave(p *Park) Ending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func (s *Parks) Leave(p *Park) Ending {
 	return p.ending
 }
 
-// Look takes what there is to know of a report.
+// Look returns the ending and the latest call of a report, and resets the call.
 func (s *Parks) Look(p *Park) (Ending, Call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *Parks) Look(p *Park) (Ending, Call) {
 	return p.ending, call
 }
 
-// begin parks a report, which is of this number among those of all replicas.
+// begin parks a report. number is the number of the report among all replicas.
 func (s *Parks) begin(p *Park, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,21 +151,21 @@ func (s *Parks) begin(p *Park, number int64) {
 	s.waiting++
 }
 
-// has says whether a report of the device may be parked here, or is.
+// has reports whether a report of the device is parked here, or may still be parked.
 func (s *Parks) has(device string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.all[device] != nil
 }
 
-// count is how many are parked.
+// count returns the number of parked reports.
 func (s *Parks) count() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return float64(s.waiting)
 }
 
-// Newer ends a report whose device was parked elsewhere since.
+// Newer ends the wait of a report if number, of a report of the device at another replica, is newer.
 func (s *Parks) Newer(device string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,11 +175,11 @@ func (s *Parks) Newer(device string, number int64) {
 	}
 }
 
-// Called lets reports look again.
+// Called wakes the reports that are parked here.
 func (s *Parks) Called(calls []parked.Call) { s.wake(calls) }
 
-// wake lets those of the reports look again that are parked here, and returns
-// the calls of the others.
+// wake wakes the reports that are parked here, and returns the calls of all other
+// reports.
 func (s *Parks) wake(calls []parked.Call) (elsewhere []parked.Call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +198,7 @@ func (s *Parks) wake(calls []parked.Call) (elsewhere []parked.Call) {
 	return elsewhere
 }
 
-// Stop ends the waiting of all, and parks no report any more.
+// Stop ends the wait of all reports. After Stop, Arrive enters no report.
 func (s *Parks) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

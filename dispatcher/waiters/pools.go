@@ -11,39 +11,39 @@ import (
 )
 
 const (
-	poolsPerLook = 500 // in which one pass asks the ledger for work
-	poolsTidied  = 50  // by one pass, of those in which nothing can be handed on
+	poolsPerLook = 500 // pools whose work one pass reads from the ledger
+	poolsTidied  = 50  // queues that one pass tidies, of pools in which no slot can be offered
 
-	holdWeight  = 0.05            // of the newest hold time in the mean
-	unknownHold = 5 * time.Second // stands in until a pool has ended a grant
-	mostKinds   = 10_000          // of one pool; beyond it all are forgotten: a bound, not a policy
+	holdWeight  = 0.05            // weight of the newest hold time in the moving average
+	unknownHold = 5 * time.Second // assumed hold time until a grant of the pool has ended
+	mostKinds   = 10_000          // maximum number of kinds per pool, to limit memory; beyond it, all kinds are forgotten
 )
 
-// Pools is what this replica knows of the pools there are. It is safe for concurrent
+// Pools holds the state that this replica keeps for each pool. It is safe for concurrent
 // use.
 type Pools struct {
-	pace slots.Pace // of every pool, without the hold time
+	pace slots.Pace // pace of every pool, without the hold time
 
 	mu     sync.Mutex
 	all    map[string]*pool
-	asked  []string // the pools for which the ledger was asked for work by this pass
-	last   string   // the last pool that was searched, or had no work
-	tidied string   // the last pool of which the queue was tidied
+	asked  []string // pools whose work this pass read from the ledger
+	last   string   // last pool that was searched, or had no work
+	tidied string   // last pool whose queue was tidied
 }
 
-// pool is one of them.
+// pool is the state of one pool.
 type pool struct {
-	listed  bool                     // the ledger has it
-	waiting bool                     // devices stand in its queue, as of the last pass and since
-	hold    time.Duration            // the usual time that a grant is held, as seen here; 0: unknown
-	kinds   map[string]time.Duration // likewise, of each kind of task
-	search  *search                  // how far it has come; nil: it begins anew
-	urgent  time.Time                // until when the search for urgent tasks rests
+	listed  bool                     // the ledger has the pool
+	waiting bool                     // devices wait in its queue, as of the last pass and later calls of Wait
+	hold    time.Duration            // moving average of hold times at this replica; 0 if unknown
+	kinds   map[string]time.Duration // moving average of hold times, by kind of task
+	search  *search                  // progress of the search for sleeping devices; if nil, the search begins anew
+	urgent  time.Time                // time until which the search for urgent tasks rests
 }
 
 func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*pool)} }
 
-// of is called with mu held.
+// of returns the state of a pool, and makes it if there is no state yet. mu must be held.
 func (p *Pools) of(name string) *pool {
 	if p.all[name] == nil {
 		p.all[name] = &pool{kinds: make(map[string]time.Duration)}
@@ -51,7 +51,7 @@ func (p *Pools) of(name string) *pool {
 	return p.all[name]
 }
 
-// Add notes that the ledger has a pool, and says whether that is new.
+// Add records that the ledger has a pool, and reports whether this is new.
 func (p *Pools) Add(name string) (isNew bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,14 +60,14 @@ func (p *Pools) Add(name string) (isNew bool) {
 	return isNew
 }
 
-// Remove forgets a pool.
+// Remove deletes the state of a pool.
 func (p *Pools) Remove(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.all, name)
 }
 
-// Known are all pools of which anything is known, also if the ledger does not have them.
+// Known returns all pools with a state, even if the ledger does not have them.
 func (p *Pools) Known() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +78,7 @@ func (p *Pools) Known() map[string]bool {
 	return known
 }
 
-// Names are all pools that the ledger has, sorted.
+// Names returns all pools that the ledger has, sorted.
 func (p *Pools) Names() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,8 +96,8 @@ func (p *Pools) names() []string {
 	return names
 }
 
-// next are the pools whose turn it is to be asked the ledger about: each comes
-// again when all others had theirs.
+// next returns the pools whose work is read from the ledger in this pass. A pool is
+// returned again after all other pools.
 func (p *Pools) next() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,8 +105,9 @@ func (p *Pools) next() []string {
 	return p.asked
 }
 
-// toSearch are those of the pools just asked about that have work, up to as many as one
-// pass searches: the next pass goes on behind the last of them.
+// toSearch returns the pools of the latest call of next that have work, at most
+// searchesAPass of them. The next pass continues behind the last pool that was returned
+// or had no work.
 func (p *Pools) toSearch(work []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,8 +123,9 @@ func (p *Pools) toSearch(work []string) (searched []string) {
 	return searched
 }
 
-// roundRobin are up to so many of what is sorted, from behind the last ones on, and
-// which of them is the last now.
+// roundRobin returns at most `most` elements of the sorted list all, beginning behind last
+// and continuing at the start of the list. newLast is the last returned element, or last if
+// part is empty.
 func roundRobin(all []string, last string, most int) (part []string, newLast string) {
 	from, found := slices.BinarySearch(all, last)
 	if found {
@@ -137,15 +139,15 @@ func roundRobin(all []string, last string, most int) (part []string, newLast str
 	return part, last
 }
 
-// Wait notes that a device waits for a slot of a pool.
+// Wait records that a device waits for a slot of a pool.
 func (p *Pools) Wait(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.of(name).waiting = true
 }
 
-// setWaiting notes in which pools devices wait, which are sorted, and returns
-// those whose queues are to be tidied: some in each pass, in turn.
+// setWaiting records in which pools devices wait; names must be sorted. It returns the
+// pools whose queues this pass tidies: at most poolsTidied, in turn.
 func (p *Pools) setWaiting(names []string) (tidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,7 +161,7 @@ func (p *Pools) setWaiting(names []string) (tidy []string) {
 	return tidy
 }
 
-// AmongWaiting are those of these pools in which devices wait.
+// AmongWaiting returns the pools of names in which devices wait.
 func (p *Pools) AmongWaiting(names []string) (waiting []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,7 +185,7 @@ func (p *Pools) searchOf(name string, restarts bool) *search {
 	return one.search
 }
 
-// urgentRests says whether the search for urgent tasks of a pool rests.
+// urgentRests reports whether the search for urgent tasks of a pool rests.
 func (p *Pools) urgentRests(name string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +208,7 @@ func (p *Pools) RestartSearches() {
 	}
 }
 
-// Held notes for how long a grant was held: the means are weighted exponentially.
+// Held records how long a grant was held. The averages are weighted exponentially.
 func (p *Pools) Held(name, kind string, held time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,13 +220,14 @@ func (p *Pools) Held(name, kind string, held time.Duration) {
 	one.kinds[kind] = moved(one.kinds[kind], held)
 }
 
-// moved is the mean after one more; 0: there was none.
+// moved returns the moving average updated with held. A mean of 0 means that there is no earlier sample.
 func moved(mean, held time.Duration) time.Duration {
 	mean = cmp.Or(mean, held)
 	return mean + time.Duration(holdWeight*float64(held-mean))
 }
 
-// Hold is the usual time that a grant of a pool is held; known: one has ended here.
+// Hold returns the usual hold time of grants of a pool. known reports whether a grant of the pool has ended at this
+// replica.
 func (p *Pools) Hold(name string) (usual time.Duration, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,14 +237,14 @@ func (p *Pools) Hold(name string) (usual time.Duration, known bool) {
 	return unknownHold, false
 }
 
-// Pace returns the times from which the queue of a pool computes when a device asks again.
+// Pace returns the times from which the queue of a pool computes when a device reports again.
 func (p *Pools) Pace(name string) slots.Pace {
 	pace := p.pace
 	pace.Hold, _ = p.Hold(name)
 	return pace
 }
 
-// HoldOf is that of a kind, or of the pool until the kind is known.
+// HoldOf returns the usual hold time of a kind of task, or of the pool if no task of the kind has ended here.
 func (p *Pools) HoldOf(name, kind string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

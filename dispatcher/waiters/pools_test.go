@@ -31,7 +31,7 @@ func TestEachPoolIsAskedInTurn(t *testing.T) {
 	}
 }
 
-// Of more pools with work than one pass searches, each is searched once in a round.
+// If more pools have work than one pass searches, successive passes search each pool once.
 func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 	t.Parallel()
 	for pools, passes := range map[int]int{1: 1, searchesAPass: 1, searchesAPass + 1: 2, 3000: 3000 / searchesAPass} {
@@ -43,7 +43,7 @@ func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 			work = append(work, fmt.Sprintf("work%05d", i))
 		}
 		seen := map[string]int{}
-		for range passes + 2*pools/poolsPerLook + 1 { // those without work take looks, too
+		for range passes + 2*pools/poolsPerLook + 1 { // pools without work are also returned by next
 			l.next()
 			searched := l.toSearch(work)
 			if len(searched) > searchesAPass {
@@ -59,8 +59,8 @@ func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 	}
 }
 
-// Queues in which nothing can be handed on are tidied in turn, all of them where
-// there are few.
+// Queues in which no slot can be offered are tidied in turn. If there are at most poolsTidied
+// queues, each pass tidies all.
 func TestEachQueueIsTidiedInTurn(t *testing.T) {
 	t.Parallel()
 	for pools, passes := range map[int]int{0: 1, 7: 1, poolsTidied: 1, 3 * poolsTidied: 3, 3*poolsTidied + 1: 4} {

@@ -10,21 +10,21 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 )
 
-// callersAtOnce is how many callers are woken when slots of callers become free.
+// callersAtOnce is the maximum number of callers that are woken when a slot of a caller becomes free.
 const callersAtOnce = 64
 
-// Relay parks and wakes reports over all replicas: it does at this replica what it can, and
-// sends the rest to the others.
+// Relay parks and wakes reports over all replicas. It wakes the reports that are parked at this
+// replica, and sends all other calls to the other replicas.
 type Relay struct {
 	parks      *Parks
-	board      Parking // nil: no other replica parks reports
+	board      Parking // if nil, no other replica parks reports
 	ledger     Ledger
 	background *background
 	log        *slog.Logger
 }
 
 // Park ends the older parked reports of the device at other replicas, and parks p for at most
-// remembered. It does so even if the device has gone: the number of p is then the proof.
+// remembered. It does so even if ctx has ended because the device left: Departures needs the number of p.
 func (r *Relay) Park(ctx context.Context, p *Park, remembered time.Duration) error {
 	var number int64
 	var gap bool
@@ -42,7 +42,7 @@ func (r *Relay) Park(ctx context.Context, p *Park, remembered time.Duration) err
 }
 
 // Wake wakes the parked reports of devices. It returns the calls of the reports that are not
-// parked here. Those are sent to the other replicas, and no reply says whether one of them has
+// parked here. It sends these calls to the other replicas. No reply shows whether a replica has
 // the report.
 func (r *Relay) Wake(ctx context.Context, calls []parked.Call) (elsewhere []parked.Call, err error) {
 	elsewhere = r.parks.wake(calls)
@@ -73,7 +73,7 @@ func (r *Relay) WakeCallers(pool string) {
 	})
 }
 
-// findGone returns those of the ended reports whose device has parked no newer report.
+// findGone returns the ended reports whose device has parked no newer report.
 func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
 	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.parks.has(report.Device) })
 	if r.board == nil || len(gone) == 0 {

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	batchesPerSearch = 100              // that wait in the pool
-	tasksPerSearch   = 400              // that are looked at
-	fewestTasks      = 4                // of each batch
-	seenSlack        = 10 * time.Second // between two flushes of when devices were seen
+	batchesPerSearch = 100              // batches that wait in the pool
+	tasksPerSearch   = 400              // tasks that are examined
+	fewestTasks      = 4                // minimum number of tasks of each batch
+	seenSlack        = 10 * time.Second // time between two flushes of last-seen times
 
-	// A search that came to its end rests, the longer the more it looked at: it
-	// looks at some 200 tasks a second at most.
+	// A search that reached its end rests. The rest grows with the number of examined tasks, so that
+	// a search examines at most about 200 tasks a second.
 	restAtLeast = 400 * time.Millisecond
 	restPerTask = 5 * time.Millisecond
 	restAtMost  = 10 * time.Second
@@ -29,17 +29,17 @@ type sleepers struct {
 	pools       *Pools
 	forecast    *forecast
 	ledger      Ledger
-	period      time.Duration // between two reports of a device
-	urgentShare int           // percent of a pool for which urgent batches go before all others
+	period      time.Duration // report period of a device
+	urgentShare int           // percent of a pool for which urgent batches go before all other batches
 	now         func() time.Time
 }
 
 // search is the progress of the search for devices of a pool.
 type search struct {
-	after  int64                // the batches up to it were looked at in this round
-	marks  map[int64]store.Mark // how far each batch was; zero: through
-	looked int                  // tasks, in this round
-	rest   time.Time            // until when it rests
+	after  int64                // batches up to this id were examined in this round
+	marks  map[int64]store.Mark // position in each batch; the zero value means that the batch was examined to its end
+	looked int                  // number of tasks examined in this round
+	rest   time.Time            // time until which the search rests
 }
 
 // find returns the devices that should join the queue of a pool, for its free slots. If there
@@ -62,8 +62,8 @@ func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState
 }
 
 // missingWaiters returns how many more waiters that can be notified a queue should have: for the
-// slots that are free, and those that become free until the pass after the next. hold is the
-// mean hold time.
+// slots that are free, and for the slots that become free until the pass after the next. hold is
+// the mean hold time.
 func missingWaiters(queue slots.QueueState, hold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
@@ -100,7 +100,7 @@ func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]
 		return nil, err
 	}
 	switch {
-	case !through: // goes on with the next pass
+	case !through: // the next pass continues
 	case len(open) == batchesPerSearch:
 		progress.after = open[len(open)-1].ID
 	default:
@@ -113,14 +113,14 @@ func restAfter(looked int) time.Duration {
 	return min(restAtLeast+time.Duration(looked)*restPerTask, restAtMost)
 }
 
-// searchBatches looks at the next tasks of those of the open batches that may start, for devices
-// that were seen within seen. through reports whether it reached the last task of each of them.
+// searchBatches examines the next tasks of the open batches that may start, for devices that
+// reported within seen. through reports whether it reached the last task of each such batch.
 func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch, seen time.Duration) (found []slots.Joiner, through bool, err error) {
 	through = true
 	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.Running })
 	for _, b := range running {
 		mark, begun := progress.marks[b.ID]
-		if begun && !mark.Set { // through in this round
+		if begun && !mark.Set { // the batch was examined to its end in this round
 			continue
 		}
 		limit := max(tasksPerSearch/len(running), fewestTasks)

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	serveLimit   = 3 * time.Second // of one call; a slot that comes later is not claimed any more
-	slotsAtOnce  = 64              // requests and leases in one call
+	serveLimit   = 3 * time.Second // time limit of one call; a slot that is given later is not claimed
+	slotsAtOnce  = 64              // maximum number of requests and leases in one call
 	servingLanes = 2
-	servingFill  = 32 // so many wait when a second call begins: one that hangs stops no others for long
+	servingFill  = 32 // waiting entries for which a second call begins; so a call that hangs does not block the rest for long
 )
 
 // Slots acquires and releases slots. Requests and releases for the pools of one node of Redis
@@ -31,7 +31,7 @@ type Slots struct {
 
 func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	s := &Slots{pools: pools, offers: offers, semaphore: config.Semaphore, log: config.Logger, now: config.Now}
-	never := func(error) bool { return false } // a call that failed may have given slots: it is not made again
+	never := func(error) bool { return false } // a failed call may have given slots, so it is not repeated
 	size := func(c slots.Call) int { return len(c.Leases) + len(c.Requests) }
 	s.calls = &coalesce.Calls[string, slots.Call, slots.Served]{
 		Call: s.serve, Alone: never, Lanes: servingLanes, Fill: servingFill, Most: slotsAtOnce, Size: size,
@@ -56,9 +56,10 @@ func (s *Slots) serve(ctx context.Context, _ string, some []slots.Call) ([]slots
 	return each, nil
 }
 
-// merged makes one call of those for the same pool, with the first one's pace; of is the
-// call that each is part of. A parked device asks no sooner than its wait is over: that is
-// part of what the queue goes by.
+// merged merges the calls for the same pool and report period into one call, with the pace of the
+// first. of[i] is the index of the merged call that contains some[i]. Calls with different periods
+// stay separate, because the queue depends on the period: a parked device does not ask again before
+// its wait is over.
 func merged(some []slots.Call) (calls []slots.Call, of []int) {
 	of = make([]int, len(some))
 	for i, c := range some {
@@ -73,7 +74,7 @@ func merged(some []slots.Call) (calls []slots.Call, of []int) {
 	return calls, of
 }
 
-// take takes out what became of the first part of a call.
+// take removes the outcomes of part, the first part of a merged call, from the result and returns them.
 func take(from *slots.Served, part slots.Exchange) slots.Served {
 	if from.Err != nil {
 		return slots.Served{Err: from.Err}

@@ -16,8 +16,9 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// oneByOne is a semaphore whose calls end when the test says so. The pool "bad" fails, the
-// leases in "freed" held a slot, and a device gets the slot in its name.
+// oneByOne is a semaphore whose calls end when the test sends to ends. A pool with the suffix "bad"
+// fails. A lease with the prefix "held" holds a slot. A device gets the slot whose number is the
+// length of its name.
 type oneByOne struct {
 	Semaphore
 
@@ -49,8 +50,9 @@ func (s *oneByOne) Serve(_ context.Context, calls []slots.Call) []slots.Served {
 	return served
 }
 
-// TestPoolsAreServedTogether: what is asked of the pools of a node while a call is under way
-// goes in the next one, in one script for each pool; and each gets what it asked for.
+// TestPoolsAreServedTogether checks that requests for the pools of a node that arrive while a call is
+// in progress are sent in the next call, with one script for each pool and period, and that each
+// request gets its own outcome.
 func TestPoolsAreServedTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,52 +19,54 @@ var newestLua string
 //go:embed gone.lua
 var goneLua string
 
-// ErrUnavailable: Redis did not answer.
+// ErrUnavailable means that Redis did not answer.
 var ErrUnavailable = errors.New("redis is unavailable")
 
-// Call asks the parked report of a device to look again: a slot of Pool is
-// offered to it. Without a pool there is other news.
+// Call wakes the parked report of a device, because a slot of Pool is offered to the
+// device. If Pool is empty, there is another reason.
 type Call struct {
 	Device string        `json:"device"`
 	Pool   string        `json:"pool,omitempty"`
-	Age    time.Duration `json:"age,omitempty"` // of the offer, when it is sent; 0: unknown
+	Age    time.Duration `json:"age,omitempty"` // time from the release of the slot to the sending of the call; 0 if unknown
 }
 
-// Report is a parked report, as Newest numbered it.
+// Report is a parked report with the number that Newest returned for it.
 type Report struct {
 	Device string
 	Number int64
 }
 
-// goneRemembered is how long a gap is known: what follows from it is said within.
+// goneRemembered is the time after the end of a connection in which Newest returns a gap. All messages about this end are sent
+// within this time.
 const goneRemembered = 10 * time.Second
 
 func keyOf(device string) string { return "parked:{" + device + "}" }
 
-// Board is what one replica shares with the others. It is safe for concurrent
-// use.
+// Board exchanges messages about parked reports with the other replicas. It is safe for
+// concurrent use.
 type Board struct {
 	client  redis.UniversalClient
 	newest  *redis.Script
 	gone    *redis.Script
 	channel string
 	replica string
-	quiet   time.Duration // after which a connection without a message is tried
+	quiet   time.Duration // time without a message after which the connection is tested
 }
 
-// New returns the board of a replica in the Redis of client, and in this database of it.
+// New returns the board of a replica in the Redis of client. database is the number of the client's database.
 func New(client redis.UniversalClient, database int) *Board {
 	return &Board{
 		client: client, newest: redis.NewScript(newestLua), gone: redis.NewScript(goneLua), replica: rand.Text(),
-		// Channels are of a whole server, keys of one of its databases.
+		// A channel belongs to the whole server, a key to one database.
 		channel: "parked:" + strconv.Itoa(database), quiet: 5 * time.Second,
 	}
 }
 
-// Newest makes a report that this replica parks the newest of its device
-// anywhere, and returns its number: above those of all before. gap: the connection
-// of the one before ended just now, and what was said of that may still be on its
-// way. It is remembered for a while, at least 1 ms. ErrUnavailable.
+// Newest makes a report that this replica parks the newest report of its device at all
+// replicas. It returns the number of the report, which is higher than all earlier numbers.
+// gap reports whether the connection of the previous report ended just now: messages about
+// this end may still be in transit. Redis keeps the number for remembered, which must be at
+// least 1 ms. Newest returns ErrUnavailable.
 func (b *Board) Newest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error) {
 	reply, err := b.newest.Run(ctx, b.client, []string{keyOf(device)}, b.replica, remembered.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
@@ -80,12 +82,12 @@ func (b *Board) Newest(ctx context.Context, device string, remembered time.Durat
 	return number, reply[1] == int64(1), nil
 }
 
-// Gone notes that the connections of parked reports have ended, for Newest to say
-// so, and returns those of which the device was not parked anew. ErrUnavailable.
+// Gone records that the connections of parked reports have ended, so that Newest can return
+// a gap. It returns the reports whose devices have parked no newer report, or ErrUnavailable.
 func (b *Board) Gone(ctx context.Context, reports []Report) (gone []Report, err error) {
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, r := range reports { // by its text: no reply of a pipeline says that a script is missing in time
+		for i, r := range reports { // the script is sent as text: a pipeline would report a missing script too late
 			replies[i] = b.gone.Eval(ctx, p, []string{keyOf(r.Device)}, r.Number, goneRemembered.Milliseconds())
 		}
 		return nil
@@ -101,8 +103,8 @@ func (b *Board) Gone(ctx context.Context, reports []Report) (gone []Report, err 
 	return gone, nil
 }
 
-// Wake tells all replicas: who has one of the reports lets it look again. It
-// does not say whether anybody has. ErrUnavailable.
+// Wake sends calls to all replicas. A replica that has one of the reports wakes it. Wake
+// does not report whether any replica has the reports. It returns ErrUnavailable.
 func (b *Board) Wake(ctx context.Context, calls []Call) error {
 	if len(calls) == 0 {
 		return nil

@@ -18,12 +18,12 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-const patience = time.Minute // what no machine reaches that only stands still for a while
+const patience = time.Minute // longer than any pause of a machine that is only slow
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// eachRedis runs a test on each kind, on servers of its own: on a Cluster node who
-// listens hears all.
+// eachRedis runs a test on each kind of Redis, on servers of its own, because a listener on a
+// Cluster node receives the messages of all tests.
 func eachRedis(t *testing.T, test func(t *testing.T, at servers.RedisAt)) {
 	t.Helper()
 	var redises servers.SharedRedis
@@ -31,7 +31,7 @@ func eachRedis(t *testing.T, test func(t *testing.T, at servers.RedisAt)) {
 	redises.Each(t, test)
 }
 
-// replica hears what is said to it.
+// replica records the messages that it receives.
 type replica struct {
 	*parked.Board
 	t     *testing.T
@@ -45,10 +45,10 @@ func (r *replica) Newer(device string, number int64) {
 
 func (r *replica) Called(calls []parked.Call) { r.said <- fmt.Sprint("called ", calls) }
 
-// replicaOf listens until the test ends, and hears when this returns.
+// replicaOf returns a replica that is subscribed already, and listens until the test ends.
 func replicaOf(t *testing.T, client redis.UniversalClient) *replica {
 	t.Helper()
-	return impatient(t, client, patience) // what stands still for a while must not lose messages
+	return impatient(t, client, patience) // a machine that pauses must not lose messages
 }
 
 func databaseOf(client redis.UniversalClient) int {
@@ -58,7 +58,7 @@ func databaseOf(client redis.UniversalClient) int {
 	return 0
 }
 
-// impatient tries a connection that was silent for quiet.
+// impatient returns a replica that tests its connection after quiet without a message.
 func impatient(t *testing.T, client redis.UniversalClient, quiet time.Duration) *replica {
 	t.Helper()
 	r := &replica{Board: parked.New(client, databaseOf(client)), t: t, said: make(chan string, 1000), hears: make(chan struct{}, 1000)}
@@ -103,7 +103,8 @@ func (r *replica) parks(device string) int64 {
 	return number
 }
 
-// lost says whether a report of device "a" that lost its connection was the newest.
+// lost records that the report of device "a" with this number lost its connection. It reports whether the report was
+// the newest of the device.
 func (r *replica) lost(number int64) (newest bool) {
 	r.t.Helper()
 	others, err := r.Gone(r.t.Context(), []parked.Report{{Device: "stranger", Number: 7}, {Device: "a", Number: number}})
@@ -120,7 +121,7 @@ func (r *replica) wakes(calls ...parked.Call) {
 	}
 }
 
-// Only who parked the one before is of interest, and numbers rise.
+// Only the replica that parked the previous report of the device is notified. The numbers of a device increase.
 func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -130,7 +131,7 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 		if numbers[3] = numbers[2]; !slices.IsSorted(numbers) || numbers[0] == numbers[1] || numbers[1] == numbers[2] || numbers[2] == numbers[4] {
 			t.Errorf("numbers %d do not rise", numbers)
 		}
-		one.wakes() // nothing
+		one.wakes() // no calls, so no message
 		one.wakes(parked.Call{Device: "a:b", Pool: "p", Age: 3 * time.Millisecond}, parked.Call{Device: "c"})
 		want := []string{fmt.Sprint("newer a:b ", numbers[2]), fmt.Sprint("newer a:b ", numbers[4]), "called [{a:b p 3ms} {c  0s}]"}
 		for _, r := range []*replica{one, other} {
@@ -141,8 +142,9 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	})
 }
 
-// A connection that ended is that of the device's newest report or of an older
-// one; who parks the next after the newest one's is told, once.
+// Gone distinguishes the connection of the device's newest report from the connection of an older
+// report. After the end of the newest report's connection, Newest returns a gap for the next parked
+// report, once.
 func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -161,7 +163,7 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 		if none || one.lost(first) {
 			t.Error("the connection of an older report is that of its device")
 		}
-		for range 2 { // it may be sent again
+		for range 2 { // Gone may be repeated
 			if !other.lost(second) {
 				t.Error("the connection of the newest report is not that of its device")
 			}
@@ -173,14 +175,14 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 		}
 		one.wakes(parked.Call{Device: "end"})
 		for _, want := range []string{fmt.Sprint("newer a ", second), "called [{end  0s}]"} {
-			if got := one.next(); got != want { // and nothing of the gap
+			if got := one.next(); got != want { // there is no message about the gap
 				t.Errorf("heard %q, want %q", got, want)
 			}
 		}
 	})
 }
 
-// A loss of Redis makes no number lower.
+// Numbers increase even if Redis loses its data.
 func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -197,7 +199,7 @@ func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 	})
 }
 
-// The memory of a device goes when its report can no longer be parked.
+// The key of a device is deleted when its report can no longer be parked.
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
@@ -209,7 +211,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// Two installations in databases of one Redis do not hear one another.
+// Two installations in different databases of one Redis do not receive each other's messages.
 func TestDatabasesAreApart(t *testing.T) {
 	t.Parallel()
 	at := servers.RedisAt{Addr: servers.Redis(t).Addr}
@@ -241,8 +243,8 @@ func TestListenerComesBackWithRedis(t *testing.T) {
 	}
 }
 
-// A connection that is silent is no connection: the client's own channels would
-// wait for it for ever.
+// Listen closes a silent connection and connects again. The channels of the Redis client would wait
+// on such a connection forever.
 func TestSilentConnectionIsLeft(t *testing.T) {
 	t.Parallel()
 	link := servers.NewProxy(t, servers.Redis(t).Addr)
@@ -261,7 +263,7 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 	link.ReleaseReplies()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.After(patience); ; { // it may take a slow answer for silence, again
+	for deadline := time.After(patience); ; { // a slow answer may count as silence once more
 		r.wakes(parked.Call{Device: "a"})
 		select {
 		case <-r.said:
@@ -287,7 +289,7 @@ func TestWithoutRedisItIsUnavailable(t *testing.T) {
 	}
 }
 
-// A replica that hears what it cannot read goes on hearing.
+// A replica ignores messages that it cannot parse, and continues to listen.
 func TestUnknownMessagesAreIgnored(t *testing.T) {
 	t.Parallel()
 	client := servers.InProcessRedis(t).Client(t)

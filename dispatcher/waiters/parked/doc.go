@@ -1,6 +1,6 @@
-// Package parked lets replicas tell each other of parked reports (long poll)
-// over Redis: which report of a device is the newest anywhere, and which are to
-// look again. Redis remembers a number per device for as long as its report may
-// be parked, and passes messages on. A message may be lost, and nothing here is
-// the truth about anything.
+// Package parked exchanges messages about parked reports (long poll) between replicas
+// over Redis: which report of a device is the newest at all replicas, and which reports
+// must be woken. Redis keeps a number per device for as long as its report may be parked,
+// and delivers the messages. A message may be lost, and nothing in this package is
+// authoritative.
 package parked

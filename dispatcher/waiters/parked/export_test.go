@@ -2,5 +2,5 @@ package parked
 
 import "time"
 
-// TriesAfter sets the silence after which a connection is tried.
+// TriesAfter sets the time without a message after which a connection is tested.
 func (b *Board) TriesAfter(quiet time.Duration) { b.quiet = quiet }

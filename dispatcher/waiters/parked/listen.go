@@ -14,23 +14,23 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// retry is how long a listener waits before it connects again.
+// retry is the time for which a listener waits before it connects again.
 const retry = 200 * time.Millisecond
 
 var errSilent = errors.New("the connection is silent")
 
-// Listener is told what replicas say, one message after the other; it must not
-// block.
+// Listener receives the messages of the replicas, one message after the other. Its methods must
+// not block.
 type Listener interface {
-	// Newer: a newer report of the device was parked elsewhere, under this number.
+	// Newer is called when a newer report of the device, with this number, was parked at another replica.
 	Newer(device string, number int64)
-	// Called: of these reports, those that are parked here are to look again.
+	// Called is called when the reports of calls must be woken. The replica wakes the reports that it has.
 	Called(calls []Call)
 }
 
-// Listen tells the listener until ctx ends. While Redis is away messages are
-// lost; it connects again by itself. heard, unless nil, is called each time it
-// begins to hear.
+// Listen passes messages to the listener until ctx ends. While Redis does not answer,
+// messages are lost, and Listen connects again by itself. If heard is not nil, it is
+// called each time a subscription begins.
 func (b *Board) Listen(ctx context.Context, to Listener, heard func()) {
 	again := time.NewTimer(0)
 	defer again.Stop()
@@ -40,17 +40,17 @@ func (b *Board) Listen(ctx context.Context, to Listener, heard func()) {
 			return
 		case <-again.C:
 		}
-		_ = b.listen(ctx, to, heard) // the semaphore and the passes say that Redis is away
+		_ = b.listen(ctx, to, heard) // the semaphore and the passes report the outage of Redis
 		again.Reset(retry)
 	}
 }
 
-// listen is one connection. The client's own channels never find out that a
-// server is silent: here it has to answer a ping.
+// listen receives messages over one connection until the connection fails. The channels of
+// the Redis client never detect a silent server, so listen requires an answer to a ping.
 func (b *Board) listen(ctx context.Context, to Listener, heard func()) error {
 	sub := b.client.Subscribe(ctx, b.channel)
 	defer func() { _ = sub.Close() }()
-	unhook := rescue.After(ctx, sub.Close) // a reading does not end with its context
+	unhook := rescue.After(ctx, sub.Close) // a read does not end with its context
 	defer unhook()
 	for asked := false; ; {
 		message, err := sub.ReceiveTimeout(ctx, b.quiet)
@@ -76,7 +76,7 @@ func (b *Board) listen(ctx context.Context, to Listener, heard func()) error {
 	}
 }
 
-// tell passes a message on. One that cannot be read says nothing.
+// tell passes a message to the listener. It ignores a message that it cannot parse.
 func tell(to Listener, message string) {
 	kind, rest, _ := strings.Cut(message, " ")
 	switch kind {
