@@ -3,7 +3,9 @@ package api_test
 import (
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -96,6 +98,40 @@ func TestListsAreStreamedWhole(t *testing.T) {
 		request.Header.Set("Accept", csvType)
 		b.do(request).problem(401, "unauthenticated")
 	})
+}
+
+// TestAnExportThatFailsHalfWayIsNoWholeExport checks that a client can tell a list that broke off from a complete one.
+func TestAnExportThatFailsHalfWayIsNoWholeExport(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	b.pool("p", `{"capacity":60}`)
+	devices, _ := json.Marshal(slices.Repeat([]string{"d"}, 1500))
+	b.batch(`{"pool":"p","devices":` + string(devices) + `}`)
+	readings, last := 0, 0
+	spoil := func() error {
+		if readings++; readings == last {
+			return errors.New("down by the test")
+		}
+		return nil
+	}
+	b.store.tasks.Store(&spoil)
+	for _, form := range []string{csvType, ndjsonType} {
+		readings, last = 0, 0
+		b.accept("/v1/tasks", form).must(200)
+		readings, last = 0, readings
+		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/v1/tasks", http.NoBody)
+		request.Header.Set("Authorization", "Bearer "+adminToken)
+		request.Header.Set("Accept", form)
+		response, err := http.DefaultTransport.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusOK || len(text) == 0 || err == nil {
+			t.Errorf("%s: status %d, %d bytes, error %v: want a page and then an error", form, response.StatusCode, len(text), err)
+		}
+	}
 }
 
 func TestTasksAreCancelledAndRetriedInBulk(t *testing.T) {

@@ -62,9 +62,10 @@ func TestMain(m *testing.M) {
 // ledger is a store in which a test can intercept single calls.
 type ledger struct {
 	*store.Store
-	pool  atomic.Pointer[func()] // is called before a pool is read
-	views atomic.Pointer[func()] // is called before devices are read for their reports
-	merge atomic.Pointer[func()] // is called before the attributes of a report are merged
+	pool  atomic.Pointer[func()]       // is called before a pool is read
+	views atomic.Pointer[func()]       // is called before devices are read for their reports
+	merge atomic.Pointer[func()]       // is called before the attributes of a report are merged
+	tasks atomic.Pointer[func() error] // called before a page of tasks is read
 }
 
 func (l *ledger) Views(ctx context.Context, names []string) ([]store.View, error) {
@@ -72,6 +73,15 @@ func (l *ledger) Views(ctx context.Context, names []string) ([]store.View, error
 		(*spoil)()
 	}
 	return l.Store.Views(ctx, names)
+}
+
+func (l *ledger) Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Task, error) {
+	if spoil := l.tasks.Load(); spoil != nil {
+		if err := (*spoil)(); err != nil {
+			return nil, err
+		}
+	}
+	return l.Store.Tasks(ctx, filter)
 }
 
 func (l *ledger) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
