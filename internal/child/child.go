@@ -14,32 +14,30 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Config is a command.
+// Config describes a command to start.
 type Config struct {
-	Args  []string // a program, looked up in PATH, and its arguments
-	Env   []string // all of its environment
-	In    *os.File // all three may be terminals
+	Args  []string // a program, which is looked up in PATH, and its arguments
+	Env   []string // the whole environment of the command
+	In    *os.File // In, Out and Err may be terminals
 	Out   *os.File
 	Err   *os.File
-	Guard []string  // a command line that calls Guard
-	Ends  time.Time // when it must have ended, unless Until says otherwise
+	Guard []string  // a command line whose process calls the function Guard
+	Ends  time.Time // the time by which the command must have ended, unless Until changes it
 }
 
-// Child is a command that runs.
+// Child is a command that was started.
 type Child struct {
 	cmd   *exec.Cmd
 	guard *guard
-	tty   *os.File // given to the group; nil: it is on none, or in the background
+	tty   *os.File // the terminal that the group controls; nil if the group has no terminal or is in the background
 	ended chan struct{}
-	err   error // once it has ended
+	err   error // set before ended is closed
 }
 
-// ErrOver is the error of Start if the guard ended before the command began, because the time
-// of the command was over.
+// ErrOver is the error of Start if the guard ended before the command began, because the time Config.Ends had passed.
 var ErrOver = errors.New("the command was not started: its time was over")
 
-// Start starts a command. It returns ErrOver, or an error of exec.Command if the program is not
-// there or may not be run.
+// Start starts a command. It returns ErrOver, or an error of exec.Command if the program does not exist or must not be executed.
 func Start(c Config) (*Child, error) {
 	guard, err := startGuard(c.Guard)
 	if err != nil {
@@ -56,7 +54,7 @@ func Start(c Config) (*Child, error) {
 	}
 	if err := p.cmd.Start(); err != nil {
 		guard.end()
-		if errors.Is(err, syscall.EPERM) { // the group that it was to join is gone with the guard
+		if errors.Is(err, syscall.EPERM) { // the group that the command should join ended with the guard
 			return nil, ErrOver
 		}
 		return nil, err //nolint:wrapcheck // it names the program
@@ -75,18 +73,16 @@ func (c *Child) wait() error {
 	return nil
 }
 
-// Ended is closed when the command and its group have ended.
+// Ended returns a channel that is closed when the command and its group have ended.
 func (c *Child) Ended() <-chan struct{} { return c.ended }
 
-// Until says for how long the command may run from now on. By then it is ended, with all that
-// it started.
+// Until sets how long the command may run from now on. After term, the command and all processes of its group are ended.
 func (c *Child) Until(term time.Duration) { c.guard.until(term) }
 
-// Signal reaches the command and all that it started.
+// Signal sends s to the command and to all processes of its group.
 func (c *Child) Signal(s syscall.Signal) { c.guard.signal(s) }
 
-// Code is the exit code of a command that has ended, as shells say it: 128 and the
-// number of the signal that ended it.
+// Code waits until the command has ended and returns its exit code as shells report it: 128 plus the signal number if a signal ended it.
 func (c *Child) Code() int {
 	<-c.ended
 	var exit *exec.ExitError
@@ -102,7 +98,7 @@ func (c *Child) Code() int {
 	return exit.ExitCode()
 }
 
-// StartCode is the exit code of a command that could not be started, as shells say it.
+// StartCode returns the exit code with which shells report the error of Start: 127 if the program was not found, else 126.
 func StartCode(err error) int {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 		return 127
@@ -110,7 +106,7 @@ func StartCode(err error) int {
 	return 126
 }
 
-// inForeground says whether this process has the keys of the terminal f.
+// inForeground reports whether this process belongs to the foreground group of the terminal f.
 func inForeground(f *os.File) bool {
 	if f == nil {
 		return false
@@ -119,8 +115,8 @@ func inForeground(f *os.File) bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// takeTerminal takes the keys back. A process in the background that does so is stopped by
-// SIGTTOU, unless it ignores that.
+// takeTerminal makes this process the foreground group of f again. SIGTTOU would stop a background process that does so, unless it ignores
+// the signal.
 func takeTerminal(f *os.File) {
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)

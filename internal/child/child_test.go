@@ -20,7 +20,7 @@ const (
 	grace    = 300 * time.Millisecond
 )
 
-// TestMain is also the guard, and a process that runs a child and is killed.
+// TestMain runs the tests. With the last argument "guard" the process is a guard; with "parent" it runs a child until a test kills it.
 func TestMain(m *testing.M) {
 	os.Exit(testMain(m)) //nolint:forbidigo // TestMain's way to end
 }
@@ -46,7 +46,7 @@ func configOf(out *os.File, term time.Duration, args ...string) child.Config {
 	return child.Config{Args: args, Env: os.Environ(), Out: out, Err: os.Stderr, Guard: []string{os.Args[0], "guard"}, Ends: time.Now().Add(term)}
 }
 
-// start starts a shell, and reads what it writes, by lines.
+// start starts a shell script and returns a scanner of its output lines.
 func start(t *testing.T, term time.Duration, script string) (*child.Child, *bufio.Scanner) {
 	t.Helper()
 	out, in := pipe(t)
@@ -58,7 +58,7 @@ func start(t *testing.T, term time.Duration, script string) (*child.Child, *bufi
 	return c, out
 }
 
-// pipe is one to read from by lines, for as long as a test is patient.
+// pipe returns a scanner of lines and the end to write to. Reads fail after patience.
 func pipe(t *testing.T) (*bufio.Scanner, *os.File) {
 	t.Helper()
 	out, in, err := os.Pipe()
@@ -80,7 +80,7 @@ func next(t *testing.T, lines *bufio.Scanner) string {
 	return lines.Text()
 }
 
-// ends waits until nothing has the pipe open: all of the group has ended.
+// ends waits until no process has the pipe open, so all processes of the group have ended.
 func ends(t *testing.T, lines *bufio.Scanner) {
 	t.Helper()
 	for lines.Scan() {
@@ -147,7 +147,7 @@ func TestWhatACommandLeavesBehindEndsWithIt(t *testing.T) {
 func TestACommandEndsWithItsTerm(t *testing.T) {
 	t.Parallel()
 	c, lines := start(t, time.Hour, `trap 'echo asked' TERM; echo ready; sleep 600 & while :; do sleep 0.05; done`)
-	next(t, lines) // before that, SIGTERM would end the shell
+	next(t, lines) // before the shell is ready, SIGTERM would end it
 	began := time.Now()
 	c.Until(700 * time.Millisecond)
 	if got := next(t, lines); got != "asked" {
@@ -176,7 +176,7 @@ func TestATermThatIsExtended(t *testing.T) {
 	}
 }
 
-// Nobody else would end the command in time.
+// If the guard dies, its group ends, too: no other process would end the command in time.
 func TestTheGroupEndsWithItsGuard(t *testing.T) {
 	t.Parallel()
 	c, lines := start(t, time.Hour, `trap '' TERM; sleep 600 & read -r _ _ _ _ group _ < /proc/$$/stat; echo $group; while :; do sleep 0.05; done`)
@@ -193,7 +193,7 @@ func TestTheGroupEndsWithItsGuard(t *testing.T) {
 	}
 }
 
-// However little time is left, it is not exceeded by the grace.
+// The grace does not prolong a term that is already over.
 func TestATermThatIsOver(t *testing.T) {
 	t.Parallel()
 	lines, in := pipe(t)
@@ -211,7 +211,7 @@ func TestATermThatIsOver(t *testing.T) {
 	}
 }
 
-// A killed parent takes the command along, with all that it started.
+// If the parent is killed, the command and all processes of its group end.
 func TestTheGroupEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	for name, kill := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "crashed": syscall.SIGSEGV} {

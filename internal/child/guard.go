@@ -15,13 +15,12 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Guard is the guard's work: call it in the process that Config.Guard starts. It says on out
-// that it is ready, and reads on in for how long (ms) the group may run from now on. It ends
-// the group by then, and at once when in ends, as it does with the process at its other end: first it
-// asks (SIGTERM), then it kills, grace later, and never after the time. So a process that was
-// stopped, or hangs, does not keep the command running either. Guard returns only an error.
+// Guard does the work of the guard. Call it in the process that Config.Guard starts. It writes "ready" to out, and then reads lines from
+// in: the time in ms that the group may run from now on. It ends the group at that time, and at once when in ends, which happens when the
+// parent process ends. It sends SIGTERM first, and SIGKILL after grace, but never later than the end of the group's time. So the command
+// does not run on if the parent process was stopped or hangs. Guard returns only if it failed.
 func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
-	signal.Ignore(asks()...) // the group is sent them for the command
+	signal.Ignore(asks()...) // these signals are sent to the whole group, and only the command should react
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
@@ -56,7 +55,7 @@ func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	return syscall.Kill(0, syscall.SIGKILL)
 }
 
-// asks are the signals that a process may use as it likes.
+// asks returns the signals that a process may handle as it likes.
 func asks() []os.Signal {
 	return []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
@@ -64,14 +63,14 @@ func asks() []os.Signal {
 	}
 }
 
-// guard is one that runs. Its process id is that of the group.
+// guard is a running guard process. Its process id is the id of the group.
 type guard struct {
 	cmd   *exec.Cmd
 	terms io.WriteCloser
 	ended chan struct{}
 
 	mu   sync.Mutex
-	over bool // another process may have its id
+	over bool // the guard has ended, so another process may have its id
 }
 
 func startGuard(args []string) (*guard, error) {
@@ -99,7 +98,7 @@ func startGuard(args []string) (*guard, error) {
 	return g, nil
 }
 
-// wait ends the group with the guard: nobody else would end it in time.
+// wait waits for the guard, and then kills the group: no other process would end it in time.
 func (g *guard) wait() error {
 	defer close(g.ended)
 	err := g.cmd.Wait()
@@ -109,10 +108,10 @@ func (g *guard) wait() error {
 
 func (g *guard) group() int { return g.cmd.Process.Pid }
 
-// until tells the guard for how long the group may run. If it has ended, so has the group.
+// until sends the guard the time that the group may run. If the guard has ended, the write fails, and the group has ended, too.
 func (g *guard) until(term time.Duration) { _, _ = fmt.Fprintln(g.terms, term.Milliseconds()) }
 
-// signal reaches every process of the group.
+// signal sends s to every process of the group.
 func (g *guard) signal(s syscall.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +120,7 @@ func (g *guard) signal(s syscall.Signal) {
 	}
 }
 
-// end kills the group with the guard in it.
+// end kills the group, including the guard, and waits until the guard has ended.
 func (g *guard) end() {
 	g.signal(syscall.SIGKILL)
 	<-g.ended

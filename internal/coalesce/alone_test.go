@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestACallerThatIsAloneMakesTheCallItself: no other goroutine is started and woken for it.
+// TestACallerThatIsAloneMakesTheCallItself checks that a caller without company makes its call in its own goroutine.
 func TestACallerThatIsAloneMakesTheCallItself(t *testing.T) {
 	t.Parallel()
 	own := 0

@@ -1,5 +1,5 @@
-// Package coalesce makes one call of what is asked for while calls are under way, so
-// that under load one statement or script serves many.
+// Package coalesce combines requests that arrive while a call is in progress into the next call, so that under load one statement or script
+// serves many callers.
 package coalesce
 
 import (
@@ -12,48 +12,47 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Calls are coalesced for each key by itself. There is no timer: what is asked for while
-// nothing is under way is called for at once. Set the exported fields before the first Do.
+// Calls coalesces the requests of each key separately. There is no timer: a request that arrives while no call of its key is in progress is
+// sent at once. Set the exported fields before the first Do.
 //
-// A call that fails is made again for each caller alone, so that a bad one does not fail
-// those beside it; unless Alone says that it must not be.
+// If a call of several requests fails and Alone returns true for the error, the call is repeated for each request alone, so that one bad
+// request does not fail the requests of the same call.
 type Calls[Key comparable, In, Out any] struct {
-	Call  func(ctx context.Context, key Key, all []In) ([]Out, error) // one outcome for each, in their order
+	Call  func(ctx context.Context, key Key, all []In) ([]Out, error) // returns one outcome for each request, in the order of all
 	Alone func(err error) bool
-	Lanes int          // calls under way at once, for one key
-	Fill  int          // a call begins beside others only when so many wait: fewer, larger calls cost less; 0: at once
-	Most  int          // what goes in one call, by Size; a larger one goes alone
-	Size  func(In) int // nil: 1
+	Lanes int          // maximum number of concurrent calls of one key
+	Fill  int          // an additional concurrent call starts only when Fill callers wait: fewer, larger calls cost less; 0 means at once
+	Most  int          // maximum total Size of the requests of one call; a request that is larger is sent alone
+	Size  func(In) int // nil means that every request has the size 1
 
-	// Limit of a call, those for each alone included; 0: the call has limits of its own.
-	// A caller with less time than that is not taken along: it would end the call for all.
+	// Limit is the time limit of a call, including its repetitions for single requests. If Limit is 0, Call must limit itself. A caller
+	// with less time left than Limit is not included in a call: its deadline would end the call for all callers.
 	Limit    time.Duration
 	Panicked rescue.Told
 
 	mu  sync.Mutex
-	all map[Key]*queue[In, Out] // those of which something is under way
+	all map[Key]*queue[In, Out] // only keys with a call in progress
 }
 
-// queue is that of one key. The lock of Calls guards it.
+// queue holds the callers of one key. The mutex of Calls guards it.
 type queue[In, Out any] struct {
 	underway int
 	waiting  []*caller[In, Out]
 }
 
-// caller waits until done is closed; out and err are set before.
+// caller waits until done is closed; out and err are set before that.
 type caller[In, Out any] struct {
 	in   In
-	by   time.Time // when its time is up; zero: never
+	by   time.Time // its deadline; the zero time means none
 	out  Out
 	err  error
 	done chan struct{}
 }
 
-// Do returns what became of in. When ctx ends before a call has taken it along, or has
-// less left than a call may take, it is not called for; the outcome of a call is awaited.
+// Do returns the outcome of in. If ctx ends before a call has included the caller, or has less time left than Limit when the call starts,
+// no call is made for it. Once a call has included the caller, Do waits for its outcome even if ctx ends.
 //
-// A caller that finds nothing under way makes the call itself: of one that comes alone no
-// other goroutine is woken.
+// A caller that arrives while no call is in progress makes the call itself: a single caller needs no other goroutine.
 func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, in In) (Out, error) {
 	by, _ := ctx.Deadline()
 	w := &caller[In, Out]{in: in, by: by, done: make(chan struct{})}
@@ -77,8 +76,7 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, in In) (Out, erro
 	return w.out, w.err
 }
 
-// enter says whether nothing was under way: then the caller is the first of the next call,
-// and makes it.
+// enter adds w to the queue of key and reports whether no call was in progress. In that case the caller must make the next call itself.
 func (c *Calls[Key, In, Out]) enter(key Key, w *caller[In, Out]) (leads bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +99,7 @@ func (c *Calls[Key, In, Out]) enter(key Key, w *caller[In, Out]) (leads bool) {
 	return leads
 }
 
-// leave is false when a call has taken the caller along.
+// leave removes w from the queue. It returns false if a call has already included the caller.
 func (c *Calls[Key, In, Out]) leave(key Key, w *caller[In, Out]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +109,7 @@ func (c *Calls[Key, In, Out]) leave(key Key, w *caller[In, Out]) bool {
 	}
 	i := slices.Index(q.waiting, w)
 	if i >= 0 {
-		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1) // those under way are in the same array
+		q.waiting = slices.Delete(slices.Clone(q.waiting), i, i+1) // a call in progress uses the same array
 	}
 	return i >= 0
 }
@@ -122,7 +120,7 @@ func (c *Calls[Key, In, Out]) run(key Key) {
 	}
 }
 
-// goesOn says whether somebody waits for the next call of a lane; else the lane is empty.
+// goesOn reports whether callers wait for the next call of this lane. If none waits, it frees the lane.
 func (c *Calls[Key, In, Out]) goesOn(key Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +134,7 @@ func (c *Calls[Key, In, Out]) goesOn(key Key) bool {
 	return false
 }
 
-// next are those that go in one call: none, if another lane took them.
+// next removes the callers of the next call from the queue and returns them. It returns none if another lane took them.
 func (c *Calls[Key, In, Out]) next(key Key) []*caller[In, Out] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,7 +156,7 @@ func (c *Calls[Key, In, Out]) sizeOf(in In) int {
 	return c.Size(in)
 }
 
-// answer makes the call, and those for each alone if need be.
+// answer makes the call, and repeats it for each caller alone if the call failed and Alone permits that.
 func (c *Calls[Key, In, Out]) answer(key Key, together []*caller[In, Out]) {
 	ctx := context.Background()
 	if c.Limit > 0 {
@@ -180,7 +178,7 @@ func (c *Calls[Key, In, Out]) answer(key Key, together []*caller[In, Out]) {
 	}
 }
 
-// inTime sends away the callers who have less time than the call may take.
+// inTime returns the callers with enough time left for the call. It fails the other callers with context.DeadlineExceeded.
 func (c *Calls[Key, In, Out]) inTime(call context.Context, together []*caller[In, Out]) []*caller[In, Out] {
 	end, limited := call.Deadline()
 	return slices.DeleteFunc(together, func(w *caller[In, Out]) bool {
@@ -193,7 +191,7 @@ func (c *Calls[Key, In, Out]) inTime(call context.Context, together []*caller[In
 	})
 }
 
-// attempt makes one call. A panic in it is an error: it must not leave callers behind.
+// attempt makes one call. It returns a panic as an error, so that no caller waits forever.
 func (c *Calls[Key, In, Out]) attempt(ctx context.Context, key Key, together []*caller[In, Out]) error {
 	all := make([]In, len(together))
 	for i, w := range together {

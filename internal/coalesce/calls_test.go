@@ -13,27 +13,27 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// errUnknown is the failure of a call that may have had its effect.
+// errUnknown is the error of a call that may have taken effect.
 var errUnknown = errors.New("outcome unknown")
 
 func certain(err error) bool { return !errors.Is(err, errUnknown) }
 
-const minuteAtMost = time.Minute // that a test waits for what must come
+const minuteAtMost = time.Minute // the longest time that a test waits for an expected event
 
-// road is what is called in these tests. A call waits until it is let go.
+// road makes the calls for the tests. A call blocks until the test sends to open.
 type road struct {
 	*Calls[string, int, int]
 	t     *testing.T
-	begun chan []int // what is in a call that has begun
-	open  chan error // lets one call go, with this error
+	begun chan []int // receives the requests of each call that has begun
+	open  chan error // ends one call, with this error
 }
 
-// calling has one lane.
+// calling returns Calls with one lane.
 func calling(call func(context.Context, string, []int) ([]int, error), most int, limit time.Duration) *Calls[string, int, int] {
 	return &Calls[string, int, int]{Call: call, Alone: certain, Lanes: 1, Most: most, Limit: limit}
 }
 
-// newRoad takes three in a call.
+// newRoad returns a road whose calls have at most three requests.
 func newRoad(t *testing.T, lanes int) *road {
 	t.Helper()
 	r := &road{t: t, begun: make(chan []int), open: make(chan error)}
@@ -41,7 +41,7 @@ func newRoad(t *testing.T, lanes int) *road {
 	return r
 }
 
-// travel doubles what it is given.
+// travel doubles each number.
 func (r *road) travel(_ context.Context, _ string, all []int) ([]int, error) {
 	r.begun <- all
 	if err := <-r.open; err != nil {
@@ -54,13 +54,13 @@ func (r *road) travel(_ context.Context, _ string, all []int) ([]int, error) {
 	return out, nil
 }
 
-// arrived is what became of a caller.
+// arrived is the outcome of a caller.
 type arrived struct {
 	in, out int
 	err     error
 }
 
-// send starts a caller and returns once it waits or was called for.
+// send starts a caller and returns once the caller waits or its call has begun.
 func (r *road) send(ctx context.Context, key string, in int) <-chan arrived {
 	r.t.Helper()
 	before := r.present(key)
@@ -73,7 +73,7 @@ func (r *road) send(ctx context.Context, key string, in int) <-chan arrived {
 	return there
 }
 
-// present counts those that wait, and the lanes in use.
+// present returns the number of waiting callers plus 1000 for each lane in use.
 func (r *road) present(key string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +92,7 @@ func (r *road) expect(want ...int) {
 	case <-time.After(minuteAtMost):
 		r.t.Fatalf("no call with %v", want)
 	}
-	got = slices.Sorted(slices.Values(got)) // the call needs them in their order
+	got = slices.Sorted(slices.Values(got)) // the order of arrival is not fixed
 	if !slices.Equal(got, want) {
 		r.t.Errorf("a call with %v, want %v", got, want)
 	}
@@ -116,7 +116,7 @@ func (r *road) empty() {
 	})
 }
 
-// until polls.
+// until polls until is returns true.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick, late := time.NewTicker(time.Millisecond), time.After(minuteAtMost)
@@ -130,9 +130,8 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestACallGoesAtOnceAndTakesWhatCameMeanwhile: nobody waits for company; what
-// comes up while all lanes are in use goes together, no more than fit, each with
-// its own outcome.
+// TestACallGoesAtOnceAndTakesWhatCameMeanwhile checks that a request is sent at once while a lane is free. Requests that arrive while all
+// lanes are in use are sent together, at most Most of them, and each gets its own outcome.
 func TestACallGoesAtOnceAndTakesWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t, 2)
@@ -144,7 +143,7 @@ func TestACallGoesAtOnceAndTakesWhatCameMeanwhile(t *testing.T) {
 	for in := 3; in <= 6; in++ {
 		later = append(later, r.send(t.Context(), "a", in))
 	}
-	r.open <- nil // one of the two: they are alike
+	r.open <- nil // ends either of the two calls
 	r.expect(3, 4, 5)
 	r.open <- nil
 	r.expect(6)
@@ -155,7 +154,7 @@ func TestACallGoesAtOnceAndTakesWhatCameMeanwhile(t *testing.T) {
 	r.empty()
 }
 
-// TestCallsOfOtherKeysDoNotWait: a pool that is locked holds up no other one.
+// TestCallsOfOtherKeysDoNotWait checks that a blocked call of one key, such as a locked pool, does not delay the calls of other keys.
 func TestCallsOfOtherKeysDoNotWait(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t, 1)
@@ -168,8 +167,8 @@ func TestCallsOfOtherKeysDoNotWait(t *testing.T) {
 	r.doubled(stuck, other)
 }
 
-// TestACallThatFailsIsMadeForEachAlone: a bad one fails none of those beside it,
-// unless the call may have taken effect.
+// TestACallThatFailsIsMadeForEachAlone checks that a bad request does not fail the other requests of its call. If the call may have taken
+// effect, it is not repeated.
 func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("bad")
@@ -204,7 +203,7 @@ func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 	})
 }
 
-// three are 2, 3 and 4 in one call, which has begun.
+// three starts the callers 2, 3 and 4, and returns when one call with all three has begun.
 func (r *road) three() (callers []<-chan arrived) {
 	r.t.Helper()
 	first := r.send(r.t.Context(), "a", 1)
@@ -218,7 +217,8 @@ func (r *road) three() (callers []<-chan arrived) {
 	return callers
 }
 
-// TestACallerThatGivesUpIsNotCalledFor: but what has left is waited for, since it takes effect.
+// TestACallerThatGivesUpIsNotCalledFor checks that a caller that gives up while it waits is not sent. If its call is in progress, the
+// outcome is awaited, because the call takes effect.
 func TestACallerThatGivesUpIsNotCalledFor(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t, 1)
@@ -238,7 +238,7 @@ func TestACallerThatGivesUpIsNotCalledFor(t *testing.T) {
 	r.doubled(stays)
 }
 
-// TestACallerWithLittleTimeEndsNobodysCall: it is not taken along, and the others share one call.
+// TestACallerWithLittleTimeEndsNobodysCall checks that a caller with too little time is left out of the call that the other callers share.
 func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,7 +253,7 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 				return nil, ctx.Err()
 			}
 		}, 10, 5*time.Second)
-		short, cancel := context.WithTimeout(t.Context(), 7*time.Second) // 4 s of it when it could leave
+		short, cancel := context.WithTimeout(t.Context(), 7*time.Second) // 4 s of it are left when the next call starts
 		defer cancel()
 		var wait sync.WaitGroup
 		send := func(ctx context.Context, in int, failed error) {
@@ -262,7 +262,7 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 					t.Errorf("caller %d: %v, want %v", in, err, failed)
 				}
 			})
-			synctest.Wait() // it waits, for the gate or for the call before
+			synctest.Wait() // the caller waits for the gate or for the call in progress
 		}
 		send(t.Context(), 0, nil)
 		send(short, 1, context.DeadlineExceeded)
@@ -276,7 +276,7 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 	})
 }
 
-// TestACallThatPanicsLeavesNobodyBehind.
+// TestACallThatPanicsLeavesNobodyBehind checks that the callers of a call that panics get an error.
 func TestACallThatPanicsLeavesNobodyBehind(t *testing.T) {
 	t.Parallel()
 	c := calling(func(context.Context, string, []int) ([]int, error) { panic("for the test") }, 3, time.Hour)
@@ -288,7 +288,7 @@ func TestACallThatPanicsLeavesNobodyBehind(t *testing.T) {
 	}
 }
 
-// TestCallsUnderLoad: each of many gets its own outcome, in far fewer calls.
+// TestCallsUnderLoad checks that each of many callers gets its own outcome, in far fewer calls than callers.
 func TestCallsUnderLoad(t *testing.T) {
 	t.Parallel()
 	const callers = 500
@@ -296,7 +296,7 @@ func TestCallsUnderLoad(t *testing.T) {
 	gate := make(chan struct{})
 	c := calling(func(_ context.Context, _ string, all []int) ([]int, error) {
 		<-gate
-		calls++ // one lane: never at once
+		calls++ // there is one lane, so there are no concurrent calls
 		return slices.Clone(all), nil
 	}, 50, time.Hour)
 	var wait sync.WaitGroup
@@ -320,7 +320,7 @@ func TestCallsUnderLoad(t *testing.T) {
 	}
 }
 
-// TestACallIsAsLargeAsMayBe, or has one that is larger.
+// TestACallIsAsLargeAsMayBe checks that a call has requests of a total size up to Most, or a single request that is larger.
 func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t, 1)
@@ -328,7 +328,7 @@ func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	first := r.send(t.Context(), "a", 1)
 	r.expect(1)
 	var later []<-chan arrived
-	for _, in := range []int{2, 1, 3, 7, 1} { // of three at most
+	for _, in := range []int{2, 1, 3, 7, 1} { // a call takes a total size of at most three
 		later = append(later, r.send(t.Context(), "a", in))
 	}
 	for _, want := range [][]int{{1, 2}, {3}, {7}, {1}} {
@@ -341,7 +341,7 @@ func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	r.empty()
 }
 
-// TestASecondCallBeginsWhenEnoughWait: until then they wait for the one that is under way.
+// TestASecondCallBeginsWhenEnoughWait checks that fewer than Fill callers wait for the call that is in progress.
 func TestASecondCallBeginsWhenEnoughWait(t *testing.T) {
 	t.Parallel()
 	r := newRoad(t, 2)

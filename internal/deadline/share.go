@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Share returns a context that ends when the given part of the time that ctx has left is over:
-// with 0.5, when half of it is. If ctx has no deadline, the returned context has none.
+// Share returns a context that ends after the given part of the time that ctx has left: with part 0.5, after half of the time. If ctx has
+// no deadline, the returned context has none.
 func Share(ctx context.Context, part float64) (context.Context, context.CancelFunc) {
 	end, limited := ctx.Deadline()
 	if !limited {

@@ -14,7 +14,7 @@ func TestShareEndsAfterAPartOfTheTimeLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 		defer cancel()
-		for _, want := range []time.Duration{2 * time.Second, 1500 * time.Millisecond} { // a quarter of what is left each time
+		for _, want := range []time.Duration{2 * time.Second, 1500 * time.Millisecond} { // each time a quarter of the time that is left
 			began := time.Now()
 			one, cancel := deadline.Share(all, 0.25)
 			<-one.Done()

@@ -1,7 +1,5 @@
-// Package exposition writes metrics in the text format of Prometheus. Of thousands of
-// series that takes a fifth of the time that expfmt takes, which writes the labels of a
-// histogram anew for each bucket, and whose answers are compressed for size and not for
-// speed.
+// Package exposition writes metrics in the text format of Prometheus. For thousands of series it takes a fifth of the time of expfmt. The
+// library writes the labels of a histogram anew for each bucket, and its handler compresses for size and not for speed.
 package exposition
 
 import (
@@ -19,11 +17,10 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Sources are gatherers of metrics with different names. Joined by prometheus.Gatherers,
-// all metrics would be compared and sorted once more.
+// Sources is a list of gatherers whose metrics have different names. prometheus.Gatherers would compare and sort all metrics once more.
 type Sources []prometheus.Gatherer
 
-// Gather returns the families of all of them.
+// Gather returns the metric families of all sources.
 func (s Sources) Gather() ([]*dto.MetricFamily, error) {
 	var all []*dto.MetricFamily
 	for _, source := range s {
@@ -36,7 +33,7 @@ func (s Sources) Gather() ([]*dto.MetricFamily, error) {
 	return all, nil
 }
 
-// Handler serves the metrics that are gathered at each request: all of them, or none.
+// Handler serves the metrics, which it gathers at each request. If one source fails, it serves none.
 func Handler(metrics prometheus.Gatherer) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		families, err := metrics.Gather()
@@ -47,21 +44,21 @@ func Handler(metrics prometheus.Gatherer) http.HandlerFunc {
 		rw.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
 		rw.Header().Set("Vary", "Accept-Encoding")
 		if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-			_ = Write(rw, families) // the reader has gone
+			_ = Write(rw, families) // an error means that the client has disconnected
 			return
 		}
 		rw.Header().Set("Content-Encoding", "gzip")
-		packed, _ := gzip.NewWriterLevel(rw, gzip.BestSpeed) // there is this level
+		packed, _ := gzip.NewWriterLevel(rw, gzip.BestSpeed) // the level is valid, so there is no error
 		if Write(packed, families) == nil {
 			_ = packed.Close()
 		}
 	}
 }
 
-// chunk is so much as is written at once.
+// chunk is the number of bytes after which the text is written to the client.
 const chunk = 64 << 10
 
-// Write writes the families one after the other.
+// Write writes the families in their order.
 func Write(out io.Writer, families []*dto.MetricFamily) error {
 	t := &text{}
 	for _, f := range families {
@@ -73,13 +70,13 @@ func Write(out io.Writer, families []*dto.MetricFamily) error {
 	return err //nolint:wrapcheck // of the writer
 }
 
-// text is what was not written yet.
+// text holds the lines that were not written yet, and the labels of the current metric.
 type text struct{ lines, labels []byte }
 
 func (t *text) family(out io.Writer, f *dto.MetricFamily) error {
 	kind := f.GetType()
 	if kind != dto.MetricType_COUNTER && kind != dto.MetricType_GAUGE && kind != dto.MetricType_HISTOGRAM {
-		var rest bytes.Buffer // few: no reason for a form of their own
+		var rest bytes.Buffer // families of other types are rare, so they do not need a fast path
 		_, err := expfmt.MetricFamilyToText(&rest, f)
 		t.lines = append(t.lines, rest.Bytes()...)
 		return err //nolint:wrapcheck // said above
@@ -112,7 +109,7 @@ var (
 	inLabel = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 )
 
-// label keeps the labels of a metric, for all of its lines.
+// label renders the labels of a metric, which all of its lines share.
 func (t *text) label(pairs []*dto.LabelPair) {
 	t.labels = t.labels[:0]
 	for i, l := range pairs {
@@ -133,7 +130,7 @@ func (t *text) histogram(name string, h *dto.Histogram) {
 	t.sample(name, "_count", "", float64(h.GetSampleCount()))
 }
 
-// sample is a line; without a bound it has no label le.
+// sample appends one line. If bound is empty, the line has no label le.
 func (t *text) sample(name, suffix, bound string, value float64) {
 	t.lines = append(append(t.lines, name...), suffix...)
 	if len(t.labels) > 0 || bound != "" {
@@ -149,7 +146,7 @@ func (t *text) sample(name, suffix, bound string, value float64) {
 	t.lines = append(append(append(t.lines, ' '), number(value)...), '\n')
 }
 
-// number is short for what most values are.
+// number formats value. Most values are small integers, for which it is fast.
 func number(value float64) string {
 	if math.Trunc(value) == value && math.Abs(value) < 1e6 {
 		return strconv.Itoa(int(value))

@@ -21,7 +21,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/exposition"
 )
 
-// sample has metrics of each kind, with what must be written in a special way.
+// sample returns a registry with metrics of each type, including text that must be escaped and special numbers.
 func sample() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector())
@@ -44,7 +44,7 @@ func sample() *prometheus.Registry {
 	return r
 }
 
-// The text is the one of the library, to the byte.
+// The text is equal to the library's, byte for byte.
 func TestTheTextIsThatOfPrometheus(t *testing.T) {
 	t.Parallel()
 	families, err := sample().Gather()
@@ -65,7 +65,7 @@ func TestTheTextIsThatOfPrometheus(t *testing.T) {
 	}
 }
 
-// A scraper gets the headers and the text that the library's handler would send it.
+// A scraper gets the same headers and text as from the library's handler.
 func TestHandlerAnswersAsTheLibrary(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
@@ -84,7 +84,7 @@ func TestHandlerAnswersAsTheLibrary(t *testing.T) {
 	}
 }
 
-// All are served, or none.
+// The handler serves the metrics of all sources, or none.
 func TestHandlerServesAllSources(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]error{"well": nil, "failing": errors.New("no such table")} {

@@ -1,4 +1,4 @@
-// Package fair shares a bound among principals.
+// Package fair limits concurrent operations so that no principal can use the whole capacity.
 package fair
 
 import (
@@ -7,36 +7,36 @@ import (
 	"sync/atomic"
 )
 
-// Shares bounds what is under way at once, so that nobody can take all of it: one
-// principal has at most each, and the last tenth (one at least) is kept for admins.
+// Shares limits how many operations run at once: one principal has at most each of them, and the last tenth (at least one) is reserved for
+// admins.
 type Shares struct {
 	most, each, kept int
 
 	mu   sync.Mutex
 	all  int
 	of   map[string]int
-	left chan struct{} // closed when somebody leaves; nil: nobody waits for that
+	left chan struct{} // closed when an operation ends; nil if nobody waits for that
 }
 
-// NewShares bounds all to most and one principal to each.
+// NewShares returns Shares for at most most operations in total and each operations of one principal.
 func NewShares(most, each int) *Shares {
 	return &Shares{most: most, each: each, kept: max(1, most/10), of: map[string]int{}}
 }
 
-// Unkept is Shares of what admins do not take part in.
+// Unkept returns Shares that reserve no part for admins.
 func Unkept(most, each int) *Shares {
 	s := NewShares(most, each)
 	s.kept = 0
 	return s
 }
 
-// Take returns how to leave; false: there is no room for who.
+// Take starts an operation of who and returns the function that ends it. ok is false if there is no room for who.
 func (s *Shares) Take(who string, admin bool) (leave func(), ok bool) {
 	leave, _ = s.take(who, admin)
 	return leave, leave != nil
 }
 
-// Await is Take that waits for room until ctx ends.
+// Await is like Take, but waits for room until ctx ends.
 func (s *Shares) Await(ctx context.Context, who string, admin bool) (leave func(), err error) {
 	for {
 		leave, left := s.take(who, admin)
@@ -51,7 +51,7 @@ func (s *Shares) Await(ctx context.Context, who string, admin bool) (leave func(
 	}
 }
 
-// take returns nil, and when to try again, where there is no room.
+// take starts an operation of who. If there is no room, leave is nil, and left is closed when it is worth trying again.
 func (s *Shares) take(who string, admin bool) (leave func(), left <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *Shares) take(who string, admin bool) (leave func(), left <-chan struct{
 	return (&share{of: s, who: who}).leave, nil
 }
 
-// share is what a principal took. It leaves once.
+// share is a running operation of a principal. It can end only once.
 type share struct {
 	of   *Shares
 	who  string
@@ -83,7 +83,7 @@ func (o *share) leave() {
 	}
 }
 
-// Taken is how many are under way.
+// Taken returns how many operations are running.
 func (s *Shares) Taken() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

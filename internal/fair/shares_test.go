@@ -27,10 +27,10 @@ func TestSharesKeepRoomForOthers(t *testing.T) {
 	for range 8 {
 		take("bob", false, true)
 	}
-	take("cid", false, false) // the last tenth is for admins
+	take("cid", false, false) // the last tenth is reserved for admins
 	take("eve", true, true)
 	last()
-	last() // once
+	last() // a second call has no effect
 	take("cid", false, false)
 	take("eve", true, true)
 	take("eve", true, true)

@@ -1,8 +1,7 @@
-// Package localdev lets the commands of this machine find its `dispatcher dev`.
+// Package localdev lets commands find the `dispatcher dev` that runs on this machine.
 //
-// While it runs, dev keeps a file in each of some folders, and a lock on it. A
-// file that nobody locks was left by a process that was killed. Its content
-// must not be used: its port may be another's by now, who would get the token.
+// While dev runs, it keeps a file in each of several folders, and holds a lock on it. A file without a lock was left by a process that was
+// killed. Its content must not be used: another program may have the port by now, and would receive the token.
 package localdev
 
 import (
@@ -16,30 +15,30 @@ import (
 
 const fileName = "dev.json"
 
-// ErrNone: no dev runs, and none has left a file.
+// ErrNone means that no dev runs, and that none has left a file.
 var ErrNone = errors.New("no dev server runs here")
 
-// StaleError names the file of a dev that no longer runs.
+// StaleError means that a dev has ended and left its file.
 type StaleError struct {
 	File string
-	URL  string // where it was
+	URL  string // the address of the dev that has ended
 }
 
-// Error says which dev is gone, and which file it left.
+// Error returns the address of the dev that has ended, and the file that it left.
 func (e *StaleError) Error() string {
 	return fmt.Sprintf("the dev server that was at %s no longer runs (it was killed, and left %s)", e.URL, e.File)
 }
 
-// Server is how a dev is reached.
+// Server holds what a command needs to connect to a dev.
 type Server struct {
 	URL        string `json:"url"`
-	MQTTURL    string `json:"mqtt_url"` // its broker
+	MQTTURL    string `json:"mqtt_url"` // URL of its broker
 	Token      string `json:"token"`    // operator token, role admin
 	FleetToken string `json:"fleet_token"`
 	Data       string `json:"data"` // absolute path of its data folder
 }
 
-// StateDir is the folder of the user's state, whichever folder commands run in.
+// StateDir returns the folder for the user's state. It does not depend on the working directory.
 func StateDir() (string, error) {
 	base := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(base) {
@@ -55,11 +54,11 @@ func StateDir() (string, error) {
 // Notice is an announced server.
 type Notice struct {
 	paths []string
-	locks []*os.File // of the file at the same place in paths
+	locks []*os.File // locks[i] is on the file paths[i]
 }
 
-// Announce writes the file into each folder, which is made if it is missing.
-// The notice holds those that could be written, also with an error.
+// Announce writes the file into each folder, and creates a folder that is missing. The returned Notice lists the files that were written,
+// even if Announce also returns an error.
 func Announce(s Server, dirs ...string) (*Notice, error) {
 	n := &Notice{}
 	var errs []error
@@ -74,12 +73,12 @@ func Announce(s Server, dirs ...string) (*Notice, error) {
 	return n, errors.Join(errs...)
 }
 
-// write puts the file in its place when it is whole and locked.
+// write moves the file to its final name once it is complete and locked.
 func write(s Server, dir string) (_ *os.File, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.CreateTemp(dir, ".dev-*.json") // 0600
+	f, err := os.CreateTemp(dir, ".dev-*.json") // with mode 0600
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +96,7 @@ func write(s Server, dir string) (_ *os.File, err error) {
 	return f, os.Rename(f.Name(), filepath.Join(dir, fileName))
 }
 
-// Withdraw removes the files, unless another dev has put its own there since.
+// Withdraw removes the files, except a file that another dev has replaced in the meantime.
 func (n *Notice) Withdraw() error {
 	var errs []error
 	for i, lock := range n.locks {
@@ -111,8 +110,8 @@ func (n *Notice) Withdraw() error {
 	return errors.Join(errs...)
 }
 
-// Find returns the running dev that the first of the folders names. When none
-// runs, the error is a *StaleError if one has left its file, else ErrNone.
+// Find returns the running dev of the first folder that has one. If no dev runs, the error is a *StaleError if a dev has left its file,
+// else ErrNone.
 func Find(dirs ...string) (Server, error) {
 	none := ErrNone
 	for _, dir := range dirs {

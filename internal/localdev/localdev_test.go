@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// announce holds the notice until the test ends: an unreachable file is closed,
-// and its lock with it.
+// announce keeps the notice reachable until the test ends. If it were unreachable, its file would be closed, and the lock lost.
 func announce(t *testing.T, s Server, dirs ...string) *Notice {
 	t.Helper()
 	n, err := Announce(s, dirs...)
@@ -46,7 +45,7 @@ func TestAnnouncedServerIsFoundUntilWithdrawn(t *testing.T) {
 	}
 }
 
-// A killed process gives its lock up and leaves its file.
+// A killed process loses its lock and leaves its file.
 func TestLeftFileIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	dead, alive := t.TempDir(), t.TempDir()

@@ -1,13 +1,13 @@
-// Package reach names the ways to tell a device of a slot. The ledger stores them and
-// the semaphore offers by them, so their numbers stay as they are.
+// Package reach names the ways to notify a device of a slot. The ledger stores the numbers and the semaphore offers slots by them, so the
+// numbers must not change.
 package reach
 
-// Reach is how a device that waits can be told of a slot.
+// Reach is a way to notify a waiting device of a slot.
 type Reach int
 
-// The ways to tell a device.
+// The ways to notify a device.
 const (
-	None Reach = iota // it polls: nobody can
-	Push              // it is woken, over MQTT
-	Park              // its request is parked at a replica
+	None Reach = iota // the device polls: it cannot be notified
+	Push              // the device is woken over MQTT
+	Park              // a request of the device is parked at a replica
 )

@@ -1,4 +1,4 @@
-// Package reading lets many who want to know the same ask once.
+// Package reading lets concurrent callers share one read of the same value.
 package reading
 
 import (
@@ -10,44 +10,42 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Shared is a reading that all who ask at about the same time share: at most
-// one is under way, and its answer serves until it is too old. It is safe for
+// Shared is a read that concurrent callers share: at most one is in progress, and its answer is used until it is too old. It is safe for
 // concurrent use.
 type Shared[T any] struct {
 	read  func(context.Context) (T, error)
-	fresh time.Duration // how old an answer may be, counted from its end
-	spare time.Duration // how old it may be while the next one is under way; 0: as fresh
-	limit time.Duration // of one reading
+	fresh time.Duration // maximum age of an answer, counted from the end of its read
+	spare time.Duration // maximum age of an answer while the next read is in progress; 0 means the same as fresh
+	limit time.Duration // time limit of one read
 	now   func() time.Time
 
 	mu   sync.Mutex
 	last *answer[T]
-	good *answer[T] // the last one without an error; nil: none, or spare is 0
+	good *answer[T] // the last answer without an error; nil if there is none or spare is 0
 }
 
 type answer[T any] struct {
-	done  chan struct{} // closed when the rest is there
+	done  chan struct{} // closed when the other fields are set
 	value T
 	err   error
 	at    time.Time
 }
 
-// New shares what read says. A reading is given the time of limit.
+// New returns a Shared that calls read with the time limit limit. An answer is used for the time fresh.
 func New[T any](fresh, limit time.Duration, now func() time.Time, read func(context.Context) (T, error)) *Shared[T] {
 	return &Shared[T]{read: read, fresh: fresh, limit: limit, now: now}
 }
 
-// NewSpared is New for a reading that takes long: while it is under way, the
-// answer before serves until it is as old as spare.
+// NewSpared is like New, for a read that takes long: while the read is in progress, the previous answer is used until it is as old as
+// spare.
 func NewSpared[T any](fresh, spare, limit time.Duration, now func() time.Time, read func(context.Context) (T, error)) *Shared[T] {
 	s := New(fresh, limit, now, read)
 	s.spare = spare
 	return s
 }
 
-// Read returns an answer, or that ctx ended first. A reading that hangs is
-// waited for by each caller as long as its own ctx allows, and none begins
-// beside it. Values are shared: do not change them.
+// Read returns an answer, or an error if ctx ends first. If a read hangs, each caller waits for it as long as its own ctx allows, and no
+// second read starts. The value is shared between callers: do not change it.
 func (s *Shared[T]) Read(ctx context.Context) (T, error) {
 	a := s.current()
 	select {
@@ -59,8 +57,8 @@ func (s *Shared[T]) Read(ctx context.Context) (T, error) {
 	}
 }
 
-// current is the answer to wait for: the last one unless it is too old, or the
-// one before that while it serves.
+// current returns the answer to wait for: the last one, or the previous one while its age is below spare. If the last answer is too old,
+// current starts the next read.
 func (s *Shared[T]) current() *answer[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,12 +89,12 @@ func (s *Shared[T]) fill(a *answer[T]) {
 	}
 }
 
-// old says that the answer is there and no longer good.
+// old reports whether the read has ended and its answer is too old.
 func (a *answer[T]) old(now time.Time, fresh time.Duration) bool {
 	return a.ended() && now.Sub(a.at) >= fresh
 }
 
-// ended says that the answer is there.
+// ended reports whether the read has ended.
 func (a *answer[T]) ended() bool {
 	select {
 	case <-a.done:

@@ -11,11 +11,11 @@ import (
 	"github.com/fleetslots/dispatcher/internal/reading"
 )
 
-// source counts its readings, and can hold them.
+// source counts its reads, and can block them.
 type source struct {
 	readings atomic.Int64
-	hold     chan struct{} // readings wait for it
-	began    chan struct{} // one value for each reading that began
+	hold     chan struct{} // each read receives from it before it returns
+	began    chan struct{} // one value for each read that began
 	clock    atomic.Int64  // seconds
 }
 
@@ -55,8 +55,7 @@ func TestManyShareOneReading(t *testing.T) {
 	}
 }
 
-// A reading that hangs holds up those who ask as long as they like, and no
-// second one begins.
+// A read that hangs delays each caller as long as the caller's context allows, and no second read starts.
 func TestHangingReadingIsTheOnlyOne(t *testing.T) {
 	t.Parallel()
 	s := newSource()
@@ -76,14 +75,14 @@ func TestHangingReadingIsTheOnlyOne(t *testing.T) {
 	}
 }
 
-// An error is shared as long as a value, and not kept longer.
+// An error is shared as long as a value, and not longer.
 func TestErrorIsSharedAsAValueIs(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	close(s.hold)
 	shared := reading.New(time.Second, time.Minute, s.now, s.read)
 	for i, want := range []int64{1, 2, 0, 0, 4} {
-		if i != 3 { // at the same second as the one before
+		if i != 3 { // this read is in the same second as the previous one
 			s.clock.Add(1)
 		}
 		n, err := shared.Read(t.Context())
@@ -104,7 +103,7 @@ func TestReadingIsLimited(t *testing.T) {
 	}
 }
 
-// While a reading takes long the answer before serves, until it is too old.
+// While a read is in progress, the previous answer is used until it is too old.
 func TestSparedAnswerServesMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newSource()

@@ -10,29 +10,27 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openTime is how long a Redis that did not answer is left alone.
+// openTime is the time for which no call is sent to a Redis that did not answer.
 const openTime = timeout
 
-// ErrOpen: Redis did not answer a moment ago, and was not asked again.
+// ErrOpen means that the call was not sent, because Redis did not answer a moment ago.
 var ErrOpen = errors.New("it did not answer a moment ago")
 
-// breaker keeps callers from waiting, one after another, for a Redis that takes
-// their calls and never answers: a wait of each is what makes a replica deaf.
-// After a call that got no answer all others fail at once; when half a second is
-// over one of them tries, and is sent once only.
+// breaker is the circuit breaker of one Redis node. It keeps callers from waiting, one after another, for a Redis that accepts calls and
+// never answers: if each caller waited, the replica would answer nobody. After a call without an answer, all other calls fail at once.
+// After half a second, one of them probes the node, and is sent only once.
 type breaker struct {
-	now     func() time.Time // for elapsed time only
-	outages *atomic.Int64    // counts how often an answering Redis stopped to be of use
+	now     func() time.Time // used only for elapsed time
+	outages *atomic.Int64    // counts how often a node that answered stopped working
 
 	mu      sync.Mutex
 	open    bool
-	since   time.Time // open
-	probing bool      // somebody tries
-	ailing  bool      // the latest answer was an error, or did not come
+	since   time.Time // when the breaker opened
+	probing bool      // a probing call is in progress
+	ailing  bool      // the latest answer was an error or did not come
 }
 
-// enter says whether a call may be sent, and whether it is the one that tries.
-// A caller that may send calls leave afterwards.
+// enter reports whether a call may be sent (ok), and whether it is the probing call. If ok is true, the caller must call leave afterwards.
 func (b *breaker) enter() (probe, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,15 +44,15 @@ func (b *breaker) enter() (probe, ok bool) {
 	return true, true
 }
 
-// isOpen is whether calls fail at once.
+// isOpen reports whether calls fail at once.
 func (b *breaker) isOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.open
 }
 
-// leave learns from what a call came to. A caller that gave up, and one that
-// got no connection because all were in use, know nothing of Redis.
+// leave records the outcome of a call. The outcome says nothing about Redis if the caller gave up, or got no connection because all were in
+// use.
 func (b *breaker) leave(ctx context.Context, probe bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,7 +71,7 @@ func (b *breaker) leave(ctx context.Context, probe bool, err error) {
 	b.since = b.now()
 }
 
-// suspect notes that one sending of a call was lost, whatever becomes of the next.
+// suspect records that one sending of a call was lost, even if the next sending is answered.
 func (b *breaker) suspect() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,41 +85,40 @@ func (b *breaker) ails() {
 	}
 }
 
-// Breakers has one for each node: one that is silent must not close the others.
+// Breakers has one breaker for each node: a node that does not answer must not block the other nodes.
 type Breakers struct {
 	client  redis.UniversalClient
 	now     func() time.Time
 	outages atomic.Int64
 
 	mu  sync.Mutex
-	all map[string]*breaker // by address
+	all map[string]*breaker // key: the address of the node
 }
 
-// NewBreakers are those of the nodes of a client; now tells elapsed time.
+// NewBreakers returns breakers for the nodes of client. now is used only for elapsed time.
 func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
 	return &Breakers{client: client, now: now, all: make(map[string]*breaker)}
 }
 
-// Do sends, unless the node that has a key did not answer a moment ago, and again what the
-// network lost: so often at most in all, and while no other call finds out that the node
-// does not answer.
+// Do calls send, unless the node that owns key did not answer a moment ago. If the network lost the call, Do sends it again: at most sends
+// times in all, and only while no other call finds that the node does not answer.
 func (b *Breakers) Do(ctx context.Context, key string, sends int, send func() error) (err error) {
 	one := b.of(ctx, key)
 	probe, ok := one.enter()
 	if !ok {
 		return ErrOpen
 	}
-	err = ErrOpen // should send panic
+	err = ErrOpen // the error for leave if send panics
 	defer func() { one.leave(ctx, probe, err) }()
 	err = send()
 	for n := 1; n < sends && !probe && ctx.Err() == nil && Lost(err) && !one.isOpen(); n++ {
-		one.suspect() // another one may answer now, which lacks the latest
+		one.suspect() // another node may answer the next sending, and may lack the latest writes
 		err = send()
 	}
 	return err
 }
 
-// of is that of the node that has a key.
+// of returns the breaker of the node that owns key.
 func (b *Breakers) of(ctx context.Context, key string) *breaker {
 	node := nodeOf(ctx, b.client, key)
 	b.mu.Lock()
@@ -134,7 +131,6 @@ func (b *Breakers) of(ctx context.Context, key string) *breaker {
 	return one
 }
 
-// Outages counts how often Redis, or a node of it, having answered, was found not to
-// work. When it answers again after the count has risen, it may have forgotten
-// or missed anything.
+// Outages returns how often a Redis node that had answered stopped working. If the count has risen and Redis answers again, it may have
+// lost or missed any data.
 func (b *Breakers) Outages() int64 { return b.outages.Load() }

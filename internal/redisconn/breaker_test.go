@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// TestBreakerLetsOneTry: one call finds out that Redis does not answer, the others fail
-// at once, and one of them tries again when its time has come.
+// TestBreakerLetsOneTry checks that after a call without an answer the other calls fail at once, and that one of them probes the node when
+// openTime is over.
 func TestBreakerLetsOneTry(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -24,10 +24,10 @@ func TestBreakerLetsOneTry(t *testing.T) {
 		name       string
 		wait       time.Duration
 		ctx        context.Context //nolint:containedctx // of the step
-		err        error           // what the call comes to
+		err        error           // the result of the call
 		probe, ok  bool
 		openBefore bool
-		outages    int64 // afterwards
+		outages    int64 // after the step
 	}{
 		{name: "a call that is answered", ok: true},
 		{name: "an answer that is an error", ok: true, err: answeredError{}, outages: 1},
@@ -70,10 +70,10 @@ func TestBreakerLetsOneTry(t *testing.T) {
 	}
 }
 
-// answeredError is an error that Redis itself sent.
+// answeredError is an error reply of Redis.
 type answeredError struct{}
 
 func (answeredError) Error() string { return "LOADING" }
 
-// RedisError marks it.
+// RedisError marks the error as a reply of Redis.
 func (answeredError) RedisError() {}

@@ -11,28 +11,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rereadEvery is how old a topology may be that nobody complained about.
+// rereadEvery is the maximum age of a topology without a reported error.
 const rereadEvery = time.Minute
 
-// Conn is a client of whatever Redis its options name.
+// Conn is a client of the Redis that its options describe.
 type Conn struct {
-	Client   redis.UniversalClient // a *redis.ClusterClient; a *redis.Client behind Sentinel
+	Client   redis.UniversalClient // a *redis.ClusterClient, or a *redis.Client behind Sentinel
 	Database int
 
 	topology *topology // nil behind Sentinel
 }
 
-// Open returns a client that connects when it is used.
+// Open returns a client that connects when it is first used.
 func Open(options *redis.UniversalOptions) *Conn {
 	if options.MasterName != "" {
 		client := redis.NewFailoverClient(options.Failover())
-		client.AddHook(watch{func(context.Context) {}}) // Sentinel tells of another master
+		client.AddHook(watch{func(context.Context) {}}) // the library learns of another master from Sentinel
 		return &Conn{Client: client, Database: options.DB}
 	}
 	t := newTopology(options)
 	cluster := t.options.Cluster()
 	cluster.ClusterSlots, cluster.ClusterStateReloadInterval = t.read, rereadEvery
-	cluster.DisableRoutingPolicies = true // nothing is sent to several nodes, and COMMAND need not be permitted
+	cluster.DisableRoutingPolicies = true // no command goes to several nodes, and the command COMMAND need not be permitted
 	if db := options.DB; db != 0 {
 		cluster.OnConnect = func(ctx context.Context, c *redis.Conn) error { return c.Select(ctx, db).Err() }
 	}
@@ -41,7 +41,7 @@ func Open(options *redis.UniversalOptions) *Conn {
 	return &Conn{Client: client, Database: options.DB, topology: t}
 }
 
-// Close ends all connections.
+// Close closes all connections.
 func (c *Conn) Close() error {
 	err := c.Client.Close()
 	if c.topology != nil {
@@ -50,15 +50,14 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// watch has the topology read again when a node is of no use, and keeps the
-// library from sending again what was lost: its callers do that, who know when
-// they may.
+// watch is a hook that rereads the topology when a node does not work. It also keeps the library from resending a command without an
+// answer: the callers resend, because they know when that is safe.
 type watch struct{ reread func(context.Context) }
 
 // DialHook changes nothing: a failed dial is the error of a command.
 func (watch) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook looks at the answer to one command.
+// ProcessHook examines the answer to one command.
 func (w watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -72,7 +71,7 @@ func (w watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook looks at the answers to several.
+// ProcessPipelineHook examines the answers to the commands of a pipeline.
 func (w watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		all := make([]redis.Cmder, len(cmds))
@@ -91,21 +90,21 @@ func (w watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// once is a command of a pipeline, for which the library decides before it asks
-// the hooks whether to send again what was lost.
+// once is a command of a pipeline. The library decides whether to resend a pipeline before it calls the hooks, so the command itself must
+// forbid that.
 type once struct{ redis.Cmder }
 
-// NoRetry says that it does not.
+// NoRetry forbids the library to resend the command.
 func (once) NoRetry() bool { return true }
 
-// lostError is no error that the library would send a command again for.
+// lostError replaces an error for which the library would resend a command.
 type lostError struct{ text string }
 
-// Error is that of the library, as text.
+// Error returns the text of the library's error.
 func (e lostError) Error() string { return e.text }
 
-// final makes a lostError of what was lost. It does not name the port of this end,
-// which would make another text of each loss.
+// final turns the error of a command without an answer into a lostError. It removes the local port, which would make each error text
+// different.
 func final(err error) error {
 	if !Lost(err) {
 		return err
@@ -118,14 +117,14 @@ func final(err error) error {
 	return lostError{err.Error()}
 }
 
-// Lost is whether no answer came, so that sending again can help: not when all
-// connections are busy already, nor when the client was closed.
+// Lost reports whether no answer came, so that resending can help. It returns false if all connections were in use or the client was
+// closed.
 func Lost(err error) bool {
 	var answer redis.Error
 	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout) && !errors.Is(err, redis.ErrClosed)
 }
 
-// useless is whether another node may have become the one to ask.
+// useless reports whether another node may now own the keys.
 func useless(err error) bool {
 	if err == nil || Lost(err) {
 		return err != nil
@@ -138,8 +137,7 @@ func useless(err error) bool {
 	return false
 }
 
-// nodeOf is the address of the node that has a key; empty: the only one there
-// is, or it is not known.
+// nodeOf returns the address of the node that owns key. It returns "" if there is only one node, or if the node is not known.
 func nodeOf(ctx context.Context, client redis.UniversalClient, key string) string {
 	cluster, ok := client.(*redis.ClusterClient)
 	if !ok {

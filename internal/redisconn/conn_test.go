@@ -24,7 +24,7 @@ func open(t *testing.T, url string) *redisconn.Conn {
 	return c
 }
 
-// untilWorks sets a key until that works, and returns how long it took.
+// untilWorks sets a key until that succeeds, and returns how long it took.
 func untilWorks(t *testing.T, c *redisconn.Conn, key string) time.Duration {
 	t.Helper()
 	began, tick := time.Now(), time.NewTicker(50*time.Millisecond)
@@ -44,14 +44,14 @@ func untilWorks(t *testing.T, c *redisconn.Conn, key string) time.Duration {
 
 func setAll(t *testing.T, c *redisconn.Conn) {
 	t.Helper()
-	for i := range 30 { // on all nodes
+	for i := range 30 { // keys of all nodes
 		if err := c.Client.Set(t.Context(), fmt.Sprint("key", i), "1", 0).Err(); err != nil {
 			t.Errorf("key %d: %v", i, err)
 		}
 	}
 }
 
-// One address of a Cluster is enough, and it may be that of a node that is gone later.
+// TestAClusterBehindOneAddressFailsOver checks that one address of a Cluster is enough, even if the node at this address fails later.
 func TestAClusterBehindOneAddressFailsOver(t *testing.T) {
 	t.Parallel()
 	cluster := servers.RedisCluster3(t, true)
@@ -64,13 +64,13 @@ func TestAClusterBehindOneAddressFailsOver(t *testing.T) {
 	elected := time.Since(killed)
 	took := untilWorks(t, c, "key0")
 	t.Logf("elected %.1f s after the kill, used %.1f s later", elected.Seconds(), took.Seconds())
-	if took > 20*time.Second { // the library by itself looks once a minute
+	if took > 20*time.Second { // without the hook, the library rereads the topology once a minute
 		t.Errorf("a key of a killed master works after %s", took)
 	}
 	setAll(t, c)
 }
 
-// A Cluster that comes back at the address of one server is found to be one.
+// TestAServerBecomesACluster checks that a Cluster is recognized at an address where a single server was before.
 func TestAServerBecomesACluster(t *testing.T) {
 	t.Parallel()
 	cluster := servers.RedisCluster3(t, false)
@@ -84,7 +84,7 @@ func TestAServerBecomesACluster(t *testing.T) {
 	}
 }
 
-// A server that is away at the start is found as what it is.
+// TestRedisMayComeLater checks that the type of a server that is down at the start is recognized later.
 func TestRedisMayComeLater(t *testing.T) {
 	t.Parallel()
 	server := servers.RedisCluster(t)
@@ -113,7 +113,7 @@ func TestDatabaseIsSelected(t *testing.T) {
 	}
 }
 
-// Sentinel with a password of its own.
+// TestSentinelFailsOver uses a Sentinel with its own password.
 func TestSentinelFailsOver(t *testing.T) {
 	t.Parallel()
 	s := servers.Sentinel(t, "sent&inel")
@@ -135,7 +135,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// A node that is silent closes the keys of the others to nobody.
+// TestABreakerIsOfANode checks that each node has its own breaker, so that one node without an answer does not block the keys of the other
+// nodes.
 func TestABreakerIsOfANode(t *testing.T) {
 	t.Parallel()
 	cluster := servers.RedisCluster3(t, false)
@@ -150,7 +151,7 @@ func TestABreakerIsOfANode(t *testing.T) {
 	}
 }
 
-// The library may read the topology just after Close: nothing is opened for it.
+// TestNothingIsAskedAfterClose checks that no connection is opened when the library reads the topology just after Close.
 func TestNothingIsAskedAfterClose(t *testing.T) {
 	t.Parallel()
 	c := open(t, servers.Redis(t).URL())
@@ -163,7 +164,7 @@ func TestNothingIsAskedAfterClose(t *testing.T) {
 	}
 }
 
-// A server is asked once, whatever names it has.
+// TestNobodyIsAskedTwice checks that a server with several names is asked only once.
 func TestNobodyIsAskedTwice(t *testing.T) {
 	t.Parallel()
 	cluster := servers.RedisCluster3(t, false)
@@ -176,8 +177,8 @@ func TestNobodyIsAskedTwice(t *testing.T) {
 	}
 }
 
-// Only a caller knows whether what it sent may happen twice: the library sends
-// nothing again to which no answer came, alone or in a pipeline.
+// TestWhatIsLostIsSentOnce checks that the library never resends a command or a pipeline without an answer: only the caller knows whether
+// it may be executed twice.
 func TestWhatIsLostIsSentOnce(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)

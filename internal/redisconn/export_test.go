@@ -8,7 +8,7 @@ func (c *Conn) Read(ctx context.Context) error {
 	return err
 }
 
-// Asked are the nodes that Read asks, as they are dialed.
+// Asked returns the addresses of the nodes that Read asks, as they are dialed.
 func (c *Conn) Asked() (addrs []string) {
 	for _, addr := range c.topology.nodes() {
 		addrs = append(addrs, dialed(addr))
@@ -16,17 +16,17 @@ func (c *Conn) Asked() (addrs []string) {
 	return addrs
 }
 
-// BreakerOf is that of the node that has a key.
+// BreakerOf returns the breaker of the node that owns key.
 func (b *Breakers) BreakerOf(ctx context.Context, key string) Breaker { return Breaker{b.of(ctx, key)} }
 
-// Breaker is one.
+// Breaker exports breaker.
 type Breaker struct{ *breaker }
 
-// Enter asks for a call.
+// Enter calls enter.
 func (b Breaker) Enter() (probe, ok bool) { return b.enter() }
 
-// Leave ends one.
+// Leave calls leave.
 func (b Breaker) Leave(ctx context.Context, probe bool, err error) { b.leave(ctx, probe, err) }
 
-// IsOpen is whether calls fail at once.
+// IsOpen reports whether calls fail at once.
 func (b Breaker) IsOpen() bool { return b.isOpen() }

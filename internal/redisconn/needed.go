@@ -8,15 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// probeKey is no pool's: each of those has "}:" and a name that is none of its keys.
+// probeKey is not a key of any pool: in the keys of a pool, "}:" is followed by a name, and no such name is "probe".
 const probeKey = "slots:{}:probe"
 
 //go:embed lua/needed.lua
 var neededLua string
 
-// forbiddenCommands are those that the program needs and that this user may not use
-// here, or that do not exist. The key is an argument: as a key of the script it would
-// have all nodes of a Cluster but one refuse to run it.
+// forbiddenCommands returns the commands that the program needs and that this user is not permitted to use, or that the server does not
+// have. The key is an argument: with the key in KEYS, all nodes of a Cluster except its owner would refuse the script.
 func forbiddenCommands(ctx context.Context, client redis.UniversalClient) ([]string, error) {
 	forbidden, err := redis.NewScript(neededLua).Run(ctx, client, nil, probeKey).StringSlice()
 	if err != nil {

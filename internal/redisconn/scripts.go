@@ -8,18 +8,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Call is a script to be run for some keys, and the answer.
+// Call is a call of a script with its keys, and its answer.
 type Call struct {
 	Script *redis.Script
 	Keys   []string
 	Args   []any
 
-	*redis.Cmd // the answer to the latest sending; nil: it was not sent
+	*redis.Cmd // the answer to the latest sending; nil if the call was not sent
 }
 
-// Run runs scripts in one round trip (of a Cluster: one to each node), and those that a
-// server forgot in another one. Each call has its answer. The error is one of theirs: of one
-// that got no answer, if there is any. Run again, those alone are sent again.
+// Run runs scripts in one round trip (in a Cluster: one for each node). If a server no longer has some of the scripts, Run sends these
+// again in another round trip. Each call holds its answer. The returned error is the error of one of the calls, preferably of a call
+// without an answer. If Run is called again with the same calls, it resends only the calls without an answer.
 func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error {
 	left, forgotten := make([]*Call, 0, len(calls)), []*Call(nil)
 	for _, c := range calls {
@@ -37,7 +37,7 @@ func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error
 	return worst(calls)
 }
 
-// send sends calls together; one by itself costs less without a pipeline.
+// send sends calls in a pipeline. A single call costs less without one.
 func send(ctx context.Context, client redis.UniversalClient, calls []*Call, how func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd) {
 	if len(calls) == 1 {
 		calls[0].Cmd = how(calls[0].Script, ctx, client, calls[0].Keys, calls[0].Args...)
@@ -49,10 +49,10 @@ func send(ctx context.Context, client redis.UniversalClient, calls []*Call, how 
 	for _, c := range calls {
 		c.Cmd = how(c.Script, ctx, pipe, c.Keys, c.Args...)
 	}
-	_, _ = pipe.Exec(ctx) // each call has its error
+	_, _ = pipe.Exec(ctx) // each call holds its own error
 }
 
-// worst is the error of a call that got no answer, or of any.
+// worst returns the error of a call without an answer, or else any other error.
 func worst(calls []*Call) (err error) {
 	for _, c := range calls {
 		if Lost(c.Err()) {
@@ -63,8 +63,8 @@ func worst(calls []*Call) (err error) {
 	return err
 }
 
-// Run runs scripts for keys of one node, at least one, and sends them as Do does. A script
-// that fails beside one that does not says nothing of the node.
+// Run runs at least one script for keys of one node, and sends them as Do does. If one script fails and another succeeds, the failure says
+// nothing about the node.
 func (b *Breakers) Run(ctx context.Context, sends int, calls []*Call) {
 	err := b.Do(ctx, calls[0].Keys[0], sends, func() error {
 		err := Run(ctx, b.client, calls)
@@ -74,12 +74,12 @@ func (b *Breakers) Run(ctx context.Context, sends int, calls []*Call) {
 		return err
 	})
 	for _, c := range calls {
-		if c.Cmd == nil { // it was not sent
+		if c.Cmd == nil { // the call was not sent
 			c.Cmd = redis.NewCmd(ctx)
 			c.SetErr(err)
 		}
 	}
 }
 
-// Node is the node that has a key; empty: the only one there is, or it is not known.
+// Node returns the address of the node that owns key. It returns "" if there is only one node, or if the node is not known.
 func (b *Breakers) Node(ctx context.Context, key string) string { return nodeOf(ctx, b.client, key) }

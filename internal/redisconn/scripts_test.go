@@ -13,7 +13,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// counting are calls of a script that counts, one for each key.
+// counting returns one call for each key, of a script that increments the key.
 func counting(keys ...string) []*redisconn.Call {
 	script, calls := redis.NewScript("return redis.call('INCR', KEYS[1])"), make([]*redisconn.Call, len(keys))
 	for i, key := range keys {
@@ -38,8 +38,8 @@ func expectAnswers(t *testing.T, calls []*redisconn.Call, want int) {
 	}
 }
 
-// TestScriptsGoTogether: on all nodes of a Cluster, which forgot them or not, wherever a key
-// has moved to. One that fails does so by itself.
+// TestScriptsGoTogether checks that one Run reaches all nodes of a Cluster, whether or not they have the script, and after a key has moved.
+// A script that fails does not affect the other scripts.
 func TestScriptsGoTogether(t *testing.T) {
 	t.Parallel()
 	cluster := servers.RedisCluster3(t, false)
@@ -62,7 +62,7 @@ func TestScriptsGoTogether(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatIsLostIsSentAgain: other nodes have answered.
+// TestOnlyWhatIsLostIsSentAgain checks that calls that other nodes have answered are not resent.
 func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 	t.Parallel()
 	cluster := servers.RedisCluster3(t, false)
@@ -94,7 +94,7 @@ func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 	}
 }
 
-// TestLostScriptsAreSentAgain: by a breaker, and none of them while it is open.
+// TestLostScriptsAreSentAgain checks that Breakers.Run resends lost scripts, and sends none while the breaker is open.
 func TestLostScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
@@ -118,8 +118,8 @@ func TestLostScriptsAreSentAgain(t *testing.T) {
 	}
 }
 
-// TestAScriptThatFailsHidesNoOutage: it fails beside others each time, also before and after
-// they are lost.
+// TestAScriptThatFailsHidesNoOutage checks that outages are counted although one script fails each time, also before and after the replies
+// are lost.
 func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
@@ -138,7 +138,7 @@ func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
 	}
 }
 
-// TestAPipelineToAServerThatDoesNotServe: the topology is read again then, too.
+// TestAPipelineToAServerThatDoesNotServe checks that the topology is read again after a READONLY answer to a pipeline.
 func TestAPipelineToAServerThatDoesNotServe(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
@@ -163,7 +163,7 @@ func TestAPipelineToAServerThatDoesNotServe(t *testing.T) {
 	}
 	select {
 	case <-asked:
-	case <-time.After(9 * time.Second): // a little later the library asks by itself
+	case <-time.After(9 * time.Second): // soon after that, the library rereads the topology anyway
 		t.Error("the topology is not read again")
 	}
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Served says of how many of these keys the node works that has them, and what is
-// wrong with the nodes that do not.
+// Served returns how many of keys belong to nodes that work, and the errors of the nodes that do not.
 func (c *Conn) Served(ctx context.Context, keys []string) (int, error) {
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
@@ -38,8 +37,8 @@ func (c *Conn) Served(ctx context.Context, keys []string) (int, error) {
 	return served, errors.Join(failuresOf(answers)...)
 }
 
-// works is nil for a node that takes commands for its keys. One that is cut off
-// from the others, or of a Cluster that lacks nodes, answers and refuses them.
+// works returns nil for a node that executes commands for its keys. A node that is cut off from the other nodes, or whose Cluster lacks
+// nodes, answers but refuses commands.
 func works(ctx context.Context, node *redis.Client) error {
 	if err := node.Ping(ctx).Err(); err != nil {
 		return err
@@ -54,12 +53,12 @@ func works(ctx context.Context, node *redis.Client) error {
 	return nil
 }
 
-// eachMaster asks all masters at once. The answers are by address; nil: it did not fail.
+// eachMaster calls ask for all masters concurrently. The map holds the results by address; nil means success.
 func eachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(context.Context, *redis.Client) error) (map[string]error, error) {
 	var mu sync.Mutex
 	answers := make(map[string]error)
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		err := rescue.Call(func() error { return ask(ctx, node) }) // in a goroutine of the library
+		err := rescue.Call(func() error { return ask(ctx, node) }) // the library runs this in its own goroutine
 		mu.Lock()
 		defer mu.Unlock()
 		answers[node.Options().Addr] = err
@@ -68,24 +67,24 @@ func eachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(cont
 	return answers, err
 }
 
-// Notes are what an operator should know of the servers: what they are, what
-// stands in the way of the program or of its promises, and what may cost time.
+// Notes contains facts that an operator should know about the servers: their type, what keeps the program from working or from keeping its
+// promises, and what may cost time.
 type Notes struct {
-	Kind    string // as "one server", "a Cluster of 3 masters"
-	Version string // the first of theirs by the alphabet, as they say themselves; empty: they do not
-	Trouble []Note // by the alphabet
-	Hints   []Note // of what breaks nothing; by the alphabet
+	Kind    string // for example "one server", "a Cluster of 3 masters"
+	Version string // the alphabetically first version that the servers report; empty if they report none
+	Trouble []Note // sorted by text
+	Hints   []Note // harmless findings, sorted by text
 
-	clustered bool // one of them says so
+	clustered bool // at least one server reports cluster mode
 }
 
-// Note is a sentence without a full stop; it holds no secrets.
+// Note is a sentence without a full stop. It contains no secrets.
 type Note struct {
 	About Subject
 	Says  string
 }
 
-// Subject is what a note is about.
+// Subject is the topic of a note.
 type Subject string
 
 // The subjects.
@@ -98,7 +97,7 @@ const (
 	Commands    Subject = "commands"
 )
 
-// Examine asks each master. An error: none of them is of use.
+// Examine asks each master. It returns an error if none of them works.
 func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
@@ -135,7 +134,7 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	return notes, errors.Join(append(failures, err)...)
 }
 
-// failuresOf are the errors among the answers, by address.
+// failuresOf returns the errors in answers, sorted by address.
 func failuresOf(answers map[string]error) []error {
 	var failures []error
 	for _, addr := range slices.Sorted(maps.Keys(answers)) {
@@ -146,7 +145,7 @@ func failuresOf(answers map[string]error) []error {
 	return failures
 }
 
-// examine notes what one server says of itself.
+// examine reads the notes about one server from its answers.
 func examine(ctx context.Context, client redis.UniversalClient, name string) (notes Notes, err error) {
 	info, err := client.Info(ctx).Result()
 	if err != nil {
@@ -170,10 +169,10 @@ func examine(ctx context.Context, client redis.UniversalClient, name string) (no
 	return notes, err
 }
 
-// nearlyFull is the share of its memory, in tenths, from which a server is said to be full soon.
+// nearlyFull is the share of the memory limit, in tenths, above which a server is reported as nearly full.
 const nearlyFull = 8
 
-// room notes what becomes of keys when the memory is full, and whether it is soon.
+// room notes whether keys are dropped when the memory is full, and whether it is nearly full.
 func (n *Notes) room(says map[string]string, name string) {
 	limited := says["maxmemory"] != "0" && says["maxmemory"] != ""
 	if policy := says["maxmemory_policy"]; policy != "noeviction" && policy != "" {
@@ -189,8 +188,7 @@ func (n *Notes) room(says map[string]string, name string) {
 	}
 }
 
-// kept notes whether the data is there after a restart. (Which snapshots are made only CONFIG
-// tells, which the program has no right to.)
+// kept notes whether the data survives a restart. Only CONFIG reports the schedule of snapshots, and the program has no right to use it.
 func (n *Notes) kept(says map[string]string, name string) {
 	switch {
 	case says["aof_enabled"] == "1" && says["aof_last_write_status"] == "err":
@@ -203,7 +201,7 @@ func (n *Notes) kept(says map[string]string, name string) {
 	}
 }
 
-// add adds those of another server.
+// add appends the notes of another server.
 func (n *Notes) add(other Notes) {
 	n.Trouble, n.Hints = append(n.Trouble, other.Trouble...), append(n.Hints, other.Hints...)
 	n.clustered = n.clustered || other.clustered

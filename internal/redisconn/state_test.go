@@ -18,8 +18,8 @@ func keysOfAllNodes() (keys []string) {
 	return keys
 }
 
-// A Cluster that lacks a master says which share of the keys is served: with
-// cluster-require-full-coverage, as is the default, none.
+// TestServedIsWhatTheClusterServes checks the number of served keys of a Cluster that lacks a master. With cluster-require-full-coverage,
+// the default, no key is served.
 func TestServedIsWhatTheClusterServes(t *testing.T) {
 	t.Parallel()
 	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
@@ -81,7 +81,7 @@ func TestExamineSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// An error says what keeps everything from working.
+// TestExamineFails checks that the error names the reason if no server can be used.
 func TestExamineFails(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t, "--requirepass", "right")
@@ -96,8 +96,8 @@ func TestExamineFails(t *testing.T) {
 	}
 }
 
-// A Cluster is as good as its masters: those of no use are told, whichever they are,
-// and always in the same words. Without any the error says so.
+// TestExamineNotesMastersThatFail checks that Examine reports each master that does not work, always with the same text. If no master
+// works, it returns an error.
 func TestExamineNotesMastersThatFail(t *testing.T) {
 	t.Parallel()
 	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
@@ -109,7 +109,7 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 				t.Fatalf("%+v, %v", notes, err)
 			}
 			last := slices.MaxFunc(cluster.Nodes, func(a, b *servers.RedisServer) int { return strings.Compare(a.Addr, b.Addr) })
-			last.Kill() // what it says is not all that is told
+			last.Kill() // the text must not be only the error of this node
 			eventually(t, "note of the loss", func() bool {
 				notes, err := c.Examine(t.Context())
 				if partly {
@@ -121,7 +121,7 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 	}
 }
 
-// The log of the program repeats what differs from the last time.
+// The program logs the result again when it differs from the previous one, so the text must not vary.
 func TestExamineSaysTheSameOfTheSame(t *testing.T) {
 	t.Parallel()
 	cluster := servers.RedisCluster3(t, false, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru", "--rename-command", "ZPOPMIN", "ELSE")
@@ -161,8 +161,8 @@ func TestExamineCluster(t *testing.T) {
 	}
 }
 
-// The rights in deploy/ are enough: see the tests of internal/app. Here: no more
-// than those that the program names.
+// TestUsersHaveTheLeastRights checks that the user in deploy/ has no right that the program does not need. A test of internal/app checks
+// that the rights are sufficient.
 func TestUsersHaveTheLeastRights(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile(filepath.Join("..", "..", "deploy", "redis", "users.acl"))

@@ -18,21 +18,20 @@ import (
 )
 
 const (
-	mostAsked = 8                     // nodes by one reading
-	lateBy    = 50 * time.Millisecond // how much later than the first answer that will do others may come
+	mostAsked = 8                     // maximum number of nodes asked by one read, unless more are configured
+	lateBy    = 50 * time.Millisecond // how long to wait for other answers after the first usable one
 	lastSlot  = 16383
 )
 
-// topology finds out which node has which hash slots. One server is taken for a
-// Cluster of one node, which has them all.
+// topology finds out which node owns which hash slots. A single server is treated as a Cluster of one node that owns all slots.
 type topology struct {
-	seeds   []string // as configured
+	seeds   []string // the configured addresses
 	options redis.UniversalOptions
 
 	mu     sync.Mutex
-	asking map[string]*redis.Client // by address
-	latest []redis.ClusterSlot      // the last one that was read
-	closed bool                     // nothing is asked any more: the library may still want to
+	asking map[string]*redis.Client // clients by address
+	latest []redis.ClusterSlot      // the last topology that was read
+	closed bool                     // no node is asked any more, although the library may still call read
 }
 
 func newTopology(options *redis.UniversalOptions) *topology {
@@ -43,17 +42,16 @@ func newTopology(options *redis.UniversalOptions) *topology {
 	return t
 }
 
-// said is what a node says of the topology.
+// said is the answer of a node about the topology.
 type said struct {
 	slots []redis.ClusterSlot
-	alone bool  // it is no node of a Cluster
-	works bool  // it finds that the Cluster does
-	epoch int64 // higher: it knows of later changes
+	alone bool  // the server is not a node of a Cluster
+	works bool  // the node reports that the Cluster works
+	epoch int64 // a higher epoch knows of later changes
 	err   error
 }
 
-// better is whether this is to be believed rather than another one: a node
-// that was cut off from the others goes on to say what was.
+// better reports whether s is more trustworthy than o. A node that was cut off from the other nodes keeps reporting the old topology.
 func (s said) better(o said) bool {
 	switch {
 	case s.err != nil || o.err != nil:
@@ -66,8 +64,8 @@ func (s said) better(o said) bool {
 	return s.epoch > o.epoch
 }
 
-// read asks several nodes at once and believes the best of them. When none answers
-// it stays with what it knew: calls fail then, or an old node is back.
+// read asks several nodes concurrently and uses the most trustworthy answer. If no node answers, it keeps the last topology: then calls
+// fail, or an old node works again.
 func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
 	nodes := t.nodes()
 	answers := make(chan said, len(nodes))
@@ -109,7 +107,7 @@ func (t *topology) believe(best said) ([]redis.ClusterSlot, error) {
 	case best.err != nil && t.latest != nil:
 	case best.err == nil && !best.alone:
 		t.latest = best.slots
-	case len(t.seeds) == 1: // also while nobody knows better: then its calls say why
+	case len(t.seeds) == 1: // also if there was never an answer: then the calls fail with the reason
 		t.latest = []redis.ClusterSlot{{End: lastSlot, Nodes: []redis.ClusterNode{{Addr: reachable(t.seeds[0], t.seeds[0])}}}}
 	case best.err == nil:
 		return nil, fmt.Errorf("redis URL: several hosts, and they are not nodes of a Cluster")
@@ -119,7 +117,7 @@ func (t *topology) believe(best said) ([]redis.ClusterSlot, error) {
 	return t.latest, nil
 }
 
-// nodes are those to be asked: the configured ones, and some that were found.
+// nodes returns the addresses to ask: the configured ones, and some of the nodes that were found.
 func (t *topology) nodes() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,7 +140,7 @@ func (t *topology) nodes() []string {
 	return all[:min(len(all), max(mostAsked, len(t.seeds)))]
 }
 
-// forget closes the connections to nodes that are gone.
+// forget closes the connections to nodes that are no longer known. The caller holds mu.
 func (t *topology) forget(known map[string]bool) {
 	for addr, client := range t.asking {
 		if !known[dialed(addr)] {
@@ -152,7 +150,7 @@ func (t *topology) forget(known map[string]bool) {
 	}
 }
 
-// client is nil when it is too late to ask.
+// client returns the client for a node. It returns nil after close.
 func (t *topology) client(addr string) *redis.Client {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -179,7 +177,7 @@ func (t *topology) close() (err error) {
 	return err
 }
 
-// ask asks one node.
+// ask reads the topology of one node.
 func ask(ctx context.Context, client *redis.Client, addr string) said {
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
 	defer cancel()
@@ -187,14 +185,14 @@ func ask(ctx context.Context, client *redis.Client, addr string) said {
 	var answer redis.Error
 	switch {
 	case err == nil && len(slots) > 0:
-	case err == nil: // a node that nobody has met yet
+	case err == nil: // a node that has not joined other nodes yet
 		return said{err: fmt.Errorf("redis node %s has no part in a Cluster", dialed(addr))}
-	case errors.As(err, &answer) && !busy(err): // forbidden, renamed, or it supports no Cluster
+	case errors.As(err, &answer) && !busy(err): // CLUSTER is forbidden or renamed, or the server does not support it
 		return said{alone: true, works: true}
 	default:
 		return said{err: fmt.Errorf("redis node %s: %w", dialed(addr), err)}
 	}
-	info, _ := client.ClusterInfo(ctx).Result() // without it, it is believed the least
+	info, _ := client.ClusterInfo(ctx).Result() // without this answer, works is false and the epoch is 0
 	state := fields(info)
 	epoch, _ := strconv.ParseInt(state["cluster_current_epoch"], 10, 64)
 	for _, slot := range slots {
@@ -205,7 +203,7 @@ func ask(ctx context.Context, client *redis.Client, addr string) said {
 	return said{slots: slots, works: state["cluster_state"] == "ok", epoch: epoch}
 }
 
-// busy is whether an answer says nothing of what the server can do.
+// busy reports whether an error reply does not show what the server supports.
 func busy(err error) bool {
 	for _, said := range []string{"LOADING", "CLUSTERDOWN", "NOAUTH", "WRONGPASS", "ERR max number of clients"} {
 		if strings.HasPrefix(err.Error(), said) {
@@ -215,7 +213,7 @@ func busy(err error) bool {
 	return false
 }
 
-// fields are those of INFO and of CLUSTER INFO.
+// fields parses the answer to INFO or CLUSTER INFO.
 func fields(info string) map[string]string {
 	all := make(map[string]string)
 	for line := range strings.Lines(info) {
@@ -226,9 +224,8 @@ func fields(info string) map[string]string {
 	return all
 }
 
-// reachable is the address of a node as it can be reached from here, given whom it was
-// learnt from: a node may not know its own host, say port 0 where only TLS
-// is served, or name itself by an address that means the machine it is on.
+// reachable returns the address at which the program can reach a node, given the address from of the node that named it. A node may not
+// know its own host, may report port 0 if it serves only TLS, or may report a loopback address of its machine.
 func reachable(addr, from string) string {
 	host, port := splitAddr(addr)
 	fromHost, fromPort := splitAddr(from)
@@ -244,11 +241,11 @@ func reachable(addr, from string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// loopback makes names of the addresses of this machine, which the library would
-// replace: it takes them for addresses of the machine that a node is on.
+// loopback is a suffix that turns loopback addresses into names. Otherwise the library would replace them, because it takes them for
+// addresses of the node's machine.
 const loopback = ".loopback"
 
-// dialed is the address that is meant by what reachable made.
+// dialed returns the address without the suffix that reachable added.
 func dialed(addr string) string {
 	host, port := splitAddr(addr)
 	return net.JoinHostPort(strings.TrimSuffix(host, loopback), port)

@@ -17,20 +17,19 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Settings of a client. Each is explicit: the defaults retry scripts, wait for
-// seconds, ignore the context while they wait, or changed between releases.
+// Settings of a client. Each is explicit, because the library's defaults retry scripts, wait for seconds, ignore the context while they
+// wait, or changed between releases.
 const (
 	timeout     = 500 * time.Millisecond
 	poolSize    = 32
 	maxIdleTime = 5 * time.Minute
 )
 
-// Options returns the settings that this package needs for these addresses
-// (host:port); more than one is a Cluster.
+// Options returns the settings that this package needs for these addresses (host:port). More than one address means a Cluster.
 func Options(addrs ...string) *redis.UniversalOptions {
 	return &redis.UniversalOptions{
 		Addrs:                 addrs,
-		Protocol:              2, // integers and strings only
+		Protocol:              2, // the replies need only integers and strings
 		DisableIdentity:       true,
 		DialTimeout:           timeout,
 		DialerRetries:         1,
@@ -38,12 +37,12 @@ func Options(addrs ...string) *redis.UniversalOptions {
 		WriteTimeout:          timeout,
 		PoolTimeout:           timeout,
 		ContextTimeoutEnabled: true,
-		MaxRetries:            -1, // this package resends, and knows when it may
-		MaxRedirects:          2,  // Cluster: MOVED, ASK, and what its client resends itself
+		MaxRetries:            -1, // this package resends calls itself, and knows when that is safe
+		MaxRedirects:          2,  // in a Cluster: for MOVED, ASK, and what its client resends
 		PoolSize:              poolSize,
 		MaxIdleConns:          poolSize,
 		ConnMaxIdleTime:       maxIdleTime,
-		// They need RESP3. Otherwise the library resolves host names when a client is made.
+		// Maintenance notifications need RESP3. If they are enabled, the library resolves host names when a client is created.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
@@ -54,10 +53,9 @@ func Options(addrs ...string) *redis.UniversalOptions {
 //	redis://[user:password@]host1,host2:6380          a Cluster
 //	redis+sentinel://host1,host2[:26379]/master[/db]  behind Sentinel
 //
-// rediss:// and rediss+sentinel:// use TLS, with the system's certificate
-// authorities, or those of a file: ?ca_file=/etc/redis/ca.pem. The user and password
-// are Redis'; Sentinel's own: ?sentinel_user=u&sentinel_password=p, percent-encoded.
-// An error quotes nothing of the URL: it has passwords in it.
+// rediss:// and rediss+sentinel:// use TLS, with the system's certificate authorities, or with the authorities in a file:
+// ?ca_file=/etc/redis/ca.pem. The user and password are for Redis. Sentinel's own are ?sentinel_user=u&sentinel_password=p,
+// percent-encoded. Errors do not quote the URL, because it contains passwords.
 func ParseURL(raw string) (*redis.UniversalOptions, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	base, sentinel := strings.CutSuffix(scheme, "+sentinel")
@@ -87,7 +85,7 @@ func ParseURL(raw string) (*redis.UniversalOptions, error) {
 	return opts, nil
 }
 
-// cutUser splits at the last '@': a password may contain one.
+// cutUser splits at the last '@', because a password may contain '@'.
 func cutUser(authority string) (user, hosts string) {
 	at := strings.LastIndexByte(authority, '@')
 	return authority[:max(at, 0)], authority[at+1:]
@@ -104,7 +102,7 @@ func credentials(user string) (name, password string, err error) {
 	return name, password, nil
 }
 
-// addresses adds the default port where there is none.
+// addresses adds the default port to hosts without a port.
 func addresses(hosts string, sentinel bool) ([]string, error) {
 	port := "6379"
 	if sentinel {
@@ -122,7 +120,7 @@ func addresses(hosts string, sentinel bool) ([]string, error) {
 	return addrs, nil
 }
 
-// applyPath reads [db], or master[/db] of Sentinel.
+// applyPath parses [db], or master[/db] for Sentinel.
 func applyPath(opts *redis.UniversalOptions, path string, sentinel bool) error {
 	if sentinel {
 		opts.MasterName, path, _ = strings.Cut(path, "/")
@@ -144,7 +142,7 @@ func applyPath(opts *redis.UniversalOptions, path string, sentinel bool) error {
 	return nil
 }
 
-// applyQuery reads what comes after '?'.
+// applyQuery parses the part after '?'.
 func applyQuery(opts *redis.UniversalOptions, query string) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {

@@ -1,10 +1,9 @@
-// Package rescue begins the goroutines of a server: a panic in one of them ends what it
-// was doing, and never the process. TestNoGoroutineEndsTheProcess refuses every other
-// way to begin one.
+// Package rescue starts the goroutines of a server. A panic in one of them ends the work of that goroutine, and never the process.
+// TestNoGoroutineEndsTheProcess forbids all other ways to start a goroutine.
 //
-// Where somebody waits for the outcome a panic is an error (Call, Async, Group), which is
-// told where errors are logged (Told.Tell). Where nobody waits it is told at once
-// (Told.Go, Crew). Told.Do is for callbacks in goroutines that other modules began.
+// Where a caller waits for the outcome, a panic is returned as an error (Call, Async, Group), and the code that logs errors passes it to
+// Told.Tell. Where no caller waits, the panic is reported to Told at once (Told.Go, Crew). Told.Do is for callbacks in goroutines that
+// other modules start.
 package rescue
 
 import (
@@ -17,16 +16,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Panic is a panic as an error.
+// Panic is a recovered panic as an error.
 type Panic struct { //nolint:errname // it is one that was caught
 	Cause any
-	Stack []byte // of the goroutine
+	Stack []byte // stack of the goroutine that panicked
 }
 
-// Error leaves the stack to Told.
+// Error returns the cause without the stack. Told logs the stack.
 func (p *Panic) Error() string { return fmt.Sprintf("panicked: %v", p.Cause) }
 
-// Call runs work. Its panic is an error.
+// Call runs work and returns its error. If work panics, the error is a *Panic.
 func Call(work func() error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -36,14 +35,15 @@ func Call(work func() error) (err error) {
 	return work()
 }
 
-// Async is Call in a goroutine. Its error can be received once.
+// Async runs Call in a goroutine. The channel delivers its error once.
 func Async(work func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- Call(work) }()
 	return done
 }
 
-// Within is Call for as long as ctx allows. Work that goes on then is left behind.
+// Within is Call with a limit: it returns the error of ctx when ctx ends first. The work then continues in the background, and its error is
+// dropped.
 func Within(ctx context.Context, work func() error) error {
 	select {
 	case err := <-Async(work):
@@ -53,29 +53,29 @@ func Within(ctx context.Context, work func() error) error {
 	}
 }
 
-// After is context.AfterFunc for work of which nobody hears.
+// After is context.AfterFunc for work whose error and panic are dropped.
 func After(ctx context.Context, work func() error) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = Call(work) })
 }
 
-// Group waits for goroutines; the first error, or panic, is that of Wait.
+// Group waits for goroutines. Its Wait returns the first error or panic.
 type Group struct{ errgroup.Group }
 
-// Go begins one of them.
+// Go starts a goroutine of the group.
 func (g *Group) Go(work func() error) { g.Group.Go(func() error { return Call(work) }) }
 
-// Told is told of panics: it logs and counts. nil is told nothing.
+// Told is called with each panic: it logs and counts it. A nil Told drops the panic.
 type Told func(doing string, p *Panic)
 
-// Go begins a goroutine. Work defers its own cleanup.
+// Go starts a goroutine that runs work. Work must defer its own cleanup.
 func (t Told) Go(doing string, work func()) { go t.Do(doing, work) }
 
-// Do is Go in the goroutine of the caller.
+// Do runs work in the goroutine of the caller, and reports its panic.
 func (t Told) Do(doing string, work func()) {
-	_ = t.Tell(doing, Call(func() error { work(); return nil })) // it was told
+	_ = t.Tell(doing, Call(func() error { work(); return nil })) // a panic was already reported
 }
 
-// Tell tells of an error that is a panic, and returns the error.
+// Tell reports err if it is a panic, and returns err.
 func (t Told) Tell(doing string, err error) error {
 	if p, ok := errors.AsType[*Panic](err); ok && t != nil {
 		t(doing, p)
@@ -83,21 +83,21 @@ func (t Told) Tell(doing string, err error) error {
 	return err
 }
 
-// Crew waits for goroutines whose panics are told.
+// Crew waits for goroutines whose panics are reported to Told.
 type Crew struct {
 	Told Told
 	wait sync.WaitGroup
 }
 
-// Go begins one of them.
+// Go starts a goroutine of the crew.
 func (c *Crew) Go(doing string, work func()) {
 	c.wait.Go(func() { c.Told.Do(doing, work) })
 }
 
-// Wait returns when all have ended.
+// Wait returns when all goroutines of the crew have ended.
 func (c *Crew) Wait() { c.wait.Wait() }
 
-// WaitWithin is Wait for as long as ctx allows.
+// WaitWithin is Wait with a limit: it returns the error of ctx when ctx ends first.
 func (c *Crew) WaitWithin(ctx context.Context) error {
 	return Within(ctx, func() error { c.Wait(); return nil })
 }

@@ -35,7 +35,8 @@ func TestPanicsAreToldAndEndNothing(t *testing.T) {
 	}
 }
 
-// No goroutine of a server begins but by this package: nobody would recover there.
+// TestNoGoroutineEndsTheProcess checks that the packages of a server start goroutines only with this package: elsewhere nobody would
+// recover a panic.
 func TestNoGoroutineEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	for _, root := range []string{"cmd", "dispatcher", "devices", "limits", "migrations", "operators/api", "operators/gate", "operators/web", "slots", "store", "internal/app", "internal/coalesce", "internal/doctor", "internal/fair", "internal/reading", "internal/redisconn", "internal/throttle"} {

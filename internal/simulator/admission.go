@@ -9,8 +9,7 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// letInTimeout bounds the question. The fleet asks again for a device that got no
-// answer.
+// letInTimeout limits the check of letIn. If the check gets no answer, the run goes on, because devices retry.
 const letInTimeout = 5 * time.Second
 
 var (
@@ -18,8 +17,8 @@ var (
 	errMQTTRefused = errors.New("the broker refuses the devices' credentials: does it know them, and is DISPATCHER_FLEET_TOKEN what it expects?")
 )
 
-// letIn asks once, by each transport, as the first device will. A fleet that is
-// refused would wait, and do nothing for as long as the run lasts.
+// letIn checks once, over each transport and with the credentials of the first device, whether devices are accepted. A fleet that is
+// refused would do nothing for the whole run.
 func (c Config) letIn(ctx context.Context, tokens []string) error {
 	ctx, cancel := context.WithTimeout(ctx, letInTimeout)
 	defer cancel()
@@ -42,7 +41,7 @@ func (c Config) letIn(ctx context.Context, tokens []string) error {
 	return nil
 }
 
-// refused says whether the broker refuses the device because of its credentials.
+// refused reports whether the broker refuses the device because of its credentials.
 func (l *mqttLink) refused(ctx context.Context) bool {
 	network, err := l.dial(ctx)
 	if err != nil {

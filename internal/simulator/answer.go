@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// maxDelay is by how much a device comes later than it was told: the server
-// spreads devices itself.
+// maxDelay is the largest delay that a device adds to the time that the server asked for: the server spreads devices itself.
 const maxDelay = 50 * time.Millisecond
 
-// receive handles what came down. A quiet device hears nothing.
+// receive handles an arrival. A silent device ignores it.
 func (d *device) receive(ctx context.Context, a arrival) {
 	if d.quiet {
 		return
@@ -21,13 +20,13 @@ func (d *device) receive(ctx context.Context, a arrival) {
 	}
 	s, known := d.sent[a.id]
 	switch {
-	case known && s.deaf: // the re-send time runs on
+	case known && s.deaf: // the reply counts as lost; the device reports again after the re-send time
 		return
 	case a.verdict == answered && a.id == "":
 		d.push(ctx, a.reply)
 		return
 	case a.verdict == answered && !known:
-		d.fleet.count.add(&d.fleet.count.Dropped, grants(a.reply)) // of another boot
+		d.fleet.count.add(&d.fleet.count.Dropped, grants(a.reply)) // the report was sent by another boot
 		d.settle(a.reply.Acks)
 		return
 	}
@@ -46,8 +45,8 @@ func (d *device) receive(ctx context.Context, a arrival) {
 	}
 }
 
-// judgeGarbage: a malformed report must be refused. A server that is busy or
-// has lost its ledger may say that first.
+// judgeGarbage counts whether the server refused a malformed report, as it must. A server that is busy or has no ledger may answer with
+// another error first, which counts as neither.
 func (d *device) judgeGarbage(a arrival) {
 	switch {
 	case a.verdict == refused || a.verdict == forbidden:
@@ -64,7 +63,7 @@ func grants(r reply) int64 {
 	return 1
 }
 
-// push is a message that answers no report.
+// push handles a message that does not answer a report.
 func (d *device) push(ctx context.Context, r reply) {
 	if r.Reason == reasonWake {
 		d.woken = time.Now()
@@ -75,7 +74,7 @@ func (d *device) push(ctx context.Context, r reply) {
 	d.fleet.count.violation(d.id, "reply without re")
 }
 
-// answer acts on the reply to a report of this boot.
+// answer handles the reply to a report of this boot.
 func (d *device) answer(ctx context.Context, s sent, a arrival) {
 	r := a.reply
 	d.fleet.count.replied(r.Reason)
@@ -99,7 +98,7 @@ func (d *device) answer(ctx context.Context, s sent, a arrival) {
 	d.schedule(s, a)
 }
 
-// meet notes that the server knows the device.
+// meet records that the server knows the device.
 func (d *device) meet() {
 	d.introduced = true
 	if !d.met {
@@ -108,9 +107,8 @@ func (d *device) meet() {
 	}
 }
 
-// schedule sets the next report: a running task renews at half of its lease,
-// or a while after a reply that did not renew it; an idle device comes when it
-// was told to, or when its period ends, or asks to be held again.
+// schedule sets the time of the next report. A running task renews at half of its lease, or after resendWait if the reply did not renew it.
+// An idle device reports when the server asked it to, or when its period ends, or asks at once to be held again.
 func (d *device) schedule(s sent, a arrival) {
 	r := a.reply
 	switch {
@@ -132,13 +130,13 @@ func (d *device) schedule(s sent, a arrival) {
 	}
 }
 
-// settle drops the results whose outcome was seen, and returns how many.
+// settle drops the results with an outcome in acks, and returns how many it dropped.
 func (d *device) settle(acks []ack) (settled int) {
 	for _, a := range acks {
 		k := key{a.Task, a.Token}
 		e := d.journal.find(k)
 		if e == nil {
-			continue // a copy of an acknowledgement
+			continue // a repeated acknowledgement
 		}
 		d.journal.settle(k)
 		d.fleet.ledger.settle(k, a.Outcome, !e.stripped)
@@ -156,7 +154,7 @@ func (d *device) renew(s sent, r reply) {
 	}
 }
 
-// cancel stops the running task; its end is reported at once.
+// cancel stops the running task. Its end is reported at once.
 func (d *device) cancel(notices []cancelled) {
 	for _, n := range notices {
 		if d.runs(n.Task, n.Token) {
@@ -170,14 +168,13 @@ func (d *device) runs(task, token int64) bool {
 	return d.job != nil && d.job.task == task && d.job.token == token
 }
 
-// leaseEnd is the end of a lease that counts from when its report was first sent.
+// leaseEnd returns the end of a lease that counts from when its report was first sent.
 func leaseEnd(s sent, leaseMS, heldMS int64) time.Time {
 	return s.at.Add(time.Duration(leaseMS+heldMS) * time.Millisecond)
 }
 
-// take starts a granted task. It is true when the task has ended already, so
-// that its result must be sent again: at once only the first time, or a result
-// that is never accepted would be sent without a pause.
+// take starts a granted task. It returns true if the task has already ended, so that its result must be sent again at once. It does so only
+// the first time: otherwise a result that is never accepted would be sent without a pause.
 func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
 	until, k := leaseEnd(s, r.Task.LeaseMS, r.HeldMS), key{r.Task.ID, r.Task.Token}
 	if d.fleet.ledger.recordedBefore(k, s.at) {
@@ -200,7 +197,7 @@ func (d *device) take(ctx context.Context, s sent, r reply) (resend bool) {
 	return false
 }
 
-// begin draws how the task will go, and starts it.
+// begin draws the faults of the task, and starts it.
 func (d *device) begin(ctx context.Context, s sent, g *grant, until time.Time) {
 	j := &job{visit: visit{task: g.ID, token: g.Token, slot: g.Slot, device: d.id}, leases: d.fleet.leases}
 	j.work = d.workFor(g)
@@ -240,7 +237,7 @@ func (d *device) workFor(g *grant) time.Duration {
 	return work
 }
 
-// refused: the same bytes never go out again.
+// refused handles a report that was refused: the same bytes are never sent again.
 func (d *device) refused(s sent) {
 	d.fleet.count.add(&d.fleet.count.Refused, 1)
 	if e := d.journal.refuse(s.report.Results); e != nil {
@@ -250,13 +247,13 @@ func (d *device) refused(s sent) {
 	d.pause(0)
 }
 
-// failed keeps what there is to say. A running task goes on.
+// failed handles a report without a usable answer. Its results stay in the journal, and a running task continues.
 func (d *device) failed(wait time.Duration) {
 	d.fleet.count.add(&d.fleet.count.Errors, 1)
 	d.pause(wait)
 }
 
-// pause waits as the server asked, else ever longer up to the period.
+// pause waits as long as the server asked, or else with a backoff up to the period.
 func (d *device) pause(wait time.Duration) {
 	if wait <= 0 {
 		wait = d.backoff(d.failures, d.manners.retry, max(d.manners.period, d.manners.retry))
@@ -265,7 +262,7 @@ func (d *device) pause(wait time.Duration) {
 	d.after(wait)
 }
 
-// backoff doubles from first up to limit, with full jitter.
+// backoff returns a wait that doubles with times from first up to limit, with full jitter.
 func (d *device) backoff(times int, first, limit time.Duration) time.Duration {
 	wait := limit
 	if times < fullyDoubled {

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Breaches are what the external system saw and no late device explains: who
-// was counted there was within its lease, on its own clock.
+// Breaches counts the violations that the external system observed and that late devices do not explain: each device that is counted was
+// within its lease, by its own clock.
 type Breaches struct {
-	Over   int64 // arrivals that made it more than the capacity
-	By     int   // by how many at most
-	Shared int64 // arrivals at a slot somebody else was using
-	Stale  int64 // arrivals with a lower token than their slot had seen
+	Over   int64 // arrivals that exceeded the capacity
+	By     int   // the largest number of devices above the capacity
+	Shared int64 // arrivals at a slot that another device was using
+	Stale  int64 // arrivals with a lower token than an earlier arrival at the slot
 }
 
-// leases are those of the devices at work, by token.
+// leases holds the leases of the devices at work, by token.
 type leases struct {
 	mu      sync.Mutex
 	running map[int64]*lease
@@ -34,7 +34,7 @@ func (l *leases) remove(token int64) {
 	delete(l.running, token)
 }
 
-// of is the lease of a device at work; one that is over if it works no more.
+// of returns the lease of a device at work. If the device no longer works, it returns a lease that has ended.
 func (l *leases) of(token int64) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,15 +44,14 @@ func (l *leases) of(token int64) *lease {
 	return &lease{}
 }
 
-// stood says whether the lease, and the margin that the server keeps behind
-// it, had not ended.
+// stood reports whether at is before the end of the lease plus the margin for which the server keeps the slot.
 func (l *lease) stood(at time.Time, margin time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return at.Before(l.until.Add(margin))
 }
 
-// breach is a kind of what must not be.
+// breach is a kind of violation.
 type breach int
 
 const (
@@ -62,22 +61,21 @@ const (
 	kinds
 )
 
-// maxSuspicions bounds what a run without end remembers. Further
-// ones count against the dispatcher.
+// maxSuspicions limits the suspicions that are kept, so that an endless run does not grow. Suspicions beyond the limit count against the
+// dispatcher.
 const maxSuspicions = 1 << 10
 
-// suspicion is an arrival that looked like a breach. It is one if more leases
-// stood than are allowed. That is known only when they have ended: a renewal
-// that a device reads late still counts from when it asked.
+// suspicion is an arrival that looked like a violation. It is a violation if more leases were in force at that time than allowed. This is
+// known only when the leases have ended: a renewal that a device reads late still counts from when its report was sent.
 type suspicion struct {
 	kind    breach
 	at      time.Time
 	allowed int
-	leases  []*lease // of those concerned; nil: of a stranger, which stands
+	leases  []*lease // the leases concerned; nil (a caller, or no leases are known) always counts as in force
 	cleared bool
 }
 
-// beyond is how many more leases stood than are allowed.
+// beyond returns how many more leases were in force than allowed.
 func (s *suspicion) beyond(margin time.Duration) int {
 	stood := 0
 	for _, l := range s.leases {
@@ -88,10 +86,10 @@ func (s *suspicion) beyond(margin time.Duration) int {
 	return stood - s.allowed
 }
 
-// suspicions are those of a run. Their owner guards them.
+// suspicions holds the suspicions of a run. Their owner must guard them by a mutex.
 type suspicions struct {
 	all  []*suspicion
-	more [kinds]int64 // beyond maxSuspicions
+	more [kinds]int64 // number of suspicions beyond maxSuspicions
 }
 
 func (s *suspicions) add(one *suspicion) *suspicion {
@@ -103,7 +101,7 @@ func (s *suspicions) add(one *suspicion) *suspicion {
 	return one
 }
 
-// breaches are the suspicions that hold.
+// breaches counts the suspicions that are violations.
 func (s *suspicions) breaches(margin time.Duration) Breaches {
 	count := s.more
 	var b Breaches

@@ -7,8 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestOnlyLeasesThatStoodCount: what a late device explains is no breach, and
-// what remains is one.
+// TestOnlyLeasesThatStoodCount checks that an arrival is a violation only if late devices do not explain it.
 func TestOnlyLeasesThatStoodCount(t *testing.T) {
 	t.Parallel()
 	const margin = time.Second
@@ -42,7 +41,7 @@ func TestOnlyLeasesThatStoodCount(t *testing.T) {
 	}
 }
 
-// TestSuspicionsBeyondTheBoundCount: what is not remembered is not excused.
+// TestSuspicionsBeyondTheBoundCount checks that suspicions beyond maxSuspicions count as violations.
 func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	t.Parallel()
 	var s suspicions
@@ -54,15 +53,15 @@ func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	}
 }
 
-// TestARenewalReadLateStillCounts: a lease that was renewed in time stood, even
-// if its device read the answer after its first end.
+// TestARenewalReadLateStillCounts checks that a lease that was renewed in time counts as in force, even if its device reads the reply after
+// the first end of the lease.
 func TestARenewalReadLateStillCounts(t *testing.T) {
 	t.Parallel()
 	l := newLeases()
 	e := newTestExternal(t, 1, l, nil)
 	now := time.Now()
 	late := newLease(now.Add(-time.Minute), now.Add(-time.Second), func() {})
-	late.timer = time.AfterFunc(time.Hour, func() {}) // the machine stands still
+	late.timer = time.AfterFunc(time.Hour, func() {}) // simulates a machine that stops for a while
 	l.add(1, late)
 	l.add(2, newLease(now, now.Add(time.Hour), func() {}))
 	enter(t, e, 0, 1)
@@ -76,13 +75,13 @@ func TestARenewalReadLateStillCounts(t *testing.T) {
 	}
 }
 
-// TestACallerIsNeverLate: a program that is no device must be gone before its slot is
-// given on, so nothing excuses it, while the lease of a device may.
+// TestACallerIsNeverLate checks that an arrival of a caller is never excused: a caller must have left before its slot is granted again,
+// while the end of its lease may excuse a device.
 func TestACallerIsNeverLate(t *testing.T) {
 	t.Parallel()
 	e := newTestExternal(t, 1, newLeases(), nil)
 	enter(t, e, 0, 1)
-	enter(t, e, 0, 2) // their leases are over: they work no more
+	enter(t, e, 0, 2) // their leases are over, because neither device is at work
 	if got := e.breaches(0); got != (Breaches{}) {
 		t.Errorf("%+v of devices whose leases are over", got)
 	}
@@ -98,7 +97,7 @@ func TestACallerIsNeverLate(t *testing.T) {
 	}
 }
 
-// TestASuccessRecordedTwiceIsAFault: whichever of the two outputs was kept.
+// TestASuccessRecordedTwiceIsAFault checks that two recorded successes of a task are reported, whichever output was kept.
 func TestASuccessRecordedTwiceIsAFault(t *testing.T) {
 	t.Parallel()
 	for times, differing := range map[int]int64{1: 0, 2: 1} {

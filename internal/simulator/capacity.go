@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// raised asks for the pool's capacity when an arrival would exceed the one
-// that is judged by: an operator may have raised it a moment ago.
+// raised returns the pool's current capacity. It is called when an arrival would exceed the capacity in force, because an operator may have
+// raised it a moment ago. It returns 0 if the dispatcher does not answer.
 func (s *simulation) raised() int {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -17,8 +17,8 @@ func (s *simulation) raised() int {
 	return p.Capacity
 }
 
-// followCapacity judges by the pool's capacity as operators change it. A lower
-// one counts after a lease: a device that was let in before may still be coming.
+// followCapacity updates the capacity in force when operators change the pool. A lower capacity takes effect after the length of a lease,
+// because a device with an earlier grant may still arrive.
 func (s *simulation) followCapacity(ctx context.Context) {
 	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
 	if err != nil {

@@ -16,47 +16,46 @@ const (
 	DefaultPeriod   = 30 * time.Second
 	DefaultResend   = 10 * time.Second
 	DefaultPrefix   = "sim-"
-	// tasksPerDevice is how many tasks a device gets when Tasks is not given.
+	// tasksPerDevice is the number of tasks for each device if Tasks is 0.
 	tasksPerDevice = 5
 )
 
-// Config is a whole simulation against a running dispatcher. Zero values are
-// the defaults, but for URL and the tokens.
+// Config describes a whole simulation against a running dispatcher. Zero values mean the defaults, except for URL and the tokens.
 type Config struct {
-	URL           string // of the dispatcher; of several replicas, with commas between
-	MQTTURL       string // of its broker; needed unless Via is "http"
-	OperatorToken string // role admin
+	URL           string // URL of the dispatcher; several replicas are separated by commas
+	MQTTURL       string // URL of the broker; needed unless Via is "http"
+	OperatorToken string // operator token with role admin
 	FleetToken    string
 	Credentials   Credentials // default "fleet"
 
 	Devices      int
-	DevicePrefix string        // of device ids; a number follows
-	Pool         string        // created unless it exists; tasks of others do not use the external system
-	Capacity     int           // of the pool when it is created
-	Lease        time.Duration // of the pool when it is created; 0 = the server's default
-	Margin       time.Duration // the dispatcher keeps a slot so long after the lease that it told; 0: not known
-	Tasks        int           // in all; Endless, Until: in each batch. Default: 5 a device, Endless: 1
+	DevicePrefix string        // prefix of device ids, followed by a number
+	Pool         string        // created if it does not exist; tasks of other pools do not use the external system
+	Capacity     int           // capacity of the pool if it is created
+	Lease        time.Duration // lease of the pool if it is created; 0 means the server's default
+	Margin       time.Duration // how long the dispatcher keeps a slot after the lease that the device knows; 0 means unknown
+	Tasks        int           // total number; with Endless or Until, the number in each batch; default: 5 for each device, or 1 with Endless
 	Via          Via
-	Work         time.Duration // mean work of a task, drawn within 50 %
-	Long         float64       // share of tasks that take 0.9 of the lease instead
-	Period       time.Duration // between reports when the server names no time
-	Connections  int           // that an idle fleet shares
-	Resend       time.Duration // without a reply, a device reports again after 1-3 times this
-	Retry        time.Duration // first wait after a failure, doubling; default 1 s
+	Work         time.Duration // mean work; the work of each task is within 50 % of it
+	Long         float64       // share of tasks that work 0.9 of the lease instead
+	Period       time.Duration // time between reports if the server names none
+	Connections  int           // number of connections that an idle fleet shares
+	Resend       time.Duration // if no reply comes, a device reports again after 1 to 3 times this
+	Retry        time.Duration // first wait after a failure, which doubles; default 1 s
 	Faults
 	Seed uint64
-	// Introduce lets every device report once, at random within a period,
-	// before tasks are queued: what follows is the makespan of a known fleet.
+	// Introduce lets every device report once, at a random time within a period, before tasks are queued. So the makespan is measured with
+	// a fleet that the dispatcher knows.
 	Introduce    bool
-	Rest         time.Duration // between the last of these reports and the queue
-	RoundTrip    time.Duration // of the devices: what Summary.Ideal adds to each task
-	NotBefore    time.Duration // tasks may start so long after they are queued
-	Began, Ended func()        // called when the tasks may start, and when all have ended; nil: nobody
+	Rest         time.Duration // time between the last introductory report and the queueing of tasks
+	RoundTrip    time.Duration // round-trip time of the devices; Summary.Ideal adds it to each task
+	NotBefore    time.Duration // tasks may start this long after they are queued
+	Began, Ended func()        // called when the tasks may start, and when all have ended; nil means no call
 	Timeout      time.Duration // ignored by an endless run
-	ExternalAddr string        // where the external system listens; "" = a free loopback port
+	ExternalAddr string        // address of the external system; "" means a free loopback port
 	Endless      bool          // keeps the queue filled until the context ends
-	// Until, if it is not nil, keeps the queue filled until it is closed; the
-	// run ends when every task has, and all of them are judged.
+	// Until, if it is not nil, keeps the queue filled until it is closed. The run ends when all tasks have ended, and then compares all of
+	// them.
 	Until <-chan struct{}
 }
 

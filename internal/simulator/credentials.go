@@ -13,26 +13,24 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// Credentials is what the devices of a simulation authenticate with.
+// Credentials selects how the devices of a simulation authenticate.
 type Credentials string
 
-// Fleet: the fleet token, which stands for any device. Own: a token for each,
-// made through the operators' API before the devices start; a device that is
-// there already gets one more.
+// CredentialsFleet uses the fleet token, which is valid for every device. CredentialsOwn uses one token for each device, created through
+// the operators' API before the devices start. A device that already exists gets a new token.
 const (
 	CredentialsFleet Credentials = "fleet"
 	CredentialsOwn   Credentials = "own"
 )
 
 const (
-	registerLot      = 1_000            // devices in a request: more accounts at a broker it does not make
-	registerAtOnce   = 8                // requests under way, of a device each
-	registerPatience = 30 * time.Second // with a dispatcher that is not available
+	registerLot      = 1_000            // devices in one request; a broker creates no more accounts at a time
+	registerAtOnce   = 8                // concurrent requests, each for one device
+	registerPatience = 30 * time.Second // how long to retry while the dispatcher is not available
 	registerRetry    = time.Second
 )
 
-// ownTokens registers the devices, and returns their tokens; none, if they use the
-// fleet token.
+// ownTokens registers the devices and returns their tokens. It returns nil if the devices use the fleet token.
 func (c Config) ownTokens(ctx context.Context, o *Operator, p *printer) ([]string, error) {
 	if c.Credentials == CredentialsFleet {
 		return nil, nil
@@ -53,8 +51,8 @@ func (c Config) ownTokens(ctx context.Context, o *Operator, p *printer) ([]strin
 	return tokens, nil
 }
 
-// register makes sure that each device has an account, and returns their tokens. A
-// dispatcher that maintains accounts at a broker rotates tokens one at a time.
+// register makes sure that each device has an account, and returns the tokens. A dispatcher that maintains accounts at a broker rotates
+// tokens one at a time.
 func register(ctx context.Context, o *Operator, ids []string, done func(made int)) ([]string, error) {
 	tokens, err := registerTogether(ctx, o, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {
@@ -69,7 +67,7 @@ func register(ctx context.Context, o *Operator, ids []string, done func(made int
 	return tokens, nil
 }
 
-// registerTogether imports the devices; a token may be empty.
+// registerTogether imports the devices and returns their tokens. A token is "" for an existing device if existing is "skip".
 func registerTogether(ctx context.Context, o *Operator, ids []string, existing string) (tokens []string, err error) {
 	file := "device\n" + strings.Join(ids, "\n") + "\n"
 	err = patiently(ctx, func(ctx context.Context) error {
@@ -92,7 +90,7 @@ func registerTogether(ctx context.Context, o *Operator, ids []string, existing s
 	return tokens, err
 }
 
-// rotateEach gives a token to each device that has none in the list.
+// rotateEach creates a token for each device whose entry in tokens is "".
 func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done func(made int)) ([]string, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(registerAtOnce)
@@ -120,9 +118,8 @@ func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done fun
 	return tokens, group.Wait()
 }
 
-// patiently tries again while the dispatcher or its broker is not available, and begins no
-// try after registerPatience. A try is not cut short: a broker makes accounts for minutes.
-// If ctx ends during a try, patiently returns the error of the previous try.
+// patiently repeats do while the dispatcher or its broker is not available, and starts no try after registerPatience. It does not interrupt
+// a try, because a broker may need minutes to create accounts. If ctx ends during a try, patiently returns the error of the previous try.
 func patiently(ctx context.Context, do func(context.Context) error) error {
 	began := time.Now()
 	var before error

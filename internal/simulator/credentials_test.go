@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// The fleet token would be refused: each device has a token of its own, over
-// both transports. A second run finds the devices there and rotates.
+// TestDevicesWithTheirOwnTokens checks that each device uses its own token over both transports: the fleet token would be refused. A second
+// run finds existing devices and rotates their tokens.
 func TestDevicesWithTheirOwnTokens(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
@@ -58,8 +58,8 @@ func TestRegistrationThatFailsEndsTheRun(t *testing.T) {
 	}
 }
 
-// One of two replicas ends in the middle of the run: its devices go on at the
-// other, and so does the operator.
+// TestDevicesGoOnAtTheOtherReplica ends one of two replicas in the middle of the run. Its devices and the operator continue at the other
+// replica.
 func TestDevicesGoOnAtTheOtherReplica(t *testing.T) {
 	t.Parallel()
 	f, first := newFake(t)
@@ -93,7 +93,7 @@ func TestCallersSpreadOverReplicas(t *testing.T) {
 	r := newReplicas("http://a,http://b", 0)
 	_, mark := r.current()
 	r.leave(mark)
-	r.leave(mark) // the second report that failed at the first replica
+	r.leave(mark) // the second report that failed at the first replica must not skip the second one
 	if url, _ := r.current(); url != "http://b" {
 		t.Errorf("at %s, want the other", url)
 	}

@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// maxSent bounds the reports of this boot that a device remembers.
+// maxSent limits how many reports of this boot a device remembers.
 const maxSent = 128
 
-// manners are the times a device keeps to.
+// manners are the times that a device follows.
 type manners struct {
-	work      time.Duration // mean work of a task that does not say
-	period    time.Duration // between reports when the server does not say
-	periodic  bool          // once in each period, whatever the server says
-	wait      time.Duration // how long answers are to be held while idle; 0: not at all
-	resend    time.Duration // no reply: report again within 1-3 times this
-	retry     time.Duration // first wait after a failure; doubles
-	forbidden time.Duration // first wait after a 401 or 403; doubles
+	work      time.Duration // mean work of a task whose payload names none
+	period    time.Duration // time between reports if the server names none
+	periodic  bool          // reports once in each period, whatever time the server asks for
+	wait      time.Duration // how long the server may hold answers while the device is idle; 0 means not at all
+	resend    time.Duration // if no reply comes, the device reports again within 1 to 3 times this
+	retry     time.Duration // first wait after a failure, which doubles
+	forbidden time.Duration // first wait after a 401 or 403, which doubles
 }
 
-// maxQuiet is longer than any server keeps a slot after the device's lease.
+// maxQuiet is longer than any server keeps a slot after the end of the device's lease.
 const maxQuiet = 20 * time.Second
 
-// Bounds of the waits that double.
+// Limits of the waits that double.
 const (
 	forbiddenMax = 6 * time.Hour
-	fullyDoubled = 20 // times; no wait needs more
+	fullyDoubled = 20 // number of doublings; no wait needs more
 )
 
-// device is one simulated device. All its state belongs to the goroutine of run.
+// device is one simulated device. Only the goroutine of run may use its state.
 type device struct {
 	fleet   *Fleet
 	id      string
@@ -41,40 +41,40 @@ type device struct {
 	dice    dice
 
 	inbox   chan arrival
-	timer   *time.Timer // next report
+	timer   *time.Timer // fires at the time of the next report
 	journal journal
-	started time.Time // phase of its periods
-	met     bool      // has had an answer
+	started time.Time // the phase of its periods
+	met     bool      // has received an answer
 	memory
 }
 
-// memory is the state that a reboot loses.
+// memory is the state that a reboot clears.
 type memory struct {
 	boot       string
-	woken      time.Time // when a push told it to report; zero: none did
+	woken      time.Time // when a push asked for a report; the zero time means that none did
 	sequence   int
 	sent       map[string]sent
-	introduced bool // the server has seen the attributes of this boot
+	introduced bool // the server has received the attributes of this boot
 	job        *job
-	top        int64 // highest token that was started; what comes with one that is not above it is over
-	told       key   // the last grant that came again when its result was in the journal
-	quiet      bool  // silent, until the reboot that ends it
-	failures   int   // in a row
-	forbids    int   // in a row
+	top        int64 // highest token of a started task; a grant with a token that is not higher is outdated
+	told       key   // the last grant that was redelivered while its result was in the journal
+	quiet      bool  // silent until the next reboot
+	failures   int   // consecutive failures
+	forbids    int   // consecutive refusals with 401 or 403
 }
 
-// sent is a report of this boot.
+// sent is a report that this boot sent.
 type sent struct {
-	at     time.Time // first sent
-	woken  time.Time // when the push arrived that asked for it; zero: none did
+	at     time.Time // when it was first sent
+	woken  time.Time // when the push that asked for the report arrived; the zero time means that there was none
 	wait   time.Duration
 	report report
-	again  []byte // to be sent a second time after the first reply; nil = no
+	again  []byte // the body to send a second time after the first reply; nil means not at all
 	deaf   bool   // its replies are lost
 	number int
 }
 
-// run lives until ctx ends; it has left the external system by then.
+// run simulates the device until ctx ends. When run returns, the device has left the external system.
 func (d *device) run(ctx context.Context, start time.Duration) {
 	d.inbox = make(chan arrival, 4)
 	d.started = time.Now().Add(start)
@@ -104,7 +104,7 @@ func (d *device) run(ctx context.Context, start time.Duration) {
 	}
 }
 
-// working is where the end of the running task arrives; nil without one.
+// working returns the channel that receives the end of the running task. It is nil if no task runs.
 func (d *device) working() <-chan ending {
 	if d.job == nil {
 		return nil
@@ -114,14 +114,13 @@ func (d *device) working() <-chan ending {
 
 func (d *device) shutdown() {
 	if d.job != nil {
-		<-d.job.done // its context ended with the device's
+		<-d.job.done // the context of the task ended with the context of the device
 		d.fleet.count.add(&d.fleet.count.Working, -1)
 		d.job = nil
 	}
 }
 
-// reboot forgets all but the journal. Report ids stay unique: they hold the
-// time of the boot.
+// reboot clears everything except the journal. Report ids stay unique, because they contain the time of the boot.
 func (d *device) reboot() {
 	d.memory = memory{boot: strconv.FormatInt(time.Now().UnixNano(), 36), sent: map[string]sent{}, top: d.journal.top()}
 }
@@ -129,7 +128,7 @@ func (d *device) reboot() {
 // wake is called when the time of the next report has come.
 func (d *device) wake(ctx context.Context) {
 	switch {
-	case d.quiet && d.job != nil: // silent at work: says nothing
+	case d.quiet && d.job != nil: // a silent device at work does not report
 		return
 	case d.quiet:
 		d.reboot()
@@ -137,8 +136,8 @@ func (d *device) wake(ctx context.Context) {
 	d.report(ctx)
 }
 
-// report sends what the device has to say, and expects an answer within the
-// re-send time.
+// report sends a report with the current results and the running task. If no answer comes within the re-send time, the device reports
+// again.
 func (d *device) report(ctx context.Context) {
 	if d.dice.chance(d.fleet.config.Garbage) {
 		d.fleet.count.add(&d.fleet.count.GarbageSent, 1)
@@ -154,7 +153,7 @@ func (d *device) report(ctx context.Context) {
 	}
 	s := sent{at: time.Now(), woken: d.woken, report: r, number: d.sequence, deaf: d.dice.chance(d.fleet.config.LostReplies)}
 	d.woken = time.Time{}
-	if d.job == nil && len(r.Results) == 0 { // the outcome of a result is wanted now
+	if d.job == nil && len(r.Results) == 0 { // the outcome of a result must come at once, so only other reports may be held
 		s.wait = d.manners.wait
 	}
 	p := parcel{id: r.ID, body: r.encode(), wait: s.wait}
@@ -187,8 +186,7 @@ func (d *device) remember(id string, s sent) {
 	}
 }
 
-// resendWait is how long to wait for a reply. A running task does not wait
-// past its lease.
+// resendWait returns how long to wait for a reply. With a running task, it is at most half of the rest of the lease, but at least minUse.
 func (d *device) resendWait() time.Duration {
 	wait := d.dice.between(d.manners.resend, 3*d.manners.resend)
 	if d.job != nil {
@@ -200,7 +198,7 @@ func (d *device) resendWait() time.Duration {
 // after sets the time of the next report.
 func (d *device) after(wait time.Duration) { d.timer.Reset(max(wait, 0)) }
 
-// ended is called when the running task has ended and the device has left.
+// ended is called when the running task has ended and the device has left the external system.
 func (d *device) ended(ctx context.Context, cause error) {
 	j := d.job
 	d.job = nil
@@ -222,8 +220,8 @@ func (d *device) ended(ctx context.Context, cause error) {
 	}
 }
 
-// endSilence leaves the device quiet until the server must have given it up;
-// then it reboots, with the lost result still in its journal or not.
+// endSilence keeps the device silent until the server must have ended its grant. Then the device reboots. Its journal has the result or
+// not.
 func (d *device) endSilence(j *job) {
 	if j.gone {
 		d.timer.Stop()

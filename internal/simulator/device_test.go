@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// The tasks of other pools are done without the external system: it judges its own
-// pool alone.
+// TestTasksOfOtherPoolsTakeNoSlot checks that tasks of other pools do not use the external system, which checks only its own pool.
 func TestTasksOfOtherPoolsTakeNoSlot(t *testing.T) {
 	t.Parallel()
 	s := play(t, Faults{}, func(n int, r report) any {
@@ -64,7 +63,7 @@ func TestAGrantForAnotherReportIsDropped(t *testing.T) {
 	}
 }
 
-// The reply comes a second late: the lease has run since the report was sent.
+// TestTheLeaseCountsFromTheReport delays the reply by a second: the lease counts from the sending of the report.
 func TestTheLeaseCountsFromTheReport(t *testing.T) {
 	t.Parallel()
 	s := play(t, Faults{}, func(n int, r report) any {
@@ -120,7 +119,7 @@ func TestRunningTasksAreRenewedAtHalfOfTheLease(t *testing.T) {
 	}
 }
 
-// An outcome ends it, whatever it is; until then every report has the result.
+// TestResultsAreSentUntilAnOutcome checks that every report contains the result until any outcome arrives for it.
 func TestResultsAreSentUntilAnOutcome(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []string{"recorded", "duplicate", "late", "unknown", "rejected", "of a later version"} {
@@ -239,7 +238,7 @@ func TestCancelStopsAndReportsAtOnce(t *testing.T) {
 func TestARedeliveredGrantRunsOnce(t *testing.T) {
 	t.Parallel()
 	s := play(t, Faults{}, func(n int, r report) any {
-		if n <= 3 { // granted, redelivered while running, redelivered beside the acknowledgement
+		if n <= 3 { // granted, redelivered while the task runs, redelivered together with the acknowledgement
 			return granting(r, 2000, 1500)
 		}
 		return idle(r)
@@ -265,8 +264,8 @@ func TestARedeliveredGrantRunsOnce(t *testing.T) {
 	}
 }
 
-// The task ended and was acknowledged; then a reply of old brings its grant. It is not
-// started again, and what has a higher token is.
+// TestALateGrantOfAnEndedTaskIsDropped checks that a delayed reply does not restart a task that has ended and was acknowledged. A grant
+// with a higher token is started.
 func TestALateGrantOfAnEndedTaskIsDropped(t *testing.T) {
 	t.Parallel()
 	first := make(chan string, 1)

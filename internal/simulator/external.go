@@ -11,13 +11,11 @@ import (
 	"time"
 )
 
-// External is the system that breaks when more than a number of devices use it
-// at once: a TCP listener to which a device holds a connection open while it
-// works. It enforces nothing; it counts and judges.
+// External is the system that breaks when more than a number of devices use it at once. It is a TCP listener to which a device holds a
+// connection open while it works. It limits nothing: it counts the devices and records violations.
 //
-// A device is inside from when its hello was read until the end of its
-// connection was read. A device that leaves waits for the goodbye, so a device
-// that has reported a result is no longer counted.
+// A device is inside from when External has read its hello until External has read the end of its connection. A device that leaves waits
+// for the goodbye, so a device that has reported a result is no longer counted.
 type External struct {
 	*judge
 
@@ -29,11 +27,10 @@ type External struct {
 	conns  map[net.Conn]struct{}
 }
 
-// NewExternal listens on addr ("" = a free loopback port) and starts judging.
-// Close ends it, the context only its start. The capacity must be positive.
-// leases are those of the devices; nil: all are strangers. onFull is asked
-// about an arrival that was one too many: the capacity as of now, in case it was
-// raised; nil: it stands.
+// NewExternal listens on addr ("" means a free loopback port) and starts counting. ctx limits only the start: call Close to stop. The
+// capacity must be positive. leases holds the leases of the devices. If leases is nil, no lease excuses a late device. onFull is called
+// after an arrival that exceeds the capacity, and returns the current capacity, in case it was raised. If onFull is nil, the capacity does
+// not change.
 func NewExternal(ctx context.Context, addr string, capacity int, leases *leases, onFull func() int) (*External, error) {
 	if capacity < 1 {
 		return nil, fmt.Errorf("external system: capacity %d, want at least 1", capacity)
@@ -51,10 +48,10 @@ func NewExternal(ctx context.Context, addr string, capacity int, leases *leases,
 	return e, nil
 }
 
-// Addr is where devices connect to.
+// Addr returns the address for devices.
 func (e *External) Addr() string { return e.listener.Addr().String() }
 
-// Close stops listening and drops everybody inside.
+// Close stops listening and closes all connections.
 func (e *External) Close() error {
 	e.mu.Lock()
 	e.closed = true
@@ -77,7 +74,7 @@ func (e *External) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			time.Sleep(10 * time.Millisecond) // out of file descriptors: wait for one
+			time.Sleep(10 * time.Millisecond) // out of file descriptors: wait until one is free
 			continue
 		}
 		if !e.track(c) {
@@ -98,7 +95,7 @@ func (e *External) track(c net.Conn) bool {
 	return true
 }
 
-// serve is one visit: hello, "in", end of input, "bye".
+// serve handles one visit: hello, "in", end of input, "bye".
 func (e *External) serve(c net.Conn) {
 	defer func() {
 		e.mu.Lock()

@@ -27,7 +27,7 @@ func enter(t *testing.T, e *External, slot int, token int64) *visit {
 	if err := v.enter(t.Context(), e.Addr()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(v.leave) // a connection that nothing refers to is closed by the garbage collector
+	t.Cleanup(v.leave) // the garbage collector closes a connection that is unreachable
 	return v
 }
 
@@ -45,7 +45,7 @@ func TestExternalCountsWhoIsInside(t *testing.T) {
 	if s := e.Stats(); s.OverLimitInstants != 1 || s.HighWater != 3 || s.Arrivals != 3 {
 		t.Fatalf("with one too many: %+v", s)
 	}
-	// A device that has left is not counted: no waiting here.
+	// A device that has left is no longer counted, so the test does not wait.
 	for i, v := range []*visit{a, b, c} {
 		v.leave()
 		if got := e.Stats().Inside; got != 2-i {
@@ -61,7 +61,7 @@ func TestExternalJudgesTokens(t *testing.T) {
 	t.Parallel()
 	e := newTestExternal(t, 5, nil, nil)
 	enter(t, e, 3, 10).leave()
-	enter(t, e, 3, 10).leave() // the same grant again, after a reboot
+	enter(t, e, 3, 10).leave() // the same grant again, as after a reboot
 	enter(t, e, 4, 9).leave()  // another slot
 	if s := e.Stats(); s.StaleTokens != 0 || s.SharedSlots != 0 {
 		t.Fatalf("innocent visits: %+v", s)

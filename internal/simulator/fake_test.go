@@ -21,41 +21,40 @@ const (
 	testFleetToken    = "fleet-token"
 )
 
-// fake is a small dispatcher in memory, written from the protocol, that can be
-// told to break its promises.
+// fake is a small dispatcher in memory, written from the protocol. A test can make it break its promises.
 type fake struct {
 	mu       sync.Mutex
 	pool     *operators.Pool
-	tasks    []*fakeTask // id = index + 1
-	batches  []int64     // id - 1 -> tasks of it; all batches in a row
+	tasks    []*fakeTask // the id of a task is its index + 1
+	batches  []int64     // number of tasks of the batch with id index + 1
 	token    int64
 	lapsed   int
 	badAuth  int
 	received int
 	seenIDs  map[string]bool
-	own      map[string]string // device -> its own token
+	own      map[string]string // key: device; value: its own token
 	rotated  int
-	refuse   int             // this many registrations are answered 503
-	oneByOne bool            // rotates no tokens together
-	heard    map[string]bool // devices that reported since the test forgot
-	resumed  int             // messages that a client sent again by itself
+	refuse   int             // number of registrations that are answered with 503
+	oneByOne bool            // refuses imports that rotate tokens
+	heard    map[string]bool // devices that reported since the test cleared the map
+	resumed  int             // messages that an MQTT client resent by itself
 
 	reportAfterMS int64
 	copies        int
 
-	extraSlots   int           // grants this many more than the capacity
-	sameSlot     bool          // numbers every grant with slot 0
+	extraSlots   int           // grants this many more slots than the capacity
+	sameSlot     bool          // every grant has slot 0
 	loseTask     int64         // this task is never granted, and counts as ended
 	hideTask     int64         // this task is missing from lists
 	alterOutput  int64         // this task is listed with another output
-	ackEarly     int64         // this task's result is acknowledged before it is recorded, once
-	forgetResult int64         // this task's result is acknowledged and then lost
-	acceptAll    bool          // malformed reports are answered 200
+	ackEarly     int64         // the result of this task is acknowledged once before it is recorded
+	forgetResult int64         // the result of this task is acknowledged and then lost
+	acceptAll    bool          // malformed reports are answered with 200
 	closed       bool          // nothing is granted yet
 	leaveOut     bool          // replies do not answer running tasks
-	staleTokens  bool          // tokens go down from device to device
-	lease        time.Duration // of every grant
-	margin       time.Duration // less for the device
+	staleTokens  bool          // tokens decrease from device to device
+	lease        time.Duration // lease of every grant
+	margin       time.Duration // the device gets a lease that is this much shorter
 }
 
 type fakeTask struct {
@@ -67,7 +66,7 @@ type fakeTask struct {
 	slot      int
 	until     time.Time
 	output    json.RawMessage
-	tokens    map[int64]string // ended attempts -> how
+	tokens    map[int64]string // key: token of an ended attempt; value: how it ended
 }
 
 func newFake(t *testing.T) (*fake, *httptest.Server) {
@@ -78,9 +77,8 @@ func newFake(t *testing.T) (*fake, *httptest.Server) {
 	return f, s
 }
 
-// hasty gives leases that end before long; else none ends, however busy the
-// machine, and no result is sent twice. Devices in line ask less often, so that
-// a busy machine has time for those that work.
+// hasty makes leases end soon. Without it no lease ends even on a busy machine, and no result is sent twice. Waiting devices report less
+// often, so that a busy machine has time for the devices that work.
 func (f *fake) hasty() {
 	f.lease, f.margin, f.reportAfterMS = 1500*time.Millisecond, 700*time.Millisecond, 200
 }
@@ -107,7 +105,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.operate(w, r, body)
 }
 
-// tokenOf is what admits a device: its own token, if it was given one.
+// tokenOf returns the token of a device: its own, if it has one, else the fleet token.
 func (f *fake) tokenOf(device string) string {
 	if token := f.own[device]; token != "" {
 		return token
@@ -147,7 +145,7 @@ func (f *fake) register(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
-// registerTogether imports devices: those that are there get a new token, or none.
+// registerTogether imports devices. An existing device gets a new token, or none if existing is "skip".
 func (f *fake) registerTogether(w http.ResponseWriter, existing string, ids []string) {
 	there := func(id string) bool { return f.own[id] != "" }
 	if f.oneByOne && existing == "rotate" && slices.ContainsFunc(ids, there) {
@@ -180,7 +178,7 @@ func writeTo(w io.Writer, v any) {
 	_ = e.Encode(v)
 }
 
-// report is HandleReport in small. Callers hold mu.
+// report is a small version of HandleReport. The caller holds mu.
 func (f *fake) report(device string, body []byte) (int, map[string]any) {
 	f.received++
 	f.heard[device] = true
@@ -297,7 +295,7 @@ func (f *fake) next(device string, mentioned map[int64]bool, reply map[string]an
 	}
 }
 
-// nextToken is higher than all before; or, where tokens go down, than those of the device.
+// nextToken returns a token that is higher than all before. With staleTokens it is only higher than the tokens of the same device.
 func (f *fake) nextToken(device string) int64 {
 	f.token++
 	if !f.staleTokens {
@@ -367,7 +365,7 @@ func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
-// list pages by 7 so that paging is exercised.
+// list returns pages of 7 tasks so that paging is tested.
 func (f *fake) list(w http.ResponseWriter, r *http.Request) {
 	batch, _ := strconv.ParseInt(r.URL.Query().Get("batch"), 10, 64)
 	from, _ := strconv.Atoi(r.URL.Query().Get("page_token"))
@@ -379,7 +377,7 @@ func (f *fake) list(w http.ResponseWriter, r *http.Request) {
 		}
 		output := append(json.RawMessage(nil), t.output...)
 		if t.id == f.alterOutput {
-			output[len(output)-2] = ' ' // JSON still, but not the device's
+			output[len(output)-2] = ' ' // still valid JSON, but not the bytes of the device
 			output = append(output[:len(output)-2], []byte(` "}`)...)
 		}
 		tasks = append(tasks, map[string]any{"id": t.id, "device": t.device, "state": t.state, "output": rawOrNil(output)})

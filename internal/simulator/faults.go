@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Faults are how often devices misbehave, each a probability in 0..1. They
-// never break the lease rule: that is what the promises are made for.
+// Faults holds the probabilities, in 0..1, with which devices misbehave. A device never breaks the lease rule, because the
+// dispatcher's promises rely on it.
 type Faults struct {
-	Silent      float64 // per grant: holds it to the end of the lease and says nothing
-	Gone        float64 // per grant: as silent, and never heard of again
-	Late        float64 // per silent grant: its result is kept and sent after all
-	Slow        float64 // per grant: works 0.6-1.5 leases, renewing
-	Reboot      float64 // per grant: forgets the running task on the way
+	Silent      float64 // per grant: holds the slot to the end of the lease and sends no report
+	Gone        float64 // per grant: becomes silent, and never reports again
+	Late        float64 // per silent grant: its result is kept and sent later
+	Slow        float64 // per grant: works 0.6 to 1.5 leases, and renews
+	Reboot      float64 // per grant: loses the running task during the work
 	Duplicate   float64 // per report: sends it twice
-	LostReplies float64 // per report: never sees the reply
+	LostReplies float64 // per report: does not receive the reply
 	Garbage     float64 // per report: sends a malformed one first
 }
 
@@ -44,12 +44,12 @@ func (f Faults) validate() error {
 	return errors.Join(errs...)
 }
 
-// dice are the seeded random draws of one device. Not for concurrent use.
+// dice draws seeded random values for one device. It is not safe for concurrent use.
 type dice struct{ *rand.Rand }
 
 func newDice(seed, stream uint64) dice { return dice{rand.New(rand.NewPCG(seed, stream))} }
 
-// chance is true with probability p.
+// chance returns true with probability p.
 func (d dice) chance(p float64) bool { return p > 0 && d.Float64() < p }
 
 // between draws a duration in [low, high).
@@ -63,7 +63,7 @@ func (d dice) between(low, high time.Duration) time.Duration {
 // around draws a duration within 50 % of mean.
 func (d dice) around(mean time.Duration) time.Duration { return d.between(mean/2, mean*3/2) }
 
-// garbage returns a report that must be refused whole.
+// garbage returns a report that the server must refuse as a whole.
 func (d dice) garbage() []byte {
 	switch d.IntN(6) {
 	case 0:

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// maxSpread bounds the time over which a fleet starts that is not introduced.
+// maxSpread limits the time over which the devices start if Config.Introduce is false.
 const maxSpread = 5 * time.Second
 
 func orDefault[T comparable](value, fallback T) T {
@@ -23,20 +23,20 @@ func orDefault[T comparable](value, fallback T) T {
 type Fleet struct {
 	config   Config
 	external string   // address of the external system
-	tokens   []string // each device's own; none: all use the fleet token
+	tokens   []string // one token for each device; empty if all use the fleet token
 	client   *http.Client
 	count    counters
 	ledger   *ledger
 	leases   *leases
 }
 
-// newFleet makes the devices. Nothing runs before Run.
+// newFleet returns a fleet that does nothing before Run.
 func newFleet(c Config, external string, tokens []string, leases *leases) *Fleet {
 	return &Fleet{config: c.withDefaults(), external: external, tokens: tokens, client: newHTTPClient(c.Devices + 8), ledger: newLedger(), leases: leases}
 }
 
-// Run starts the devices, at random within a period if they are introduced, and
-// returns when ctx has ended and all of them have left the external system.
+// Run starts the devices at random times: within a period if Config.Introduce is true, else within at most maxSpread. It returns when ctx
+// has ended and all devices have left the external system.
 func (f *Fleet) Run(ctx context.Context) {
 	spread := f.config.Period
 	if !f.config.Introduce {
@@ -52,13 +52,13 @@ func (f *Fleet) Run(ctx context.Context) {
 	f.client.CloseIdleConnections()
 }
 
-// Stats returns what the fleet did so far.
+// Stats returns what the fleet has done so far.
 func (f *Fleet) Stats() Stats { return f.count.stats() }
 
-// Unsettled is how many results still wait for an outcome.
+// Unsettled returns how many results still wait for an outcome.
 func (f *Fleet) Unsettled() int { return f.ledger.unsettled() }
 
-// Device is the id of the i-th device, 0 <= i < Config.Devices.
+// Device returns the id of the i-th device, 0 <= i < Config.Devices.
 func (f *Fleet) Device(i int) string { return deviceID(f.config.DevicePrefix, i) }
 
 func deviceID(prefix string, i int) string { return fmt.Sprintf("%s%05d", prefix, i+1) }
@@ -67,7 +67,7 @@ func (f *Fleet) device(i int) *device {
 	return &device{fleet: f, id: f.Device(i), link: f.link(i), manners: f.manners(i), dice: newDice(f.config.Seed, uint64(i)+1)}
 }
 
-// systemOf is the address of the external system that the tasks of a pool use; empty: none.
+// systemOf returns the address of the external system that the tasks of a pool use. It returns "" if they use none.
 func (f *Fleet) systemOf(pool string) string {
 	if f.config.Pool != pool {
 		return ""

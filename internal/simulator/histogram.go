@@ -15,11 +15,10 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// histogram is the cumulative buckets of a metric: how many values were at most so many seconds.
+// histogram holds the cumulative buckets of a metric: for each bound in seconds, the number of values up to it.
 type histogram map[float64]float64
 
-// scrape reads a histogram of one pool from a page of metrics, and adds it up
-// over the other labels.
+// scrape reads a histogram of one pool from a page of metrics, and sums it over the other labels.
 func scrape(page io.Reader, name, pool string) (histogram, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(page)
@@ -39,7 +38,7 @@ func (h histogram) add(more *dto.Histogram) {
 	}
 }
 
-// minus is what was added since an earlier reading.
+// minus returns the values that were added since an earlier reading.
 func (h histogram) minus(earlier histogram) histogram {
 	d := histogram{}
 	for bound, count := range h {
@@ -48,8 +47,8 @@ func (h histogram) minus(earlier histogram) histogram {
 	return d
 }
 
-// quantile is read within its bucket as Prometheus does; what is in the last
-// bucket counts as its lower bound. 0: there is nothing.
+// quantile interpolates within a bucket as Prometheus does. A value in the last bucket counts as the lower bound of the last bucket. If there
+// are no values, quantile returns 0.
 func (h histogram) quantile(q float64) time.Duration {
 	if h[math.Inf(1)] <= 0 {
 		return 0
@@ -68,8 +67,8 @@ func (h histogram) quantile(q float64) time.Duration {
 	return time.Duration(low * float64(time.Second))
 }
 
-// handoffs reads the dispatcher's measure of its handoffs, over all replicas.
-// A dispatcher that shows its metrics elsewhere has none.
+// handoffs returns the handoff durations that the dispatcher measured, summed over all replicas. It is empty if the metrics are served at
+// another address.
 func (o *Operator) handoffs(ctx context.Context, pool string) histogram {
 	sum := histogram{}
 	for _, base := range o.replicas.urls {

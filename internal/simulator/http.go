@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// How long a device waits for an answer over HTTP, and for one that is held,
-// beyond the time it is held.
+// httpTimeout is how long a device waits for an answer over HTTP. heldTimeout is how long it waits for a held answer beyond the time for
+// which it may be held.
 const (
 	httpTimeout = 20 * time.Second
 	heldTimeout = 10 * time.Second
 )
 
-// maxReply is the longest reply a device reads.
+// maxReply is the length of the longest reply that a device reads, in bytes.
 const maxReply = 1 << 20
 
-// newHTTPClient is shared by a fleet; redirects are never followed.
+// newHTTPClient returns a client that a fleet shares. It never follows redirects.
 func newHTTPClient(idle int) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -53,7 +53,7 @@ func newHTTPLink(client *http.Client, r *replicas, device, token string) *httpLi
 	return &httpLink{client: client, replicas: r, token: token, path: "/v1/devices/" + url.PathEscape(device) + "/report"}
 }
 
-// open has nothing to do: connections are made by reports.
+// open does nothing: each report connects if it must.
 func (l *httpLink) open(context.Context, chan<- arrival) (hangUp func()) { return func() {} }
 
 func (l *httpLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
@@ -64,7 +64,7 @@ func (l *httpLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
 			l.replicas.leave(mark)
 		}
 		if a.id = p.id; a.verdict == answered {
-			a.id = a.reply.Re // what the reply itself names, also over HTTP
+			a.id = a.reply.Re // the id in the reply, as over MQTT
 		}
 		a.garbage = p.id == ""
 		if !p.cut {
@@ -131,7 +131,7 @@ func verdictOf(status int) verdict {
 	}
 }
 
-// checkURL refuses what is not an absolute URL of one of the schemes.
+// checkURL refuses a text that is not an absolute URL with one of the schemes.
 func checkURL(raw string, schemes ...string) error {
 	u, err := url.Parse(raw)
 	if err != nil {

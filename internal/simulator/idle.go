@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// Idle is the time in which slots were empty, summed over the slots, of a run
-// with an end.
+// Idle is the time in which slots were empty, summed over the slots. It is measured only in a run that ends.
 type Idle struct {
-	Start   time.Duration // from the queue's answer until a slot was first entered
+	Start   time.Duration // from the reply to the creation of the batch until a slot was first entered
 	Between time.Duration // between visits
 	End     time.Duration // after a slot was last left
 }
 
-// Quantiles of a time. Zero: nothing was measured.
+// Quantiles are quantiles of a duration. Zero means that nothing was measured.
 type Quantiles struct{ P50, P99 time.Duration }
 
-// String shows both.
+// String formats both quantiles.
 func (q Quantiles) String() string {
 	if q == (Quantiles{}) {
 		return "not measured"
@@ -28,16 +27,16 @@ func (q Quantiles) String() string {
 
 func short(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// Handoff is how a slot went from one device to the next.
+// Handoff describes how long it took until a slot went from one device to the next.
 type Handoff struct {
-	Server  Quantiles // release committed -> the next was told, as the dispatcher measured it
-	Whole   Quantiles // slot left -> next device inside, as the external system saw it
-	Told    Quantiles // of which: slot left -> next device told, or asking by itself
-	Granted Quantiles // told or asking -> grant received
-	Entered Quantiles // grant received -> inside
+	Server  Quantiles // release committed -> next device notified, measured by the dispatcher
+	Whole   Quantiles // slot left -> next device inside, measured by the external system
+	Told    Quantiles // part of Whole: slot left -> next device notified, or reporting by itself
+	Granted Quantiles // part of Whole: notified or reporting -> grant received
+	Entered Quantiles // part of Whole: grant received -> inside
 }
 
-// handoff joins what the external system saw with what the devices noted.
+// handoff joins the gaps that the external system measured with the times that the devices recorded.
 func handoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
 	var whole, told, granted, entered []time.Duration
 	for _, g := range gaps {
@@ -50,7 +49,7 @@ func handoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
 		if asked.IsZero() {
 			asked = s.Asked
 		}
-		if asked.Before(g.Left) { // held, or under way, when the slot was left
+		if asked.Before(g.Left) { // a report was held or in flight when the slot was left
 			asked = g.Left
 		}
 		told = append(told, asked.Sub(g.Left))
@@ -69,8 +68,8 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// latest is the longest delay of a task after its due time, with slots handed out
-// in the order of the tasks, at the pace of the bound.
+// latest returns the longest delay of a task after its due time, and the longest wait. Due times assume that tasks start in their order,
+// evenly over bound.
 func latest(starts []time.Time, from time.Time, bound time.Duration) (late, wait time.Duration) {
 	for i, at := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))

@@ -12,10 +12,10 @@ func TestHandoffIsTakenApart(t *testing.T) {
 	t.Parallel()
 	at := func(ms int) time.Time { return time.Unix(0, 0).Add(time.Duration(ms) * time.Millisecond) }
 	starts := map[int64]Start{
-		1: {Woken: at(5), Asked: at(6), Granted: at(9)},    // by push
-		2: {Asked: at(-20_000), Granted: at(9)},            // held
-		3: {Asked: at(300), Granted: at(302)},              // came by itself
-		4: {Woken: at(-50), Asked: at(7), Granted: at(11)}, // told before the slot was left
+		1: {Woken: at(5), Asked: at(6), Granted: at(9)},    // woken by push
+		2: {Asked: at(-20_000), Granted: at(9)},            // held by long poll
+		3: {Asked: at(300), Granted: at(302)},              // reported by itself
+		4: {Woken: at(-50), Asked: at(7), Granted: at(11)}, // woken before the slot was left
 	}
 	start := func(token int64) (Start, bool) { s, ok := starts[token]; return s, ok }
 	for _, c := range []struct {
@@ -48,7 +48,7 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// Of 3 slots one is used twice, one once, one never; all time is accounted for.
+// TestTurnover uses one slot of 3 twice, one once and one never, and checks that all slot-time is accounted for.
 func TestTurnover(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
@@ -78,7 +78,7 @@ func TestTurnover(t *testing.T) {
 func TestLatest(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	// 4 tasks, one a second; the second begins last.
+	// There are 4 tasks, one each second. The second task begins last.
 	late, wait := latest([]time.Time{at(0), at(5), at(2), at(3)}, at(0), 4*time.Second)
 	if late != 4*time.Second || wait != 5*time.Second {
 		t.Errorf("latest %s after its due time, longest wait %s; want 4 s and 5 s", late, wait)
@@ -103,7 +103,7 @@ other_bucket{pool="p",le="0.001"} 1000
 		t.Fatalf("buckets %v, %v", h, err)
 	}
 	for q, want := range map[float64]time.Duration{
-		0.50: time.Millisecond + 4050*time.Microsecond, // (50.5 - 10) / 90 of the way through its bucket
+		0.50: time.Millisecond + 4050*time.Microsecond, // (50.5 - 10) / 90 of its bucket
 		0.01: 101 * time.Microsecond,
 		1:    10 * time.Millisecond, // beyond the last bound
 	} {
@@ -116,7 +116,7 @@ other_bucket{pool="p",le="0.001"} 1000
 	}
 }
 
-// Every device has reported when the tasks are queued, and the end is heard of.
+// TestIntroducedFleet checks that every device has reported before the tasks are queued, and that Ended is called.
 func TestIntroducedFleet(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
@@ -144,8 +144,8 @@ func TestIntroducedFleet(t *testing.T) {
 	}
 }
 
-// Two slots; the third task goes to where the first ended. A device that is
-// gone holds a slot for the lease, however long.
+// TestIdeal uses two slots. The third task starts in the slot of the first task to end. A device that is gone holds a slot for the lease,
+// however long.
 func TestIdeal(t *testing.T) {
 	t.Parallel()
 	w := workload{works: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}
@@ -164,7 +164,7 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
-// TestGoneInTheOrderOfTheTasks, whenever each of them was begun.
+// TestGoneInTheOrderOfTheTasks checks that gone is ordered by task, whatever the order in which the tasks began.
 func TestGoneInTheOrderOfTheTasks(t *testing.T) {
 	t.Parallel()
 	l := newLedger()

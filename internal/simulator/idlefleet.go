@@ -11,18 +11,15 @@ import (
 	"time"
 )
 
-// DefaultConnections is how many connections an idle fleet shares.
+// DefaultConnections is the number of connections that an idle fleet shares.
 const DefaultConnections = 500
 
-// RunIdle lets a fleet that has nothing to do report to a running dispatcher: each
-// device once in each period, whatever it is told, evenly spread, until the timeout or
-// the end of ctx. A progress line is written once a second.
+// RunIdle lets a fleet without tasks report to a running dispatcher until the timeout or the end of ctx. Each device reports once in each
+// period, whatever time the server asks for, evenly spread. RunIdle writes a progress line once a second.
 //
-// A device is a number, and its token if it has one: no goroutine, no timer, no
-// connection. The connections share the devices out, so that a device has one report
-// under way; a slow answer makes the next devices of its connection late, and that is
-// measured, too. The error is about a run that could not be carried out;
-// IdleSummary.Err judges one that was.
+// A device is only a number, and a token if it has one: no goroutine, no timer, no connection. Each connection has a share of the devices,
+// so a device has at most one report in flight. A slow answer delays the next devices of its connection, and the delay is measured. RunIdle
+// returns an error if the run could not be carried out. IdleSummary.Err evaluates a completed run.
 func RunIdle(ctx context.Context, c Config, progress io.Writer) (IdleSummary, error) {
 	f, err := newIdleFleet(ctx, c.withDefaults(), progress)
 	if err != nil {
@@ -38,8 +35,8 @@ func RunIdle(ctx context.Context, c Config, progress io.Writer) (IdleSummary, er
 type idleFleet struct {
 	config   Config
 	client   *http.Client
-	tokens   []string // each device's own; empty: the fleet token. Only the device's connection touches it
-	boot     string   // report ids of different runs differ
+	tokens   []string // one token for each device; "" means the fleet token; only the device's connection uses it
+	boot     string   // makes the report ids of different runs different
 	progress printer
 	tally    tally
 	started  time.Time
@@ -71,7 +68,7 @@ func newIdleFleet(ctx context.Context, c Config, progress io.Writer) (*idleFleet
 	return f, nil
 }
 
-// validateIdle refuses what an idle fleet cannot do.
+// validateIdle refuses settings that an idle fleet does not support.
 func (c Config) validateIdle() error {
 	if err := c.validate(); err != nil {
 		return err
@@ -85,7 +82,7 @@ func (c Config) validateIdle() error {
 	return nil
 }
 
-// run ends with ctx.
+// run runs the connections until ctx ends.
 func (f *idleFleet) run(ctx context.Context) {
 	defer f.client.CloseIdleConnections()
 	f.started = time.Now()
@@ -106,7 +103,7 @@ func (f *idleFleet) run(ctx context.Context) {
 	all.Wait()
 }
 
-// connection reports for each of its devices in turn, at their times.
+// connection reports for each of its devices in turn, at their due times.
 func (f *idleFleet) connection(ctx context.Context, n int) {
 	replicas := newReplicas(f.config.URL, n)
 	timer := time.NewTimer(0)
@@ -124,14 +121,13 @@ func (f *idleFleet) connection(ctx context.Context, n int) {
 	}
 }
 
-// due is when a device reports in a round.
+// due returns when a device reports in a round.
 func (f *idleFleet) due(round, device int) time.Time {
 	share := float64(device) / float64(f.config.Devices)
 	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
 }
 
-// report sends the report of a device, and counts what became of it. A report
-// that the end of the run cuts off does not count.
+// report sends a report of a device, and counts the answer. A report that the end of the run interrupts is not counted.
 func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, device int) {
 	token := cmp.Or(f.tokens[device], f.config.FleetToken)
 	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, device), token)

@@ -26,7 +26,7 @@ func runIdle(t *testing.T, c Config) (IdleSummary, string) {
 	return runIdleUntil(t, c, func() bool { return false })
 }
 
-// runIdleUntil ends the run before its time when enough was done.
+// runIdleUntil runs an idle fleet and ends the run early when enough returns true.
 func runIdleUntil(t *testing.T, c Config, enough func() bool) (IdleSummary, string) {
 	t.Helper()
 	var progress bytes.Buffer
@@ -47,7 +47,7 @@ func runIdleUntil(t *testing.T, c Config, enough func() bool) (IdleSummary, stri
 	return s, progress.String()
 }
 
-// With tokens of their own, that came in one import.
+// TestEachIdleDeviceReportsOnceInAPeriod uses devices with tokens of their own from one import.
 func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
@@ -57,7 +57,7 @@ func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
 	if s.Errors > 0 {
 		t.Error(s.Err())
 	}
-	f.mu.Lock() // the server may still read what was sent last
+	f.mu.Lock() // the server may still be reading the last reports
 	defer f.mu.Unlock()
 	if most := 40 * (1 + int64(s.Elapsed/c.Period)); s.Reports < 200 || s.Reports > most || len(f.heard) != 40 || f.copies > 0 || f.badAuth > 0 {
 		t.Errorf("%d reports of %d devices, %d copies, %d with a wrong token; want each once in a period",
@@ -68,7 +68,7 @@ func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
 	}
 }
 
-// answering is a dispatcher that gives every report the answer of a test.
+// answering starts a dispatcher that answers each report with the answer of the test.
 func answering(t *testing.T, answer func(device, token string) (status int, body string)) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +104,7 @@ func TestAnIdleRunFailsWhenReportsAreNotAnswered(t *testing.T) {
 	}
 }
 
-// A dispatcher that answers more slowly than the fleet asks.
+// TestAnIdleFleetSaysThatItIsBehind uses a dispatcher that answers more slowly than the fleet reports.
 func TestAnIdleFleetSaysThatItIsBehind(t *testing.T) {
 	t.Parallel()
 	url := answering(t, func(string, string) (int, string) {
@@ -118,7 +118,7 @@ func TestAnIdleFleetSaysThatItIsBehind(t *testing.T) {
 	}
 }
 
-// A dispatcher that enrols: the fleet token is good until a device used its own.
+// TestAnIdleDeviceKeepsItsCredential uses a dispatcher that enrols devices: the fleet token is valid until a device has used its own.
 func TestAnIdleDeviceKeepsItsCredential(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -146,7 +146,7 @@ func TestAnIdleDeviceKeepsItsCredential(t *testing.T) {
 	}
 }
 
-// A million devices are numbers: no goroutines, and no memory but for their tokens.
+// TestAMillionIdleDevicesAreNumbers checks that a million devices need no goroutines, and no memory except for their tokens.
 func TestAMillionIdleDevicesAreNumbers(t *testing.T) {
 	t.Parallel()
 	ctx, end := context.WithCancel(t.Context())

@@ -16,26 +16,26 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// mostBehind is how far a fleet may be behind at the end that keeps its pace.
+// mostBehind is the longest delay at the end of a run in which the fleet kept its pace.
 const mostBehind = time.Second
 
-// count is what was counted so far.
+// count holds the counts so far.
 type count struct {
-	answers map[string]int64 // by reason; errors by status and code
-	errors  int64            // of these, other answers than an idle device may have
+	answers map[string]int64 // key: reason; for errors, status and code
+	errors  int64            // answers among these that an idle device must not get
 	granted int64
-	first   string // of the errors
+	first   string // the first error
 	times   histogram
 }
 
-// tally counts the answers of an idle fleet.
+// tally counts the answers to an idle fleet.
 type tally struct {
 	mu sync.Mutex
 	count
 	times prometheus.Histogram
 }
 
-// newTally counts times in steps of a ninth, from 50 us to a minute.
+// newTally returns a tally whose time buckets grow by 9 %, from 50 us to a minute.
 func newTally() tally {
 	steps := prometheus.ExponentialBucketsRange(50e-6, 60, 162)
 	return tally{count: count{answers: map[string]int64{}}, times: prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: steps})}
@@ -57,20 +57,20 @@ func (t *tally) add(said report, a arrival, took time.Duration) {
 	}
 }
 
-// read copies what was counted.
+// read returns a copy of the counts.
 func (t *tally) read() count {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.count
 	c.answers, c.times = maps.Clone(t.answers), histogram{}
 	var times dto.Metric
-	_ = t.times.Write(&times) // fails for no histogram
+	_ = t.times.Write(&times) // cannot fail for a histogram
 	c.times.add(times.GetHistogram())
 	c.times[math.Inf(1)] = float64(times.GetHistogram().GetSampleCount())
 	return c
 }
 
-// judged names an answer, and says what is wrong with it.
+// judged returns the name under which an answer is counted, and describes what is wrong with it.
 func judged(said report, a arrival) (name, wrong string) {
 	switch {
 	case a.err != nil:
@@ -91,7 +91,7 @@ func (c count) reports() (n int64) {
 	return n
 }
 
-// byReason is the answers by their names, without those of before.
+// byReason lists the answers by name, without the answers counted in before.
 func (c count) byReason(before count) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
@@ -106,7 +106,7 @@ func (h histogram) quantiles() Quantiles {
 	return Quantiles{P50: h.quantile(0.50), P99: h.quantile(0.99)}
 }
 
-// showProgress writes what the last interval brought.
+// showProgress writes the counts of the last interval, and returns the current ones.
 func (f *idleFleet) showProgress(before count) count {
 	now := f.tally.read()
 	f.progress.line("%7s  %d reports/s: %s  %s  errors %d  behind %s",
@@ -115,7 +115,7 @@ func (f *idleFleet) showProgress(before count) count {
 	return now
 }
 
-// IdleSummary is what a fleet with nothing to do found.
+// IdleSummary is the result of an idle run.
 type IdleSummary struct {
 	Devices int
 	Period  time.Duration
@@ -123,13 +123,13 @@ type IdleSummary struct {
 	Reports int64
 	Answers string // by reason; errors by status and code
 	Times   Quantiles
-	Granted int64 // reports that were granted a task
+	Granted int64 // reports that were answered with a task
 	Errors  int64
-	First   string        // of the errors
-	Behind  time.Duration // at the end
+	First   string        // the first error
+	Behind  time.Duration // at the end of the run
 }
 
-// behind is the time that the fleet would need for the reports that are missing.
+// behind returns the time that the fleet would need for the missing reports.
 func (f *idleFleet) behind(c count, elapsed time.Duration) time.Duration {
 	done := float64(c.reports()) / float64(f.config.Devices) * float64(f.config.Period)
 	return max(elapsed-time.Duration(done), 0)
@@ -143,8 +143,7 @@ func (f *idleFleet) summary() IdleSummary {
 	}
 }
 
-// Err is not nil when the dispatcher did not answer every report, or not in time for
-// the pace of the fleet.
+// Err returns an error if the dispatcher did not answer every report, or if the fleet fell behind its pace.
 func (s IdleSummary) Err() error {
 	var errs []error
 	if s.Reports == 0 {

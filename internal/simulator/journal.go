@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// maxResults is how many results a report may hold.
+// maxResults is the maximum number of results in a report.
 const maxResults = 100
 
-// key names one grant of one task.
+// key identifies one grant of one task.
 type key struct{ task, token int64 }
 
 // entry is the result of one grant in a device's journal.
@@ -17,8 +17,8 @@ type entry struct {
 	status   string
 	output   json.RawMessage
 	err      string
-	reported bool // was in a report at least once
-	stripped bool // refused with its output, now sent without
+	reported bool // was in at least one report
+	stripped bool // was refused with its output, and is now sent without it
 }
 
 func (e *entry) wire() result {
@@ -29,17 +29,16 @@ func (e *entry) wire() result {
 	return r
 }
 
-// journal is what a device keeps through a reboot: results until an outcome
-// for them was seen. Used by its device only.
+// journal holds the data that a device keeps through a reboot: results without an outcome. Only its device uses it.
 type journal struct {
 	pending []*entry // oldest first
-	alone   bool     // a report was refused: results go one by one
+	alone   bool     // a report was refused, so results are sent one by one
 }
 
 // add keeps a new result until it is acknowledged.
 func (j *journal) add(e *entry) { j.pending = append(j.pending, e) }
 
-// top is the highest token in it.
+// top returns the highest token in the journal.
 func (j *journal) top() (token int64) {
 	for _, e := range j.pending {
 		token = max(token, e.token)
@@ -61,20 +60,19 @@ func (j *journal) next() []result {
 	return results
 }
 
-// fresh tells whether a result waits that no report has held yet.
+// fresh reports whether the journal has a result that was in no report yet.
 func (j *journal) fresh() bool {
 	return slices.ContainsFunc(j.pending, func(e *entry) bool { return !e.reported })
 }
 
-// settle drops a result whose outcome was seen.
+// settle drops a result whose outcome has arrived.
 func (j *journal) settle(k key) {
 	j.pending = slices.DeleteFunc(j.pending, func(e *entry) bool { return e.key == k })
 	j.alone = j.alone && len(j.pending) > 0
 }
 
-// refuse is told the results of a report that was refused whole: the same
-// bytes never go out again. First the results go one by one, then a refused
-// one without its output, then it is dropped and returned.
+// refuse handles the results of a report that was refused as a whole: the same bytes are never sent again. First the results are sent one
+// by one, then a refused result is sent without its output, then refuse drops and returns it.
 func (j *journal) refuse(results []result) (dropped *entry) {
 	if len(results) == 0 {
 		return nil

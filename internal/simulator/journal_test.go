@@ -40,7 +40,7 @@ func TestJournalSendsUntilSettled(t *testing.T) {
 	if j.fresh() {
 		t.Error("sent results are fresh")
 	}
-	j.settle(key{1, 7}) // another grant of the task
+	j.settle(key{1, 7}) // another grant of the same task
 	j.settle(key{1, 1})
 	if diff := cmp.Diff([]int64{2}, tasksOf(j.next())); diff != "" {
 		t.Error(diff)
@@ -61,7 +61,7 @@ func TestJournalLimitsAReport(t *testing.T) {
 	}
 }
 
-// A refused report: one by one, then without output, then dropped.
+// TestJournalNeverSendsTheSameBytesAgain checks that refused results are sent one by one, then without output, and then dropped.
 func TestJournalNeverSendsTheSameBytesAgain(t *testing.T) {
 	t.Parallel()
 	j := journalOf(1, 2)

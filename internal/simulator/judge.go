@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// judge counts the devices inside the external system, and what is wrong with
-// their arrivals.
+// judge counts the devices inside the external system, and the violations at their arrivals.
 type judge struct {
-	leases *leases    // nil: all are strangers
-	onFull func() int // nil: the capacity stands
+	leases *leases    // nil if no leases are known, so that none excuses a late device
+	onFull func() int // nil if the capacity cannot change
 
 	mu       sync.Mutex
 	capacity int
 	changed  time.Time // when stats.Inside last changed
 	stats    ExternalStats
-	inside   map[*visit]*lease // nil: of a stranger
-	tokens   map[int]int64     // slot -> highest token seen
+	inside   map[*visit]*lease // nil for a visit whose lease is unknown
+	tokens   map[int]int64     // slot -> highest token so far
 	holders  map[int]*visit    // slot -> its visit
 	suspects suspicions
 	turnover turnover
@@ -31,27 +30,27 @@ func newJudge(capacity int, l *leases, onFull func() int) *judge {
 	}
 }
 
-// ExternalStats is one consistent reading of External: what it counted. Breaches
-// are what is left of it when devices that left late are taken away.
+// ExternalStats is a consistent reading of External's counts. Breaches has the same counts without the violations that late devices
+// explain.
 type ExternalStats struct {
 	Inside            int
-	HighWater         int           // most ever inside at once, late ones included
-	Arrivals          int64         // hellos read
-	OverLimitInstants int64         // arrivals that made it more than the capacity
+	HighWater         int           // maximum inside at once, including late devices
+	Arrivals          int64         // number of hellos read
+	OverLimitInstants int64         // arrivals that exceeded the capacity
 	OverLimit         time.Duration // time spent above the capacity
-	StaleTokens       int64         // arrivals with a lower token than their slot has seen
-	SharedSlots       int64         // arrivals at a slot somebody else was using
+	StaleTokens       int64         // arrivals with a lower token than an earlier arrival at the slot
+	SharedSlots       int64         // arrivals at a slot that another device was using
 	InsideTime        time.Duration // device-time spent inside, summed
 }
 
-// Capacity is the number above which an arrival is one too many.
+// Capacity returns the number of devices above which an arrival is a violation.
 func (j *judge) Capacity() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.capacity
 }
 
-// SetCapacity changes what later arrivals are judged by.
+// SetCapacity changes the capacity for later arrivals.
 func (j *judge) SetCapacity(n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -59,15 +58,15 @@ func (j *judge) SetCapacity(n int) {
 	j.capacity = n
 }
 
-// breaches are what no late device explains, if the server keeps a slot for
-// margin after the lease that it told its device. Ask when devices have left.
+// breaches returns the violations that late devices do not explain, if the server keeps a slot for margin after the lease that the device
+// knows. Call it when the devices have left.
 func (j *judge) breaches(margin time.Duration) Breaches {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.suspects.breaches(margin)
 }
 
-// Stats returns all counts as of one instant.
+// Stats returns all counts at one instant.
 func (j *judge) Stats() ExternalStats {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -75,9 +74,8 @@ func (j *judge) Stats() ExternalStats {
 	return j.stats
 }
 
-// reconsider takes back an arrival that was one too many only because the
-// capacity had been raised a moment before. The answer may take a while, so
-// the arrival counts first.
+// reconsider withdraws an arrival above the capacity if the pool's capacity had been raised a moment before. The arrival is counted first,
+// because onFull may take a while.
 func (j *judge) reconsider(crowd *suspicion, inside int) {
 	if j.onFull == nil {
 		return
@@ -94,14 +92,13 @@ func (j *judge) reconsider(crowd *suspicion, inside int) {
 	j.capacity = max(j.capacity, now)
 }
 
-// arrive counts a device inside. If that is too many it returns the suspicion,
-// and how many are inside.
+// arrive counts a device inside. If that exceeds the capacity, arrive returns the suspicion and the number of devices inside.
 func (j *judge) arrive(v *visit) (crowd *suspicion, inside int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.elapse()
 	var mine *lease
-	if j.leases != nil && !v.caller() { // the fleet does not know a caller's lease: nothing excuses that it stays
+	if j.leases != nil && !v.caller() { // the fleet does not know a caller's lease, so nothing excuses a caller that stays
 		mine = j.leases.of(v.token)
 	}
 	j.inside[v] = mine
@@ -126,7 +123,7 @@ func (j *judge) arrive(v *visit) (crowd *suspicion, inside int) {
 	return crowd, j.stats.Inside
 }
 
-// suspect notes that fewer of these leases may stand now. Callers hold mu.
+// suspect records that more than allowed of the leases in concerned may be in force now. The caller holds mu.
 func (j *judge) suspect(kind breach, allowed int, concerned ...*lease) *suspicion {
 	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }
@@ -143,23 +140,21 @@ func (j *judge) leave(v *visit) {
 	}
 }
 
-// Gaps are the last times that a slot was left and entered again; of very
-// many, the last ones.
+// Gaps returns the times between visits to a slot, at most the last maxGaps.
 func (j *judge) Gaps() []Gap {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.turnover.gaps)
 }
 
-// edges are the times, summed over the slots, before their first visit and
-// after their last.
+// edges returns the times before the first visit and after the last visit, summed over the slots.
 func (j *judge) edges(from, to time.Time) (before, after time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.turnover.edges(j.capacity, from, to)
 }
 
-// elapse accounts for the time since the last change. Callers hold mu.
+// elapse accounts for the time since the last change. The caller holds mu.
 func (j *judge) elapse() {
 	now := time.Now()
 	d := now.Sub(j.changed)

@@ -7,24 +7,23 @@ import (
 	"time"
 )
 
-// record is what the ledger knows of one result.
+// record is the ledger's entry for one result.
 type record struct {
 	key
 	status  string
 	output  json.RawMessage
-	outcome string    // "" = not acknowledged yet
-	at      time.Time // of the outcome
-	judged  bool      // false: sent without its output, bytes cannot be compared
+	outcome string    // "" means not acknowledged yet
+	at      time.Time // when the outcome arrived
+	judged  bool      // false if the result was sent without its output, so that bytes cannot be compared
 }
 
-// ledger is everything the fleet's devices wrote into their journals: what the
-// server's tasks are compared with at the end.
+// ledger holds the results that all devices wrote into their journals. At the end they are compared with the server's tasks.
 type ledger struct {
 	mu        sync.Mutex
 	tasks     map[int64][]record
-	waiting   int             // records without an outcome
-	settledAt time.Time       // the last outcome
-	starts    map[int64]Start // by token
+	waiting   int             // number of records without an outcome
+	settledAt time.Time       // when the last outcome arrived
+	starts    map[int64]Start // key: token
 }
 
 func newLedger() *ledger { return &ledger{tasks: map[int64][]record{}, starts: map[int64]Start{}} }
@@ -36,7 +35,7 @@ func (l *ledger) add(e *entry) {
 	l.waiting++
 }
 
-// settle keeps the first outcome of a result: a later one answers a copy.
+// settle stores the first outcome of a result. A later outcome answers a copy.
 func (l *ledger) settle(k key, outcome string, judged bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +49,7 @@ func (l *ledger) settle(k key, outcome string, judged bool) {
 	}
 }
 
-// unsettled is how many results still wait for an outcome.
+// unsettled returns how many results still wait for an outcome.
 func (l *ledger) unsettled() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,24 +63,23 @@ func (l *ledger) of(task int64) []record {
 	return slices.Clone(l.tasks[task])
 }
 
-// ended tells whether a device has written the result of a grant.
+// ended reports whether a device has written the result of a grant.
 func (l *ledger) ended(k key) bool {
 	return slices.ContainsFunc(l.of(k.task), func(r record) bool { return r.key == k })
 }
 
-// recordedBefore tells whether a device knew at a time that its result of a grant was recorded.
+// recordedBefore reports whether a device knew, before the time at, that the result of its grant was recorded.
 func (l *ledger) recordedBefore(k key, at time.Time) bool {
 	return slices.ContainsFunc(l.of(k.task), func(r record) bool {
 		return r.key == k && r.outcome == outcomeRecorded && r.at.Before(at)
 	})
 }
 
-// forget drops the acknowledged results of tasks up to an id, so that an
-// endless run does not grow.
+// forget drops the acknowledged results of tasks with id <= upTo, so that an endless run does not grow.
 func (l *ledger) forget(upTo int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	clear(l.starts) // only a run with an end is asked for them
+	clear(l.starts) // only a run that ends reads them
 	for task, records := range l.tasks {
 		if task <= upTo && !slices.ContainsFunc(records, func(r record) bool { return r.outcome == "" }) {
 			delete(l.tasks, task)

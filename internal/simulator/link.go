@@ -5,46 +5,45 @@ import (
 	"time"
 )
 
-// link carries one device's reports. Replies, if any, arrive on
-// the device's inbox; send itself never blocks on the network.
+// link carries one device's reports. Replies arrive in the device's inbox. send never blocks on the network.
 type link interface {
-	// open starts the link; hangUp ends it.
+	// open starts the link. hangUp ends it.
 	open(ctx context.Context, inbox chan<- arrival) (hangUp func())
 	// send sends one report.
 	send(ctx context.Context, p parcel, inbox chan<- arrival)
 }
 
-// parcel is one report on its way.
+// parcel is one report to send.
 type parcel struct {
-	id   string // of the report; "" for garbage
+	id   string // id of the report; "" for garbage
 	body []byte
-	cut  bool          // hang up before the reply is read
-	wait time.Duration // ask for the answer to be held so long; 0: not
+	cut  bool          // close the connection before the reply is read
+	wait time.Duration // the time for which the answer may be held; 0 means not at all
 }
 
-// verdict is what became of a report.
+// verdict is the kind of answer to a report.
 type verdict int
 
 const (
 	answered  verdict = iota // a reply, or a push
-	refused                  // 400, 413, 422: never the same bytes again
+	refused                  // 400, 413, 422: the same bytes must never be sent again
 	forbidden                // 401, 403
-	failed                   // anything else
+	failed                   // any other failure
 )
 
-// arrival is what a link delivers: a reply or the failure of a report.
+// arrival is a message from a link to a device: a reply, a push, or the failure of a report.
 type arrival struct {
-	id      string // of the report it answers; "" = garbage, or a push
+	id      string // id of the report it answers; "" for garbage or a push
 	garbage bool
 	verdict verdict
-	status  int // HTTP status; 0 = none
+	status  int // HTTP status; 0 if there is none
 	reply   reply
 	held    bool          // the server agreed to hold the answer
-	wait    time.Duration // failed: asked for by the server; 0 = nothing asked
-	err     error         // failed: why there is no answer that can be read
+	wait    time.Duration // if failed: the wait that the server asked for; 0 means none
+	err     error         // if failed: why there is no readable answer
 }
 
-// deliver hands an arrival to the device unless it is gone.
+// deliver sends an arrival to the device unless ctx has ended.
 func deliver(ctx context.Context, inbox chan<- arrival, a arrival) {
 	select {
 	case inbox <- a:

@@ -17,18 +17,17 @@ import (
 const (
 	connectTimeout = 5 * time.Second
 	pauseMax       = 5 * time.Second // between two attempts to connect
-	writeTimeout   = time.Second     // a report that meets the end of its connection holds the device up so long
+	writeTimeout   = time.Second     // longest time that a report blocks the device while its connection breaks
 	hangUpTimeout  = 100             // milliseconds
 )
 
-// mqttLink sends reports over the device's own connection to the broker. Each
-// connection has a paho client of its own: nothing of the last one goes over
-// the next. The device resends reports that were lost with it.
+// mqttLink sends reports over the device's own connection to the broker. Each connection has its own paho client, so nothing from one
+// connection is sent over the next. The device resends the reports that were lost with a connection.
 type mqttLink struct {
 	url, device, token string
-	retry              time.Duration               // longest first pause between connections; doubles
-	current            atomic.Pointer[paho.Client] // the newest that has subscribed: a device subscribes before it reports
-	tried              chan struct{}               // closed when the first attempt to connect has an end
+	retry              time.Duration               // longest first pause between connections, which doubles
+	current            atomic.Pointer[paho.Client] // the newest client that has subscribed: a device subscribes before it reports
+	tried              chan struct{}               // closed when the first attempt to connect has ended
 	once               sync.Once                   // closes tried
 }
 
@@ -39,7 +38,7 @@ func newMQTTLink(url, device, token string, retry time.Duration) *mqttLink {
 func (l *mqttLink) reportTopic() string { return "fleet/v1/" + l.device + "/report" }
 func (l *mqttLink) replyTopic() string  { return "fleet/v1/" + l.device + "/reply" }
 
-// open connects in the background, and again whenever the connection is lost.
+// open connects in the background, and reconnects whenever the connection is lost.
 func (l *mqttLink) open(ctx context.Context, inbox chan<- arrival) (hangUp func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var connected sync.WaitGroup
@@ -50,8 +49,7 @@ func (l *mqttLink) open(ctx context.Context, inbox chan<- arrival) (hangUp func(
 	}
 }
 
-// stayConnected pauses between connections for a random time, so that a fleet
-// does not come back in one moment.
+// stayConnected pauses for a random time between connections, so that the devices of a fleet do not reconnect all at once.
 func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- arrival) {
 	for pause := l.retry; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
 		if l.connection(ctx, inbox) {
@@ -64,8 +62,8 @@ func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- arrival) {
 	}
 }
 
-// connection lasts until it is lost, or ctx ends. It tells whether reports
-// could be sent over it.
+// connection connects, and returns when the connection is lost or ctx ends. It reports whether the client had subscribed, so that reports
+// could be sent.
 func (l *mqttLink) connection(ctx context.Context, inbox chan<- arrival) (subscribed bool) {
 	tried := func() { l.once.Do(func() { close(l.tried) }) }
 	defer tried()
@@ -73,7 +71,7 @@ func (l *mqttLink) connection(ctx context.Context, inbox chan<- arrival) (subscr
 	if err != nil {
 		return false
 	}
-	defer network.Close() // ends also what still waits for the broker
+	defer network.Close() // also ends operations that wait for the broker
 	lost := make(chan struct{})
 	client := paho.NewClient(l.pahoOptions(network).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { deliver(ctx, inbox, parseMQTT(m.Payload())) }).
@@ -122,7 +120,7 @@ func (l *mqttLink) pahoOptions(network net.Conn) *paho.ClientOptions {
 		SetKeepAlive(30 * time.Second)
 }
 
-// agreed waits for the broker's answer.
+// agreed waits for the broker's answer, and reports whether it was a success.
 func agreed(ctx context.Context, token paho.Token) bool {
 	select {
 	case <-token.Done():
@@ -132,8 +130,8 @@ func agreed(ctx context.Context, token paho.Token) bool {
 	}
 }
 
-// send publishes a report, the first once the device could connect or not. It is not
-// told whether the broker has it: that is what the device's re-send is for.
+// send publishes a report, after the first attempt to connect has ended. It does not learn whether the broker received the
+// report: the device's re-send covers the loss.
 func (l *mqttLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
 	select {
 	case <-l.tried:
@@ -158,8 +156,7 @@ func (l *mqttLink) publish(ctx context.Context, p parcel, inbox chan<- arrival) 
 	(*client).Publish(l.reportTopic(), 1, false, p.body)
 }
 
-// parseMQTT reads a reply, a push or an error. An error without the report's
-// id answers what had none that could be read.
+// parseMQTT parses a reply, a push or an error. An error without a report id answers a report whose id could not be read.
 func parseMQTT(body []byte) arrival {
 	var a arrival
 	if err := json.Unmarshal(body, &a.reply); err != nil {

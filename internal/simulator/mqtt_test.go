@@ -16,8 +16,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// doorman lets devices in as an embedded broker would: user name = client id =
-// device id, password = token, only their own topics.
+// doorman admits devices as an embedded broker would: user name = client id = device id, password = token, and only the device's own
+// topics.
 type doorman struct {
 	mochi.HookBase
 	fake *fake
@@ -47,10 +47,9 @@ func (*doorman) OnACLCheck(c *mochi.Client, topic string, write bool) bool {
 	return topic == own+"/report" && write || topic == own+"/reply" && !write
 }
 
-// gate is a listener that ends its connections before mochi closes its clients.
-// mochi counts a connection only in the goroutine that serves it, and so may begin
-// to count while it waits for the count to be zero. And it deadlocks if a client
-// leaves while it lists its clients, because it takes a read lock twice.
+// gate is a listener that closes its connections before mochi closes its clients. mochi counts a connection only in the goroutine that
+// serves it, so the count may rise from zero while mochi waits for zero. And mochi deadlocks if a client leaves while it lists its clients,
+// because it takes a read lock twice.
 type gate struct {
 	*listeners.Net
 	inner    net.Listener
@@ -102,7 +101,7 @@ func serveMQTT(t *testing.T, f *fake) (string, *mochi.Server) {
 	return "mqtt://" + l.Addr().String(), broker
 }
 
-// beside runs something that ends with the context of the test.
+// beside starts run in a goroutine. run must end with the context of the test.
 func beside(t *testing.T, run func()) {
 	t.Helper()
 	var running sync.WaitGroup
@@ -177,7 +176,7 @@ func TestAWakeBringsAReportAtOnce(t *testing.T) {
 	}
 }
 
-// A device whose token is wrong never reports, and says so by failing.
+// TestAStrangerIsNotLetInByTheBroker checks that a device with a wrong token never reports, and counts errors.
 func TestAStrangerIsNotLetInByTheBroker(t *testing.T) {
 	t.Parallel()
 	f, _ := newFake(t)
@@ -196,7 +195,7 @@ func TestAStrangerIsNotLetInByTheBroker(t *testing.T) {
 	}
 }
 
-// When mochi closes its clients, none may be leaving: it would deadlock.
+// TestTheGateClosesClientsAfterTheirConnections checks that no client is leaving when mochi closes its clients: mochi would deadlock.
 func TestTheGateClosesClientsAfterTheirConnections(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,8 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// answerLimit is how long an answer may take to begin: an import's does for five minutes,
-// while a broker makes its accounts.
+// answerLimit is the maximum time until an answer begins. The answer to an import takes up to five minutes while a broker creates accounts.
 const answerLimit = 10 * time.Minute
 
 // Operator is a client of the operators' API of several replicas.
@@ -18,13 +17,12 @@ type Operator struct {
 	*operators.Client
 	replicas *replicas
 	token    string
-	first    string // the URL that requests are made for
+	first    string // the URL for which requests are created
 	http     *http.Transport
 }
 
-// NewOperator makes a client for the dispatcher at url; several replicas have
-// commas between. After a call that failed, the next goes to another. The
-// token is an operator token of role admin.
+// NewOperator returns a client for the dispatcher at url, which may list several replicas, separated by commas. After a call that failed,
+// the next call goes to another replica. The token is an operator token with role admin.
 func NewOperator(url, token string) (*Operator, error) {
 	transport := &http.Transport{ResponseHeaderTimeout: answerLimit, MaxIdleConnsPerHost: registerAtOnce}
 	o := &Operator{replicas: newReplicas(url, 0), token: token, http: transport}
@@ -34,8 +32,7 @@ func NewOperator(url, token string) (*Operator, error) {
 	return o, err
 }
 
-// RoundTrip asks one replica. Only a reading that got no answer is tried again,
-// at each of the others.
+// RoundTrip sends a request to one replica. Only a GET without a usable answer is repeated, once at each other replica.
 func (o *Operator) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 	path := strings.TrimPrefix(r.URL.String(), o.first)
 	for n := len(o.replicas.urls); n > 0; n-- {

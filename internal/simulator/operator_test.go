@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A broker makes the accounts of an import for up to five minutes.
+// TestAnOperatorWaitsForAnImport checks that an import may take more than five minutes, because a broker creates the accounts.
 func TestAnOperatorWaitsForAnImport(t *testing.T) {
 	t.Parallel()
 	o, err := NewOperator("http://dispatcher.example", testOperatorToken)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// spellings are JSON values whose bytes a careless server changes: number and
-// escape spellings, characters that HTML escaping rewrites, astral characters.
+// spellings returns JSON values whose bytes a careless server changes: spellings of numbers and escapes, characters that HTML escaping
+// rewrites, astral characters.
 func spellings() []string {
 	return []string{
 		`1.0`, `1E+2`, `-0`, `0.1000`, `12345678901234567890`, `1e-7`,
@@ -16,7 +16,7 @@ func spellings() []string {
 	}
 }
 
-// output makes the result of a task: compact JSON that differs every time.
+// output returns the output of a task: compact JSON that differs every time.
 func (d dice) output(task int64, worked time.Duration) json.RawMessage {
 	b := append([]byte(`{"task":`), strconv.FormatInt(task, 10)...)
 	b = append(b, `,"worked_ms":`...)
@@ -27,8 +27,7 @@ func (d dice) output(task int64, worked time.Duration) json.RawMessage {
 	return append(b, '}')
 }
 
-// noise is a JSON string of random characters from all planes but NUL,
-// controls and surrogates.
+// noise returns a JSON string of random characters from all planes, without NUL, control characters and surrogates.
 func (d dice) noise() []byte {
 	text := make([]rune, 0, 24)
 	for range d.IntN(24) {

@@ -15,9 +15,8 @@ func unaccepted(r report, task, token int64) map[string]any {
 	return a
 }
 
-// TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause: the grant comes again and
-// again, and its result goes up at once only the first time, whether the
-// report before it held the result or not.
+// TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause redelivers the same grant again and again. The device may resend its result at once
+// only the first time, whether or not the previous report contained it.
 func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(n int, r report) any{
@@ -27,7 +26,7 @@ func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 			case n == 1:
 				return unaccepted(r, 7, 70)
 			case len(r.Results) > 1:
-				return http.StatusRequestEntityTooLarge // now they go one by one
+				return http.StatusRequestEntityTooLarge // from now on they are sent one by one
 			}
 			return unaccepted(r, 8, 80)
 		},
@@ -35,7 +34,7 @@ func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := play(t, Faults{}, answer)
-			for range 4 { // begins, and has its results in the journal
+			for range 4 { // the grants have begun and their results are in the journal
 				s.next()
 			}
 			atOnce, last := 0, s.next().at

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// progressInterval is the pace of the progress line.
+// progressInterval is the time between progress lines.
 const progressInterval = time.Second
 
-// printer writes lines for people; a closed terminal does not end a simulation.
+// printer writes lines for people. Write errors, as of a closed terminal, do not end a simulation.
 type printer struct {
-	to      io.Writer // nil: nobody
+	to      io.Writer // nil means no output
 	printed time.Time
 }
 
@@ -22,10 +22,10 @@ func (p *printer) line(format string, args ...any) {
 	}
 }
 
-// due is false when a line was written a moment ago.
+// due reports whether the last line is at least progressInterval old.
 func (p *printer) due() bool { return p.to != nil && time.Since(p.printed) >= progressInterval }
 
-// registered writes how many devices have a token, if it is due.
+// registered writes how many devices have a token, if a line is due or all have one.
 func (p *printer) registered(made, of int) {
 	if made == of || p.due() {
 		p.line("         registered %d of %d devices", made, of)

@@ -17,9 +17,8 @@ func serveMQTTThrough(t *testing.T, f *fake) (string, *servers.Proxy) {
 	return "mqtt://" + proxy.Addr, proxy
 }
 
-// TestNothingOfALostConnectionGoesOverTheNext: devices report without a pause
-// while their connections are cut again and again. Each comes back, and the
-// library sends nothing again by itself: that is the device's own affair.
+// TestNothingOfALostConnectionGoesOverTheNext cuts the connections of devices that report without a pause, again and again. Each device
+// must reconnect. The library must not resend anything by itself, because only the device resends.
 func TestNothingOfALostConnectionGoesOverTheNext(t *testing.T) {
 	t.Parallel()
 	const devices = 20
@@ -50,7 +49,7 @@ func TestNothingOfALostConnectionGoesOverTheNext(t *testing.T) {
 	}
 }
 
-// TestADeviceThatConnectsEndsAtOnce, though the broker says nothing.
+// TestADeviceThatConnectsEndsAtOnce checks that hangUp does not wait for a broker that does not answer.
 func TestADeviceThatConnectsEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,7 +63,7 @@ func TestADeviceThatConnectsEndsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := conn.Read(make([]byte, 1)); err != nil { // its CONNECT
+	if _, err := conn.Read(make([]byte, 1)); err != nil { // the CONNECT packet
 		t.Fatal(err)
 	}
 	began := time.Now()

@@ -10,21 +10,18 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// pollInterval is how often the dispatcher is asked how far it is.
+// pollInterval is the time between two requests for the progress of the tasks.
 const pollInterval = 250 * time.Millisecond
 
-// callTimeout bounds one of these questions, so that a dispatcher that hangs
-// does not stop the progress line.
+// callTimeout limits one such request, so that a dispatcher that hangs does not stop the progress line.
 const callTimeout = 5 * time.Second
 
-// Run simulates a fleet and an external system against a running dispatcher:
-// it creates the pool unless it exists, queues tasks, lets the devices work
-// until every task has ended, and compares what the dispatcher knows with the
-// devices' journals. A progress line is written once a second.
+// Run simulates a fleet and an external system against a running dispatcher. It creates the pool unless it exists, queues tasks, lets the
+// devices work until every task has ended, and compares the dispatcher's tasks with the devices' journals. It writes a progress line once a
+// second.
 //
-// The error is about a simulation that could not be carried out; Summary.Err
-// judges one that was. When ctx ends, the summary of what happened so far is
-// returned: that is how an endless run ends.
+// Run returns an error if the simulation could not be carried out. Summary.Err evaluates a completed simulation. When ctx ends, Run returns
+// the summary so far: this is how an endless run ends.
 func Run(ctx context.Context, c Config, progress io.Writer) (Summary, error) {
 	s, err := newSimulation(ctx, c.withDefaults(), progress)
 	if err != nil {
@@ -34,19 +31,19 @@ func Run(ctx context.Context, c Config, progress io.Writer) (Summary, error) {
 	return s.run(ctx)
 }
 
-// simulation is a run in progress. It belongs to one goroutine.
+// simulation is a run in progress. Only one goroutine may use it.
 type simulation struct {
 	config   Config
 	operator *Operator
 	external *External
 	fleet    *Fleet
 	work     *workload
-	lease    time.Duration // of the pool
+	lease    time.Duration // lease of the pool
 	progress printer
 
 	started time.Time
-	lowered time.Time // when a capacity below the judged one was first seen
-	before  histogram // handoffs that the dispatcher had measured by then
+	lowered time.Time // when a capacity below the one in force was first observed
+	before  histogram // handoffs that the dispatcher had measured before the run
 	summary Summary
 }
 
@@ -80,14 +77,14 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 	return s, nil
 }
 
-// ensurePool returns the pool's settings, creating it if need be.
+// ensurePool returns the pool's settings. It creates the pool if it does not exist.
 func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
 	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
 	if !operators.Refused(err, http.StatusNotFound) {
 		return p, err
 	}
 	settings := operators.PoolSettings{Capacity: s.config.Capacity}
-	if s.config.Lease > 0 { // else the server's default
+	if s.config.Lease > 0 { // otherwise the server's default
 		settings.LeaseMS = new(s.config.Lease.Milliseconds())
 	}
 	put, err := s.operator.Pools.Put(ctx, s.config.Pool, settings)
@@ -142,7 +139,7 @@ func (*simulation) tell(listener func()) {
 	}
 }
 
-// introduce waits until every device has had an answer.
+// introduce waits until every device has received an answer.
 func (s *simulation) introduce(ctx context.Context) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -156,7 +153,7 @@ func (s *simulation) introduce(ctx context.Context) {
 	}
 }
 
-// watch polls until every task has ended, the time is up or ctx ends.
+// watch polls until every task has ended, the timeout is over or ctx ends.
 func (s *simulation) watch(ctx context.Context) {
 	if !s.config.Endless {
 		var cancel context.CancelFunc
@@ -180,8 +177,7 @@ func (s *simulation) watch(ctx context.Context) {
 	}
 }
 
-// poll brings the picture up to date. A dispatcher that does not answer, as in
-// a test of faults, is asked again later.
+// poll updates the state of the tasks. A dispatcher that does not answer, as in a test of faults, is asked again later.
 func (s *simulation) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -199,7 +195,7 @@ func (s *simulation) poll(ctx context.Context) {
 	}
 }
 
-// filling tells whether tasks are still added.
+// filling reports whether tasks are still being added.
 func (s *simulation) filling() bool {
 	if s.config.Endless || s.config.Until == nil {
 		return s.config.Endless
@@ -212,7 +208,7 @@ func (s *simulation) filling() bool {
 	}
 }
 
-// judgeFinished verifies the oldest batch once it has ended, and forgets it.
+// judgeFinished compares the oldest batch with the journals once it has ended, and then drops it.
 func (s *simulation) judgeFinished(ctx context.Context) {
 	if len(s.work.batches) == 0 || !s.work.batches[0].finished() {
 		return
@@ -226,7 +222,7 @@ func (s *simulation) judgeFinished(ctx context.Context) {
 	s.work.drop(b)
 }
 
-// drain gives devices the time to see outcomes for all their results.
+// drain waits a limited time until devices have received outcomes for all their results.
 func (s *simulation) drain(ctx context.Context) {
 	if s.config.Endless || !s.work.finished() {
 		return
@@ -245,8 +241,8 @@ func (s *simulation) drain(ctx context.Context) {
 	}
 }
 
-// verify compares every task with the devices' journals. An interrupted run
-// has nothing to compare, an endless one has done so on the way.
+// verify compares every task with the devices' journals. It skips an interrupted run, which is not complete, and an endless run, which has
+// compared each batch as it ended.
 func (s *simulation) verify(ctx context.Context) error {
 	s.summary.Interrupted = ctx.Err() != nil
 	if s.config.Endless || s.summary.Interrupted {
@@ -273,8 +269,8 @@ func (s *simulation) conclude() {
 	s.summary.Unsettled = s.fleet.Unsettled()
 }
 
-// measure reads how slots were handed on, while the fleet is still there. The
-// end of the run is the last acknowledgement, unless tasks ended without one.
+// measure computes the handoff times while the fleet is still running. The run ends with the last acknowledgement, unless tasks ended
+// without one.
 func (s *simulation) measure(ctx context.Context) {
 	sum := &s.summary
 	after := s.operator.handoffs(ctx, s.config.Pool).minus(s.before)

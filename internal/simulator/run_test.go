@@ -119,8 +119,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	}
 }
 
-// TestBrokenPromisesAreReported is the judge judged: each fault of a
-// dispatcher must fail the run, by name.
+// TestBrokenPromisesAreReported checks the checks: each fault of a dispatcher must fail the run, with the name of the fault.
 func TestBrokenPromisesAreReported(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -128,7 +127,7 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 		do   func(*fake, *Config)
 		want string
 	}{
-		// They work for so long that some are inside at once, also on a busy machine.
+		// The work is long enough that several devices are inside at once, even on a busy machine.
 		{"over-grants", func(f *fake, c *Config) { f.extraSlots, c.Work = 2, time.Second }, "capacity 4 exceeded"},
 		{"shared slot", func(f *fake, c *Config) { f.sameSlot, c.Work = true, 300*time.Millisecond }, "at a slot in use"},
 		{"stale tokens", func(f *fake, _ *Config) { f.staleTokens = true }, "stale token"},
@@ -228,7 +227,7 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// eventually polls until the condition holds, for as long as no machine takes.
+// eventually polls until the condition holds. Its deadline is longer than any machine needs.
 func eventually(t *testing.T, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -244,7 +243,7 @@ func eventually(t *testing.T, condition func() bool) {
 	}
 }
 
-// Replies are lost until the end: the run waits for the devices to say it again.
+// TestRunWaitsForTheLastOutcomes loses replies until the end: the run waits until the devices have resent their results.
 func TestRunWaitsForTheLastOutcomes(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)

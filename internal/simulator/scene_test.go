@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// heard is a report as a scripted server got it.
+// heard is a report as a scripted server received it.
 type heard struct {
 	report
 	at     time.Time
-	inside int // devices inside when it arrived
+	inside int // number of devices inside when the report arrived
 }
 
 // scene is one device, an external system and a server that follows a script.
@@ -27,14 +27,13 @@ type scene struct {
 	began    time.Time // before the device sent its first report
 }
 
-// play starts a device against a script, which answers the n-th report (from
-// 1) or returns nil to hang up.
+// play starts a device against a script. answer returns the answer to the n-th report, counted from 1, or nil to close the connection.
 func play(t *testing.T, faults Faults, answer func(n int, r report) any) *scene {
 	t.Helper()
-	return stage(t, time.Minute, faults, answer) // a slow machine must not make it report again
+	return stage(t, time.Minute, faults, answer) // a slow machine must not make the device report again
 }
 
-// stage is play with a re-send time.
+// stage is play with a given re-send time.
 func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int, r report) any) *scene {
 	t.Helper()
 	s := &scene{t: t, external: newTestExternal(t, 1, nil, nil), reports: make(chan heard, 1000), began: time.Now()}
@@ -83,7 +82,7 @@ func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int,
 	return s
 }
 
-// next is the next report of the device.
+// next returns the next report of the device.
 func (s *scene) next() heard {
 	s.t.Helper()
 	select {
@@ -95,7 +94,7 @@ func (s *scene) next() heard {
 	}
 }
 
-// until returns the first report that fits.
+// until returns the first report for which fits returns true.
 func (s *scene) until(fits func(heard) bool) heard {
 	s.t.Helper()
 	for range 1000 {
@@ -109,7 +108,7 @@ func (s *scene) until(fits func(heard) bool) heard {
 
 func hasResult(h heard) bool { return len(h.Results) > 0 }
 
-// idle is a reply without a task; every result and running task is answered.
+// idle returns a reply without a task that answers every result and running task.
 func idle(r report) map[string]any {
 	var acks, renewals []any
 	for _, e := range r.Results {
@@ -131,9 +130,8 @@ func granting(r report, leaseMS, workMS int64) map[string]any {
 	return a
 }
 
-// between checks how long after the first report something happened that the device
-// counts from the moment when it sent that report. That moment is known to be after
-// s.began and before arrived: a busy machine hands the report over late.
+// between checks the time from the sending of the first report until happened. The exact time of the sending is unknown, but it lies
+// between s.began and arrived: a busy machine delivers the report late.
 func (s *scene) between(least time.Duration, arrived, happened time.Time, most time.Duration) {
 	s.t.Helper()
 	if longest, shortest := happened.Sub(s.began), happened.Sub(arrived); longest < least || shortest > most {

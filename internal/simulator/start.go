@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Start is how a device came to begin a task.
+// Start describes how a device began a task.
 type Start struct {
 	Task, Token int64
-	Woken       time.Time // when it was told to report; zero: it came by itself
-	Asked       time.Time // when it sent the report that was granted the task
+	Woken       time.Time // when a push asked for the report; the zero time means that none did
+	Asked       time.Time // when the device sent the report that was answered with the grant
 	Granted     time.Time // when the grant arrived
-	Gone        bool      // the device fell silent for good with it
+	Gone        bool      // the device becomes silent for good with this task
 }
 
 func (l *ledger) began(s Start) {
@@ -21,7 +21,7 @@ func (l *ledger) began(s Start) {
 	l.starts[s.Token] = s
 }
 
-// start is how the grant with this token began.
+// start returns the start of the grant with this token.
 func (l *ledger) start(token int64) (Start, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,15 +29,14 @@ func (l *ledger) start(token int64) (Start, bool) {
 	return s, ok
 }
 
-// lastSettled is when the last result had its outcome.
+// lastSettled returns when the last outcome arrived.
 func (l *ledger) lastSettled() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.settledAt
 }
 
-// gone says of each task that was begun, in the order in which they were made,
-// whether its device fell silent for good with it.
+// gone returns, for each task that was started, in the order of task ids, whether its device became silent for good with it.
 func (l *ledger) gone() []bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,8 +51,7 @@ func (l *ledger) gone() []bool {
 	return gone
 }
 
-// firstStarts returns when each task was first granted, in the order in which
-// the tasks were made.
+// firstStarts returns when each task was first granted, in the order of task ids.
 func (l *ledger) firstStarts() []time.Time {
 	l.mu.Lock()
 	first := map[int64]time.Time{}

@@ -5,48 +5,48 @@ import (
 	"time"
 )
 
-// Stats is what a fleet did so far.
+// Stats counts what a fleet has done so far.
 type Stats struct {
-	Introduced   int64 // devices that have had an answer
-	Reports      int64 // sent, copies and garbage included
-	Replies      int64 // seen
-	Denied       int64 // of these: there is a task, but no slot for it, or a limit
-	Grants       int64 // started
+	Introduced   int64 // devices that have received an answer
+	Reports      int64 // reports sent, including copies and garbage
+	Replies      int64 // replies received
+	Denied       int64 // replies that report a task without a free slot, or a limit
+	Grants       int64 // tasks started
 	Redeliveries int64 // grants of a task that was running or had ended
 	Dropped      int64 // grants not used: over, of another boot, or while working
 	Renewals     int64
 	Cancels      int64         // tasks stopped because the server asked
-	LeasesEnded  int64         // tasks stopped at the end of their lease, silent ones included
-	Silent       int64         // tasks whose device went silent
-	Overstay     time.Duration // the latest that a device had left after its lease; a busy machine makes it late
+	LeasesEnded  int64         // tasks stopped at the end of their lease, including silent ones
+	Silent       int64         // tasks whose device became silent
+	Overstay     time.Duration // the longest time that a device left after its lease; a busy machine makes devices late
 	Reboots      int64
 	Working      int64 // devices at work now
 
-	Results   int64 // written into journals
-	Recorded  int64 // and their outcomes, copies included
+	Results   int64 // results written into journals
+	Recorded  int64 // Recorded to Rejected count the outcomes of results, including copies
 	Duplicate int64
 	Late      int64
 	Unknown   int64
 	Rejected  int64
-	Discarded int64 // results given up after refusals
+	Discarded int64 // results dropped after refusals
 
-	LostReplies     int64 // reports whose reply the device loses on purpose
+	LostReplies     int64 // reports whose reply the device drops on purpose
 	Refused         int64 // reports refused (400, 413, 422, 401, 403 and their MQTT reasons)
 	Errors          int64 // other failures: network, 429, 5xx
 	GarbageSent     int64
 	GarbageRefused  int64
-	GarbageAccepted int64 // malformed reports that were accepted, or answered 500
+	GarbageAccepted int64 // malformed reports that were accepted, or answered with 500
 	Violations      int64 // replies that break the protocol
 	FirstViolation  string
 }
 
-// counters are Stats while devices work. One is shared by a fleet.
+// counters are Stats with a mutex. The devices of a fleet share one.
 type counters struct {
 	mu sync.Mutex
 	Stats
 }
 
-// add counts in one of the fields of Stats.
+// add adds n to a field of Stats.
 func (c *counters) add(field *int64, n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *counters) outcome(o string) {
 		c.add(&c.Late, 1)
 	case outcomeUnknown:
 		c.add(&c.Unknown, 1)
-	default: // rejected, and what later versions may add: final all the same
+	default: // rejected, and outcomes of later versions: also final
 		c.add(&c.Rejected, 1)
 	}
 }
@@ -90,7 +90,7 @@ func (c *counters) violation(device, what string) {
 	}
 }
 
-// left is told how long after the end of its lease a device had left.
+// left records how long after the end of its lease a device left.
 func (c *counters) left(late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,38 +7,37 @@ import (
 	"time"
 )
 
-// Summary is what a simulation found.
+// Summary is the result of a simulation.
 type Summary struct {
 	Pool     string
 	Capacity int
 	Devices  int
-	Tasks    int64 // queued
-	Ended    int64 // in a terminal state
+	Tasks    int64 // tasks queued
+	Ended    int64 // tasks in a terminal state
 	Fleet    Stats
 	External ExternalStats
-	Breaches Breaches // what External counted and no late device explains
+	Breaches Breaches // violations that External counted and that late devices do not explain
 
-	Busy       time.Duration // while tasks were waiting
-	BusyInside time.Duration // device-time spent inside in that time
-	Makespan   time.Duration // until the last task ended; 0 = some did not
-	Bound      time.Duration // tasks x mean work / capacity: no dispatcher is faster
-	Ideal      time.Duration // the same work, task by task in their order, without any time between them; a device that is gone holds a slot for the lease; 0: endless
+	Busy       time.Duration // time while tasks were waiting
+	BusyInside time.Duration // device-time spent inside during Busy
+	Makespan   time.Duration // time until the last task ended; 0 means that some did not end
+	Bound      time.Duration // work of all tasks / capacity: no dispatcher is faster
+	Ideal      time.Duration // makespan of an ideal dispatcher for the same tasks, see workload.ideal; 0 with Config.Endless or Config.Until
 
 	Handoff     Handoff
-	Idle        Idle          // of a run with an end
-	LongestWait time.Duration // from the queue's answer to a task's first grant
-	Latest      time.Duration // longest delay of a task's first grant after its due time: the fair share of those before it
+	Idle        Idle          // only of a run that ends
+	LongestWait time.Duration // from the reply to the creation of the batch to a task's first grant
+	Latest      time.Duration // longest delay of a task's first grant after its due time, which is its fair share of the bound
 
 	Compared    int64 // successes compared with the journals
 	Lost        int64 // tasks that are missing or did not end
-	Differing   int64 // outputs or states that are not the journal's
-	Unsettled   int   // results still without an outcome
+	Differing   int64 // outputs or states that differ from the journal
+	Unsettled   int   // results without an outcome
 	Examples    []string
 	Interrupted bool // the context ended first: tasks may be unfinished
 }
 
-// SlotUse is the share of the slots' time that devices were inside while tasks
-// were waiting, 0..1.
+// SlotUse returns the share, 0..1, of the slots' time that devices were inside while tasks were waiting.
 func (s *Summary) SlotUse() float64 {
 	if s.Busy <= 0 || s.Capacity < 1 {
 		return 0
@@ -46,7 +45,7 @@ func (s *Summary) SlotUse() float64 {
 	return float64(s.BusyInside) / (float64(s.Busy) * float64(s.Capacity))
 }
 
-// OverBound is the makespan over its bound, at least 1 unless the run did not end.
+// OverBound returns Makespan / Bound. It is at least 1 unless the run did not end.
 func (s *Summary) OverBound() float64 {
 	if s.Bound <= 0 {
 		return 0
@@ -54,15 +53,14 @@ func (s *Summary) OverBound() float64 {
 	return float64(s.Makespan) / float64(s.Bound)
 }
 
-// DeniedPerGrant is how many reports found no slot, for each grant.
+// DeniedPerGrant returns the number of reports that found no slot, divided by the number of grants.
 func (s *Summary) DeniedPerGrant() float64 {
 	return float64(s.Fleet.Denied) / float64(max(s.Fleet.Grants, 1))
 }
 
-// Err is not nil when a promise was broken: the capacity was exceeded, a slot
-// was shared or a token was stale, by devices within their leases; a task was
-// lost, a result was recorded twice, an output differs from the device's
-// journal, a malformed report was accepted, or a reply broke the protocol.
+// Err returns an error if a promise was broken: devices within their leases exceeded the capacity, shared a slot or had a stale token, or a
+// task was lost, a result was recorded twice, an output differs from the device's journal, a malformed report was accepted, or a reply
+// broke the protocol.
 func (s *Summary) Err() error {
 	var errs []error
 	check := func(broken bool, format string, args ...any) {
@@ -95,7 +93,7 @@ func (s *Summary) unfinished() int64 {
 // Print writes the summary for people.
 func (s *Summary) Print(w io.Writer) error {
 	f, x, b := s.Fleet, s.External, s.Breaches
-	empty := max(s.Busy*time.Duration(s.Capacity)-s.BusyInside, 0) // slots, while tasks were waiting
+	empty := max(s.Busy*time.Duration(s.Capacity)-s.BusyInside, 0) // slot-time that was empty while tasks were waiting
 	for _, line := range []string{
 		fmt.Sprintf("pool %s   capacity %d   devices %d   tasks %d   ended %d", s.Pool, s.Capacity, s.Devices, s.Tasks, s.Ended),
 		fmt.Sprintf("reports    %d sent, %d replies, %d lost, %d refused, %d errors", f.Reports, f.Replies, f.LostReplies, f.Refused, f.Errors),

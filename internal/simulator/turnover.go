@@ -2,21 +2,21 @@ package simulator
 
 import "time"
 
-// maxGaps bounds the gaps that are remembered one by one.
+// maxGaps limits the number of gaps that are kept.
 const maxGaps = 1 << 14
 
 // Gap is the time between two visits to one slot.
 type Gap struct {
-	Token         int64 // of the one that came
+	Token         int64 // token of the second visit
 	Left, Entered time.Time
 }
 
-// turnover is when slots were left and entered again. Its owner guards it.
+// turnover records when slots were left and entered again. Its owner must guard it by a mutex.
 type turnover struct {
-	first map[int]time.Time // slot -> first entered
-	left  map[int]time.Time // slot -> last left
-	gaps  []Gap             // the last maxGaps; a ring once it is full
-	count int               // of all gaps
+	first map[int]time.Time // slot -> when it was first entered
+	left  map[int]time.Time // slot -> when it was last left
+	gaps  []Gap             // the last maxGaps gaps; a ring when it is full
+	count int               // number of all gaps
 }
 
 func newTurnover() turnover {
@@ -42,8 +42,8 @@ func (t *turnover) enter(slot int, token int64, now time.Time) {
 
 func (t *turnover) leave(slot int, now time.Time) { t.left[slot] = now }
 
-// edges are the times, summed over slots, before the first visit and after the
-// last; a slot that nobody used is all before.
+// edges returns the times before the first visit and after the last visit, summed over the slots. The whole time of an unused slot counts
+// as before.
 func (t *turnover) edges(slots int, from, to time.Time) (before, after time.Duration) {
 	for slot := range slots {
 		first, used := t.first[slot]

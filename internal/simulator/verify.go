@@ -8,11 +8,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// maxExamples bounds the faults that a summary spells out.
+// maxExamples limits the number of faults that a summary describes.
 const maxExamples = 5
 
-// judge compares the tasks of a batch with the journals and adds what it finds
-// to the summary. It returns the highest task id.
+// judge compares the tasks of a batch with the journals and adds its findings to the summary. It returns the highest task id.
 func (s *Summary) judge(ctx context.Context, o *Operator, l *ledger, b operators.Batch) (last int64, err error) {
 	var found verdicts
 	seen := map[int64]bool{}
@@ -39,8 +38,7 @@ func (s *Summary) judge(ctx context.Context, o *Operator, l *ledger, b operators
 	return last, nil
 }
 
-// verdicts are the findings of one batch; a batch that could not be read to
-// its end leaves none.
+// verdicts holds the findings of one batch. If a batch could not be read completely, its findings are discarded.
 type verdicts struct {
 	compared, lost, differing int64
 	examples                  []string
@@ -77,7 +75,7 @@ func (v *verdicts) example(format string, args ...any) {
 	}
 }
 
-// recorded is how many successes the server said it had recorded.
+// recorded returns how many successes the server acknowledged as recorded.
 func recorded(records []record) (n int) {
 	for _, r := range records {
 		if r.status == statusSucceeded && r.outcome == outcomeRecorded {
@@ -87,9 +85,9 @@ func recorded(records []record) (n int) {
 	return n
 }
 
-// written tells whether an output is byte for byte that of a success in the
-// journal: of one that was recorded, if there is one; else of any, since the
-// acknowledgement may have been lost, or of a late one.
+// written reports whether an output is equal, byte for byte, to the output of a success in the journal. If a success was acknowledged as
+// recorded, only recorded ones are compared. Otherwise all successes are, because the acknowledgement may have been lost, or the success
+// was late.
 func written(output []byte, records []record) bool {
 	var recorded, others []record
 	for _, r := range records {

@@ -6,23 +6,22 @@ import (
 	"time"
 )
 
-// Via is how devices report: a kind, or several with commas between, which are
-// dealt over the devices in turn.
+// Via selects how devices report: a kind, or several kinds with commas between, which are assigned to the devices in turn.
 type Via string
 
 // The kinds of devices.
 const (
-	ViaHTTP     Via = "http"      // polls, and comes when it was told to
-	ViaMQTT     Via = "mqtt"      // comes when it was told to, and at once when it is woken
+	ViaHTTP     Via = "http"      // polls, and reports when the server asked it to
+	ViaMQTT     Via = "mqtt"      // reports when the server asked it to, and at once when it is woken
 	ViaLongPoll Via = "long-poll" // its requests are held until there is work
-	ViaPeriodic Via = "periodic"  // polls over HTTP once in each period, whatever it was told
-	ViaMixed    Via = "mixed"     // "http,mqtt"
+	ViaPeriodic Via = "periodic"  // polls over HTTP once in each period, whatever time the server asks for
+	ViaMixed    Via = "mixed"     // the same as "http,mqtt"
 )
 
-// longPollWait is how long a device asks to be held.
+// longPollWait is the time for which a device asks to be held.
 const longPollWait = 25 * time.Second
 
-// Check says whether it names kinds of devices.
+// Check returns an error if v contains anything but kinds of devices.
 func (v Via) Check() error {
 	for _, kind := range v.kinds() {
 		switch kind {
@@ -45,13 +44,13 @@ func (v Via) kinds() []Via {
 	return kinds
 }
 
-// of is the kind of the i-th device.
+// of returns the kind of the i-th device.
 func (v Via) of(i int) Via {
 	kinds := v.kinds()
 	return kinds[i%len(kinds)]
 }
 
-// uses tells which of the two transports the kinds need.
+// uses reports which transports the kinds need.
 func (v Via) uses() (http, mqtt bool) {
 	for _, kind := range v.kinds() {
 		http = http || kind != ViaMQTT

@@ -36,14 +36,14 @@ func TestKindsAreDealtInTurn(t *testing.T) {
 	}
 }
 
-// visitor is one device's reports, as a server sees them.
+// visitor is a report of the device as the server receives it.
 type visitor struct {
 	prefer  string
 	results int
 }
 
-// visits runs one device of a kind against a server that answers the n-th
-// report, from 1, and returns its first reports.
+// visits runs one device of a kind against a server whose answers come from answer, which gets the number of the report, from 1. It returns
+// the first reports.
 func visits(t *testing.T, via Via, period time.Duration, reports int, answer func(n int, w http.ResponseWriter, r report) any) []visitor {
 	t.Helper()
 	seen := make(chan visitor, 1000)
@@ -52,7 +52,7 @@ func visits(t *testing.T, via Via, period time.Duration, reports int, answer fun
 		body, _ := io.ReadAll(r.Body)
 		var up report
 		_ = json.Unmarshal(body, &up)
-		n++ // one report at a time: the device waits for each answer
+		n++ // there is one report at a time, because the device waits for each answer
 		down := answer(n, w, up)
 		seen <- visitor{r.Header.Get("Prefer"), len(up.Results)}
 		writeJSON(w, http.StatusOK, down)
@@ -81,8 +81,8 @@ func visits(t *testing.T, via Via, period time.Duration, reports int, answer fun
 	return first
 }
 
-// A long-poll device asks to be held while it is idle, and again at once; a
-// result goes up without, so that its outcome comes now.
+// TestLongPoll checks that an idle long-poll device asks to be held, and again at once. A report with a result does not ask for it, so that
+// its outcome comes at once.
 func TestLongPoll(t *testing.T) {
 	t.Parallel()
 	got := visits(t, ViaLongPoll, time.Hour, 4, func(n int, w http.ResponseWriter, r report) any {
@@ -105,7 +105,7 @@ func TestLongPoll(t *testing.T) {
 	}
 }
 
-// A periodic device comes once in its period, whatever it was told.
+// TestPeriodicDeviceDoesNotFollow checks that a periodic device reports once in its period, whatever time the server asks for.
 func TestPeriodicDeviceDoesNotFollow(t *testing.T) {
 	t.Parallel()
 	got := visits(t, ViaPeriodic, 20*time.Millisecond, 3, func(_ int, _ http.ResponseWriter, r report) any {

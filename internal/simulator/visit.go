@@ -17,14 +17,14 @@ const (
 	goodbye     = "bye\n"
 )
 
-// leaveTimeout bounds the wait for the goodbye of a system that hangs.
+// leaveTimeout limits the wait for the goodbye of a system that hangs.
 const leaveTimeout = 10 * time.Second
 
-// callerMark begins the names of callers' holders; no device's does.
+// callerMark is the prefix of the names of callers' holders. No device id has it.
 const callerMark = "@"
 
-// Enter has a caller's holder use the external system beside the fleet: a program that is no device. It
-// is counted from now on until leave returns, or its process ends. It gives up when ctx ends first.
+// Enter lets the holder of a caller use the external system concurrently with the fleet. A caller is a program and not a device. The holder
+// is counted until leave returns or its process ends. Enter returns an error if ctx ends first.
 func Enter(ctx context.Context, addr, holder string, task, token int64, slot int) (leave func(), err error) {
 	v := &visit{task: task, token: token, slot: slot, device: callerMark + holder}
 	if err := v.enter(ctx, addr); err != nil {
@@ -41,11 +41,10 @@ type visit struct {
 	conn        net.Conn
 }
 
-// caller says whether it is that of a program that is no device.
+// caller reports whether the visit is by a caller.
 func (v *visit) caller() bool { return strings.HasPrefix(v.device, callerMark) }
 
-// enter connects and waits until the external system has counted the device.
-// It gives up, and leaves, when ctx ends first.
+// enter connects and waits until the external system has counted the device. If ctx ends first, enter leaves and returns an error.
 func (v *visit) enter(ctx context.Context, addr string) error {
 	var dialer net.Dialer
 	c, err := dialer.DialContext(ctx, "tcp", addr)
@@ -65,8 +64,8 @@ func (v *visit) enter(ctx context.Context, addr string) error {
 	return nil
 }
 
-// leave ends the visit and waits for the goodbye: when it returns, the device
-// is no longer counted inside. The end of the visit is on its way at once.
+// leave ends the visit and waits for the goodbye. When it returns, the device is no longer counted inside. The end of the visit is sent at
+// once.
 func (v *visit) leave() {
 	if v.conn == nil {
 		return

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// report is the message a device sends up.
+// report is the message that a device sends.
 type report struct {
 	ID         string          `json:"id,omitempty"`
 	Results    []result        `json:"results,omitempty"`
@@ -28,8 +28,7 @@ type running struct {
 	Progress float64 `json:"progress"`
 }
 
-// encode never fails: a report holds nothing that JSON cannot. Outputs keep
-// their bytes, so HTML characters must not be escaped.
+// encode cannot fail, because a report contains only valid JSON values. Outputs keep their bytes, so HTML characters must not be escaped.
 func (r report) encode() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -40,8 +39,8 @@ func (r report) encode() []byte {
 	return b.Bytes()
 }
 
-// reply is the message that comes down: the answer to a report, a push, or an
-// MQTT error. Over HTTP the fields of a problem are read into it as well.
+// reply is the message that a device receives: the answer to a report, a push, or an MQTT error. Over HTTP, the fields of a problem are
+// also read into it.
 type reply struct {
 	Re            string      `json:"re"`
 	Acks          []ack       `json:"acks"`
@@ -51,8 +50,8 @@ type reply struct {
 	Reason        string      `json:"reason"`
 	HeldMS        int64       `json:"held_ms"`
 	ReportAfterMS int64       `json:"report_after_ms"`
-	Credential    string      `json:"credential"` // the device's own token, once
-	Code          string      `json:"code"`       // with what was wrong, for programs and for people
+	Credential    string      `json:"credential"` // the device's own token, sent once
+	Code          string      `json:"code"`       // Code and Detail describe an error, for programs and for people
 	Detail        string      `json:"detail"`
 }
 
@@ -82,8 +81,7 @@ type grant struct {
 	LeaseMS int64           `json:"lease_ms"`
 }
 
-// The statuses, outcomes and reasons that a device tells apart. Any other
-// reason is taken as "none", any other outcome as final.
+// The statuses, outcomes and reasons that a device distinguishes. It treats any other reason as "none", and any other outcome as final.
 const (
 	statusSucceeded = "succeeded"
 	statusFailed    = "failed"
@@ -105,8 +103,7 @@ const (
 	reasonWake        = "wake"
 )
 
-// violations returns what in the reply breaks the protocol, given what the
-// report asked. Errors and pushes are not judged.
+// violations returns how the reply breaks the protocol as an answer to the report asked. Errors and pushes are not checked.
 func (r reply) violations(asked report) []string {
 	var found []string
 	if r.Reason == "" {
@@ -119,13 +116,12 @@ func (r reply) violations(asked report) []string {
 		found = append(found, fmt.Sprintf("report_after_ms %d", r.ReportAfterMS))
 	}
 	if r.Reason == reasonUnavailable {
-		return found // may have neither acks nor renewals
+		return found // it may have neither acks nor renewals
 	}
 	return append(found, r.unanswered(asked)...)
 }
 
-// unanswered lists results without an outcome, and running tasks that do not
-// have exactly one of renewed and cancel.
+// unanswered returns the results without an outcome, and the running tasks that do not have exactly one of renewed and cancel.
 func (r reply) unanswered(asked report) []string {
 	var found []string
 	acks, answers := map[key]int{}, map[key]int{}

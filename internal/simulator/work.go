@@ -9,23 +9,22 @@ import (
 	"time"
 )
 
-// Why a task ended before its work was done.
+// The reasons why a task ended before its work was done.
 var (
 	errLeaseOver = errors.New("lease over")
 	errCancelled = errors.New("cancelled by the server")
 	errRebooted  = errors.New("rebooted")
 )
 
-// minUse is the least time for which going to the external system is worth
-// it; a grant with less left counts as over.
+// minUse is the shortest remaining lease for which a device enters the external system. A grant with less time left counts as over.
 const minUse = 10 * time.Millisecond
 
-// workPayload is what tasks made for the simulator carry.
+// workPayload is the payload of tasks made for the simulator.
 type workPayload struct {
 	WorkMS *int64 `json:"work_ms"`
 }
 
-// workTime is the time that a payload asks for; false: it asks for none.
+// workTime returns the work time in a payload. The result is false if the payload has none.
 func workTime(payload json.RawMessage) (time.Duration, bool) {
 	var p workPayload
 	if json.Unmarshal(payload, &p) != nil || p.WorkMS == nil || *p.WorkMS < 0 {
@@ -34,22 +33,22 @@ func workTime(payload json.RawMessage) (time.Duration, bool) {
 	return time.Duration(*p.WorkMS) * time.Millisecond, true
 }
 
-// lease is the time for which a running task may use the external system. It
-// only ever grows: each promise of the server stands, whatever order the
-// replies arrive in. Times carry Go's monotonic clock.
+// lease is the time for which a running task may use the external system. It is only extended, never shortened: each lease that the server
+// granted stays valid, in whatever order the replies arrive. Times carry Go's monotonic clock.
 type lease struct {
 	mu    sync.Mutex
-	sent  time.Time // when the report was first sent that the lease counts from
+	sent  time.Time // when the report from which the lease counts was first sent
 	until time.Time
 	timer *time.Timer
 }
 
-// newLease calls over when the lease has ended.
+// newLease returns a lease that calls over when it has ended.
 func newLease(sent, until time.Time, over func()) *lease {
 	return &lease{sent: sent, until: until, timer: time.AfterFunc(time.Until(until), over)}
 }
 
-// extend is false when the lease had ended before.
+// extend prolongs the lease to until. If until is not later than the end of the lease, it does nothing and returns true. Otherwise it
+// returns false if the lease had already ended.
 func (l *lease) extend(sent, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,50 +63,48 @@ func (l *lease) extend(sent, until time.Time) bool {
 	return true
 }
 
-// half is when to renew.
+// half returns when to renew.
 func (l *lease) half() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sent.Add(l.until.Sub(l.sent) / 2)
 }
 
-// length is the whole of the lease.
+// length returns the whole length of the lease.
 func (l *lease) length() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.until.Sub(l.sent)
 }
 
-// left is the time until the lease ends.
+// left returns the time until the lease ends.
 func (l *lease) left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.until)
 }
 
-// job is a task that a device is working on. The plan (work, silent, rebootAt)
-// is fixed at its start.
+// job is a task on which a device works. Its plan (work, silent, rebootAt) is fixed at its start.
 type job struct {
 	visit
 	work     time.Duration
 	silent   bool
 	gone     bool          // silent for good
-	rebootAt time.Duration // into the work; 0 = never
+	rebootAt time.Duration // time after the start of the work; 0 means never
 	started  time.Time
 	lease    *lease
-	leases   *leases // of the fleet
+	leases   *leases // leases of the fleet
 	stop     context.CancelCauseFunc
 	done     chan ending
 }
 
-// ending is how a job ended.
+// ending describes how a job ended.
 type ending struct {
-	cause error         // nil: the work was done
-	late  time.Duration // out so long after the end of the lease; negative: before
+	cause error         // nil means that the work was done
+	late  time.Duration // how long after the end of the lease the device left; negative if it left before
 }
 
-// start begins the work; its end arrives on done, once. When it does, the
-// device has left the external system.
+// start begins the work. Its end is sent to done once, after the device has left the external system.
 func (j *job) start(ctx context.Context, sent, until time.Time, external string) {
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()
@@ -123,7 +120,7 @@ func (j *job) start(ctx context.Context, sent, until time.Time, external string)
 	}()
 }
 
-// use visits the external system, if there is one, for as long as the work takes.
+// use visits the external system, unless external is "", and works until the work is done or ctx ends.
 func (j *job) use(ctx context.Context, external string) error {
 	if external != "" {
 		if err := j.enter(ctx, external); err != nil {
@@ -149,7 +146,7 @@ func (j *job) use(ctx context.Context, external string) error {
 	}
 }
 
-// progress is the share of the work that is done.
+// progress returns the share of the work that is done.
 func (j *job) progress() float64 {
 	if j.work <= 0 {
 		return 1

@@ -10,31 +10,31 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// maxTaskTries lets a task survive a fleet that loses much.
+// maxTaskTries is high enough for tasks to succeed in a fleet that loses many reports.
 const maxTaskTries = 20
 
-// maxBatch keeps the request that creates a batch under a megabyte.
+// maxBatch keeps the request that creates a batch smaller than a megabyte.
 const maxBatch = 10_000
 
-// workload is the batches of a simulation.
+// workload holds the batches of a simulation.
 type workload struct {
 	config   Config
-	lease    time.Duration // of the pool
+	lease    time.Duration // lease of the pool
 	operator *Operator
 	fleet    *Fleet
 	dice     dice
 	batches  []*openBatch    // oldest first
-	done     int64           // tasks of batches that were dropped
+	done     int64           // number of tasks of dropped batches
 	planned  time.Duration   // work of all tasks queued so far
-	works    []time.Duration // of each of them, in a run with an end
-	queued   time.Time       // when the last of them were, or may start
+	works    []time.Duration // work of each task; empty with Config.Endless or Config.Until
+	queued   time.Time       // when the last batch was queued, or may start
 	made     int
-	err      error // of the last call
+	err      error // the error of the last call
 }
 
 type openBatch struct{ operators.Batch }
 
-// terminal counts the tasks in final states, without relying on the total.
+// terminal returns the number of tasks in final states. It does not rely on the total.
 func (b *openBatch) terminal() (n int64) {
 	for state, count := range b.Counts {
 		if terminal(state) {
@@ -50,8 +50,7 @@ func newWorkload(c Config, lease time.Duration, o *Operator, f *Fleet) *workload
 	return &workload{config: c, lease: lease, operator: o, fleet: f, dice: newDice(c.Seed, 0)}
 }
 
-// queue adds Config.Tasks tasks, dealt over the devices in turn, in batches
-// that a request can carry.
+// queue adds Config.Tasks tasks, assigned to the devices in turn, in batches small enough for one request.
 func (w *workload) queue(ctx context.Context) error {
 	for from := 0; from < w.config.Tasks; from += maxBatch {
 		if err := w.create(ctx, from, min(from+maxBatch, w.config.Tasks)); err != nil {
@@ -102,10 +101,9 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// ideal is when a dispatcher would be through that knows no work before it ends,
-// takes the tasks in their order, and loses no time: each goes to the slot that
-// is free first, and takes so much longer than its work. A task whose device is
-// gone holds its slot for the lease, and is not tried again.
+// ideal returns the makespan of an ideal dispatcher. It does not know the length of a task in advance, takes the tasks in their order, and
+// loses no time: each task goes to the slot that is free first, and takes its work plus longer. A task whose device is gone holds its slot
+// for the lease, and is not tried again.
 func (w *workload) ideal(slots int, longer time.Duration, gone []bool) time.Duration {
 	free := make([]time.Duration, max(slots, 1))
 	for i, work := range w.works {
@@ -123,7 +121,7 @@ func (w *workload) ideal(slots int, longer time.Duration, gone []bool) time.Dura
 	return slices.Max(free)
 }
 
-// draw is the work of one task.
+// draw returns the work of one task.
 func (w *workload) draw() time.Duration {
 	if w.dice.chance(w.config.Long) {
 		return w.lease * 9 / 10
@@ -131,7 +129,7 @@ func (w *workload) draw() time.Duration {
 	return w.dice.around(w.config.Work).Round(time.Millisecond)
 }
 
-// refresh asks where the open batches stand; what cannot be asked stays as it was.
+// refresh reads the counts of the open batches. If a request fails, the remaining counts stay as they were.
 func (w *workload) refresh(ctx context.Context) {
 	w.err = nil
 	for _, b := range w.batches {
@@ -143,7 +141,7 @@ func (w *workload) refresh(ctx context.Context) {
 			w.err = err
 			return
 		}
-		now.ID, now.Total = b.ID, b.Total // what was queued must end, whatever the counts say
+		now.ID, now.Total = b.ID, b.Total // all queued tasks must end, whatever the counts report
 		b.Batch = now
 	}
 }
@@ -154,7 +152,7 @@ func (w *workload) setErr(err error) {
 	}
 }
 
-// waiting is how many tasks wait for a slot, as of the last refresh.
+// waiting returns how many tasks wait for a slot, as of the last refresh.
 func (w *workload) waiting() (n int64) {
 	for _, b := range w.batches {
 		n += b.Counts[operators.Pending]
@@ -166,7 +164,7 @@ func (w *workload) finished() bool {
 	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.finished() })
 }
 
-// lapsed tells whether tasks ended without a result.
+// lapsed reports whether tasks ended without a result.
 func (w *workload) lapsed() bool {
 	return slices.ContainsFunc(w.batches, func(b *openBatch) bool {
 		return b.Counts[operators.Succeeded]+b.Counts[operators.Failed] < b.Total
@@ -182,7 +180,7 @@ func (w *workload) totals() (total, ended int64) {
 	return total, ended
 }
 
-// drop forgets a batch whose tasks have all ended and were judged.
+// drop removes the oldest batch, whose tasks have ended and were compared.
 func (w *workload) drop(b *openBatch) {
 	w.batches = w.batches[1:]
 	w.done += b.Total

@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// A cell is cut at so many characters: a line should fit. The last one of a row
-// pushes nothing aside.
+// Maximum number of characters of a cell: a line should fit into the terminal. The last cell of a row may be longer, because no column
+// follows it.
 const (
 	longestCell = 60
 	longestLast = 200
 )
 
-// Table aligns rows under their heads. It holds them until Flush, at most
-// tableRows at once: a long list is aligned part by part.
+// Table aligns rows under their heads. It buffers at most tableRows rows until Flush, so a long list is aligned part by part.
 type Table struct {
 	to   *bufio.Writer
 	rows [][]string
@@ -23,14 +22,14 @@ type Table struct {
 
 const tableRows = 1000
 
-// NewTable starts with the heads, which are also written when no row follows.
+// NewTable returns a table with these heads, which are also written if no row follows.
 func NewTable(to io.Writer, heads ...string) *Table {
 	t := &Table{to: bufio.NewWriter(to)}
 	t.Row(heads...)
 	return t
 }
 
-// Row adds one.
+// Row adds a row.
 func (t *Table) Row(cells ...string) {
 	row := make([]string, len(cells))
 	for i, cell := range cells {
@@ -50,7 +49,7 @@ func (t *Table) Row(cells ...string) {
 	}
 }
 
-// Flush writes what it holds.
+// Flush writes the buffered rows.
 func (t *Table) Flush() error {
 	for _, row := range t.rows {
 		var line strings.Builder

@@ -29,7 +29,7 @@ func TestSafeEscapesWhatIsNotPrinted(t *testing.T) {
 	}
 }
 
-// A cell that would be mostly escapes says how long its text is. One escape among words stays.
+// A cell that would consist mostly of escapes shows the length of its text. Single escapes among words stay.
 func TestUnprintableCellsAreShort(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -50,7 +50,7 @@ func TestUnprintableCellsAreShort(t *testing.T) {
 	}
 }
 
-// No text steers a terminal.
+// No text can control the terminal.
 func TestNothingSteersTheTerminal(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

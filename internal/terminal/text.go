@@ -1,6 +1,5 @@
-// Package terminal writes for people: tables, the members of one thing, a line
-// of progress. Text of devices and operators is shown without its control
-// characters, which could steer the terminal.
+// Package terminal writes output for people: tables, the members of an object, a progress line. Text of devices and operators is shown
+// without its control characters, which could control the terminal.
 package terminal
 
 import (
@@ -14,14 +13,13 @@ import (
 	"github.com/mattn/go-isatty"
 )
 
-// Is says whether a file is a terminal.
+// Is reports whether f is a terminal.
 func Is(f any) bool {
 	file, ok := f.(*os.File)
 	return ok && isatty.IsTerminal(file.Fd())
 }
 
-// Safe is text in which everything that does not print is written as an escape
-// of Go: \n, \x1b, \u202e.
+// Safe returns text in which each character that does not print is replaced by its escape in Go: \n, \x1b, \u202e.
 func Safe(text string) string {
 	if strings.IndexFunc(text, unprintable) < 0 && utf8.ValidString(text) {
 		return text
@@ -42,8 +40,8 @@ func Safe(text string) string {
 	return safe.String()
 }
 
-// Readable returns text, or how long it is if most of what one would see of it are escapes:
-// if more than three of its characters do not print, and they are at least a quarter.
+// Readable returns text, or only its length if most of the visible characters would be escapes: more than three of the characters do not
+// print, and they are at least a quarter of the text.
 func Readable(text string) string {
 	all, hidden := 0, 0
 	for _, r := range text {
@@ -60,7 +58,7 @@ func Readable(text string) string {
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// width is how many cells text takes, near enough: those of East Asia take two.
+// width returns approximately how many cells of the terminal text takes: characters of East Asia take two.
 func width(text string) int {
 	n := 0
 	for _, r := range text {
@@ -77,25 +75,24 @@ func wide(r rune) bool {
 		r >= 0x3000 && r <= 0x303f || r >= 0xff00 && r <= 0xff60 || r >= 0x1f300 && r <= 0x1faff
 }
 
-// Sequences for the terminal: erase the line, and do not wrap what is too long for it.
+// Control sequences of the terminal: erase the line; switch the wrapping of long lines off and on.
 const (
 	eraseLine = "\r\x1b[K"
 	noWrap    = "\x1b[?7l"
 	wrap      = "\x1b[?7h"
 )
 
-// Progress is a line that is written over while it changes. Where the output
-// is no terminal it writes nothing.
+// Progress is a line that each update overwrites. If the output is not a terminal, it writes nothing.
 type Progress struct {
 	to    io.Writer
 	drawn bool
 	quiet bool
 }
 
-// NewProgress on a terminal.
+// NewProgress returns a progress line on to.
 func NewProgress(to io.Writer) *Progress { return &Progress{to: to, quiet: !Is(to)} }
 
-// Show replaces the line.
+// Show replaces the text of the line.
 func (p *Progress) Show(format string, a ...any) {
 	if !p.quiet {
 		p.drawn = true
@@ -103,7 +100,7 @@ func (p *Progress) Show(format string, a ...any) {
 	}
 }
 
-// Clear takes the line away, before something else is written.
+// Clear erases the line. Call it before writing anything else.
 func (p *Progress) Clear() {
 	if p.drawn {
 		_, _ = fmt.Fprint(p.to, eraseLine)
@@ -111,7 +108,7 @@ func (p *Progress) Clear() {
 	p.drawn = false
 }
 
-// Bar draws how much of a whole is done: [######....].
+// Bar draws done / total as a bar of wide characters: [######....].
 func Bar(done, total int64, wide int) string {
 	full := wide
 	if total > 0 {

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Member is one of a JSON object.
+// Member is a member of a JSON object.
 type Member struct {
 	Name  string
 	Value json.RawMessage
 }
 
-// Members of a JSON object, in their order.
+// Members returns the members of a JSON object in their order.
 func Members(object json.RawMessage) ([]Member, error) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	if _, err := d.Token(); err != nil {
@@ -39,8 +39,8 @@ func Members(object json.RawMessage) ([]Member, error) {
 	return members, nil
 }
 
-// Value is what a member says to people: text as it is, durations and times in
-// words, an empty object or list, null and false as nothing.
+// Value formats the value of a member for people. Text is unchanged, times are shortened, and numbers of ms are durations. Empty objects,
+// empty lists, null and false are empty text.
 func Value(name string, value json.RawMessage) string {
 	if len(value) == 0 {
 		return ""
@@ -52,7 +52,7 @@ func Value(name string, value json.RawMessage) string {
 		return "yes"
 	case '"':
 		var text string
-		_ = json.Unmarshal(value, &text) // it was decoded before
+		_ = json.Unmarshal(value, &text) // cannot fail: it was decoded before
 		return whenTime(text)
 	case '{', '[':
 		switch name {
@@ -74,7 +74,7 @@ func Value(name string, value json.RawMessage) string {
 	return number(name, json.Number(value))
 }
 
-// number is a duration by its name, or has two decimals at most.
+// number formats a number: as a duration if the name ends in _ms, else with at most two decimals.
 func number(name string, value json.Number) string {
 	n, err := value.Int64()
 	switch {
@@ -92,15 +92,15 @@ func number(name string, value json.Number) string {
 	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(f, 'f', 2, 64), "0"), ".")
 }
 
-// standard is what holds for a batch where 0 says the default; empty: 0 is 0.
+// standard returns the text for the value 0 of a batch's setting, if 0 means the default. It returns "" for other names: 0 is shown as 0.
 func standard(name string) string {
 	return map[string]string{"lease_ms": "the pool's", "max_run_ms": "1h", "max_wait_ms": "as long as it takes"}[name]
 }
 
-// counts are those that are not zero: 3 failed, 17 pending.
+// counts lists the counts that are not zero: 3 failed, 17 pending.
 func counts(value json.RawMessage) string {
 	var list map[string]int64
-	_ = json.Unmarshal(value, &list) // of another form: nothing
+	_ = json.Unmarshal(value, &list) // a value of another form is shown as nothing
 	var texts []string
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		if list[name] != 0 {
@@ -110,17 +110,17 @@ func counts(value json.RawMessage) string {
 	return strings.Join(texts, ", ")
 }
 
-// listed are texts, one after the other.
+// listed joins a list of texts with commas.
 func listed(value json.RawMessage) string {
 	var texts []string
-	_ = json.Unmarshal(value, &texts) // of another form: nothing
+	_ = json.Unmarshal(value, &texts) // a value of another form is shown as nothing
 	return strings.Join(texts, ", ")
 }
 
-// windows are shown as they are given on the command line.
+// windows formats windows as they are written on the command line.
 func windows(value json.RawMessage) string {
 	var list []struct{ Cron, Duration, Timezone string }
-	_ = json.Unmarshal(value, &list) // of another form: nothing
+	_ = json.Unmarshal(value, &list) // a value of another form is shown as nothing
 	texts := make([]string, len(list))
 	for i, w := range list {
 		texts[i] = strings.TrimSpace(w.Cron + " " + w.Duration + " " + w.Timezone)
@@ -128,8 +128,7 @@ func windows(value json.RawMessage) string {
 	return strings.Join(texts, "; ")
 }
 
-// limits are the names of policies with what each counts: per-account 1/1m 5/1h
-// per tags.account.
+// limits lists policies by name with their maximum per period: per-account 1/1m 5/1h per tags.account.
 func limits(value json.RawMessage) string {
 	var list []struct {
 		Name, Per, Period, Timezone string
@@ -142,7 +141,7 @@ func limits(value json.RawMessage) string {
 			PerMS int64 `json:"per_ms"`
 		}
 	}
-	_ = json.Unmarshal(value, &list) // of another form: nothing
+	_ = json.Unmarshal(value, &list) // a value of another form is shown as nothing
 	texts := make([]string, len(list))
 	for i, p := range list {
 		texts[i] = p.Name
@@ -165,12 +164,12 @@ func limits(value json.RawMessage) string {
 	return strings.Join(texts, "; ")
 }
 
-// Label is a member's name for people.
+// Label returns the name of a member for people.
 func Label(name string) string { return strings.TrimSuffix(name, "_ms") }
 
 const timeForm = "2006-01-02 15:04:05Z"
 
-// whenTime shortens a time of the API; other text is itself.
+// whenTime shortens a time of the API. It returns other text unchanged.
 func whenTime(text string) string {
 	if len(text) < len("2006-01-02T15:04:05Z") || text[4] != '-' || text[10] != 'T' {
 		return text
@@ -182,7 +181,7 @@ func whenTime(text string) string {
 	return t.UTC().Format(timeForm)
 }
 
-// Duration is one without zeros: 5m, not 5m0s.
+// Duration formats d without zeros at the end: 5m, not 5m0s.
 func Duration(d time.Duration) string {
 	text := d.String()
 	for _, zero := range []string{"m0s", "h0m"} {
@@ -193,8 +192,7 @@ func Duration(d time.Duration) string {
 	return text
 }
 
-// Fields writes the members of an object, one a line, without those that are
-// null or empty.
+// Fields writes the members of an object, one a line, except members in without, and members that are null or empty.
 func Fields(to io.Writer, object json.RawMessage, without ...string) error {
 	members, err := Members(object)
 	if err != nil {

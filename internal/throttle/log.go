@@ -1,4 +1,4 @@
-// Package throttle keeps a log short while the same goes wrong over and over.
+// Package throttle keeps a log short while the same error repeats.
 package throttle
 
 import (
@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// period is how often one warning is logged at most.
+// period is the shortest time between two lines with the same message.
 const period = time.Second
 
-// Log returns a logger that lets each warning and error, told apart by its
-// message, through once a second, with the number of those left out since: ten
-// thousand reports a second that meet the same outage are one line. Messages
-// must be constants. now is for elapsed time only.
+// Log returns a logger that passes warnings and errors with the same message at most once a second, with the number of lines left out since
+// the previous one. So an outage that ten thousand reports a second meet is one line a second. Messages must be constants. now is used only
+// for elapsed time.
 func Log(log *slog.Logger, now func() time.Time) *slog.Logger {
 	return slog.New(&handler{Handler: log.Handler(), now: now, last: &lastLines{lines: make(map[string]line)}})
 }
@@ -22,12 +21,12 @@ func Log(log *slog.Logger, now func() time.Time) *slog.Logger {
 type handler struct {
 	slog.Handler
 	now  func() time.Time
-	last *lastLines // shared with the handlers made from this one
+	last *lastLines // shared with the handlers derived from this one
 }
 
 type lastLines struct {
 	mu    sync.Mutex
-	lines map[string]line // by message
+	lines map[string]line // key: the message
 }
 
 type line struct {
@@ -35,7 +34,7 @@ type line struct {
 	leftOut int
 }
 
-// Handle logs the record or leaves it out.
+// Handle logs the record, or counts it as left out.
 func (s *handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn {
 		return s.Handler.Handle(ctx, r)
@@ -51,12 +50,12 @@ func (s *handler) Handle(ctx context.Context, r slog.Record) error {
 	return s.Handler.Handle(ctx, r)
 }
 
-// WithAttrs adds attributes.
+// WithAttrs returns a handler with additional attributes.
 func (s *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &handler{s.Handler.WithAttrs(attrs), s.now, s.last}
 }
 
-// WithGroup begins a group.
+// WithGroup returns a handler that opens a group.
 func (s *handler) WithGroup(name string) slog.Handler {
 	return &handler{s.Handler.WithGroup(name), s.now, s.last}
 }

@@ -11,14 +11,13 @@ const (
 	mostSamples = 30
 )
 
-// Samples lets the first of each kind in a minute through, and at most 30 kinds. It is
-// safe for concurrent use.
+// Samples passes the first event of each kind in a minute, for at most 30 kinds. It is safe for concurrent use.
 type Samples[Kind comparable] struct {
-	now func() time.Time // for elapsed time only
+	now func() time.Time // used only for elapsed time
 
 	mu   sync.Mutex
-	of   map[Kind]*sampled // those that were let through lately
-	lost int               // of kinds that did not fit
+	of   map[Kind]*sampled // the kinds with an event that was passed lately
+	lost int               // number of events left out whose kinds did not fit or were forgotten
 }
 
 type sampled struct {
@@ -26,13 +25,13 @@ type sampled struct {
 	leftOut int
 }
 
-// NewSamples lets everything through at first.
+// NewSamples returns Samples without a history: the first event of each kind is passed.
 func NewSamples[Kind comparable](now func() time.Time) *Samples[Kind] {
 	return &Samples[Kind]{now: now, of: make(map[Kind]*sampled)}
 }
 
-// Pass says whether one of this kind is let through, and how many were left out since: of
-// the kind, and of those that did not fit.
+// Pass reports whether an event of this kind is passed. leftOut is the number of events left out since the previous one of this kind, plus
+// the events of kinds that did not fit.
 func (s *Samples[Kind]) Pass(kind Kind) (leftOut int, ok bool) {
 	now := s.now()
 	s.mu.Lock()
@@ -56,7 +55,7 @@ func (s *Samples[Kind]) Pass(kind Kind) (leftOut int, ok bool) {
 	return leftOut, true
 }
 
-// forget makes room.
+// forget removes the kinds whose last event is older than sampleSpan.
 func (s *Samples[Kind]) forget(now time.Time) {
 	maps.DeleteFunc(s.of, func(_ Kind, old *sampled) bool {
 		over := now.Sub(old.at) >= sampleSpan

@@ -2,5 +2,5 @@ package windows
 
 import "time"
 
-// FirstFit is also when the opening begins that Fits found.
+// FirstFit is Fits that also returns the start of the opening.
 func FirstFit(needed time.Duration, sets ...Set) (time.Time, bool) { return firstFit(needed, sets) }

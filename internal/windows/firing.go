@@ -7,7 +7,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// next is the first firing after t; zero: none in years.
+// next returns the first firing after t. It returns the zero time if the schedule does not fire for years.
 func (w window) next(t time.Time) time.Time {
 	if !w.wall {
 		return w.elapsed(t.In(w.zone))
@@ -22,8 +22,8 @@ func (w window) next(t time.Time) time.Time {
 	}
 }
 
-// elapsed is that when hours are elapsed ones: whatever the clock on the wall
-// shows twice fires twice, and not at all what it skips.
+// elapsed is next for windows that count elapsed hours: they fire twice at a wall-clock time that occurs twice, and not at a time that is
+// skipped.
 func (w window) elapsed(t time.Time) time.Time {
 	for after := wallOf(t); ; after = wallOf(t).Add(-1) {
 		wall := following(w.schedule, after)
@@ -38,20 +38,20 @@ func (w window) elapsed(t time.Time) time.Time {
 	}
 }
 
-// change is one of clocks, and how much more than UTC they show before and after:
-// as much, perhaps.
+// change is a change of clocks in a zone, with the offsets from UTC before and after it. The offsets can be equal.
 type change struct {
 	at            time.Time
 	before, after time.Duration
 }
 
-// changeAfter is the next, or nothing changes until then.
+// changeAfter returns the first change after t. If the zone data has no later change, it returns a later time with equal offsets: nothing
+// changes before it.
 func changeAfter(t time.Time) change {
 	_, at := t.ZoneBounds()
 	switch {
 	case at.IsZero():
 		at = t.Add(year)
-	case !at.After(t): // on the last day of leap years
+	case !at.After(t): // ZoneBounds does this on the last day of leap years
 		at = t.Add(day)
 	}
 	_, before := t.Zone()
@@ -59,8 +59,7 @@ func changeAfter(t time.Time) change {
 	return change{at, time.Duration(before) * time.Second, time.Duration(after) * time.Second}
 }
 
-// around is when it fires that the clock on the wall has to show this, near a
-// change: see the package.
+// around returns the times at which the window fires for the wall-clock time wall near the change c. The package comment has the rules.
 func (w window) around(c change, wall time.Time) (at []time.Time) {
 	if first := wall.Add(-c.before); first.Before(c.at) {
 		at = append(at, first)
@@ -68,13 +67,13 @@ func (w window) around(c change, wall time.Time) (at []time.Time) {
 	if second := wall.Add(-c.after); !second.Before(c.at) && (len(at) == 0 || !w.wall) {
 		at = append(at, second)
 	}
-	if len(at) == 0 && w.wall { // jumped over
+	if len(at) == 0 && w.wall { // this wall-clock time is skipped
 		at = append(at, c.at)
 	}
 	return at
 }
 
-// minutes are those of a day, on the wall, at which it fires.
+// minutes yields the minutes of a day, by the wall clock, at which the window fires.
 func (w window) minutes() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for minute := range 24 * 60 {
@@ -85,24 +84,23 @@ func (w window) minutes() iter.Seq[int] {
 	}
 }
 
-// following is the first firing after t, which is in UTC as the schedule is: from
-// a full minute on it is found without a step for each second.
+// following returns the first firing after t. Both t and the schedule are in UTC. The search starts at a full minute, because the library
+// would otherwise step through each second.
 func following(s *cron.SpecSchedule, t time.Time) time.Time {
 	return s.Next(t.Truncate(time.Minute).Add(time.Minute - time.Second))
 }
 
-// wallOf is what the clock on the wall shows, as if it were UTC.
+// wallOf returns the wall-clock time of t as if it were UTC.
 func wallOf(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 }
 
-// instant is when the clock on the wall shows this for the first time, or jumps
-// over it.
+// instant returns the first time at which the wall clock shows wall. If the clock skips wall, it returns the time of the change.
 func instant(wall time.Time, zone *time.Location) time.Time {
 	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), 0, 0, zone)
 	since, until := at.ZoneBounds()
 	switch shown := wallOf(at); {
-	case shown.After(wall): // jumped over
+	case shown.After(wall): // this wall-clock time is skipped
 		return since
 	case shown.Before(wall):
 		return until

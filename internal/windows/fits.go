@@ -6,30 +6,28 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// The calendar that is looked at: within 28 years each date falls on each day of
-// the week, and so do the days on which clocks change. It is the same whenever it
-// is asked, so that the answer is.
+// The calendar that Fits searches. Within 28 years each date falls on each day of the week, and so do the days on which clocks change. The
+// calendar is fixed, so the answer does not depend on the current time.
 const (
 	firstYear = 2024
 	years     = 28
 	day       = 24 * time.Hour
 	year      = 366 * day
 
-	// lead is a time of which openings may be missing at the start of what is
-	// looked at: windows that began earlier.
+	// lead is the time at the start of a search in which openings may be missing, because their windows began before it.
 	lead = MaxDuration + 3*day
 )
 
-// Fits says whether the sets are ever open together for longer than that: not so
-// for a task that needs it, which could never start. A set without windows is
-// always open. It is exact for windows of whole minutes; with others it also says
-// so of what is less than a minute too long.
+// Fits reports whether all sets are ever open at the same time for longer than needed. If not, a task that needs this time could never
+// start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows it is also true if
+// needed is less than a minute too long.
 func Fits(needed time.Duration, sets ...Set) bool {
 	_, fits := firstFit(needed, sets)
 	return fits
 }
 
-// firstFit is also the start of the first opening that is long enough; zero: always.
+// firstFit also returns the start of the first opening that is long enough. The zero time means that the sets are always open, or that
+// needed is shorter than the seconds part of a window's duration.
 func firstFit(needed time.Duration, sets []Set) (time.Time, bool) {
 	rest, closing := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
@@ -43,7 +41,7 @@ func firstFit(needed time.Duration, sets []Set) (time.Time, bool) {
 	if len(closing) == 0 || rest > needed {
 		return time.Time{}, true
 	}
-	least := int((needed-rest)/time.Minute) + 1 // minutes, with the rest longer than needed
+	least := int((needed-rest)/time.Minute) + 1 // minutes that, with the rest, are longer than needed
 	from := time.Date(firstYear, 1, 1, 0, 0, 0, 0, time.UTC)
 	for end := from.AddDate(years, 0, 0); from.Before(end); from = from.Add(year) {
 		open := openAll(closing, from, lead+year+needed+time.Minute)
@@ -54,7 +52,7 @@ func firstFit(needed time.Duration, sets []Set) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// openAll is when all sets are open, for that long.
+// openAll returns the minutes, from from on and for the given length, in which all sets are open.
 func openAll(sets []Set, from time.Time, length time.Duration) minutes {
 	all := minutesOf(length)
 	for i, s := range sets {
@@ -72,8 +70,7 @@ func openAll(sets []Set, from time.Time, length time.Duration) minutes {
 	return all
 }
 
-// mark sets the minutes in which the window is open. All days but those around a
-// change of clocks are alike.
+// mark sets the minutes in which the window is open. All days are alike, except the days around a change of clocks.
 func (w window) mark(open minutes, from, until time.Time) {
 	once, alike := w.once(), w.day()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}
@@ -96,7 +93,7 @@ func (w window) mark(open minutes, from, until time.Time) {
 
 func minutesFrom(from, at time.Time) int { return int(at.Sub(from) / time.Minute) }
 
-// once is what one firing opens.
+// once returns the minutes that one firing opens.
 func (w window) once() minutes {
 	open := minutesOf(w.duration)
 	for i := range int(w.duration / time.Minute) {
@@ -105,7 +102,7 @@ func (w window) once() minutes {
 	return open
 }
 
-// day is what the firings of one day open, from its midnight on.
+// day returns the minutes that the firings of one day open, counted from midnight.
 func (w window) day() minutes {
 	open, once := minutesOf(day+w.duration), w.once()
 	for minute := range w.minutes() {

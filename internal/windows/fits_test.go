@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/windows"
 )
 
-// in are windows of one zone: cron and duration in turn.
+// in returns windows of one zone. list alternates between cron expressions and durations.
 func in(zone string, list ...string) []windows.Window {
 	var read []windows.Window
 	for i := 0; i < len(list); i += 2 {
@@ -24,7 +24,7 @@ func TestWhatNeverFits(t *testing.T) {
 	touching := in("UTC", "0 1 * * *", "1h", "0 2 * * *", "90m")
 	for name, test := range map[string]struct {
 		batch, pool []windows.Window
-		longest     time.Duration // that it is open
+		longest     time.Duration // the longest time that all sets are open
 	}{
 		"one window":                      {in("Asia/Shanghai", "0 1 * * *", "4h"), nil, 4 * time.Hour},
 		"windows that touch":              {touching, nil, 150 * time.Minute},
@@ -79,8 +79,7 @@ func TestEverythingFitsIntoWhatIsNeverClosed(t *testing.T) {
 	}
 }
 
-// walk follows the openings, as they are asked for at one moment after another,
-// and returns the longest time that all sets are open, up to enough.
+// walk asks for one opening after another, and returns the longest time that all sets are open. It stops once that time exceeds enough.
 func walk(sets []windows.Set, now, end time.Time, enough time.Duration) (longest time.Duration) {
 	for now.Before(end) && longest <= enough {
 		from, until := now, now.AddDate(1, 0, 0)
@@ -98,7 +97,7 @@ func walk(sets []windows.Set, now, end time.Time, enough time.Duration) (longest
 	return longest
 }
 
-// genSet generates windows of which many touch or overlap, in one zone.
+// genSet generates windows in one zone. Many windows touch or overlap.
 func genSet(t *rapid.T) windows.Set {
 	day := rapid.SampledFrom([]string{"* * *", "* * *", "* * 0", "* * 1-5", "31 * *", "1,15 * *", "28,29 2 *", "1 3 *", "25-31 3,10 0"})
 	zone := rapid.SampledFrom([]string{
@@ -121,9 +120,8 @@ func genSet(t *rapid.T) windows.Set {
 	return set
 }
 
-// The judgement asks for no time, so its answer is the same at any. It agrees
-// with the openings that tasks start in: what begins where it says is long
-// enough, and where it says never, none is, from any moment on.
+// Fits does not take the current time, so its answer is the same at any time. TestFitsAgreesWithTheOpenings checks it against the openings
+// in which tasks start: an opening that Fits finds is long enough, and if Fits finds none, no opening is, from any time on.
 func TestFitsAgreesWithTheOpenings(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -138,7 +136,7 @@ func TestFitsAgreesWithTheOpenings(t *testing.T) {
 			}
 			return
 		}
-		// Around a change of clocks, the end of a month or of a year more often than elsewhere.
+		// Times around a change of clocks, the end of a month or of a year are drawn more often.
 		now := time.Date(rapid.IntRange(2024, 2051).Draw(t, "year"), time.Month(rapid.SampledFrom([]int{1, 2, 3, 3, 4, 9, 10, 11, 12}).Draw(t, "month")),
 			rapid.IntRange(1, 31).Draw(t, "date"), 0, rapid.IntRange(0, 24*60).Draw(t, "minute"), 0, 0, time.UTC)
 		if got := walk(sets, now, now.AddDate(0, 0, 10), needed); got > needed {

@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// minutes has a bit for each minute from some moment on.
+// minutes has a bit for each minute from a start time on.
 type minutes []uint64
 
 func minutesOf(d time.Duration) minutes { return make(minutes, d/time.Minute/64+1) }
 
-// add sets the minutes of other, which begins at that minute. Minutes beyond the
-// end are left out.
+// add sets the minutes of other, which begins at the minute at. It drops minutes beyond the end of m.
 func (m minutes) add(other minutes, at int) {
 	shift := at % 64
 	for i, word := range other {
@@ -24,7 +23,7 @@ func (m minutes) add(other minutes, at int) {
 	}
 }
 
-// run finds the first time that so many minutes on end are set.
+// run returns the first position at which at least least consecutive minutes are set.
 func (m minutes) run(least int) (at int, found bool) {
 	length := 0
 	for i, word := range m {

@@ -1,11 +1,9 @@
-// Package windows says when recurring windows are open: for a duration after
-// each firing of a cron expression in a time zone.
+// Package windows computes when recurring windows are open: for a duration after each firing of a cron expression in a time zone.
 //
-// Days on which clocks change: a firing at a fixed hour that is skipped happens
-// when the clocks jump, and one whose hour comes twice happens the first time.
-// Expressions whose hour field begins with * fire through both hours.
+// On days on which clocks change, a firing at a fixed hour that is skipped happens when the clocks jump, and a firing at an hour that
+// occurs twice happens the first time. Expressions whose hour field begins with * fire in both hours.
 //
-// It is pure: the time comes from the caller.
+// The package has no clock: the time comes from the caller.
 package windows
 
 import (
@@ -13,7 +11,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // images without zone files
+	_ "time/tzdata" // for images without zone files
 
 	"github.com/robfig/cron/v3"
 )
@@ -29,18 +27,18 @@ const (
 
 const (
 	horizon = 48 * time.Hour // openings that touch are followed at least this far
-	refresh = 24 * time.Hour // and looked at again after this long
+	refresh = 24 * time.Hour // an opening is computed again after this time
 )
 
-// Window is one as operators write it.
+// Window is a window as operators write it.
 type Window struct {
 	Cron     string `json:"cron"`     // minute, hour, day of month, month, day of week
-	Duration string `json:"duration"` // as in Go: 4h, 90m
-	Timezone string `json:"timezone"` // IANA name; empty: UTC
+	Duration string `json:"duration"` // in the format of Go: 4h, 90m
+	Timezone string `json:"timezone"` // IANA name; empty means UTC
 }
 
-// FromText reads a window from the line that people write: five fields of cron, a
-// duration, and a time zone, UTC if it is left out. See Parse for their values.
+// FromText parses a window from one line: five fields of cron, a duration, and a time zone. Without a time zone it is UTC. Parse checks the
+// values.
 func FromText(line string) (Window, error) {
 	fields := strings.Fields(line)
 	if len(fields) < 6 || len(fields) > 7 {
@@ -50,19 +48,19 @@ func FromText(line string) (Window, error) {
 	return Window{Cron: strings.Join(fields[:5], " "), Duration: fields[5], Timezone: fields[6]}, nil
 }
 
-// Opening is a time from which on something may start, and at which that ends.
+// Opening is a period in which tasks may start.
 type Opening struct {
 	From, Until time.Time
-	Due         time.Time // when it is to be computed anew; never after Until
+	Due         time.Time // when to compute the opening again; never after Until
 }
 
-// Set is a list of windows, open while one of them is.
+// Set is a list of windows. It is open while at least one of its windows is open.
 type Set struct{ windows []window }
 
 type window struct {
 	schedule *cron.SpecSchedule
 	zone     *time.Location
-	wall     bool // fires by the clock on the wall, not by elapsed hours
+	wall     bool // fires by the wall clock, not by elapsed hours
 	duration time.Duration
 }
 
@@ -96,16 +94,15 @@ func parse(w Window) (window, error) {
 	}
 	parsed := window{schedule: schedule, zone: zone, duration: duration}
 	parsed.wall = !strings.HasPrefix(strings.Fields(w.Cron)[1], "*")
-	schedule.Location = time.UTC // of which the wall's clock is made
+	schedule.Location = time.UTC // wall-clock times are computed as if they were UTC
 	if parsed.next(time.Unix(0, 0)).IsZero() {
 		return window{}, errors.New("cron: never fires")
 	}
 	return parsed, nil
 }
 
-// parseCron takes five plain fields and nothing else that the library knows: a
-// zone without an expression (TZ=UTC) makes it panic, and @every has no time of
-// day.
+// parseCron accepts only five plain fields, not the other forms that the library knows: a zone without an expression (TZ=UTC) makes the
+// library panic, and @every has no time of day.
 func parseCron(spec string) (_ *cron.SpecSchedule, err error) {
 	defer func() {
 		if recover() != nil {
@@ -127,9 +124,8 @@ func parseCron(spec string) (_ *cron.SpecSchedule, err error) {
 	return schedule, nil
 }
 
-// Opening is the one that lasts at now, or else the next. Windows that touch
-// are one opening, of which two days before and after now are known at least.
-// Without a firing in years it is empty and in a day.
+// Opening returns the opening that contains now, or else the next one. Windows that touch form one opening, which is computed for at least
+// two days before and after now. If the schedule does not fire for years, the opening is empty and lies one day ahead.
 func (s Set) Opening(now time.Time) Opening {
 	o := s.first(now)
 	if o.From.IsZero() {
@@ -139,7 +135,7 @@ func (s Set) Opening(now time.Time) Opening {
 	for touching := true; touching && o.From.After(now.Add(-horizon)); {
 		touching = false
 		for _, w := range s.windows {
-			// The first to end no sooner than the opening begins; did it begin earlier?
+			// w.next returns the first firing of w whose window ends at or after the start of the opening. Did it begin earlier?
 			if from := w.next(o.From.Add(-w.duration - 1)); !from.IsZero() && from.Before(o.From) {
 				o.From, touching = from, true
 			}
@@ -148,7 +144,7 @@ func (s Set) Opening(now time.Time) Opening {
 	for touching := true; touching && o.Until.Before(now.Add(horizon)); {
 		touching = false
 		for _, w := range s.windows {
-			// The first to end later than the opening; does it touch?
+			// w.next returns the first firing of w whose window ends after the opening. Does it touch?
 			if from := w.next(o.Until.Add(-w.duration)); !from.IsZero() && !from.After(o.Until) {
 				o.Until, touching = from.Add(w.duration), true
 			}
@@ -161,7 +157,7 @@ func (s Set) Opening(now time.Time) Opening {
 	return o
 }
 
-// first is the earliest window to end after now.
+// first returns the window that ends after now and begins first.
 func (s Set) first(now time.Time) Opening {
 	var o Opening
 	for _, w := range s.windows {

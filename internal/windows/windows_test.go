@@ -80,9 +80,8 @@ func TestOpening(t *testing.T) {
 	}
 }
 
-// Minute by minute through a year with its two changes of clocks: an opening is
-// the same seen from before and from within, and being open is what the firings
-// of that day say.
+// TestOpeningsFollowOneAnother steps through a year with its two changes of clocks, opening by opening. An opening is the same when it is
+// computed before it and inside it, and each day has one.
 func TestOpeningsFollowOneAnother(t *testing.T) {
 	t.Parallel()
 	set := parse(t, windows.Window{Cron: "30 2 * * *", Duration: "2h", Timezone: "Europe/Berlin"})
@@ -102,7 +101,7 @@ func TestOpeningsFollowOneAnother(t *testing.T) {
 		days[next.From.In(zone).Format(time.DateOnly)] = true
 		now = next.Until
 	}
-	if len(days) != 366 { // and New Year's
+	if len(days) != 366 { // the last one begins on New Year's Day
 		t.Fatalf("open on %d days of 2026", len(days))
 	}
 }
@@ -144,7 +143,7 @@ func TestParseNamesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever the text, it is refused or gives openings that make sense.
+// FuzzParse checks that any text is either refused or gives valid openings.
 func FuzzParse(f *testing.F) {
 	for _, spec := range []string{"0 1 * * *", "*/10 */2 1-7 jan-mar mon", "TZ=UTC", "TZ= 0 1 * *", "59 23 31 12 7", "0 2 29 2 *"} {
 		f.Add(spec, "4h", "America/Sao_Paulo", int64(1_790_000_000))

@@ -1,7 +1,6 @@
-// Package backends opens, for tests, the stores that the whole dispatcher
-// runs on: the embedded ones and those on real servers. All have a patience that
-// only a broken test exhausts: the timeouts of production would be reached on a
-// machine that stands still for a while. Each is closed with its test.
+// Package backends opens, for tests, the stores on which the whole dispatcher runs: the embedded stores, and stores on real servers. All
+// have timeouts that only a broken test reaches: a machine that stops for a while would reach the timeouts of production. Each store is
+// closed with its test.
 package backends
 
 import (
@@ -19,11 +18,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Patience is what no machine reaches that only stands still for a while.
+// Patience is a timeout that a machine does not reach even if it stops for a while.
 const Patience = time.Minute
 
-// SQLite is an embedded ledger at path, migrated if it is new: as a copy of one
-// that was migrated once in this process.
+// SQLite opens an embedded ledger at path. If there is no file, it starts with a copy of a ledger that was migrated once in this process.
 func SQLite(tb testing.TB, path string) *store.Store {
 	tb.Helper()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -33,7 +31,7 @@ func SQLite(tb testing.TB, path string) *store.Store {
 	return opened(tb, s, err)
 }
 
-// empty is a file with the schema and nothing else.
+// empty returns the content of a ledger file that contains only the schema.
 var empty = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals // made once per test binary
 	dir, err := os.MkdirTemp("", "dispatcher-ledger-")
 	if err != nil {
@@ -46,7 +44,7 @@ var empty = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals /
 		return nil, err
 	}
 	_, err = s.Migrate(context.Background())
-	if err = errors.Join(err, s.Close()); err != nil { // closed, the file holds what the log beside it held
+	if err = errors.Join(err, s.Close()); err != nil { // Close moves the content of the write-ahead log into the file
 		return nil, err
 	}
 	return os.ReadFile(path)
@@ -63,8 +61,7 @@ func write(tb testing.TB, path string) {
 	}
 }
 
-// Postgres is a ledger in the database dsn, which has the schema
-// (servers.SharedPostgres.NewLedger).
+// Postgres opens a ledger in the database dsn, which must have the schema (servers.SharedPostgres.NewLedger).
 func Postgres(tb testing.TB, dsn string) *store.Store {
 	tb.Helper()
 	s, err := store.OpenPostgres(tb.Context(), dsn, store.Options{StatementTimeout: Patience, LockTimeout: Patience, IdleTimeout: Patience})
@@ -80,7 +77,7 @@ func opened(tb testing.TB, s *store.Store, err error) *store.Store {
 	return s
 }
 
-// Redis is a client of a test's Redis, made as the program makes its own.
+// Redis returns a client of a test's Redis, created as the program creates its own.
 func Redis(tb testing.TB, at servers.RedisAt) *redisconn.Conn {
 	tb.Helper()
 	options := redisconn.Options(at.Addr)

@@ -18,7 +18,7 @@ const root, file = "../../..", "budget.txt"
 
 var update = flag.Bool("update", false, "write budget.txt anew") //nolint:gochecknoglobals // a flag of the test
 
-// TestNoRoomGrowsUnnoticed compares the tree with budget.txt. A figure may be 2 % larger than the file says, rounded down.
+// TestNoRoomGrowsUnnoticed compares the source tree with budget.txt. A figure may exceed the value in the file by 2 %, rounded down.
 func TestNoRoomGrowsUnnoticed(t *testing.T) {
 	t.Parallel()
 	rooms, err := budget.Count(root)
@@ -57,7 +57,7 @@ func table(rooms map[string]budget.Figures) string {
 	return out.String()
 }
 
-// read returns "room column" -> figure.
+// read returns the values of budget.txt, with keys of the form "room column".
 func read(t *testing.T) map[string]int {
 	t.Helper()
 	content, err := os.ReadFile(file)

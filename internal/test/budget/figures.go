@@ -1,7 +1,7 @@
-// Package budget counts the source of the product by room. Its test is red when a room grows by more than 2 % beyond the figures that
-// budget.txt holds, unless the same change writes budget.txt anew (`make budget`) and its commit message says why.
+// Package budget counts the source of the product by room. Its test fails if a room grows by more than 2 % beyond the figures in
+// budget.txt. To allow the growth, the same change must rewrite budget.txt (`make budget`), and its commit message must give the reason.
 //
-// Production is each Go file that is neither a test nor below internal/test, bench or examples.
+// Production code is each Go file that is neither a test nor below internal/test, bench or examples.
 package budget
 
 import (
@@ -17,18 +17,18 @@ import (
 	"unicode"
 )
 
-// Figures are the sizes of a room.
+// Figures holds the sizes of a room.
 type Figures struct {
 	Lines      int // lines of production Go
-	Characters int // of production Go, without comments and white space: wider lines gain nothing
-	Types      int // declared in production Go, at the top level
-	Exported   int // constants, variables, types, functions and methods
-	Interfaces int // a part of Types
+	Characters int // characters of production Go without comments and white space, so that longer lines save nothing
+	Types      int // types declared at the top level of production Go
+	Exported   int // exported constants, variables, types, functions and methods
+	Interfaces int // interface types, which are also counted in Types
 	Tests      int // lines of tests and of test machinery
-	Lua        int // characters of Lua, without comments and white space
+	Lua        int // characters of Lua without comments and white space
 }
 
-// Columns names the fields of Figures, in the order of Values.
+// Columns returns the names of the fields of Figures, in the order of Values.
 func Columns() []string {
 	return []string{"lines", "characters", "types", "exported", "interfaces", "tests", "lua"}
 }
@@ -38,7 +38,7 @@ func (f Figures) Values() []int {
 	return []int{f.Lines, f.Characters, f.Types, f.Exported, f.Interfaces, f.Tests, f.Lua}
 }
 
-// Count returns the figures of each room of the tree at root. A room is a folder of the root; internal/test is one of its own.
+// Count returns the figures of each room of the tree at root. A room is a folder of the root. internal/test is a separate room.
 func Count(root string) (map[string]Figures, error) {
 	rooms := map[string]Figures{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -131,7 +131,7 @@ func (f *Figures) export(names ...*ast.Ident) {
 	}
 }
 
-// goCharacters returns the length of all tokens.
+// goCharacters returns the total length of all tokens.
 func goCharacters(content []byte) (n int) {
 	files := token.NewFileSet()
 	var s scanner.Scanner
@@ -141,7 +141,7 @@ func goCharacters(content []byte) (n int) {
 		switch {
 		case tok == token.EOF:
 			return n
-		case tok == token.SEMICOLON: // most are not written
+		case tok == token.SEMICOLON: // most semicolons are inserted by the scanner
 		case text == "":
 			n += len(tok.String())
 		default:
@@ -150,7 +150,8 @@ func goCharacters(content []byte) (n int) {
 	}
 }
 
-// luaCharacters counts what is neither white space nor a comment. The scripts have neither long strings nor long comments.
+// luaCharacters counts the characters outside of comments that are not white space. The scripts have neither long strings nor long
+// comments.
 func luaCharacters(text string) (n int) {
 	for line := range strings.Lines(text) {
 		for _, c := range withoutComment(line) {

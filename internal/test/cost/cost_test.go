@@ -11,8 +11,8 @@ var update = flag.Bool("update", false, "write what is counted into testdata/cos
 
 const committed = "testdata/cost.txt"
 
-// TestCost runs the script, one request after the other, so that nothing is done together
-// by chance. The clock of the dispatcher stands still, so that nothing is read anew.
+// TestCost runs the script sequentially, so that no requests are coalesced by chance. The dispatcher's clock does not advance, so no cached
+// value expires.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	p := newPlant(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// The figures, in the order of the file.
+// The names of the figures, in the order of the file.
 const (
 	statements    = "statements"
 	commits       = "transactions that write"
@@ -26,16 +26,16 @@ const (
 	allocations   = "allocations"
 )
 
-// ledger is a database whose server counts.
+// ledger is a database on a server that counts statements.
 type ledger struct {
 	t    *testing.T
 	dsn  string
-	look *sql.DB // in another database of the server
+	look *sql.DB // a connection to another database of the server
 	name string
 }
 
-// newLedger starts a server that writes nothing by itself: it neither vacuums, nor tells
-// standbys what runs, nor logs whole pages after a checkpoint that comes at any time.
+// newLedger starts a server that writes nothing by itself. It does not vacuum, does not log running transactions for standbys, and does not
+// log whole pages after a checkpoint, whose time varies.
 func newLedger(t *testing.T) *ledger {
 	t.Helper()
 	server := servers.Postgres(t)
@@ -81,7 +81,7 @@ func (l *ledger) do(text string) {
 	}
 }
 
-// state is how far the counters are.
+// state holds the values of all counters.
 type state struct {
 	statements map[string]int64
 	commands   map[string]int64
@@ -124,8 +124,8 @@ func (l *ledger) statements() map[string]int64 {
 	return calls
 }
 
-// commands returns how often Redis ran each command. Commands of connections and of this test are
-// left out, and CLUSTER: the client reads the topology by time, so a slow machine would count it.
+// commands returns how often Redis ran each command. It leaves out commands of connections and of this test. It also leaves out CLUSTER,
+// because the client reads the topology periodically, so the count would depend on the speed of the machine.
 func (p *plant) commands() map[string]int64 {
 	p.t.Helper()
 	info, err := p.redis.Info(p.t.Context(), "commandstats").Result()
@@ -146,13 +146,13 @@ func (p *plant) commands() map[string]int64 {
 	return calls
 }
 
-// count does something n times and returns what each time cost. The collector stays away:
-// what it empties is made again.
+// count calls do n times and returns the average cost of a call. The garbage collector is off, because it empties pools that would then be
+// filled again.
 func (p *plant) count(name string, n int, do func(i int)) []figure {
 	p.t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	before := p.state()
-	empty := p.state() // what looking costs itself
+	empty := p.state() // the cost of reading the counters
 	for i := range n {
 		do(i)
 	}
@@ -174,7 +174,7 @@ func (p *plant) count(name string, n int, do func(i int)) []figure {
 	}
 }
 
-// since is how often all together were called, and notes how often each of them.
+// since returns the total number of calls between two readings, and writes the number for each statement or command to p.said.
 func (p *plant) since(before, after map[string]int64, n int) (sum int64) {
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		if calls := after[name] - before[name]; calls > 0 {

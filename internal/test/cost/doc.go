@@ -1,4 +1,3 @@
-// Package cost counts what a report, a cycle and a batch ask of Postgres, of Redis and of
-// the memory, on a fixed script, and compares that with testdata/cost.txt: what makes
-// them dearer is a red test. It holds nothing but tests.
+// Package cost counts what a report, a cycle and a batch cost in Postgres, in Redis and in memory, with a fixed script, and compares the
+// figures with testdata/cost.txt. The test fails if a figure changes. The package contains only tests.
 package cost

@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// figure is one thing that was counted, for one report, cycle or batch.
+// figure is one counted value, for one report, cycle or batch.
 type figure struct {
 	of, name string
 	value    float64
 }
 
-// tolerance is the share by which a figure may move unsaid; the others are exact. Pages
-// and the state of pools of memory move these two a little.
+// tolerance returns the share by which a figure may change without a failure. Pages and the state of memory pools change walBytes and
+// allocations a little. All other figures are exact.
 func (f figure) tolerance() float64 {
 	switch f.name {
 	case walBytes, allocations:
@@ -29,7 +29,7 @@ func (f figure) tolerance() float64 {
 
 func (f figure) String() string { return f.of + ": " + f.name }
 
-// format is the content of the file, which parse reads.
+// format returns the content of the file that parse reads.
 func format(all []figure) []byte {
 	var out bytes.Buffer
 	out.WriteString("# What one report, one cycle (grant and result) and one batch cost. Written by: go test ./internal/test/cost -update\n")
@@ -42,7 +42,7 @@ func format(all []figure) []byte {
 	return out.Bytes()
 }
 
-// text has two digits where there is a fraction.
+// text formats a value with two digits after the point, or none if the value is a whole number.
 func text(value float64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(value, 'f', 2, 64), ".00")
 }
@@ -71,7 +71,7 @@ func parse(t *testing.T, content string) (all []figure) {
 	return all
 }
 
-// compare says which figures moved, from what to what.
+// compare returns a line for each figure that changed, with the old and the new value.
 func compare(before, now []figure) (moved []string) {
 	earlier := make(map[string]float64)
 	for _, f := range before {
@@ -93,7 +93,8 @@ func compare(before, now []figure) (moved []string) {
 	return moved
 }
 
-// TestMovedFiguresAreNamed: exact ones move by one, the others by more than a tenth.
+// TestMovedFiguresAreNamed checks that a change by one is reported for exact figures, and a change by more than a tenth for the other
+// figures.
 func TestMovedFiguresAreNamed(t *testing.T) {
 	t.Parallel()
 	before := []figure{{"cycle", statements, 7}, {"cycle", walBytes, 1000}, {"cycle", allocations, 500}, {"report", statements, 0.25}}

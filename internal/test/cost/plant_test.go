@@ -28,7 +28,7 @@ import (
 
 const fleetToken = "fleet-token-of-the-tests"
 
-// plant is a dispatcher behind the handler of reports, on servers that only it has.
+// plant is a dispatcher behind the HTTP handler of reports, on its own servers.
 type plant struct {
 	t       *testing.T
 	handler http.Handler
@@ -37,7 +37,7 @@ type plant struct {
 	store   *store.Store
 	redis   redis.UniversalClient
 	ledger  *ledger
-	said    strings.Builder // what was counted, by statement and command
+	said    strings.Builder // the counts by statement and command
 }
 
 func newPlant(t *testing.T) *plant {
@@ -61,7 +61,7 @@ func newPlant(t *testing.T) *plant {
 	return p
 }
 
-// follow learns the time and the pools, as the passes of a replica that starts do.
+// follow reads the time and the pools, as the passes of a starting replica do.
 func (p *plant) follow() {
 	p.t.Helper()
 	if _, err := p.on.Upkeep.Reap(p.t.Context()); err != nil {
@@ -75,7 +75,7 @@ func (p *plant) follow() {
 	}
 }
 
-// warm plans the statements and loads the scripts.
+// warm makes the ledger plan its statements and Redis load its scripts.
 func (p *plant) warm() {
 	p.t.Helper()
 	p.pool("warm")
@@ -114,7 +114,7 @@ func (p *plant) batch(pool string, names []string) {
 	}
 }
 
-// report sends one, and returns the reply.
+// report sends a report and returns the reply.
 func (p *plant) report(device, body string) (reply []byte) {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, "/v1/devices/"+device+"/report", strings.NewReader(body))
@@ -130,13 +130,13 @@ func (p *plant) report(device, body string) (reply []byte) {
 	return answer.Body.Bytes()
 }
 
-// first makes a device known, and asks for nothing.
+// first sends the first report of a device, which asks for no task.
 func (p *plant) first(device string) {
 	p.t.Helper()
 	p.report(device, `{"accept":false}`)
 }
 
-// idle is a report of a device that has nothing to do.
+// idle sends a report of a device that has nothing to do.
 func (p *plant) idle(device string) {
 	p.t.Helper()
 	if reply := p.report(device, `{"id":"i"}`); !bytes.Contains(reply, []byte(`"reason":"none"`)) {
@@ -144,7 +144,7 @@ func (p *plant) idle(device string) {
 	}
 }
 
-// cycle is a grant and its result.
+// cycle gets a grant and reports its result.
 func (p *plant) cycle(device string) {
 	p.t.Helper()
 	var granted struct{ Task struct{ ID, Token int64 } }

@@ -17,11 +17,11 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// visiting makes this program the command of a caller.
+// visiting is the argument that makes this program the command of a caller.
 const visiting = "visit-external-system"
 
-// visit uses the external system for a while, in the slot that the environment names. SIGTERM
-// ends it, unless it is stubborn: then only SIGKILL does.
+// visit uses the external system for a while, in the slot that the environment names. SIGTERM ends the visit. A stubborn command ignores
+// SIGTERM, so only SIGKILL ends it.
 func visit(args []string) (code int) {
 	ctx := context.Background()
 	if args[2] == "stubborn" {
@@ -48,21 +48,21 @@ func visit(args []string) (code int) {
 	return 0
 }
 
-// The names of holders begin so.
+// Prefixes of the names of holders.
 const (
 	ofCommand = "command-"
 	ofProgram = "program-"
 )
 
-// caller holds one slot after the other, as holders of names of their own: who comes again under its
-// name after a crash has the lease of before, maybe beside a command that is being ended.
+// caller holds one slot after another, each with a new holder name. A holder that returns with the same name after a crash would get its
+// previous lease, perhaps while its previous command is still being ended.
 type caller struct {
 	*callers
 	url  string
 	name string
-	cut  bool // it stays for long, and is cut off from time to time
+	cut  bool // it keeps its slots for long, and its connection is cut from time to time
 
-	length time.Duration // of its leases
+	length time.Duration // length of its leases
 	turn   int
 	dice   *rand.Rand
 }
@@ -71,7 +71,7 @@ func newDice(i int) *rand.Rand { return rand.New(rand.NewPCG(1, uint64(i))) }
 
 func (c *caller) holder(kind string) string { return fmt.Sprintf("%s%s-%d", kind, c.name, c.turn) }
 
-// stay is how long the work takes: some renewals.
+// stay returns how long the work takes. Normal work needs a few renewals.
 func (c *caller) stay() time.Duration {
 	if c.cut {
 		return longStay
@@ -79,7 +79,7 @@ func (c *caller) stay() time.Duration {
 	return leaseOfCallers/5 + time.Duration(c.dice.Int64N(int64(leaseOfCallers)))
 }
 
-// command runs a command in a slot, and says how that ended.
+// command runs a command in a slot, and returns how its lease ended.
 func (c *caller) command(ctx context.Context) (how string, err error) {
 	manner := "obedient"
 	if c.turn%2 == 0 {
@@ -91,7 +91,7 @@ func (c *caller) command(ctx context.Context) (how string, err error) {
 		"--", os.Args[0], visiting, c.fleet.ExternalAddr, c.stay().String(), manner)
 	run.Env = append(os.Environ(), "DISPATCHER_URL="+c.url, "DISPATCHER_TOKEN="+c.token)
 	run.Stdout, run.Stderr = c.noise, c.noise
-	// At the end it is asked, which a stubborn command does not hear.
+	// At the end, the command gets SIGTERM, which a stubborn command ignores.
 	run.Cancel, run.WaitDelay = func() error { return run.Process.Signal(syscall.SIGTERM) }, 2*graceOfCallers
 	if err := run.Start(); err != nil {
 		return never, err
@@ -107,14 +107,14 @@ func (c *caller) command(ctx context.Context) (how string, err error) {
 		return done, nil
 	case code == 76:
 		return lost, nil
-	case ctx.Err() != nil: // it was asked to end while it waited
+	case ctx.Err() != nil: // it was asked to end while it waited for a slot
 		return never, nil
 	default:
 		return never, fmt.Errorf("%s: %s: %s", holder, run.ProcessState, c.lastWords())
 	}
 }
 
-// began keeps the process of a holder; nil: it has ended.
+// began stores the process of a holder. nil means that the process has ended.
 func (c *callers) began(holder string, p *os.Process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *callers) began(holder string, p *os.Process) {
 	}
 }
 
-// listen reads what the processes say, until there is none that could.
+// listen reads the output of the processes until no process has the pipe open.
 func (c *callers) listen() error {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -142,7 +142,7 @@ func (c *callers) listen() error {
 	return nil
 }
 
-// lastWords are the last that processes said.
+// lastWords returns the last output of the processes.
 func (c *callers) lastWords() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +150,7 @@ func (c *callers) lastWords() string {
 	return said[max(0, len(said)-2000):]
 }
 
-// program works in a slot by the client of the API, and says how that ended.
+// program works in a slot with the API client, and returns how its lease ended.
 func (c *caller) program(ctx context.Context) (how string, err error) {
 	client, err := operators.New(operators.Config{URL: c.url, Token: c.token})
 	if err != nil {
@@ -158,7 +158,7 @@ func (c *caller) program(ctx context.Context) (how string, err error) {
 	}
 	ask := operators.NewLease{Holder: c.holder(ofProgram), LeaseMS: c.length.Milliseconds()}
 	if c.length == c.fleet.Lease {
-		ask.LeaseMS = 0 // the pool's
+		ask.LeaseMS = 0 // means the pool's length
 	}
 	l, end, err := c.acquire(ctx, client.Leases, ask)
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *caller) program(ctx context.Context) (how string, err error) {
 	return how, err
 }
 
-// acquire waits in line until ctx ends, also when the wire is cut.
+// acquire waits for a slot until ctx ends, even while the connection is cut.
 func (c *caller) acquire(ctx context.Context, leases operators.Leases, ask operators.NewLease) (last operators.Lease, end time.Time, err error) {
 	for poll := time.Second; ctx.Err() == nil; poll = 2 * time.Second {
 		asked := time.Now()
@@ -192,7 +192,7 @@ func (c *caller) acquire(ctx context.Context, leases operators.Leases, ask opera
 	return last, end, nil
 }
 
-// work uses the external system as long as the lease is renewed. It has left before the lease ends.
+// work uses the external system as long as the lease is renewed. It leaves before the lease ends.
 func (c *caller) work(ctx context.Context, leases operators.Leases, l operators.Lease, end time.Time) (how string, err error) {
 	within, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -212,7 +212,7 @@ func (c *caller) work(ctx context.Context, leases operators.Leases, l operators.
 			return done, nil
 		case <-ctx.Done():
 			return done, nil
-		case <-time.After(time.Until(end) - c.length*8/15): // a third of it has passed, or more
+		case <-time.After(time.Until(end) - c.length*8/15): // at least a third of the caller's lease has passed
 		}
 		if time.Until(end) <= graceOfCallers {
 			return lost, nil
@@ -223,7 +223,7 @@ func (c *caller) work(ctx context.Context, leases operators.Leases, l operators.
 	}
 }
 
-// renew extends the lease, or tells when it ends.
+// renew extends the lease, and returns when the lease ends.
 func (c *caller) renew(ctx context.Context, leases operators.Leases, l operators.Lease, end time.Time) (time.Time, error) {
 	within, cancel := context.WithDeadline(ctx, end.Add(-graceOfCallers))
 	defer cancel()
@@ -239,7 +239,7 @@ func (c *caller) renew(ctx context.Context, leases operators.Leases, l operators
 	return end, nil
 }
 
-// release gives the slot or the position back; what cannot be told ends by itself.
+// release releases the slot or the position. If the release cannot be sent, the lease or the position ends by itself.
 func (c *caller) release(leases operators.Leases, l operators.Lease) error {
 	if l.Lease == 0 {
 		return nil

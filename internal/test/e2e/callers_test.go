@@ -19,16 +19,13 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestCallersShareTheSlots has programs that are no devices use one pool beside
-// the fleet of TestFaults: half of them run a command under `dispatcher run`, half
-// use the API. Some `dispatcher run` are killed, some callers are cut off so
-// that they cannot renew, Redis is wiped and a replica killed. Never one too many
-// inside, no slot used twice at once, which includes that the commands of lost
-// leases have ended before their slots are given on, and nothing is left at the end.
+// TestCallersShareTheSlots lets programs that are not devices use one pool together with the fleet of TestFaults: half of them run a
+// command under `dispatcher run`, half use the API. Some `dispatcher run` are killed, some callers are cut off so that they cannot renew,
+// Redis is wiped and a replica is killed. The capacity must never be exceeded. No slot may be used twice at once, so the commands of lost
+// leases must end before their slots are granted again. Nothing may be left at the end.
 //
-// With -short, 10 callers and 48 devices in 12 slots meet each fault once. The mixed runs are
-// 60 devices and 40 callers, which hold 5 of 12 slots at most, and 150 faults, half of them
-// with two replicas and half with three:
+// With -short, 10 callers and 48 devices in 12 slots meet each fault once. The mixed runs have 60 devices and 40 callers, which hold at
+// most 5 of 12 slots, and 150 faults, half of them with two replicas and half with three:
 //
 //	go test ./internal/test/e2e -run 'TestCallersShareTheSlots/mixed' -v -timeout 90m
 func TestCallersShareTheSlots(t *testing.T) {
@@ -80,45 +77,45 @@ func (m mixture) prepare(x *experiment) {
 		x.limit = time.Hour
 		x.fleet.Timeout = x.limit
 	}
-	if testing.Short() { // few tasks are left when the callers have gone
+	if testing.Short() { // few tasks remain when the callers have ended
 		x.fleet.Tasks, x.fleet.Silent = 24, 0.06
 	}
 }
 
-// The manners of callers.
+// Times of the callers.
 const (
-	leaseOfCallers = 10 * time.Second // the longest, of which the replicas keep two back
-	graceOfCallers = time.Second      // of the commands, between SIGTERM and SIGKILL
-	longStay       = time.Hour        // of those that are cut off: a lost lease ends it, or the test
+	leaseOfCallers = 10 * time.Second // the longest lease; the replicas keep 2 s of it as margin
+	graceOfCallers = time.Second      // time between SIGTERM and SIGKILL for the commands
+	longStay       = time.Hour        // work of callers that are cut off: only a lost lease or the end of the test ends it
 )
 
-// callers are programs that hold slots beside the fleet. Some stay for long; the proxy
-// that they use is cut off for a while.
+// callers are programs that hold slots concurrently with the fleet. Some of them hold slots for long, and use a proxy that is cut for a
+// while.
 type callers struct {
 	*experiment
 	of      mixture
 	wire    *servers.Proxy
 	token   string
-	noise   *os.File // standard error of all processes; at its end none is left
+	noise   *os.File // standard error of all processes; end of file when none is left
 	silence chan struct{}
 
 	loops sync.WaitGroup
 	end   context.CancelFunc
 
 	mu    sync.Mutex
-	runs  map[string]*os.Process // by holder
+	runs  map[string]*os.Process // key: holder
 	said  bytes.Buffer
-	ended map[string]int // leases, by how they ended
+	ended map[string]int // number of leases by how they ended
 	peak  [2]int         // the highest number of grants in force: of all holders, and of callers
 	wrong []error
 }
 
-// The ways that a caller's lease ends.
+// The ways in which a caller's lease ends.
 const (
-	done  = "done"   // its work was, or the test
-	lost  = "lost"   // it could not be renewed
-	taken = "killed" // with its `dispatcher run`
-	never = "never"  // it was not granted
+	done  = "done"   // the work or the test has ended
+	lost  = "lost"   // the lease could not be renewed
+	taken = "killed" // its `dispatcher run` was killed
+	never = "never"  // the slot was not granted
 )
 
 func newCallers(x *experiment, m mixture) *callers {
@@ -162,7 +159,7 @@ func (c *callers) disconnect(ctx context.Context) error {
 	return err
 }
 
-// bind sets the bound of callers.
+// bind sets the maximum number of slots that callers may hold.
 func (c *callers) bind(ctx context.Context, operator *simulator.Operator) error {
 	if c.of.bound == 0 {
 		return nil
@@ -171,7 +168,7 @@ func (c *callers) bind(ctx context.Context, operator *simulator.Operator) error 
 	return err
 }
 
-// observe keeps the most grants that are in force at once, until ctx ends.
+// observe records the highest number of grants in force until ctx ends.
 func (c *callers) observe(ctx context.Context) {
 	_ = poll(ctx, look, func() bool {
 		var now [2]int
@@ -184,7 +181,7 @@ func (c *callers) observe(ctx context.Context) {
 	})
 }
 
-// begin makes a token for the callers, and starts them.
+// begin creates a token for the callers, and starts them.
 func (c *callers) begin(ctx context.Context) error {
 	operator, err := simulator.NewOperator(c.fleet.URL, adminToken)
 	if err != nil {
@@ -230,7 +227,7 @@ func (c *callers) lengths() [3]time.Duration {
 	return [...]time.Duration{leaseOfCallers, c.fleet.Lease, leaseOfCallers * 6 / 10}
 }
 
-// note counts the end of a lease, by who held it, and how it came.
+// note counts the end of a lease under how, which combines the kind of holder and the way it ended.
 func (c *callers) note(how string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,14 +237,14 @@ func (c *callers) note(how string, err error) {
 	}
 }
 
-// count is how many leases ended so.
+// count returns how many leases ended in this way.
 func (c *callers) count(how string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ended[how]
 }
 
-// holders are those callers that hold slots, whose names begin so.
+// holders returns the callers that hold slots and whose names begin with name.
 func (c *callers) holders(ctx context.Context, name string) (holders []string, err error) {
 	rows, err := c.db.QueryContext(ctx, `SELECT substr(device, length('@callers/') + 1) FROM grants WHERE device LIKE '@callers/' || $1 || '%' AND lease_until > now()`, name)
 	if err != nil {
@@ -264,7 +261,7 @@ func (c *callers) holders(ctx context.Context, name string) (holders []string, e
 	return holders, rows.Err()
 }
 
-// untilHolding waits until a `dispatcher run` and a program of each of these names hold slots.
+// untilHolding waits until, for each of these names, a `dispatcher run` and a program hold slots.
 func (c *callers) untilHolding(ctx context.Context, names ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -281,8 +278,8 @@ func (c *callers) untilHolding(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// killSome kills each second `dispatcher run` that is near and holds a slot, until one has ended so. In
-// the long suite, it kills as many that wait, whose positions last for another minute.
+// killSome kills every second `dispatcher run` whose name begins with "near-" and that holds a slot, until one lease has ended in this way.
+// In the long suite, it also kills every second one that waits. A position in the queue lasts for another minute.
 func (c *callers) killSome(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -314,7 +311,7 @@ func (c *callers) kill(holders []string) {
 	c.t.Logf("killed half of %d that held slots, and of %d that waited", count[true], count[false])
 }
 
-// cutOff cuts the wire until all leases that were held beyond it are over, and taken back.
+// cutOff cuts the proxy until all leases behind it have ended and their slots were taken back.
 func (c *callers) cutOff(ctx context.Context) error {
 	if err := c.untilHolding(ctx, "cut-"); err != nil {
 		return err
@@ -327,10 +324,10 @@ func (c *callers) cutOff(ctx context.Context) error {
 		commands, err1 := c.holders(ctx, ofCommand+"cut-")
 		programs, err2 := c.holders(ctx, ofProgram+"cut-")
 		return err1 == nil && err2 == nil && len(commands)+len(programs) == 0
-	}), pause(ctx, leaseOfCallers/2)) // in which their slots are given on
+	}), pause(ctx, leaseOfCallers/2)) // time in which their slots are granted again
 }
 
-// finish ends the callers, and says what they left.
+// finish ends the callers, and reports leases and processes that are left.
 func (c *callers) finish(ctx context.Context) error {
 	c.stop()
 	for _, err := range c.wrong {
@@ -360,13 +357,13 @@ func (c *callers) stop() {
 	}
 }
 
-// expectNothing waits until no caller holds a slot or waits for one: those that were killed may
-// do so until their leases and positions are over.
+// expectNothing waits until no caller holds a slot or waits for one. Callers that were killed may do so until their leases and positions
+// end.
 func (c *callers) expectNothing(ctx context.Context) error {
 	var left string
 	limit := leaseOfCallers + c.reapEvery + 2*time.Second
 	if !testing.Short() {
-		limit += 2 * time.Minute // a position lasts a minute; a request that broke off with a killed replica may add another
+		limit += 2 * time.Minute // a position lasts a minute; a request that broke off with a killed replica may add another one
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -5,15 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// commitWatch recognises the COMMIT that follows the claim of a grant in what
-// a replica sends to Postgres.
+// commitWatch detects the COMMIT that follows the claim of a grant in the data that a replica sends to Postgres.
 type commitWatch struct {
 	armed   atomic.Pointer[func()]
 	claimed atomic.Bool
 }
 
-// arm calls strike in the middle of the next such COMMIT, once; the returned
-// channel is closed after it.
+// arm makes the watch call strike once, before the next such COMMIT is forwarded. The returned channel is closed after strike.
 func (w *commitWatch) arm(strike func()) <-chan struct{} {
 	struck := make(chan struct{})
 	do := func() {

@@ -22,48 +22,47 @@ import (
 const (
 	pool = "e2e"
 
-	recoveryLimit = 3 * time.Minute // generous: how long it took is logged
+	recoveryLimit = 3 * time.Minute // generous, because the actual time is logged
 	runLimit      = 12 * time.Minute
 )
 
-// experiment is a deployment under load: replicas on real servers, a fleet on
-// both transports, an external system that counts who is inside, and faults.
+// experiment is a deployment under load: replicas on real servers, a fleet on both transports, an external system that counts who is
+// inside, and faults.
 type experiment struct {
 	*verdict
 	t        *testing.T
 	watch    *watch
 	postgres *servers.PostgresServer
 	redis    *servers.RedisServer
-	cluster  *servers.RedisNodes    // in its place; nil: none
-	sentinel *servers.RedisSentinel // likewise
+	cluster  *servers.RedisNodes    // used instead of redis; nil means not used
+	sentinel *servers.RedisSentinel // used instead of redis; nil means not used
 	broker   *servers.MosquittoServer
 	dsn      string
 	db       *sql.DB
-	slots    *slots.Semaphore // what Redis says
+	slots    *slots.Semaphore // reads the state in Redis
 	replicas []*replica
 
-	// Between the first replica and Postgres, and the second one and Redis.
+	// ledgerLink is between the first replica and Postgres, redisLink between the second replica and Redis.
 	ledgerLink, redisLink *servers.Proxy
-	commits               *commitWatch // on the first of them
+	commits               *commitWatch // watches ledgerLink
 
 	// The fields below may be changed before deploy.
 	fleet      simulator.Config
 	reapEvery  time.Duration
-	settings   []string      // of the replicas
-	redisURL   string        // of both; empty: of the one server, through redisLink for the second
-	redelivers bool          // some grant must be delivered again
-	spare      int           // replicas in addition to the two
-	limit      time.Duration // of the whole run
+	settings   []string      // environment variables of the replicas
+	redisURL   string        // of all replicas; "" means redis, through redisLink for the second replica
+	redelivers bool          // at least one grant must be redelivered
+	spare      int           // number of replicas in addition to the two
+	limit      time.Duration // time limit of the whole run
 }
 
-// margin is what the replicas keep back of each lease.
+// margin returns the part of each lease that the replicas keep back.
 func (x *experiment) margin() time.Duration { return x.fleet.Lease / 5 }
 
-// busy is how many slots must be held when a fault strikes.
+// busy returns how many slots must be held when a fault happens.
 func (x *experiment) busy() int { return x.fleet.Capacity * 11 / 12 }
 
-// inside is how many devices must have been inside at once: some grants are
-// still on their way.
+// inside returns how many devices must have been inside at once. It is less than busy, because some grants are still being delivered.
 func (x *experiment) inside() int { return x.fleet.Capacity * 3 / 4 }
 
 // newExperiment starts the servers.
@@ -72,7 +71,7 @@ func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 	x := &experiment{
 		verdict: v, t: t, watch: watchMachine(t.Context()), postgres: servers.Postgres(t), redis: servers.Redis(t, redisArgs...),
 		reapEvery: time.Second, limit: runLimit,
-		settings: []string{ // the margin is at most a fifth of a lease, whatever is set
+		settings: []string{ // the margin is at most a fifth of a lease, whatever is configured
 			"DISPATCHER_REAP_INTERVAL=1s", "DISPATCHER_RECONCILE_INTERVAL=2s", "DISPATCHER_REPORT_PERIOD=3s",
 		},
 	}
@@ -98,15 +97,14 @@ func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 	return x
 }
 
-// shrink makes the experiment one of every day: all that is promised, with fewer
-// devices in fewer slots, and each fault once.
+// shrink reduces the experiment to the daily size: the same promises, with fewer devices in fewer slots, and each fault once.
 func (x *experiment) shrink() {
 	x.fleet.Devices, x.fleet.Tasks, x.fleet.Capacity, x.fleet.Lease = 48, 60, 12, 5*time.Second
 	x.fleet.Work, x.fleet.Period = time.Second, 2*time.Second
-	x.fleet.Silent = 0.12 // of the few grants, some must fall silent
+	x.fleet.Silent = 0.12 // so that some of the few grants fall silent
 }
 
-// deploy starts the replicas and spreads the fleet over them.
+// deploy starts the replicas and distributes the fleet over them.
 func (x *experiment) deploy() {
 	x.t.Helper()
 	x.ledgerLink, x.redisLink = servers.NewProxy(x.t, x.postgres.Addr()), servers.NewProxy(x.t, x.redis.Addr)
@@ -131,15 +129,14 @@ func (x *experiment) deploy() {
 	x.fleet.URL, x.fleet.MQTTURL = balance(x.t, x.replicas...), x.broker.URL
 }
 
-// fault is one thing that goes wrong. do returns when it is over.
+// fault is one fault of the run. do returns when the fault is over.
 type fault struct {
 	name string
 	do   func(context.Context) error
 }
 
-// run brings the faults on under load, each while the pool is nearly full and
-// after everything recovered from the one before, lets the fleet finish its
-// tasks, and judges what happened.
+// run starts the load and the faults. Each fault starts when the deployment has recovered from the previous one and the pool is nearly
+// full. Then run lets the fleet finish its tasks, and evaluates the result.
 func (x *experiment) run(faults ...fault) {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), x.limit)
@@ -170,7 +167,7 @@ func (x *experiment) run(faults ...fault) {
 	x.judge(simulation.summary)
 }
 
-// simulation is a fleet at work; ctx ends with it, and then the rest is set.
+// simulation is a running fleet. ctx ends when the fleet has ended. After that, the other fields are set.
 type simulation struct {
 	ctx     context.Context //nolint:containedctx // it is the simulation's life
 	summary simulator.Summary
@@ -187,7 +184,7 @@ func (x *experiment) simulate(ctx context.Context) *simulation {
 	return s
 }
 
-// errTame is that a run tested too little.
+// errTame means that a run tested too little.
 var errTame = errors.New("the run was too tame")
 
 func (x *experiment) strike(ctx context.Context, faults []fault) error {
@@ -221,7 +218,7 @@ func (x *experiment) strike(ctx context.Context, faults []fault) error {
 	return x.untilAgreed(ctx)
 }
 
-// judge is the promises of the README.
+// judge checks the promises of the README.
 func (x *experiment) judge(s simulator.Summary) {
 	x.t.Helper()
 	var report bytes.Buffer
@@ -249,9 +246,8 @@ func (x *experiment) judge(s simulator.Summary) {
 	}
 }
 
-// expectNoLeak waits until no slot is held by the ledger, which must be so
-// within a lease, a reap interval and a second, and what the machine stood
-// still meanwhile; and then by Redis.
+// expectNoLeak waits until the ledger has no grant. This must happen within a lease, a reap interval and a second, plus the time that the
+// machine stalled during the wait. Then it waits until Redis holds no slot.
 func (x *experiment) expectNoLeak() {
 	x.t.Helper()
 	var left int
@@ -278,13 +274,13 @@ func (x *experiment) expectNoLeak() {
 	}
 }
 
-// Pauses between two looks: at the database, and at metrics, which cost more.
+// Pauses between two reads: of the database, and of metrics, which cost more.
 const (
 	look   = 50 * time.Millisecond
 	scrape = 500 * time.Millisecond
 )
 
-// poll asks until the answer is yes, or ctx ends.
+// poll calls ask until it returns true, or ctx ends.
 func poll(ctx context.Context, every time.Duration, ask func() bool) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -298,7 +294,7 @@ func poll(ctx context.Context, every time.Duration, ask func() bool) error {
 	return nil
 }
 
-// pause waits; it ends early with ctx.
+// pause waits for d. It returns an error if ctx ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -310,8 +306,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// broker starts a mosquitto that knows each device of a fleet and lets it
-// speak for itself only.
+// broker starts a mosquitto that knows each device of a fleet. A device may use only its own topics.
 func broker(t *testing.T, devices int) *servers.MosquittoServer {
 	t.Helper()
 	passwords := map[string]string{"dispatcher": fleetToken}
@@ -323,7 +318,7 @@ func broker(t *testing.T, devices int) *servers.MosquittoServer {
 		"pattern write fleet/v1/%u/report", "pattern read fleet/v1/%u/reply")
 }
 
-// testWriter shows the progress lines with -v.
+// testWriter logs the progress lines, which go test prints with -v.
 type testWriter struct{ t *testing.T }
 
 // Write logs one line.

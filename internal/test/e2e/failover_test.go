@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// useRedis has the replicas use what is at a URL, in place of the one server.
+// useRedis makes the replicas use the Redis at a URL instead of the single server.
 func (x *experiment) useRedis(url string) {
 	x.t.Helper()
 	options, err := redisconn.ParseURL(url)
@@ -19,15 +19,14 @@ func (x *experiment) useRedis(url string) {
 	}
 	conn := redisconn.Open(options)
 	x.t.Cleanup(func() { _ = conn.Close() })
-	// It must know the other nodes before the one of the URL fails.
+	// The client must know the other nodes before the node of the URL fails.
 	if err := conn.Client.Ping(x.t.Context()).Err(); err != nil {
 		x.t.Fatal(err)
 	}
 	x.redisURL, x.slots = url, slots.New(conn.Client)
 }
 
-// clusterFaults are those of three masters and three replicas, of which the replicas
-// of the dispatcher are told one address.
+// clusterFaults returns the faults of three masters and three replicas. The dispatcher's replicas know only one address of the Cluster.
 func (x *experiment) clusterFaults() []fault {
 	c, key := x.cluster, slots.Key(pool)
 	move := fault{"the hash slot of the pool moves to another master", func(context.Context) error {
@@ -70,7 +69,7 @@ func (x *experiment) clusterFaults() []fault {
 	}
 }
 
-// sentinelFaults are those of a master, a replica and three Sentinels.
+// sentinelFaults returns the faults of a master, a replica and three Sentinels.
 func (x *experiment) sentinelFaults() []fault {
 	s := x.sentinel
 	return []fault{
@@ -102,16 +101,14 @@ func onSentinel(x *experiment) {
 	x.useRedis(x.sentinel.URL())
 }
 
-// recovery is how a deployment came back after a fault, from when what had failed
-// answered again.
+// recovery holds how long a deployment took to recover after a fault, from when the failed part answered again.
 type recovery struct{ first, nearlyFull time.Duration }
 
 func (r recovery) String() string {
 	return fmt.Sprintf("first grant after %.1f s, 90 %% of the slots held after %.1f s", r.first.Seconds(), r.nearlyFull.Seconds())
 }
 
-// recovers waits for the first grant, and until 90 % of the slots are held, both by
-// the ledger.
+// recovers waits for the first grant, and then until 90 % of the slots are held. It reads both from the ledger.
 func (x *experiment) recovers(ctx context.Context) (r recovery, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()

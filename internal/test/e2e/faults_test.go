@@ -17,11 +17,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestFaults is the promise of the README under load: two replicas, 400
-// devices in 60 slots over HTTP and MQTT, and one fault after the other while
-// the pool is nearly full. Never one too many inside, every task ends, every
-// acknowledged result is there byte for byte, no slot leaks, each replica grants
-// again over both transports, and Redis ends up saying what the ledger says.
+// TestFaults checks the promises of the README under load: two replicas, 400 devices in 60 slots over HTTP and MQTT, and one fault after
+// another while the pool is nearly full. The capacity is never exceeded, every task ends, every acknowledged result is stored byte for
+// byte, no slot leaks, each replica grants again over both transports, and Redis agrees with the ledger at the end.
 //
 // With -short, 48 devices in 12 slots meet each fault once.
 func TestFaults(t *testing.T) {
@@ -42,16 +40,16 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// group is faults that one deployment meets.
+// group is a list of faults for one deployment.
 type group struct {
 	name   string
-	redis  []string // its arguments
+	redis  []string // arguments of the redis-server
 	faults func(*experiment) []fault
 
-	prepare func(*experiment) // before it is deployed; nil: nothing
+	prepare func(*experiment) // called before the deployment; nil means nothing to prepare
 }
 
-// groups are all faults; with -short they share deployments.
+// groups returns all faults. With -short, groups share deployments.
 func groups() []group {
 	var (
 		replicas = group{name: "replicas", faults: (*experiment).replicaFaults}
@@ -81,7 +79,7 @@ func (x *experiment) replicaFaults() []fault {
 	one, other := x.replicas[0], x.replicas[1]
 	stopBetweenCommitAndReply := fault{"a replica is stopped between COMMIT and reply", func(ctx context.Context) error {
 		struck := x.commits.arm(func() {
-			x.ledgerLink.HoldReplies() // the COMMIT is forwarded, its answer is not
+			x.ledgerLink.HoldReplies() // the COMMIT is forwarded, but its answer is held
 			one.Pause()
 		})
 		select {
@@ -159,15 +157,15 @@ func (x *experiment) postgresFaults() []fault {
 				if err == nil { // the test's own connections are killed, too
 					kills++
 				}
-				return kills == 100 // often, so that reports are under way
+				return kills == 100 // often, so that reports are in flight
 			})
 		}},
 		immediate,
 	}
 }
 
-// splitBrain has each replica speak to a Redis of its own for a while. The
-// second time, that of the second replica remembers the first.
+// splitBrain makes each replica use its own Redis for a while. The second time, the Redis of the second replica still has the data of the
+// first time.
 func (x *experiment) splitBrain() []fault {
 	second := servers.Redis(x.t)
 	split := func(ctx context.Context) error {
@@ -181,8 +179,7 @@ func (x *experiment) splitBrain() []fault {
 	}
 }
 
-// rollback has Redis start with an older snapshot, in which slots are free
-// that have been granted since.
+// rollback makes Redis start with an older snapshot, in which slots are free that have been granted since.
 func (x *experiment) rollback() []fault {
 	return []fault{{"Redis is rolled back to an older snapshot", func(ctx context.Context) error {
 		snapshot, err := x.roomySnapshot(ctx)
@@ -198,8 +195,8 @@ func (x *experiment) rollback() []fault {
 		x.redis.Kill()
 		x.redis.Restore(x.t, snapshot)
 		x.redis.Start()
-		// Slots that Redis gives now are refused by the ledger, or Redis is mended
-		// before it gives any: that is a race of reports with reconciliation.
+		// Either the ledger refuses slots that Redis gives now, or Redis is repaired before it gives any. This is a race between reports
+		// and reconciliation.
 		if err := x.untilAgreed(ctx); err != nil {
 			return err
 		}
@@ -207,8 +204,7 @@ func (x *experiment) rollback() []fault {
 	}}}
 }
 
-// roomySnapshot saves what Redis knows while at least a third of the slots is
-// free, for which the pool is paused for a moment.
+// roomySnapshot takes a snapshot of Redis while at least a third of the slots are free. It pauses the pool for this.
 func (x *experiment) roomySnapshot(ctx context.Context) ([]byte, error) {
 	if err := x.setPaused(ctx, true); err != nil {
 		return nil, err
@@ -224,7 +220,7 @@ func (x *experiment) roomySnapshot(ctx context.Context) ([]byte, error) {
 	return snapshot, x.setPaused(ctx, false)
 }
 
-// setPaused asks until it is done: a busy machine may cut the first call off.
+// setPaused repeats the request until it succeeds, because a busy machine may break off the first one.
 func (x *experiment) setPaused(ctx context.Context, paused bool) error {
 	operator, err := simulator.NewOperator(x.fleet.URL, adminToken)
 	if err != nil {
@@ -238,9 +234,8 @@ func (x *experiment) setPaused(ctx context.Context, paused bool) error {
 	})
 }
 
-// conflicting brings about what makes Redis and the ledger disagree, and waits
-// until the ledger has refused slots that Redis gave, and then until each
-// replica has granted.
+// conflicting calls disagree, which makes Redis and the ledger disagree. It waits until the ledger has refused slots that Redis gave, and
+// then until each replica has granted.
 func (x *experiment) conflicting(ctx context.Context, disagree func()) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -260,7 +255,7 @@ func (x *experiment) conflicting(ctx context.Context, disagree func()) error {
 	return x.untilAllGrant(ctx)
 }
 
-// untilAllGrant waits until each replica has granted, over each transport.
+// untilAllGrant waits until each replica has granted over each transport.
 func (x *experiment) untilAllGrant(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -270,7 +265,7 @@ func (x *experiment) untilAllGrant(ctx context.Context) error {
 	return nil
 }
 
-// stopped pauses a process for a while.
+// stopped returns a fault that pauses a process for d.
 func stopped(p *servers.Process, d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		p.Pause()
@@ -279,8 +274,7 @@ func stopped(p *servers.Process, d time.Duration) func(context.Context) error {
 	}
 }
 
-// restart kills a replica and starts it again; what it wrote must not tell of
-// a data race.
+// restart kills a replica and starts it again. The output of the killed replica must not report a data race.
 func (r *replica) restart(t *testing.T) {
 	t.Helper()
 	r.Signal(syscall.SIGKILL)

@@ -14,22 +14,21 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Moments of which each page must have been compared with the API.
+// Number of event-log positions at which each page must be compared with the API.
 const (
 	momentsLive  = 8
 	momentsPlain = 6
-	moments      = 20 // of both
+	moments      = 20 // of both kinds together
 	ratesFitted  = 3
 
-	stallLimit  = 10 * time.Second // with a fleet that is too fast
-	flightLimit = 3 * time.Minute  // of the screens that are compared together
+	stallLimit  = 10 * time.Second // time without progress after which the fleet counts as too fast
+	flightLimit = 3 * time.Minute  // time limit for the screens that are compared together
 )
 
-// TestPagesSayTheTruthInFlight has a fleet at work on two replicas, kills one
-// of them and starts it again, and compares meanwhile: whatever a page shows in
-// a browser, kept up to date or read anew, is what the API says of that moment.
-// Nothing stands still for it. Values with a clock of their own (Redis, the passes,
-// when devices were seen) are compared with what their own source said.
+// TestPagesSayTheTruthInFlight compares the dashboard with the API while a fleet works on two replicas. One replica is killed and
+// restarted. Each page in a browser, updated live or loaded again, must show the values that the API returns at the same position of the
+// event log. The fleet does not pause for this. Values that change without an event (Redis, the passes, last-seen times) are compared with
+// the range of values that their own source returned.
 func TestPagesSayTheTruthInFlight(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -42,7 +41,7 @@ func TestPagesSayTheTruthInFlight(t *testing.T) {
 	f := &flight{truth: x, at: first, browser: newBrowser(t), slots: slots, progress: time.Now()}
 	f.plain = f.browser.tab("sign-in", "http://"+first.addr+"/sign-in")
 	f.plain.signIn()
-	f.plain.open("http://" + first.addr + "/new-pool") // which follows nothing: a browser has six connections to one address
+	f.plain.open("http://" + first.addr + "/new-pool") // a page that follows no events: a browser has six connections to one address
 	killed := false
 	f.compare(func(done float64) {
 		if !killed && done > 0 {
@@ -72,13 +71,13 @@ type flight struct {
 	browser *browser
 	plain   *tab
 
-	slots    int       // of the pool
-	reached  float64   // of what is to be compared
-	progress time.Time // when that was reached
+	slots    int       // capacity of the pool
+	reached  float64   // the highest share of the comparisons done so far
+	progress time.Time // when reached last changed
 }
 
-// compare has each screen open and reads it anew as well, until enough moments
-// were compared. meanwhile is told which part of that is done.
+// compare keeps each screen open and also loads it again, until enough moments were compared. It calls meanwhile with the share of the
+// comparisons that are done.
 func (f *flight) compare(meanwhile func(done float64), screens ...*screen) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), flightLimit)
@@ -110,12 +109,12 @@ func (f *flight) compare(meanwhile func(done float64), screens ...*screen) {
 	}
 	cancel()
 	for _, s := range screens {
-		f.listen(s, f.at) // after all that was shown
+		f.listen(s, f.at) // after everything that was shown
 		s.judge(f.experiment)
 	}
 }
 
-// look asks the API about each screen, and compares what was seen.
+// look asks the API about each screen, and compares the observations.
 func (f *flight) look(screens []*screen, seen <-chan observation) {
 	for _, s := range screens {
 		f.listen(s, f.at)
@@ -134,8 +133,8 @@ func (f *flight) look(screens []*screen, seen <-chan observation) {
 	}
 }
 
-// keepPace takes slots from the pool while the fleet does more than can be
-// followed: on a busy machine, between any two answers something has happened.
+// keepPace reduces the capacity of the pool while the fleet does more than the comparison can follow: on a busy machine, something happens
+// between any two answers.
 func (f *flight) keepPace(done float64) {
 	if done > f.reached {
 		f.reached, f.progress = done, time.Now()
@@ -154,7 +153,7 @@ func anyWrong(screens []*screen) bool {
 	return slices.ContainsFunc(screens, func(s *screen) bool { return len(s.wrong) > 0 })
 }
 
-// done is the least share of what is to be compared.
+// done returns the smallest share of the required comparisons that is done.
 func (f *flight) done(screens []*screen) float64 {
 	least := 1.0
 	for _, s := range screens {
@@ -172,7 +171,7 @@ func (f *flight) done(screens []*screen) float64 {
 	return least
 }
 
-// watch reports each moment that an open page shows.
+// watch sends an observation for each moment that an open page shows.
 func (f *flight) watch(ctx context.Context, one *tab, s *screen, seen chan<- observation) {
 	last := ""
 	_ = poll(ctx, 2*look, func() bool {
@@ -186,8 +185,7 @@ func (f *flight) watch(ctx context.Context, one *tab, s *screen, seen chan<- obs
 	})
 }
 
-// readAnew reports, once a turn, what each page is when it is asked for, as the
-// browser reads it.
+// readAnew loads each page once a turn with the browser's fetch, and sends what it shows.
 func (f *flight) readAnew(ctx context.Context, screens []*screen, turns <-chan struct{}, seen chan<- observation) {
 	for i := 0; ; i++ {
 		s := screens[i%len(screens)]
@@ -216,15 +214,15 @@ func send(ctx context.Context, seen chan<- observation, o observation) {
 	}
 }
 
-// within is the tab's ctx, which ends also with the other one.
+// within returns the tab's context, which also ends with other.
 func within(tab, other context.Context) context.Context {
 	ctx, cancel := context.WithCancel(tab)
 	context.AfterFunc(other, cancel)
 	return ctx
 }
 
-// tryAgainAndAgain has one device fail the same task over and over, until the
-// test ends, and others fail theirs, and returns the number of that task.
+// tryAgainAndAgain makes one device fail the same task again and again until the test ends, and other devices fail their tasks. It returns
+// the id of the first device's task.
 func (x *truth) tryAgainAndAgain() int64 {
 	x.t.Helper()
 	x.send(http.MethodPut, "/v1/pools/again", map[string]any{"capacity": 1, "lease_ms": 600_000})
@@ -249,8 +247,7 @@ func (x *truth) tryAgainAndAgain() int64 {
 	return x.untilGrantedTo("t-1").ID
 }
 
-// fail has the devices work, a step every two seconds. Reports that a replica does not take now
-// are sent with the next step.
+// fail lets the devices work, with a step every two seconds. A report that no replica accepts is sent again in the next step.
 func (x *truth) fail(ctx context.Context, devices []string) {
 	var held *granted
 	step := 0
@@ -263,8 +260,7 @@ func (x *truth) fail(ctx context.Context, devices []string) {
 	})
 }
 
-// step is a report of a device: that what it holds has failed, or that it has
-// nothing to do. It returns what the device holds then.
+// step sends a report of a device: that its task has failed, or that it has nothing to do. It returns the task that the device then holds.
 func (x *truth) step(ctx context.Context, device string, held *granted, step int) *granted {
 	body := map[string]any{"id": fmt.Sprint("s", step)}
 	if held != nil {
@@ -279,7 +275,7 @@ func (x *truth) step(ctx context.Context, device string, held *granted, step int
 	return reply.Task
 }
 
-// slotsSaid is poolSaid, with reserved slots among the free ones.
+// slotsSaid is poolSaid, with reserved slots counted as free.
 func (x *truth) slotsSaid(r *replica) said {
 	s := x.poolSaid(r)
 	for place, value := range s {
@@ -287,27 +283,25 @@ func (x *truth) slotsSaid(r *replica) said {
 			s[place] = "free"
 		}
 	}
-	delete(s, "pool-head/reserved") // it is there while there are some
+	delete(s, "pool-head/reserved") // shown only while there are reserved slots
 	return s
 }
 
-// latelySaid is what happened to the pool, and the newest point of its chart.
+// latelySaid returns the recent counts of the pool, and the newest point of its chart.
 func (x *truth) latelySaid(r *replica) said {
 	s := said{"chart/now": usual{float64(ask[slotsSaid](x.experiment, r, "/v1/pools/"+pool+"/slots").Held), 0}}
 	x.talliesSaid(s)
 	return s
 }
 
-// checksSaid is systemSaid without the replicas, which come and go without an
-// event.
+// checksSaid is systemSaid without the replicas, which start and end without an event.
 func (x *truth) checksSaid(r *replica) said {
 	s := x.systemSaid(r)
 	maps.DeleteFunc(s, func(place string, _ any) bool { return strings.HasPrefix(place, "replica-") })
 	return s
 }
 
-// signsSaid are the last pass of the reaper and the signs of life of the
-// replicas.
+// signsSaid returns the last pass of the reaper and the last-seen times of the replicas.
 func (x *truth) signsSaid(r *replica) said {
 	s := said{}
 	rows, err := x.db.QueryContext(x.t.Context(), `SELECT id, seen_at, reaped_at FROM replicas WHERE reaped_at IS NOT NULL`)

@@ -17,7 +17,7 @@ import (
 
 const retryKey = "spring-survey"
 
-// manyTasks are as many as a request may queue, or a tenth of them with -short.
+// manyTasks returns the maximum number of tasks of a request, or a tenth of it with -short.
 func manyTasks() int64 {
 	if testing.Short() {
 		return 10_000
@@ -25,13 +25,12 @@ func manyTasks() int64 {
 	return 100_000
 }
 
-// answerWatch recognises, on each connection to Postgres by itself, the COMMIT
-// behind the answer that is kept for an idempotency key.
+// answerWatch detects, separately for each connection to Postgres, the COMMIT after the stored answer for an idempotency key.
 type answerWatch struct {
 	once    sync.Once
-	before  func()        // called just before that COMMIT is forwarded
-	seen    chan struct{} // closed then
-	forward chan struct{} // it waits for this
+	before  func()        // called just before this COMMIT is forwarded
+	seen    chan struct{} // closed after before has returned
+	forward chan struct{} // the COMMIT is forwarded when it is closed
 	release func()        // closes forward
 }
 
@@ -42,7 +41,7 @@ func newAnswerWatch(before func()) *answerWatch {
 }
 
 func (w *answerWatch) connection() func([]byte) {
-	var tail []byte // of the chunk before: a word may be cut in two
+	var tail []byte // of the previous chunk, because a word may be split
 	kept := false
 	return func(chunk []byte) {
 		text := append(tail, chunk...)
@@ -60,9 +59,8 @@ func (w *answerWatch) connection() func([]byte) {
 	}
 }
 
-// TestKilledAroundTheCommit: a replica that queues many tasks is killed just
-// before Postgres hears its COMMIT, or just after; the same request sent again
-// leaves one batch of that many tasks, and answers its number.
+// TestKilledAroundTheCommit kills a replica that queues many tasks, just before Postgres receives the COMMIT or just after. When the same
+// request is sent again, there is one batch with all the tasks, and the answer is its id.
 func TestKilledAroundTheCommit(t *testing.T) {
 	t.Parallel()
 	postgres, redis := servers.Postgres(t), servers.Redis(t)
@@ -88,7 +86,7 @@ func TestKilledAroundTheCommit(t *testing.T) {
 	}
 }
 
-// killed is a replica whose link to Postgres is watched.
+// killed is a replica with a proxy to Postgres that detects the COMMIT.
 type killed struct {
 	*replica
 	t         *testing.T
@@ -109,7 +107,7 @@ func newKilled(t *testing.T, postgres *servers.PostgresServer, redis *servers.Re
 	}
 	t.Cleanup(k.commit.release) // the proxy waits for it
 	k.proxy.OnConnection(k.commit.connection)
-	dsn := postgres.NewDatabase(t) + "&idle_in_transaction_session_timeout=120000" // of a busy machine
+	dsn := postgres.NewDatabase(t) + "&idle_in_transaction_session_timeout=120000" // long enough for a busy machine
 	var err error
 	if k.db, err = sql.Open("postgres", dsn); err != nil {
 		t.Fatal(err)
@@ -126,7 +124,7 @@ func newKilled(t *testing.T, postgres *servers.PostgresServer, redis *servers.Re
 	return k
 }
 
-// kill ends the replica (SIGKILL) around the COMMIT of the request.
+// kill kills the replica (SIGKILL) just before or after the COMMIT of the request.
 func (k *killed) kill() {
 	k.t.Helper()
 	answered := make(chan error, 1)
@@ -151,12 +149,12 @@ func (k *killed) kill() {
 		k.t.Fatal("answered all the same: the run does not count")
 	}
 	k.proxy.Cut()
-	k.commit.release() // to nowhere
+	k.commit.release() // the connection is cut, so the COMMIT is dropped
 	k.proxy.ReleaseReplies()
 	k.proxy.Heal()
 }
 
-// made is what a request to create a batch was answered.
+// made is the answer to a request that creates a batch.
 type made struct{ ID, Tasks int64 }
 
 type answered struct {
@@ -165,7 +163,7 @@ type answered struct {
 	replayed bool
 }
 
-// again sends the same request until the server has seen the end of the first.
+// again repeats the request until the server has finished the first one.
 func (k *killed) again() (a answered) {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(k.t.Context(), recoveryLimit)

@@ -10,8 +10,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// crowded says what is wrong with the grants in force, of one moment: more than
-// the capacity, more of callers than they may hold, or two of one slot. It is empty if nothing is.
+// crowded returns a description of problems with the grants in force at one time: more grants than the capacity, more grants of callers
+// than allowed, or two grants of one slot. It returns "" if nothing is wrong.
 func (x *experiment) crowded(ctx context.Context) (found string, err error) {
 	err = x.db.QueryRowContext(ctx, `
 		SELECT coalesce(string_agg(found, ', '), '') FROM (
@@ -22,8 +22,7 @@ func (x *experiment) crowded(ctx context.Context) (found string, err error) {
 	return found, err
 }
 
-// witness reads the ledger until the fleet has ended, and returns what was wrong
-// when it was first seen. A ledger that is down is asked again.
+// witness polls the ledger until the fleet has ended, and delivers the first problem. A ledger that does not answer is asked again.
 func (x *experiment) witness(ctx context.Context) (found <-chan string) {
 	first := make(chan string, 1)
 	go func() {
@@ -40,8 +39,8 @@ func (x *experiment) witness(ctx context.Context) (found <-chan string) {
 	return first
 }
 
-// audit is what the ledger says of tasks and results once the fleet has ended. A
-// fleet that was interrupted leaves tasks open; why it was has been said.
+// audit checks tasks and attempts in the ledger after the fleet has ended. A fleet that was interrupted leaves tasks open, and the reason
+// was already reported.
 func (x *experiment) audit(interrupted bool) {
 	x.t.Helper()
 	var open, twice int
@@ -55,17 +54,16 @@ func (x *experiment) audit(interrupted bool) {
 	}
 }
 
-// TestNothingExcusesALedgerWithoutItsKey is the judge judged. Without its unique
-// key on pool and slot, and with a Redis that knows nothing, the ledger grants a
-// slot twice; the machine stood still for an hour, and that excuses nothing.
+// TestNothingExcusesALedgerWithoutItsKey checks the checks. Without its unique key on pool and slot, and with an empty Redis, the ledger
+// grants a slot twice. The verdict must be a failure even if the machine stalled for an hour.
 func TestNothingExcusesALedgerWithoutItsKey(t *testing.T) {
 	t.Parallel()
 	v := &verdict{}
 	x := newExperiment(t, v)
 	x.shrink()
 	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks = 24, 6, 24
-	x.fleet.Long, x.fleet.Faults = 0, simulator.Faults{}                // nobody is waited for
-	x.settings = append(x.settings, "DISPATCHER_RECONCILE_INTERVAL=5s") // in which neither Redis learns what the other gave
+	x.fleet.Long, x.fleet.Faults = 0, simulator.Faults{}                // the test waits for no device
+	x.settings = append(x.settings, "DISPATCHER_RECONCILE_INTERVAL=5s") // long enough that neither Redis learns the other's grants
 	x.deploy()
 	empty := servers.Redis(t)
 	if _, err := x.db.ExecContext(t.Context(), `ALTER TABLE grants DROP CONSTRAINT grants_pool_slot_key`); err != nil {

@@ -9,10 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// TestLong is a run at the pace of the field, for as long as E2E_LONG says:
-// 2,000 devices on both transports, two replicas with their default settings,
-// 60 slots, leases of 300 s (of half the run, if that is less), tasks of 20 s,
-// and 3 % of the devices falling silent with a slot in their hands.
+// TestLong runs at the pace of real installations for the time in E2E_LONG: 2,000 devices on both transports, two replicas with their
+// default settings, 60 slots, leases of 300 s (or half the run, if that is less), tasks of 20 s, and 3 % of the grants whose device falls
+// silent.
 //
 //	E2E_LONG=10m go test ./internal/test/e2e -run 'TestLong$' -v -timeout 60m
 func TestLong(t *testing.T) {

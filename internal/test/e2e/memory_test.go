@@ -19,15 +19,14 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// mostMemory is what a replica stays below, in KiB, whatever it is sent. (More parked
-// reports than here come on top: docs/operations.md says how much.)
+// mostMemory is the limit in KiB for the memory of a replica under any requests. More parked reports than in this test need more memory,
+// see docs/operations.md.
 const mostMemory = 512 << 10
 
-// anotherFleetToken is that of a thief.
+// anotherFleetToken is the fleet token that an attacker has.
 const anotherFleetToken = "another-fleet-token-of-the-tests"
 
-// attack sends the largest requests that are permitted, until of each kind one was
-// answered as it should be.
+// attack sends the largest permitted requests until at least one request of each kind was answered with the expected status.
 type attack struct {
 	*testing.T
 	ctx  context.Context //nolint:containedctx // it is the life of the attack
@@ -35,23 +34,22 @@ type attack struct {
 	wait sync.WaitGroup
 
 	mu         sync.Mutex
-	unfinished map[string]int // by kind: the status that is awaited
-	answers    map[string]int // by kind and status
+	unfinished map[string]int // key: kind; value: the expected status
+	answers    map[string]int // key: kind and status
 	finished   context.CancelFunc
 }
 
-// kind is requests of one kind.
+// kind is a kind of request.
 type kind struct {
 	name, method, path, form, accept, prefer string
 
-	status int      // of a request that came to its end
-	tokens []string // each for so many connections
+	status int      // status of a complete request
+	tokens []string // each token is used by this number of connections: each
 	each   int
-	body   func(n int) []byte // of a connection; nil: none
+	body   func(n int) []byte // body for a connection; nil means no body
 }
 
-// again sends the same from all connections until the time is up. A client that is told to
-// come again later does so.
+// again repeats the same request on all connections until ctx ends. A client waits as long as Retry-After asks.
 func (x *attack) again(k kind) {
 	for n := range len(k.tokens) * k.each {
 		x.wait.Go(func() {
@@ -70,7 +68,7 @@ func (x *attack) again(k kind) {
 	}
 }
 
-// send returns how long the replica wants to be left alone.
+// send returns how long the replica asks the client to wait.
 func (x *attack) send(k kind, path, token string, body []byte) (pause time.Duration) {
 	r, err := http.NewRequestWithContext(x.ctx, k.method, x.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -84,7 +82,7 @@ func (x *attack) send(k kind, path, token string, body []byte) (pause time.Durat
 	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return time.Second // the time was up, or the replica had enough of the body
+		return time.Second // ctx ended, or the replica closed the connection during the body
 	}
 	defer response.Body.Close()
 	_, err = io.Copy(io.Discard, response.Body)
@@ -96,11 +94,11 @@ func (x *attack) send(k kind, path, token string, body []byte) (pause time.Durat
 			x.finished()
 		}
 	}
-	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0: not said
+	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 means that there was no Retry-After
 	return time.Duration(seconds) * time.Second
 }
 
-// promises holds connections whose bodies never come whole.
+// promises holds connections whose bodies are never completed.
 func (x *attack) promises(connections int) {
 	var dialer net.Dialer
 	for n := range connections {
@@ -113,7 +111,7 @@ func (x *attack) promises(connections int) {
 				stop := context.AfterFunc(x.ctx, func() { conn.Close() })
 				_, _ = fmt.Fprintf(conn, "POST /v1/devices/slow-%d/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 65000\r\n\r\n%s",
 					n, anotherFleetToken, strings.Repeat(" ", 60_000))
-				_, _ = io.Copy(io.Discard, conn) // until the replica has had enough
+				_, _ = io.Copy(io.Discard, conn) // until the replica closes the connection
 				stop()
 				conn.Close()
 			}
@@ -121,7 +119,7 @@ func (x *attack) promises(connections int) {
 	}
 }
 
-// operators makes tokens.
+// operators creates tokens.
 func (x *attack) operators(role string, count int) (tokens []string) {
 	x.Helper()
 	for n := range count {
@@ -152,8 +150,8 @@ func many(n int, line string) []byte {
 	return out.Bytes()
 }
 
-// A replica under the largest requests of all kinds at once stays below 512 MiB, and
-// answers them, those that wait for their turn one after another.
+// TestLargestRequestsFitIntoMemory checks that a replica stays below 512 MiB under the largest requests of all kinds at once, and answers
+// them. Requests that must wait are answered one after another.
 func TestLargestRequestsFitIntoMemory(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -192,7 +190,7 @@ func (x *attack) load(admins, operators []string) {
 	long := slices.Concat([]byte(`{"pool":"p","tasks":[`), many(999_999, `{"device":"d-%[1]d","payload":{"server":"st1","n":%[1]d}},`), []byte(`{"device":"d"}]}`))
 	bad := slices.Concat([]byte(`{"pool":"p","tasks":[`), bytes.Repeat([]byte(`{},`), 20<<20), []byte(`{}]}`))
 	lines := many(1_000_000, `{"device":"d-%d","payload":{"server":"st1"}}`+"\n")
-	devices := func(n int) []byte { // others for each connection: they would wait for one another at the ledger
+	devices := func(n int) []byte { // each connection has its own devices: requests for the same devices would wait for one another
 		return many(100_000, fmt.Sprintf(`{"id":"i-%d-`, n)+`%d","tags":{"area":"330100","model":"some model with a name, `+strings.Repeat("x", 80)+`"}}`+"\n")
 	}
 	report := slices.Concat([]byte(`{"id":"r","results":[`), many(99, `{"task":%d,"token":1,"status":"failed","output":"`+strings.Repeat("x", 600)+`"},`), []byte(`{"task":1,"token":1}]}`))
@@ -218,7 +216,7 @@ func (x *attack) load(admins, operators []string) {
 	x.promises(1000)
 }
 
-// peakMemory of a process, in KiB.
+// peakMemory returns the peak memory of a process in KiB.
 func peakMemory(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

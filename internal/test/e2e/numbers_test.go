@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// said is what the operators' API of a replica says a page must show, each by
-// where it stands there. A near is not exact: it changes with every second.
+// said holds the values that a page must show according to the operators' API, by their place on the page. A near value is not exact,
+// because it changes with time.
 type said map[string]any
 
-// near is a number that a page may show a moment later.
+// near is a number that a page may show a little later, so with a tolerance.
 type near struct{ value, within float64 }
 
-// differs says where a page does not show what was said; empty: nowhere.
+// differs returns the places at which a page does not show the expected value.
 func (s said) differs(shown map[string]string) []string {
 	var list []string
 	for place, want := range s {
@@ -34,7 +34,7 @@ func (s said) differs(shown map[string]string) []string {
 	return list
 }
 
-// num is a value as pages show it: long numbers in groups.
+// num formats a value as pages do: five or six digits are grouped.
 func num(v any) string {
 	text := fmt.Sprint(v)
 	if _, err := strconv.Atoi(text); err != nil || len(text) < 5 || len(text) > 6 {
@@ -43,7 +43,7 @@ func num(v any) string {
 	return text[:len(text)-3] + " " + text[len(text)-3:]
 }
 
-// exact is what does not change by itself.
+// exact returns the values that do not change by themselves.
 func (s said) exact() said {
 	left := said{}
 	for place, want := range s {
@@ -62,7 +62,7 @@ func (n near) is(got string) bool {
 	return err == nil && value >= n.value-n.within && value <= n.value+n.within
 }
 
-// Answers of the API, as far as they are compared.
+// Answers of the API, with the fields that are compared.
 type (
 	poolSaid struct {
 		Name     string
@@ -132,7 +132,7 @@ type (
 	}
 )
 
-// ask is a call of the operators' API of this replica.
+// ask sends a request to the operators' API of a replica.
 func ask[T any](x *experiment, r *replica, path string) (answer T) {
 	x.t.Helper()
 	request, err := http.NewRequestWithContext(x.t.Context(), http.MethodGet, "http://"+r.addr+path, nil)
@@ -165,7 +165,7 @@ func (x *experiment) poolsSaid(r *replica) said {
 	return s
 }
 
-// reservedSaid is what Redis keeps in each pool.
+// reservedSaid returns the number of slots that Redis reserves in each pool.
 func (x *experiment) reservedSaid(r *replica) said {
 	s := said{}
 	for _, p := range ask[struct{ Pools []poolSaid }](x, r, "/v1/pools").Pools {
@@ -180,7 +180,7 @@ func (x *experiment) poolSaid(r *replica) said {
 		"pool-head/held": fmt.Sprintf("%d / %d", o.Held, o.Capacity), "pool-head/waiting": num(o.Waiting), "pool-head/oldest": shown(o.Oldest),
 		"pool-head/lease": fmt.Sprintf("%d min", p.LeaseMS/60_000), "count/reserved": o.Reserved,
 	}
-	s["count/free"] = len(o.Slots) - o.Held - o.Reserved // more than the capacity of them, while more are held
+	s["count/free"] = len(o.Slots) - o.Held - o.Reserved // can be more than the capacity allows, while more slots are held than the capacity
 	s["pool-head/reserved"] = o.Reserved
 	for _, slot := range o.Slots {
 		id := fmt.Sprintf("slot-%d", slot.Slot)
@@ -196,10 +196,10 @@ func (x *experiment) poolSaid(r *replica) said {
 	return s
 }
 
-// ended counts the tasks that will not run any more.
+// ended returns the number of tasks that will not run any more.
 func (b batchSaid) ended() int64 { return b.Total - b.Counts["pending"] - b.Counts["dispatched"] }
 
-// progress is the bar in words.
+// progress returns the text of the progress bar.
 func (b batchSaid) progress() string {
 	var parts []string
 	for _, state := range []string{"succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed", "dispatched", "pending"} {
@@ -210,8 +210,7 @@ func (b batchSaid) progress() string {
 	return strings.Join(parts, " ")
 }
 
-// pace adds the rate and the end, which change with time: by a twentieth in the
-// seconds in which a page is read.
+// pace adds the rate and the estimated end. Both change with time: by at most a twentieth during the seconds in which a page is read.
 func (b batchSaid) pace(s said, rate, ends string) {
 	if b.Rate == nil {
 		s[rate] = "–"
@@ -259,7 +258,7 @@ func (x *experiment) batchSaid(id int64) func(r *replica) said {
 	}
 }
 
-// byCount are texts, the most frequent first.
+// byCount returns the texts, the most frequent first.
 func byCount(counts map[string]int) []string {
 	var texts []string
 	for text := range counts {
@@ -354,7 +353,7 @@ func (x *experiment) eventsSaid(s said, r *replica, filter string) {
 	}
 }
 
-// systemSaid is what /readyz says, and what the ledger knows of the replicas.
+// systemSaid returns the checks of /readyz, and the replicas in the ledger.
 func (x *experiment) systemSaid(r *replica) said {
 	s := said{}
 	for name, state := range ask[struct{ Checks map[string]string }](x, r, "/readyz").Checks {

@@ -19,12 +19,11 @@ import (
 )
 
 const (
-	reports = 100 // sent meanwhile
+	reports = 100 // number of reports sent during the outage
 	answer  = 2 * time.Minute
 )
 
-// outage is how long Postgres is away: a minute, or with -short as long as it
-// takes for every report to be answered twice over.
+// outage returns how long Postgres is not available: a minute. With -short, it is long enough for every report to be answered twice.
 func outage() time.Duration {
 	if testing.Short() {
 		return 12 * time.Second
@@ -32,15 +31,14 @@ func outage() time.Duration {
 	return time.Minute
 }
 
-// TestReportsAreAnsweredWithoutPostgres: Postgres swallows everything for half
-// of an outage, then it is down for the other. Every report over MQTT is answered
-// meanwhile, and acknowledges nothing; afterwards the same connection to the
-// broker serves on, and the result that the device kept is recorded once.
+// TestReportsAreAnsweredWithoutPostgres makes Postgres accept requests without an answer for half of an outage, and then stops it. Every
+// report over MQTT is answered during the outage, and no result is acknowledged. After the outage, the replica continues with the same
+// connection to the broker, and the result that the device kept is recorded once.
 func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t)
 	postgres := servers.NewProxy(t, server.Addr())
-	broker := servers.Mosquitto(t) // with its own limit of 20 messages under way
+	broker := servers.Mosquitto(t) // with its default limit of 20 messages in flight
 	wire := servers.NewProxy(t, broker.Addr)
 	var connections atomic.Int32
 	wire.OnRequest(func(b []byte) {
@@ -80,14 +78,14 @@ func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	for n := range reports {
 		fleet.expectServed(t, fmt.Sprint("meter-", n))
 	}
-	if stood, _ := machine.stood(); connections.Load() != 1 && stood < 5*time.Second { // the broker gives up who stands still
+	if stood, _ := machine.stood(); connections.Load() != 1 && stood < 5*time.Second { // the broker closes the connection of a client that stalls
 		t.Errorf("%d connections to the broker, want the one", connections.Load())
 	}
 	r.stopCleanly(t)
 }
 
-// reportsWithout sends reports all through an outage, every tenth with the
-// result of a meter, and expects an answer to each that acknowledges nothing.
+// reportsWithout sends reports during the whole outage, every tenth with the result of a meter. It expects an answer without
+// acknowledgements to each report.
 func (f *listeningFleet) reportsWithout(t *testing.T, result string, halfway func()) {
 	t.Helper()
 	tick := time.NewTicker(outage() / reports)
@@ -110,7 +108,7 @@ func (f *listeningFleet) reportsWithout(t *testing.T, result string, halfway fun
 	}
 }
 
-// expectServed reports until the ledger is reached again.
+// expectServed sends reports until one is answered from the ledger.
 func (f *listeningFleet) expectServed(t *testing.T, device string) {
 	t.Helper()
 	var got devices.Reply
@@ -125,7 +123,7 @@ func (f *listeningFleet) expectServed(t *testing.T, device string) {
 // expectRecordedOnce sends the result until it is a duplicate.
 func (f *listeningFleet) expectRecordedOnce(t *testing.T, result string) {
 	t.Helper()
-	for n := 0; f.outcome(devices.OutcomeDuplicate) == 0; n++ { // a device that goes on to miss the replies
+	for n := 0; f.outcome(devices.OutcomeDuplicate) == 0; n++ { // the device may miss replies
 		if got := f.ask(t, "meter", fmt.Sprint("again-", n), result); n == reports {
 			t.Fatalf("never acknowledged: %+v", got)
 		}
@@ -135,7 +133,7 @@ func (f *listeningFleet) expectRecordedOnce(t *testing.T, result string) {
 	}
 }
 
-// operate is a call of an operator that succeeds.
+// operate sends a request of an operator, which must succeed.
 func (r *replica) operate(t *testing.T, method, path, body string) []byte {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.addr+path, strings.NewReader(body))
@@ -156,14 +154,13 @@ func (r *replica) operate(t *testing.T, method, path, body string) []byte {
 	return content
 }
 
-// listeningFleet reports for any device over one connection, and hears what
-// all are answered.
+// listeningFleet sends reports of any device over one connection, and receives the replies to all devices.
 type listeningFleet struct {
 	client paho.Client
 
 	mu       sync.Mutex
-	replies  map[string]devices.Reply // the first to each report
-	outcomes map[devices.Outcome]int  // of all replies
+	replies  map[string]devices.Reply // the first reply to each report
+	outcomes map[devices.Outcome]int  // counts of all replies
 }
 
 func newListeningFleet(t *testing.T, broker string) *listeningFleet {
@@ -184,7 +181,7 @@ func newListeningFleet(t *testing.T, broker string) *listeningFleet {
 
 func (f *listeningFleet) hear(_ paho.Client, m paho.Message) {
 	var reply devices.Reply
-	_ = json.Unmarshal(m.Payload(), &reply) // without its id, it is missed
+	_ = json.Unmarshal(m.Payload(), &reply) // a reply without its id counts as missed
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, known := f.replies[reply.Re]; !known {
@@ -195,7 +192,7 @@ func (f *listeningFleet) hear(_ paho.Client, m paho.Message) {
 	}
 }
 
-// outcome is how many results were answered so.
+// outcome returns how many results had this outcome.
 func (f *listeningFleet) outcome(o devices.Outcome) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +204,7 @@ func (f *listeningFleet) report(device, id, more string) {
 	f.client.Publish("fleet/v1/"+device+"/report", 1, false, strings.Replace(body, ",}", "}", 1))
 }
 
-// reply waits for the first one to a report.
+// reply waits for the first reply to a report.
 func (f *listeningFleet) reply(t *testing.T, id string, patience time.Duration) (reply devices.Reply, ok bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -220,8 +217,7 @@ func (f *listeningFleet) reply(t *testing.T, id string, patience time.Duration) 
 	return reply, ok
 }
 
-// ask reports, again when no reply comes: at the start nobody may have
-// subscribed yet.
+// ask sends a report, and repeats it while no reply comes: at the start, no replica may have subscribed yet.
 func (f *listeningFleet) ask(t *testing.T, device, id, more string) devices.Reply {
 	t.Helper()
 	for range int(answer / time.Second) {

@@ -13,7 +13,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// browser is one that a test has of its own.
+// browser is a browser of one test.
 type browser struct {
 	t   *testing.T
 	ctx context.Context //nolint:containedctx // chromedp's handle of it
@@ -31,7 +31,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// start opens a tab, which lives as long as this ctx.
+// start opens a tab, which lives as long as ctx.
 func (b *browser) start(ctx context.Context) {
 	b.t.Helper()
 	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
@@ -56,7 +56,7 @@ type tab struct {
 	ctx  context.Context //nolint:containedctx // chromedp's handle of it
 }
 
-// tab opens a page and marks it: a reload would lose the mark.
+// tab opens a page and marks it. A reload would remove the mark.
 func (b *browser) tab(name, url string) *tab {
 	b.t.Helper()
 	ctx, done := chromedp.NewContext(b.ctx)
@@ -80,7 +80,7 @@ func (p *tab) signIn() {
 	p.until(`location.pathname !== "/sign-in" && document.querySelector("main h1") !== null`)
 }
 
-// until waits until an expression holds in the page.
+// until waits until a JavaScript expression is true in the page.
 func (p *tab) until(expression string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, recoveryLimit)
@@ -94,15 +94,15 @@ func (p *tab) until(expression string) {
 	}
 }
 
-// numbersScript is a function of a document.
+// numbersScript is a JavaScript function that takes a document and returns the values on the page.
 //
 //go:embed testdata/numbers.js
 var numbersScript string
 
-// numbersHere are those of the page that is open.
+// numbersHere returns a JavaScript expression for the values of the open page.
 func numbersHere() string { return strings.TrimSpace(numbersScript) + "(document)" }
 
-// numbers are what the page shows, each by where it stands.
+// numbers returns the values that the page shows, by their place.
 func (p *tab) numbers() map[string]string {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, recoveryLimit)
@@ -114,7 +114,7 @@ func (p *tab) numbers() map[string]string {
 	return shown
 }
 
-// shown is a time as pages carry it.
+// shown formats a time as pages do.
 func shown(t *time.Time) string {
 	if t == nil {
 		return "–"

@@ -11,40 +11,38 @@ import (
 	"time"
 )
 
-// A record is what the API said of a page while the ledger stood at a moment:
-// the newest events were the same before and after.
+// record is the answer of the API about a page at a position of the event log: the newest events were the same before and after the
+// request.
 type record struct {
 	said   said
-	within time.Duration // how long the moment may have lasted until it was read, and after
+	within time.Duration // how long the position may have lasted before and after the answer was read
 }
 
-// between is what a number was at least and at most, of those that change
-// without an event, each by its own clock.
+// between is the range of the observed values of a number that changes without an event.
 type between struct{ least, most float64 }
 
-// A screen is a page of the dashboard with what the API says of it, and what
-// was compared.
+// screen is a page of the dashboard with the API's answers about it, and the comparisons so far.
 type screen struct {
 	name, path string
 	said       func(*replica) said
-	beside     func(*replica) said // what has a clock of its own; nil: nothing
-	still      bool                // it does not follow what happens
+	beside     func(*replica) said // values that change without an event; nil means none
+	still      bool                // the page does not follow events
 
-	last     time.Time // when the API was asked
+	last     time.Time // when the API was last asked
 	records  map[string]record
-	ranges   map[string]between     // of places with a clock of their own
-	pending  map[string]observation // by the way it was seen, and moment
-	loose    map[string][]string    // what pages showed at those places
-	compared map[string]bool        // by way and moment
-	fitted   map[string]int         // by place, how often what is nearly known was nearly shown
-	numbers  int                    // compared, of all moments
+	ranges   map[string]between     // of places whose values change without an event
+	pending  map[string]observation // key: way and moment
+	loose    map[string][]string    // what pages showed at the places in ranges
+	compared map[string]bool        // key: way and moment
+	fitted   map[string]int         // by place: how often a usual value was shown within its tolerance
+	numbers  int                    // number of values compared in all moments
 	wrong    []string
 }
 
-// An observation is what a page showed, and of which moment it said that was.
+// observation holds the values that a page showed, and the moment that the page named.
 type observation struct {
 	screen  *screen
-	way     string // live, or plain: read anew
+	way     string // "live", or "plain" for a page that was loaded again
 	Moment  string
 	Numbers map[string]string
 }
@@ -56,19 +54,19 @@ func newScreen(name, path string, said func(*replica) said) *screen {
 	}
 }
 
-// thatStandsStill is one that does not follow.
+// thatStandsStill marks the screen as a page that does not follow events.
 func (s *screen) thatStandsStill() *screen {
 	s.still = true
 	return s
 }
 
-// with is the screen with what has a clock of its own.
+// with adds values that change without an event.
 func (s *screen) with(beside func(*replica) said) *screen {
 	s.beside = beside
 	return s
 }
 
-// moment names where the log of events stands, as pages do.
+// moment returns the position of the event log, in the form that pages use.
 func (x *experiment) moment() (name string) {
 	x.t.Helper()
 	err := x.db.QueryRowContext(x.t.Context(), `SELECT max(id) || '.' || min(id) FROM (SELECT id FROM events ORDER BY id DESC LIMIT 64) AS newest`).Scan(&name)
@@ -78,7 +76,7 @@ func (x *experiment) moment() (name string) {
 	return name
 }
 
-// listen asks the API, and keeps the answer if nothing happened meanwhile.
+// listen asks the API, and stores the answer if there was no event during the request.
 func (x *experiment) listen(s *screen, at *replica) {
 	x.t.Helper()
 	before, since := x.moment(), s.last
@@ -99,7 +97,7 @@ func (x *experiment) listen(s *screen, at *replica) {
 	}
 }
 
-// widen notes one more value that was said.
+// widen extends the range of a place by a value.
 func (s *screen) widen(place string, value float64) {
 	known, there := s.ranges[place]
 	if !there {
@@ -108,8 +106,8 @@ func (s *screen) widen(place string, value float64) {
 	s.ranges[place] = between{min(known.least, value), max(known.most, value)}
 }
 
-// ownClock says whether a number changes without an event: what Redis keeps,
-// and what was seen of devices, replicas and passes.
+// ownClock reports whether a value changes without an event: data in Redis, and last-seen times of devices, replicas and passes. It also
+// returns the value as a number.
 func ownClock(place string, value any) (number float64, is bool) {
 	last := place[strings.LastIndex(place, "/")+1:]
 	switch {
@@ -120,7 +118,7 @@ func ownClock(place string, value any) (number float64, is bool) {
 	return numeric(fmt.Sprint(value)), true
 }
 
-// numeric reads what a text begins with, or a time in seconds.
+// numeric parses the number or the time at the start of a text. A time is returned in seconds.
 func numeric(text string) float64 {
 	word, _, _ := strings.Cut(text, " ")
 	if at, err := time.Parse(time.RFC3339, word); err == nil {
@@ -133,7 +131,7 @@ func numeric(text string) float64 {
 	return n
 }
 
-// settle compares what was observed with what was said of the same moment.
+// settle compares an observation with the API's answer at the same moment.
 func (s *screen) settle(o observation) {
 	key := o.way + " " + o.Moment
 	if s.compared[key] {
@@ -148,7 +146,7 @@ func (s *screen) settle(o observation) {
 	s.compared[key] = true
 	s.numbers += len(r.said)
 	for place, shown := range o.Numbers {
-		if shown == "reserved" { // Redis says which, by its own clock
+		if shown == "reserved" { // Redis decides which slots are reserved, without an event
 			o.Numbers[place] = "free"
 		}
 		if _, own := s.ranges[place]; own {
@@ -175,14 +173,14 @@ func (s *screen) settle(o observation) {
 	}
 }
 
-// settleAll goes through what waits for its record.
+// settleAll compares the observations that wait for an answer of the API.
 func (s *screen) settleAll() {
 	for _, o := range maps.Clone(s.pending) {
 		s.settle(o)
 	}
 }
 
-// ways counts the moments that were compared, live and read anew.
+// ways returns the number of compared moments of live pages and of pages that were loaded again.
 func (s *screen) ways() (live, plain int) {
 	for key := range s.compared {
 		if strings.HasPrefix(key, "live ") {
@@ -194,13 +192,13 @@ func (s *screen) ways() (live, plain int) {
 	return live, plain
 }
 
-// judge says what was found, once the API was asked for the last time.
+// judge reports the differences, after the API was asked for the last time.
 func (s *screen) judge(x *experiment) {
 	x.t.Helper()
 	for place, shown := range s.loose {
 		for _, text := range shown {
 			n, known := numeric(text), s.ranges[place]
-			if n > 1e9 { // a metric's seconds are whole ones
+			if n > 1e9 { // a metric has whole seconds
 				n = math.Floor(n)
 			}
 			if n < math.Floor(known.least) || n > known.most {
@@ -215,12 +213,11 @@ func (s *screen) judge(x *experiment) {
 	}
 }
 
-// usual is a number that a page shows a little later or earlier than it is
-// said; on a machine that stands still for a while, much later.
+// usual is a number that a page may show a little earlier or later than the API. After a stall of the machine, it may differ by more.
 type usual near
 
-// talliesSaid adds what the ledger's log and the replicas' tallies say of the
-// last minute, as the head of the pool's page shows it.
+// talliesSaid adds the counts of the last minute from the ledger's log and the replicas' tallies, as the head of the pool's page shows
+// them.
 func (x *experiment) talliesSaid(s said) {
 	x.t.Helper()
 	var granted, reaped, whole int

@@ -13,13 +13,12 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// claimSent is longer than a replica may take from the acquire of a slot to
-// its claim: an older lease in Redis belongs to a grant, or to nobody.
+// claimSent is longer than a replica may take from the acquire of a slot to its claim. An older lease in Redis must have a grant, or it is
+// an orphan.
 const claimSent = 4 * time.Second
 
-// untilRecovered waits until each replica has granted over MQTT, and any over
-// HTTP, whose clients stay where they are connected; then until the pool is
-// nearly full.
+// untilRecovered waits until each replica has granted over MQTT, and any replica over HTTP: HTTP clients stay with the replica to which
+// they are connected. Then it waits until the pool is nearly full.
 func (x *experiment) untilRecovered(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -39,14 +38,14 @@ func (x *experiment) untilRecovered(ctx context.Context) error {
 	return nil
 }
 
-// untilGranted waits until each replica has granted over MQTT, and any over
-// HTTP. With an error it says who has not.
+// untilGranted waits until each replica has granted over MQTT, and any replica over HTTP. With an error, it returns the names without a
+// grant.
 func (x *experiment) untilGranted(ctx context.Context) (silent []string, err error) {
 	var since map[string]float64
 	err = poll(ctx, scrape, func() bool {
 		now, err := x.granted(ctx)
 		if err != nil {
-			return false // asked again, or out of time
+			return false // try again until ctx ends
 		}
 		if since == nil {
 			since = now
@@ -66,7 +65,7 @@ func notGrown(since, now map[string]float64) (names []string) {
 	return names
 }
 
-// granted counts the grants of each replica over MQTT, and of all over HTTP.
+// granted returns the number of grants of each replica over MQTT, and of all replicas over HTTP.
 func (x *experiment) granted(ctx context.Context) (map[string]float64, error) {
 	counts := map[string]float64{}
 	for i, r := range x.replicas {
@@ -80,7 +79,7 @@ func (x *experiment) granted(ctx context.Context) (map[string]float64, error) {
 	return counts, nil
 }
 
-// conflicts counts the slots that Redis gave and the ledger refused.
+// conflicts returns the number of slots that Redis gave and the ledger refused.
 func (x *experiment) conflicts(ctx context.Context) (sum float64, err error) {
 	for _, r := range x.replicas {
 		samples, err := r.metric(ctx, "dispatcher_slot_conflicts_total")
@@ -92,7 +91,7 @@ func (x *experiment) conflicts(ctx context.Context) (sum float64, err error) {
 	return sum, nil
 }
 
-// metric reads the samples of a metric by their labels; "" are none.
+// metric reads the samples of a metric, by their labels. The key "" is a sample without labels.
 func (r *replica) metric(ctx context.Context, name string) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -124,13 +123,13 @@ func (r *replica) metric(ctx context.Context, name string) (map[string]float64, 
 	return samples, lines.Err()
 }
 
-// held counts the grants in force.
+// held returns the number of grants in force.
 func (x *experiment) held(ctx context.Context) (held int, err error) {
 	err = x.db.QueryRowContext(ctx, `SELECT count(*) FROM grants WHERE lease_until > now()`).Scan(&held)
 	return held, err
 }
 
-// untilAgreed waits until Redis says what the ledger says, under load.
+// untilAgreed waits, under load, until Redis agrees with the ledger.
 func (x *experiment) untilAgreed(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -144,10 +143,9 @@ func (x *experiment) untilAgreed(ctx context.Context) error {
 	return nil
 }
 
-// compare looks at what stands still while both are read: a grant that is
-// there before and after Redis was read must be in Redis, at its slot; a lease
-// that is in Redis before and after the ledger was read must be in the ledger,
-// unless its claim may be on the way.
+// compare checks entries that do not change while both stores are read. A grant that exists before and after Redis is read must be in Redis
+// with the same slot. A lease that is in Redis before and after the ledger is read must be in the ledger, unless its claim may still be in
+// flight.
 func (x *experiment) compare(ctx context.Context) error {
 	before, err1 := x.grants(ctx)
 	first, err2 := x.slots.Snapshot(ctx, pool)
@@ -172,7 +170,7 @@ func (x *experiment) compare(ctx context.Context) error {
 	return nil
 }
 
-// grants are the leases of the ledger and their slots.
+// grants returns the leases in the ledger and their slots.
 func (x *experiment) grants(ctx context.Context) (map[string]int, error) {
 	rows, err := x.db.QueryContext(ctx, `SELECT lease, slot FROM grants`)
 	if err != nil {

@@ -23,20 +23,19 @@ const (
 
 var program = servers.Program{Race: true} //nolint:gochecknoglobals // built once
 
-// atOnce is how many tests run at once: most of their time they wait for leases
-// to end and servers to start.
+// atOnce is the number of tests that run concurrently. They wait most of the time for leases to end and servers to start.
 const atOnce = "4"
 
-// TestMain is also the command that callers run.
+// TestMain runs the tests. With the argument visiting, it is the command that callers run.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == visiting {
 		os.Exit(visit(os.Args[2:])) //nolint:forbidigo // TestMain's way to end
 	}
-	_ = flag.Set("test.parallel", atOnce) // -parallel on the command line comes later
+	_ = flag.Set("test.parallel", atOnce) // m.Run parses the command line later, so a -parallel there has precedence
 	m.Run()
 }
 
-// replica is one `dispatcher serve`.
+// replica is one `dispatcher serve` process.
 type replica struct {
 	*servers.Process
 	addr string
@@ -48,7 +47,7 @@ func startReplica(t *testing.T, dsn, redisURL string, more ...string) *replica {
 	return startReplicaOf(t, program.Path(t), dsn, redisURL, more...)
 }
 
-// startReplicaOf is startReplica of a program that was built otherwise.
+// startReplicaOf is startReplica for another build of the program.
 func startReplicaOf(t *testing.T, binary, dsn, redisURL string, more ...string) *replica {
 	t.Helper()
 	r := &replica{addr: servers.FreeAddr(t)}
@@ -77,8 +76,7 @@ func ready(addr string) error {
 	return nil
 }
 
-// stopCleanly ends the replica as an operator would and expects exit status 0;
-// the race detector makes it another.
+// stopCleanly stops the replica with SIGTERM and expects exit status 0. After a data race, the status is different.
 func (r *replica) stopCleanly(t *testing.T) {
 	t.Helper()
 	r.Stop()
@@ -87,8 +85,8 @@ func (r *replica) stopCleanly(t *testing.T) {
 	}
 }
 
-// balance spreads connections over the replicas in turn, as a load balancer
-// without health checks does: one that hangs gets its share.
+// balance returns the URL of a load balancer that assigns connections to the replicas in turn. It has no health checks, so a replica that
+// hangs also gets connections.
 func balance(t *testing.T, replicas ...*replica) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -103,7 +101,7 @@ func balance(t *testing.T, replicas ...*replica) (url string) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err != nil { // too many files are open, for the moment
+			if err != nil { // too many files are open for the moment
 				t.Log("accepting a connection:", err)
 				<-time.After(100 * time.Millisecond)
 				continue

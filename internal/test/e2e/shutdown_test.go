@@ -16,8 +16,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestRollingRestartLosesNothing ends replicas with SIGTERM, one after another, under load
-// over both transports: each ends with status 0, and nothing is lost.
+// TestRollingRestartLosesNothing ends replicas with SIGTERM, one after another, under load over both transports. Each ends with status 0,
+// and nothing is lost.
 func TestRollingRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	x := newExperiment(t, &verdict{})
@@ -52,8 +52,8 @@ func TestRollingRestartLosesNothing(t *testing.T) {
 	}
 }
 
-// TestEndTakesTheGraceLimitAtMost: a report that waits for an answer of Postgres keeps a replica
-// for the grace limit at most, and not at all after a second signal.
+// TestEndTakesTheGraceLimitAtMost checks that a report without an answer from Postgres delays the end of a replica by the grace limit at
+// most. After a second signal, it does not delay the end.
 func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 	t.Parallel()
 	for name, signals := range map[string]int{"the limit": 1, "a second signal": 2} {
@@ -63,7 +63,7 @@ func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 			begin := time.Now()
 			for range signals {
 				r.Signal(syscall.SIGTERM)
-				untilClosed(t, r.addr) // it heard the first
+				untilClosed(t, r.addr) // the replica has received the first signal
 			}
 			select {
 			case <-r.Exited():
@@ -81,14 +81,14 @@ func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 	}
 }
 
-// hanging is a replica with a report in flight that Postgres does not answer, only this one.
+// hanging returns a replica with one report in flight to which Postgres does not answer. Other requests to Postgres are answered.
 func hanging(t *testing.T) *replica {
 	t.Helper()
 	server := servers.Postgres(t)
 	proxy := servers.NewProxy(t, server.Addr())
 	underway := make(chan struct{})
 	var once sync.Once
-	proxy.HoldRepliesAfter("slow-device") // of Postgres as a whole it would be found that it is silent
+	proxy.HoldRepliesAfter("slow-device") // if Postgres did not answer at all, the replica would detect that
 	proxy.OnRequest(func(b []byte) {
 		if bytes.Contains(b, []byte("slow-device")) {
 			once.Do(func() { close(underway) })
@@ -104,7 +104,7 @@ func hanging(t *testing.T) *replica {
 	cut := make(chan struct{})
 	go func() {
 		defer close(cut)
-		if response, err := http.DefaultClient.Do(request); err == nil { // it is cut off
+		if response, err := http.DefaultClient.Do(request); err == nil { // the connection is broken off
 			_ = response.Body.Close()
 		}
 	}()

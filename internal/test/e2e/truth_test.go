@@ -15,11 +15,9 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestPagesSayTheTruth opens the dashboard of two replicas in a browser, under
-// load, and kills one of them. The pages of the other go on; those of the
-// killed one say that they are cut off, and catch up without a reload once it
-// is back. Whenever the fleet is made to stand still, in the midst of its work,
-// each page shows what the API says then, number by number.
+// TestPagesSayTheTruth opens the dashboard of two replicas in a browser, under load, and kills one replica. The pages of the other replica
+// are still updated. The pages of the killed replica show that they are disconnected, and catch up without a reload once it has restarted.
+// Whenever the test stops the fleet in the middle of its work, each page shows the same values as the API.
 func TestPagesSayTheTruth(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -32,7 +30,7 @@ func TestPagesSayTheTruth(t *testing.T) {
 	page := func(r *replica, path string) string { return "http://" + r.addr + path }
 	other := b.tab("sign-in", page(first, "/sign-in"))
 	other.signIn()
-	other.open("about:blank") // a browser has six connections to one address, and each open page takes one
+	other.open("about:blank") // a browser has six connections to one address, and each open page uses one
 	open := map[*tab]func(*replica) said{
 		b.tab("pools", page(first, "/")):           x.poolsSaid,
 		b.tab("pool", page(first, "/pools/"+pool)): x.poolSaid,
@@ -48,7 +46,7 @@ func TestPagesSayTheTruth(t *testing.T) {
 	second.Kill()
 	cutOff.until(`document.getElementById("stale").textContent.startsWith("Disconnected") && !document.getElementById("stale").hidden`)
 	for one := range open {
-		if one.name == "tasks" || one.name == "batch" { // what ended goes on being counted
+		if one.name == "tasks" || one.name == "batch" { // the numbers of ended tasks still change
 			ended := one.numbers()["count/succeeded"]
 			one.until(fmt.Sprintf(`%s["count/succeeded"] !== %q`, numbersHere(), ended))
 		}
@@ -73,29 +71,28 @@ func TestPagesSayTheTruth(t *testing.T) {
 	}
 }
 
-// truth is an experiment whose fleet can be made to stand still.
+// truth is an experiment whose fleet can be stopped.
 type truth struct {
 	*experiment
 
 	load     *servers.Process
-	failed   int64          // the batch of which a task failed and one was taken back
-	compared map[string]int // numbers, by page
+	failed   int64          // the batch with one failed task and one task whose slot was taken back
+	compared map[string]int // number of compared values by page
 }
 
-// newTruth has so many devices at work in so many slots.
+// newTruth starts an experiment with this number of devices and slots.
 func newTruth(t *testing.T, devices, slots int) *truth {
 	t.Helper()
 	x := &truth{experiment: newExperiment(t, &verdict{}), compared: map[string]int{}}
 	x.fleet.Devices = devices
 	x.deploy()
-	x.send(http.MethodPut, "/v1/pools/"+pool, map[string]any{"capacity": slots, "lease_ms": 600_000}) // longer than anybody stands still
+	x.send(http.MethodPut, "/v1/pools/"+pool, map[string]any{"capacity": slots, "lease_ms": 600_000}) // longer than the fleet is ever stopped
 	x.startLoad(slots / 2)
 	x.sideShows()
 	return x
 }
 
-// startLoad starts the fleet as a program of its own, that can be stopped in
-// its tracks, and waits until it holds so many slots.
+// startLoad starts the fleet as a separate program, which can be stopped with SIGSTOP. It waits until the fleet holds at least slots slots.
 func (x *truth) startLoad(slots int) {
 	x.t.Helper()
 	binary := program.Path(x.t)
@@ -116,8 +113,7 @@ func (x *truth) startLoad(slots int) {
 	}
 }
 
-// sideShows are two small pools: one is paused; in the other a task failed, one
-// was taken back, and one waits.
+// sideShows creates two small pools. One is paused. In the other pool, one task failed, the slot of one was taken back, and one waits.
 func (x *truth) sideShows() {
 	x.t.Helper()
 	x.send(http.MethodPut, "/v1/pools/paused", map[string]any{"capacity": 5})
@@ -133,7 +129,7 @@ func (x *truth) sideShows() {
 	granted := x.untilGrantedTo("x-1")
 	result := map[string]any{"task": granted.ID, "token": granted.Token, "status": "rejected", "error": "no <b>route</b>"}
 	x.send(http.MethodPost, "/v1/devices/x-1/report", map[string]any{"id": "r", "accept": false, "results": []any{result}})
-	x.untilGrantedTo("x-2") // and is never heard of again
+	x.untilGrantedTo("x-2") // and x-2 never reports again
 	ctx, cancel := context.WithTimeout(x.t.Context(), recoveryLimit)
 	defer cancel()
 	if err := poll(ctx, look, func() bool {
@@ -159,7 +155,7 @@ func (x *truth) untilGrantedTo(device string) granted {
 	return *reply.Task
 }
 
-// send is a request of an operator, or of a device, to the first replica.
+// send sends a request of an operator or a device to the first replica.
 func (x *truth) send(method, path string, body any) []byte {
 	x.t.Helper()
 	answer, err := x.request(x.t.Context(), method, path, body)
@@ -199,9 +195,8 @@ func (x *truth) request(ctx context.Context, method, path string, body any) ([]b
 	return answer.Bytes(), nil
 }
 
-// expectTruth waits until the page shows what the API says before and after:
-// what was under way when the fleet stopped ends first. reload, if there is
-// one, has the page read again: not all of them follow by themselves.
+// expectTruth waits until the page shows what the API returns before and after it: requests that were in flight when the fleet stopped end
+// first. If reload is not nil, it is called to load the page again, because some pages do not follow events.
 func (x *truth) expectTruth(one *tab, at *replica, ask func(*replica) said, reload func()) {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), recoveryLimit)
@@ -228,7 +223,7 @@ func (x *truth) expectTruth(one *tab, at *replica, ask func(*replica) said, relo
 	}
 }
 
-// expectEveryPage goes through the pages that are not open.
+// expectEveryPage compares the pages that are not open.
 func (x *truth) expectEveryPage(one *tab, at *replica) {
 	x.t.Helper()
 	slots := ask[slotsSaid](x.experiment, at, "/v1/pools/"+pool+"/slots").Slots
@@ -248,7 +243,7 @@ func (x *truth) expectEveryPage(one *tab, at *replica) {
 	}
 }
 
-// filteredSaid is tasksSaid of a filter by which nothing else is counted.
+// filteredSaid is tasksSaid without the counts, for a filter whose pages show no counts.
 func (x *truth) filteredSaid(filter string) func(*replica) said {
 	return func(r *replica) said {
 		s := x.tasksSaid(filter)(r)

@@ -13,22 +13,20 @@ import (
 )
 
 const (
-	tries = 3           // of a run that tests too little
-	still = time.Second // a machine that stands still for longer may let a run test too little
-	beat  = still / 10  // of what notices it
+	tries = 3           // maximum number of tries of a run that tests too little
+	still = time.Second // a run may test too little if the machine stalls for longer
+	beat  = still / 10  // interval of the stall detection
 )
 
-// verdict is what a run is found guilty of.
+// verdict holds the findings of a run.
 //
-// A fault is what the ledger, the journals of the devices and the external
-// system say of cap, tasks and results, or an end that never comes: nothing
-// that the machine does excuses it. Time that a late device or a late look explains
-// is taken away where it is measured. A doubt is
-// that the run tested too little; only a machine that stood still excuses that.
+// A fault is a violation that the ledger, the journals of the devices or the external system show, or a run that never ends. Nothing that
+// the machine does excuses a fault. Where a violation is measured, the time of late devices and late readings is already excluded. A doubt
+// means that the run tested too little. Only a stall of the machine excuses a doubt.
 type verdict struct {
 	faults []error
 	doubts []error
-	stood  time.Duration // the longest that the machine stood still
+	stood  time.Duration // the longest time that the machine stalled
 }
 
 func (v *verdict) blame(format string, args ...any) {
@@ -39,7 +37,7 @@ func (v *verdict) doubt(format string, args ...any) {
 	v.doubts = append(v.doubts, fmt.Errorf(format, args...))
 }
 
-// says whether one of the faults has these words.
+// says reports whether one of the faults contains words.
 func (v *verdict) says(words string) bool {
 	return slices.ContainsFunc(v.faults, func(err error) bool { return strings.Contains(err.Error(), words) })
 }
@@ -48,7 +46,7 @@ func (v *verdict) found() error {
 	return errors.Join(errors.Join(v.faults...), errors.Join(v.doubts...))
 }
 
-// sentence is what follows from a verdict.
+// sentence is the consequence of a verdict.
 type sentence string
 
 const (
@@ -58,7 +56,7 @@ const (
 	skipped sentence = "skipped"
 )
 
-// after is the sentence after so many tries, under CI or not.
+// after returns the sentence after this number of tries, under CI or not.
 func (v *verdict) after(try int, ci bool) sentence {
 	switch {
 	case len(v.faults) > 0:
@@ -75,7 +73,7 @@ func (v *verdict) after(try int, ci bool) sentence {
 	return skipped
 }
 
-// judged has a test run, again as long as the run does not count.
+// judged runs a test, and repeats it while the result is again.
 func judged(t *testing.T, test func(t *testing.T, v *verdict)) {
 	t.Helper()
 	for try := 1; !t.Failed(); try++ {
@@ -98,13 +96,13 @@ func judged(t *testing.T, test func(t *testing.T, v *verdict)) {
 	}
 }
 
-// watch measures how late this process is for its own beats.
+// watch measures how late this process wakes up from its own timers.
 type watch struct {
 	mu           sync.Mutex
 	longest, sum time.Duration
 }
 
-// watchMachine watches until ctx ends.
+// watchMachine measures until ctx ends.
 func watchMachine(ctx context.Context) *watch {
 	w := &watch{}
 	go func() {
@@ -123,15 +121,15 @@ func (w *watch) note(late time.Duration) {
 	w.longest, w.sum = max(w.longest, late), w.sum+max(late, 0)
 }
 
-// stood is for how long the machine stood still: at once, and in all.
+// stood returns how long the machine stalled: the longest time, and the sum.
 func (w *watch) stood() (longest, sum time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.longest, w.sum
 }
 
-// TestAFaultIsNeverExcused: a fault fails on any machine, a doubt on one that did not
-// stand still, and under CI a run must count.
+// TestAFaultIsNeverExcused checks that a fault fails on any machine, and a doubt on a machine that did not stall. Under CI, a try must
+// count.
 func TestAFaultIsNeverExcused(t *testing.T) {
 	t.Parallel()
 	fault, doubt := []error{errors.New("61 inside")}, []error{errors.New("never more than 3 inside")}
@@ -161,7 +159,7 @@ func TestAFaultIsNeverExcused(t *testing.T) {
 	}
 }
 
-// TestARunThatDoesNotCountIsMadeAgain, with a verdict of its own.
+// TestARunThatDoesNotCountIsMadeAgain runs judged with a verdict of its own.
 func TestARunThatDoesNotCountIsMadeAgain(t *testing.T) { //nolint:tparallel // tries come one after another
 	t.Parallel()
 	runs := 0

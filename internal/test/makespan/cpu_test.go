@@ -9,15 +9,15 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// load is processor time used so far. Without /proc it is empty.
+// load is the processor time used so far. Without /proc it is empty.
 type load struct {
 	at      time.Time
-	servers time.Duration // of the plant, children included
+	servers time.Duration // of the servers of the plant, including their child processes
 	fleet   time.Duration // of this process: devices and external system
-	machine time.Duration // of everything on it
+	machine time.Duration // of all processes of the machine
 }
 
-// cores is what was used on average, in processors.
+// cores is the average use of processors, as a number of processors.
 type cores struct{ servers, fleet, machine float64 }
 
 func (p *plant) load() load {
@@ -39,7 +39,7 @@ func (l load) since(earlier load) cores {
 	}
 }
 
-// machineTime is what all processors spent on anything but idling.
+// machineTime returns the time that all processors were not idle.
 func machineTime() time.Duration {
 	content, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -1,6 +1,4 @@
-// Package makespan measures how long a batch takes against the time that no
-// dispatcher can beat: tasks x work / slots. It runs the program and real
-// servers, a simulated fleet on the other side, and prints a table; see
-// docs/benchmarks.md. It holds nothing but tests, and, in baseline, what the
-// program is compared with.
+// Package makespan measures how long a batch takes, relative to the time that no dispatcher can beat: tasks * work / slots. It runs the
+// program, real servers and a simulated fleet, and prints a table, see docs/benchmarks.md. The package contains only tests. Its subpackage
+// baseline is the method that the program is compared with.
 package makespan

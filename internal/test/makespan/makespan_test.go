@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// Set by `make bench-makespan`.
+// Flags that `make bench-makespan` sets.
 var (
 	whole = flag.Bool("whole", false, "measure: the table at its full size")                                          //nolint:gochecknoglobals // a flag of the test
 	words = flag.String("rows", "", "only rows whose title has one of these words, with | between; empty: every row") //nolint:gochecknoglobals // a flag of the test
@@ -26,10 +26,10 @@ var (
 type scale struct {
 	slots        int
 	work, period time.Duration
-	rest         time.Duration // in which the dispatcher writes down who it has met
+	rest         time.Duration // time for the dispatcher to write the last-seen times of the devices
 }
 
-// result is a row that was run.
+// result is a completed row.
 type result struct {
 	row
 	scale
@@ -37,8 +37,8 @@ type result struct {
 	used cores
 }
 
-// TestMakespan prints the table. Only -whole measures; without it the harness
-// itself is tested, at a size that says nothing about time.
+// TestMakespan prints the table. It measures only with -whole. Without -whole it tests the harness, at a size that is too small for
+// meaningful times.
 func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the other: they are measured
 	t.Parallel()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
@@ -57,7 +57,7 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 	for _, r := range rows {
 		done, ok := measure(ctx, t, r, size)
 		if !ok {
-			return // said, or skipped, by the row
+			return // the row has already logged the failure, or was skipped
 		}
 		out.row(done)
 	}
@@ -66,8 +66,7 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 	}
 }
 
-// measure runs a row on servers of its own. It is false when a promise was
-// broken, or the row did not come to its end.
+// measure runs a row on its own servers. ok is false if a promise was broken or the row did not complete.
 func measure(ctx context.Context, t *testing.T, r row, size scale) (done result, ok bool) {
 	t.Helper()
 	size.slots, size.work = cmp.Or(r.few, size.slots), cmp.Or(r.brief, size.work)
@@ -93,7 +92,7 @@ func measure(ctx context.Context, t *testing.T, r row, size scale) (done result,
 	return done, ok
 }
 
-// TestRowsAreChosenByWordsOfTheirTitles: rows are found by words of their titles.
+// TestRowsAreChosenByWordsOfTheirTitles checks that -rows selects rows by words of their titles.
 func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
 	t.Parallel()
 	all := table()
@@ -106,7 +105,7 @@ func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
 	}
 }
 
-// TestLoadIsOfTheseProcesses: a busy loop here is no work of the servers.
+// TestLoadIsOfTheseProcesses checks that a busy loop in this process increases the measured times.
 func TestLoadIsOfTheseProcesses(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

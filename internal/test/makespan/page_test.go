@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// columns of the table. Times are seconds unless they say.
+// columns returns the columns of the table. Times are in seconds unless the column names another unit.
 func columns() []string {
 	return []string{
 		"fleet, tasks", "bound", "ideal", "makespan", "/ bound", "/ (bound + work)", "/ ideal", "slot use",
@@ -33,8 +33,8 @@ func (r result) cells() []string {
 	}
 }
 
-// bound is what no dispatcher can beat that tells the next device only when a
-// slot was left: each visit and a round trip.
+// bound returns the time that no dispatcher can beat if it notifies the next device only when a slot was left: each visit takes its work
+// and a round trip.
 func (r result) bound() time.Duration {
 	return r.Bound + r.roundTrip*time.Duration(r.tasks)/time.Duration(r.slots)
 }
@@ -50,7 +50,7 @@ func milliseconds(q simulator.Quantiles) string {
 	return fmt.Sprintf("%.1f, %.1f", 1000*q.P50.Seconds(), 1000*q.P99.Seconds())
 }
 
-// tee writes the table, and shows it while it grows.
+// tee writes the table, and prints each line if show is true.
 type tee struct {
 	page *bytes.Buffer
 	show bool
@@ -71,8 +71,7 @@ func (o tee) line(cells []string) {
 	}
 }
 
-// parse reads the table back: every row has every column, and nobody was ever
-// one too many.
+// parse reads the table. It checks that each row has all columns, and that the capacity was never exceeded.
 func parse(t *testing.T, page string) (rows [][]string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(page), "\n")

@@ -27,7 +27,7 @@ var (
 	measured servers.Program               //nolint:gochecknoglobals // built once
 )
 
-// dispatcher is the program, without what would distort a measurement.
+// dispatcher returns the path of the program. For a measurement it is built without the race detector.
 func dispatcher(t *testing.T) string {
 	t.Helper()
 	if *whole {
@@ -36,14 +36,13 @@ func dispatcher(t *testing.T) string {
 	return racing.Path(t)
 }
 
-// plant is what one row runs on: servers of its own, and one replica, each in
-// a process of its own. The fleet is this process.
+// plant is the environment of one row: its own servers and one replica, each in its own process. The fleet runs in this process.
 type plant struct {
 	url, mqttURL string
-	pids         map[string]int // of the servers, by name
+	pids         map[string]int // key: name of the server
 }
 
-// newPlant starts the servers for a row, whose devices report once in period.
+// newPlant starts the servers for a row whose devices report once in period.
 func newPlant(t *testing.T, r row, period time.Duration) *plant {
 	t.Helper()
 	cache := servers.Redis(t)
@@ -69,7 +68,7 @@ func newPlant(t *testing.T, r row, period time.Duration) *plant {
 	return p
 }
 
-// serve starts a replica and shows what it had to say if the row fails.
+// serve starts a replica. It logs the replica's output if the row fails or the output contains errors.
 func serve(t *testing.T, addr string, settings map[string]string) *servers.Process {
 	t.Helper()
 	binary := dispatcher(t)
@@ -107,7 +106,7 @@ func ready(addr string) error {
 	return nil
 }
 
-// far is an address behind which the server is a round trip away.
+// far returns an address behind which the server has this round-trip time.
 func far(t *testing.T, addr string, roundTrip time.Duration) string {
 	t.Helper()
 	if roundTrip == 0 {
@@ -118,7 +117,7 @@ func far(t *testing.T, addr string, roundTrip time.Duration) string {
 	return proxy.Addr
 }
 
-// simulation is the fleet of a row.
+// simulation returns the configuration of the fleet of a row.
 func (p *plant) simulation(r row, s scale) simulator.Config {
 	c := simulator.Config{
 		URL: p.url, MQTTURL: p.mqttURL, OperatorToken: adminToken, FleetToken: fleetToken,

@@ -6,34 +6,32 @@ import (
 	"time"
 )
 
-// polling is a fleet that only polls, in a model that holds nothing of servers:
-// n devices with a task each ask first at random within a period, come back when
-// they are told, and work as soon as they have a slot.
+// polling is a model, without servers, of a fleet that only polls. It has n devices with one task each. A device asks first at a random
+// time within a period, asks again when steering requests it, and works as soon as it has a slot.
 type polling struct {
 	devices, slots int
-	work, period   time.Duration // mean work, within 50 %
+	work, period   time.Duration // mean work, drawn within 50 %
 	seed           uint64
 }
 
-// steering decides what a device that asks is told. Devices are numbered in the
-// order in which it is their turn.
+// steering decides the answer to a device that asks. Devices are numbered in the order of their turns.
 type steering interface {
-	// ask grants a slot, or says when to come again. chance is in [0,1).
+	// ask grants a slot, or returns when the device must ask again. chance is in [0,1).
 	ask(device int, now time.Duration, chance float64) (granted bool, after time.Duration)
-	// release is told of the end of a task that was granted.
+	// release is called when a granted task has ended.
 	release(device int, worked, now time.Duration)
 }
 
-// polled is what came of it.
+// polled is the result of a run.
 type polled struct {
-	makespan float64 // over the bound
+	makespan float64 // divided by the bound
 	refused  float64 // per grant
-	lastAsk  float64 // when the last device first asked, over the bound
+	lastAsk  float64 // when the last device first asked, divided by the bound
 }
 
 const (
-	handover = 15 * time.Millisecond // until a result is there
-	delay    = 50 * time.Millisecond // by how much devices come later than told
+	handover = 15 * time.Millisecond // time until a result arrives
+	delay    = 50 * time.Millisecond // the longest time by which a device asks late
 )
 
 func (p polling) run(s steering) (out polled) {
@@ -71,11 +69,11 @@ func (p polling) run(s steering) (out polled) {
 	return out
 }
 
-// visit is a device that asks, or the end of its work.
+// visit is a time at which a device asks, or at which its work ends.
 type visit struct {
 	at     time.Duration
 	device int
-	worked time.Duration // 0: it asks
+	worked time.Duration // 0 means that the device asks
 }
 
 type visits []visit
@@ -91,7 +89,7 @@ func (v *visits) Pop() any {
 	return x
 }
 
-// tally counts devices below another one, in logarithmic time.
+// tally counts the devices with a number below another device, in logarithmic time.
 type tally []int
 
 func (t tally) add(device, n int) {
@@ -107,9 +105,9 @@ func (t tally) below(device int) (sum int) {
 	return sum
 }
 
-// mean is how the dispatcher learns how long a slot is held.
+// mean is the moving average with which the dispatcher estimates how long a slot is held.
 type mean struct {
-	newest float64 // weight of the newest
+	newest float64 // weight of the newest value
 	value  time.Duration
 }
 

@@ -8,31 +8,31 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// The figures of the table: many slots, quick work, rare reports.
+// The parameters of the table: many slots, short work, rare reports.
 const (
 	capacity = 60
 	work     = time.Second
 	brief    = 400 * time.Millisecond
-	period   = 15 * time.Second // 15 times the work, as 5 min are of 20 s
-	rest     = 11 * time.Second // who was seen is written every 10 s
+	period   = 15 * time.Second // 15 times the work, as 5 min are for a work of 20 s
+	rest     = 11 * time.Second // last-seen times are written every 10 s
 	deep     = 3000
 	flat     = 200
 )
 
-// row is one run: a fleet with a task for each device.
+// row is one run: a fleet with one task for each device.
 type row struct {
 	name      string
 	baseline  bool // report-and-hope instead of the dispatcher
 	via       simulator.Via
 	tasks     int
 	roundTrip time.Duration // between devices and dispatcher
-	notBefore time.Duration // known so long ahead; 0: begins when it is queued
-	gone      float64       // share of devices that fall silent for good once granted
-	few       int           // slots; 0: as many as all rows
-	brief     time.Duration // the work; 0: as long as in all rows
+	notBefore time.Duration // the time between queueing and start; 0 means that tasks start when they are queued
+	gone      float64       // share of devices that fall silent for good after a grant
+	few       int           // number of slots; 0 means the same as in all rows
+	brief     time.Duration // mean work; 0 means the same as in all rows
 }
 
-// table is all rows, in their order.
+// table returns all rows in their order.
 func table() []row {
 	kinds := []row{
 		{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic},
@@ -65,7 +65,7 @@ func table() []row {
 
 const mixed = simulator.ViaMQTT + "," + simulator.ViaLongPoll + "," + simulator.ViaHTTP
 
-// title names a row, for the table and for -rows.
+// title returns the name of a row in the table and for -rows.
 func (r row) title() string {
 	title := fmt.Sprintf("%s, %d", r.name, r.tasks)
 	if r.roundTrip > 0 {
@@ -74,8 +74,7 @@ func (r row) title() string {
 	return title
 }
 
-// chosen are the rows whose title has one of the words, with commas between;
-// all without words.
+// chosen returns the rows whose title contains one of the words, which are separated by "|". If words is "", it returns all rows.
 func chosen(rows []row, words string) []row {
 	var some []row
 	for _, r := range rows {

@@ -15,15 +15,15 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// modelled is what slots/lua/queue.lua says, with nothing of Redis: a fleet of one batch.
+// modelled is a model of slots/lua/queue.lua without Redis, for a fleet of one batch.
 type modelled struct {
 	polling
 	line    tally // devices that were refused
 	waits   []bool
 	turn    []int
 	due     []time.Duration
-	owed    []int                 // by turn
-	kept    map[int]time.Duration // until when a slot is kept for a device
+	owed    []int                 // sorted by turn
+	kept    map[int]time.Duration // the time until which a slot is kept for a device
 	waiting int
 	free    int
 	grants  int
@@ -41,7 +41,7 @@ func (m *modelled) byTurn(a, b int) int {
 	return cmp.Or(cmp.Compare(m.turn[a], m.turn[b]), cmp.Compare(a, b))
 }
 
-// owe lets a device be owed a slot, or not, and says how many are before it.
+// owe sets whether a device is owed a slot, and returns how many owed devices are before it.
 func (m *modelled) owe(device int, owed bool) int {
 	i, is := slices.BinarySearchFunc(m.owed, device, m.byTurn)
 	switch {
@@ -94,7 +94,7 @@ func (m *modelled) release(_ int, worked, now time.Duration) {
 	m.keep(now)
 }
 
-// keeps is for how many devices slots are kept at once.
+// keeps returns the maximum number of devices for which slots are kept concurrently.
 func (m *modelled) keeps() int { return max(m.slots/20, 3) }
 
 func (m *modelled) usual() time.Duration { return cmp.Or(m.hold.value, unknown) }
@@ -108,7 +108,7 @@ func (m *modelled) lapse(now time.Duration) {
 	}
 }
 
-// keep keeps a slot for the first that comes of those that are owed and about to come.
+// keep keeps free slots for the owed devices that are due soon, in the order in which they are due.
 func (m *modelled) keep(now time.Duration) {
 	window := max(min(2*m.usual()/time.Duration(m.slots), 2*time.Second), 20*time.Millisecond)
 	for m.free > len(m.kept) {
@@ -142,12 +142,12 @@ func (m *modelled) sleep(device int, chance float64) time.Duration {
 }
 
 const (
-	unknown = 5 * time.Second // a hold, before the first has ended
+	unknown = 5 * time.Second // assumed hold time before the first hold has ended
 	soonest = time.Second
 	late    = time.Second
 )
 
-// scripted is the semaphore itself, on a Redis whose clock is the model's.
+// scripted runs the real semaphore on a Redis whose clock is the model's.
 type scripted struct {
 	polling
 	t          *testing.T
@@ -206,7 +206,7 @@ func (s *scripted) serve(of slots.Exchange) slots.Served {
 	return done
 }
 
-// average is that of some runs of the model.
+// average returns the average of several runs of the model.
 func (p polling) average() (sum polled) {
 	const runs = 5
 	for p.seed = range uint64(runs) {
@@ -218,7 +218,7 @@ func (p polling) average() (sum polled) {
 	return sum
 }
 
-// TestSteering: a deep batch of devices that only poll takes little longer than it must.
+// TestSteering checks that a deep batch of devices that only poll takes at most 1.08 times the bound.
 func TestSteering(t *testing.T) {
 	t.Parallel()
 	for _, devices := range []int{deep, 100 * capacity} {
@@ -230,9 +230,8 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// TestUnannounced: a shallow batch that nobody was told of ends when the device that
-// asks last has done its work, however it is dispatched. That alone is more than
-// twice the bound and the work.
+// TestUnannounced shows that a shallow batch without a notification ends when the device that asks last has done its work, however it is
+// dispatched. This time alone is more than twice the bound and the work.
 func TestUnannounced(t *testing.T) {
 	t.Parallel()
 	p := fleetOf(flat)
@@ -249,8 +248,8 @@ func TestUnannounced(t *testing.T) {
 	}
 }
 
-// TestSemaphoreSteers: the scripts do what the model says, but for the slots that
-// they keep for who is about to come.
+// TestSemaphoreSteers checks that the scripts give about the same results as the model. The tolerance covers the slots that the scripts
+// keep for devices that are about to ask.
 func TestSemaphoreSteers(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// handoffSteps is where the time of handoffs went, by how the device was told and by
-// step, as the dispatcher's debug log has it.
+// handoffSteps holds the durations of the steps of handoffs, from the dispatcher's debug log. They are grouped by step and by how the
+// device was notified.
 type handoffSteps []*handoffStep
 
 type handoffStep struct {
@@ -19,7 +19,7 @@ type handoffStep struct {
 	took      []time.Duration
 }
 
-// readSteps finds the steps, and their sum, of all handoffs in a log.
+// readSteps returns the steps of all handoffs in a log, and their sums.
 func readSteps(log []byte) (all handoffSteps) {
 	line := regexp.MustCompile(`msg="handed on" pool=\S+ via=(\S+) (.*)`)
 	for _, found := range line.FindAllSubmatch(log, -1) {
@@ -48,7 +48,7 @@ func (s handoffSteps) with(via, name string, took time.Duration) handoffSteps {
 	return append(s, &handoffStep{via: via, name: name, took: []time.Duration{took}})
 }
 
-// String is a table: count, median, 90th and 99th percentile, and the longest.
+// String returns a table with the count, median, 90th and 99th percentile, and maximum.
 func (s handoffSteps) String() string {
 	var out strings.Builder
 	for _, step := range s {
@@ -60,7 +60,7 @@ func (s handoffSteps) String() string {
 	return out.String()
 }
 
-// important leaves out what only debugging asks for.
+// important returns the log without its debug lines.
 func important(log []byte) []byte {
 	var kept []byte
 	for line := range bytes.Lines(log) {

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
-// Draw returns n random mistakes in the product's source at root, about as many of each kind. The same seed draws the same mistakes, also
-// after a file was moved: a mistake is chosen by its function and text, not by its path.
+// Draw returns n random mistakes in the product's source at root, about as many of each kind. The same seed draws the same mistakes even
+// after a file was moved, because a mistake is chosen by its function and text, not by its path.
 func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
 	all, err := sites(root, folders(), except())
 	if err != nil {
@@ -28,16 +28,16 @@ func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
 			}
 		}
 		if len(drawn) == before {
-			break // there are fewer than n
+			break // there are fewer than n sites
 		}
 	}
 	return drawn, nil
 }
 
-// rank returns the sites of each kind in the random order of the seed.
+// rank returns the sites of each kind in a random order that depends on the seed.
 func rank(all []site, seed uint64) map[Kind][]site {
 	type key struct{ function, text string }
-	seen := map[key]int{} // equal texts of equally named functions are told apart by their number
+	seen := map[key]int{} // number of sites with the same text in functions of the same name, which distinguishes them
 	order := map[Kind][]ranked{}
 	for _, s := range all {
 		k := key{s.function, s.describe()}
@@ -64,10 +64,10 @@ func folders() []string {
 	return []string{"devices", "dispatcher", "limits", "operators", "slots", "store"}
 }
 
-// except are test machines.
+// except returns folders of test machinery.
 func except() []string { return []string{"internal/simulator", "devices/line"} }
 
-// testsOf returns the packages whose tests should catch a mistake in the package: its own, then the nearest one that uses it.
+// testsOf returns the packages whose tests should catch a mistake in pkg: pkg itself, then the nearest package that uses it.
 func testsOf(pkg string) []string {
 	user := map[string]string{
 		"store": "dispatcher", "slots": "dispatcher", "limits": "dispatcher", "limits/policy": "limits", "devices": "dispatcher",

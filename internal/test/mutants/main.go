@@ -1,8 +1,8 @@
-// Command mutants measures the strength of the tests by random mistakes. It draws them from the source of the product, makes one at a time
-// in a copy of the tree, and prints the share that the tests catch, and the survivors. Run it by `make mutants`.
+// Command mutants measures the strength of the tests by random mistakes. It draws mistakes from the source of the product, makes one at a
+// time in a copy of the tree, and prints the share that the tests catch, and the survivors. Run it with `make mutants`.
 //
-// Limits: some mistakes change nothing that anybody could observe (a log line, the capacity of a slice), so the share cannot reach 1.
-// Only shares of the same seed can be compared.
+// Limits: some mistakes change nothing observable (a log line, the capacity of a slice), so the share cannot reach 1. Only shares of the
+// same seed can be compared.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// run expects the root of the module as the working directory.
+// run must be called with the root of the module as the working directory.
 func run(ctx context.Context, w io.Writer, seed uint64, number, workers int) error {
 	drawn, err := Draw(".", seed, number)
 	if err != nil {

@@ -45,7 +45,7 @@ func (t *T[K]) f(n int) error {
 	}
 }
 
-// TestADrawIsRepeated: the same seed draws the same mistakes, and other seeds draw others.
+// TestADrawIsRepeated checks that the same seed draws the same mistakes, and that another seed draws other mistakes.
 func TestADrawIsRepeated(t *testing.T) {
 	t.Parallel()
 	draws := make([][]mutation.Mistake, 3)

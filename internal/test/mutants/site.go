@@ -20,8 +20,8 @@ type Kind string
 // The kinds of mistakes.
 const (
 	Negated Kind = "negated condition"  // if c -> if !(c)
-	Shifted Kind = "shifted comparison" // < and <=, > and >= exchanged
-	Dropped Kind = "dropped statement"  // a call, an assignment or an increment is gone
+	Shifted Kind = "shifted comparison" // < and <= exchanged, > and >= exchanged
+	Dropped Kind = "dropped statement"  // a call, an assignment or an increment is removed
 	Changed Kind = "changed constant"   // an integer n -> n + 1
 	Ignored Kind = "ignored error"      // if err != nil -> if false && err != nil
 )
@@ -57,7 +57,7 @@ func oneLine(text string) string {
 	return text
 }
 
-// sites returns all places in the Go files below the folders of root, without tests and without the folders in except.
+// sites returns all places in the Go files below the folders of root, except tests and the folders in except.
 func sites(root string, folders, except []string) ([]site, error) {
 	var all []site
 	for _, folder := range folders {

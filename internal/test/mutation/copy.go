@@ -1,8 +1,8 @@
-// Package mutation measures the strength of the tests: it changes one place in a copy of the source tree, runs tests there, and
-// reports which test failed. Packages planted (chosen mistakes) and mutants (random mistakes) use it.
+// Package mutation measures the strength of the tests. It changes one place in a copy of the source tree, runs tests there, and reports
+// which test failed. Packages planted (chosen mistakes) and mutants (random mistakes) use it.
 //
-// Limits: only the first test that fails is reported. A test that is red by chance counts as one that caught the mistake; whoever reads
-// the report must judge whether the named test has to do with the mistake.
+// Limits: only the first test that fails is reported. A test that fails by chance also counts as one that caught the mistake. Whoever reads
+// the report must decide whether the named test is related to the mistake.
 package mutation
 
 import (
@@ -15,13 +15,13 @@ import (
 	"strings"
 )
 
-// Copy is a copy of the source tree, in which one Edit at a time is tried.
+// Copy is a copy of the source tree in which one Edit at a time is tried.
 type Copy struct {
 	dir string
 }
 
-// NewCopy copies the files of the working tree at root that git tracks, or would track, to dir. It deletes what dir held before. If dir is
-// the same for each run, the build cache of Go is used again.
+// NewCopy copies to dir the files of the working tree at root that git tracks or would track. It first deletes dir. If dir is the same in
+// each run, Go can reuse its build cache.
 func NewCopy(ctx context.Context, root, dir string) (*Copy, error) {
 	list := exec.CommandContext(ctx, "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
 	list.Dir = root
@@ -59,14 +59,14 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, content, info.Mode()&fs.ModePerm)
 }
 
-// Edit replaces the bytes from Start up to End of File, a path relative to the root of the tree.
+// Edit replaces the bytes from Start to End (exclusive) of File. File is a path relative to the root of the tree.
 type Edit struct {
 	File       string
 	Start, End int
 	New        string
 }
 
-// Apply returns content with the edit made.
+// Apply returns content with the edit applied.
 func (e Edit) Apply(content []byte) []byte {
 	out := make([]byte, 0, len(content)+len(e.New))
 	out = append(out, content[:e.Start]...)
@@ -74,7 +74,7 @@ func (e Edit) Apply(content []byte) []byte {
 	return append(out, content[e.End:]...)
 }
 
-// make applies an edit to the copy and returns the function that takes it back.
+// make applies an edit to the copy and returns the function that reverts it.
 func (c *Copy) make(e Edit) (undo func() error, err error) {
 	path := filepath.Join(c.dir, e.File)
 	before, err := os.ReadFile(path)

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
-// The second test would not end if it ran beside the first with a mistake: nobody waits for it.
+// With a mistake, TestBeside waits until its context ends. The run must end anyway, because TestTwice fails.
 const tests = `package a
 
 import "testing"
@@ -32,7 +32,7 @@ func TestBeside(t *testing.T) {
 }
 `
 
-// module makes a repository with one package and a test of it.
+// module creates a repository with one package and its tests.
 func module(t *testing.T) (root string) {
 	t.Helper()
 	root = t.TempDir()

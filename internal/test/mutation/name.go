@@ -2,7 +2,7 @@ package mutation
 
 import "go/ast"
 
-// FuncName returns "function" or "Type.Method".
+// FuncName returns the name of a function, or "Type.Method" for a method.
 func FuncName(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name

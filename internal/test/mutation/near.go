@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// near returns a pattern for -run that matches the tests in the files which are named after file: those of a/claim.go are in
-// a/claim_test.go and a/claim_*_test.go. It is empty if there is none.
+// near returns a pattern for -run that matches the tests in the files that are named after file: for a/claim.go, these are a/claim_test.go
+// and a/claim_*_test.go. The pattern is "" if there are no such tests.
 func (c *Copy) near(file string) (pattern string, err error) {
 	base, isGo := strings.CutSuffix(filepath.Join(c.dir, file), ".go")
 	if !isGo {

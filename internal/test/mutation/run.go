@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// Mistake is a change with the packages whose tests should catch it.
+// Mistake is a change, and the packages whose tests should catch it.
 type Mistake struct {
 	Name     string
 	Edit     Edit
 	Packages []string
 }
 
-// Report counts the outcomes of a run. Caught and Survived leave out what does not compile.
+// Report counts the outcomes of a run. Caught and Survived do not include mistakes that do not compile.
 type Report struct {
 	Caught, Survived, Unbuildable int
 	Survivors                     []string
 }
 
-// Share returns the share of mistakes that were caught, 0 to 1. It is 1 if there was none.
+// Share returns the share of mistakes that were caught, 0 to 1. It returns 1 if none was tried.
 func (r Report) Share() float64 {
 	if r.Caught+r.Survived == 0 {
 		return 1
@@ -31,7 +31,7 @@ func (r Report) Share() float64 {
 	return float64(r.Caught) / float64(r.Caught+r.Survived)
 }
 
-// String returns the totals and the survivors.
+// String lists the totals and the survivors.
 func (r Report) String() string {
 	lines := []string{fmt.Sprintf("caught %d of %d (%.1f %%)", r.Caught, r.Caught+r.Survived, 100*r.Share())}
 	if r.Unbuildable > 0 {
@@ -43,7 +43,8 @@ func (r Report) String() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// Run tries all mistakes, workers at a time, each worker in a copy of root below bin. It writes a line for each outcome to w.
+// Run tries all mistakes, at most workers at a time. Each worker uses its own copy of root below bin. Run writes a line for each outcome to
+// w.
 func Run(ctx context.Context, w io.Writer, root string, workers int, mistakes []Mistake) (Report, error) {
 	r := &run{next: make(chan Mistake), out: w, total: len(mistakes)}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -74,7 +75,7 @@ type run struct {
 	next    chan Mistake
 	workers sync.WaitGroup
 	total   int
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards out, done and report
 	out     io.Writer
 	done    int
 	report  Report

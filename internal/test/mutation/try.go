@@ -16,30 +16,30 @@ import (
 	"time"
 )
 
-// testTimeout bounds the tests of one package. Tests that hang have noticed the mistake.
+// testTimeout limits the tests of one package. Tests that hang have caught the mistake.
 const testTimeout = 4 * time.Minute
 
-// Verdict says what the tests made of a mistake.
+// Verdict is the outcome of the tests with a mistake.
 type Verdict string
 
-// The verdicts. Unbuildable says nothing about the tests: the change does not compile.
+// The verdicts. Unbuildable means that the change does not compile, which shows nothing about the tests.
 const (
 	Caught      Verdict = "caught"
 	Survived    Verdict = "survived"
 	Unbuildable Verdict = "does not compile"
 )
 
-// Outcome is the result of one Try. By names the test that failed first as "package Test", or only the package if it hung, or if it
-// ended outside of a test.
+// Outcome is the result of one Try. By is the test that failed first, as "package Test". It is only the package if the tests hung or failed
+// outside of a test.
 type Outcome struct {
 	Verdict Verdict
 	By      string
 	Took    time.Duration
 }
 
-// Try makes the edit, runs the tests of packages one after the other until one fails, and takes the edit back. packages are folders
-// relative to the root. The tests in the files that are named after the edited one come first: most mistakes are caught there, in a few
-// seconds. The tests run with -short and without the race detector.
+// Try applies the edit, runs the tests of packages one after the other until one fails, and reverts the edit. packages are folders relative
+// to the root. Try first runs the tests in the files that are named after the edited file: they catch most mistakes in a few seconds. The
+// tests run with -short and without the race detector.
 func (c *Copy) Try(ctx context.Context, e Edit, packages []string) (out Outcome, err error) {
 	begin := time.Now()
 	undo, err := c.make(e)
@@ -68,7 +68,7 @@ func (c *Copy) Try(ctx context.Context, e Edit, packages []string) (out Outcome,
 	return out, nil
 }
 
-// test runs the tests of a package up to the first that fails. It does not wait for the tests that run beside that one.
+// test runs the tests of a package until the first failure. It does not wait for tests that run concurrently with the failed one.
 func (c *Copy) test(ctx context.Context, pkg string, flags ...string) (verdict Verdict, by string, err error) {
 	temp, err := tempDir()
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *Copy) test(ctx context.Context, pkg string, flags ...string) (verdict V
 	defer kill()
 	cmd := exec.CommandContext(failed, "go", args...)
 	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "CI=true", "TMPDIR="+temp)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the servers that the tests have started
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // one process group with the servers that the tests have started
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
 	var stderr bytes.Buffer
@@ -108,7 +108,8 @@ func (c *Copy) test(ctx context.Context, pkg string, flags ...string) (verdict V
 	}
 }
 
-// tempDir returns a folder for what tests leave behind that are killed. Ports are reserved among all tests of the machine.
+// tempDir returns a folder for the files that killed tests leave behind. It contains a link to the folder in which all tests of the machine
+// reserve ports.
 func tempDir() (string, error) {
 	dir, err := os.MkdirTemp("", "mutation-")
 	if err != nil {
@@ -118,12 +119,12 @@ func tempDir() (string, error) {
 	return dir, os.Symlink(filepath.Join(os.TempDir(), ports), filepath.Join(dir, ports))
 }
 
-// event is what this package reads of a line of `go test -json`.
+// event holds the fields that this package reads from a line of `go test -json`.
 type event struct {
 	Action, Package, Test, FailedBuild string
 }
 
-// firstFailure reads the output of `go test -json` up to the first test that failed. last is the last line that was read.
+// firstFailure reads the output of `go test -json` up to the first test that failed. last is the last line that it read.
 func firstFailure(r io.Reader) (verdict Verdict, by, last string, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<24)

@@ -1,5 +1,5 @@
 // Command planted measures the strength of the tests by a table of mistakes, each of which breaks a promise of the product. It makes one
-// mistake at a time in a copy of the tree, and prints which test catches it, and how many were caught. Run it by `make planted`.
+// mistake at a time in a copy of the tree, and prints which test catches it, and how many were caught. Run it with `make planted`.
 package main
 
 import (
@@ -24,7 +24,8 @@ func main() {
 	}
 }
 
-// run expects the root of the module as the working directory. It is an error if a mistake cannot be made or does not compile.
+// run must be called with the root of the module as the working directory. It returns an error if a mistake cannot be made or does not
+// compile.
 func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	match, err := regexp.Compile(rows)
 	if err != nil {
@@ -53,7 +54,7 @@ func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	return nil
 }
 
-// locate returns the changes of all planted mistakes in the tree at root.
+// locate returns the edits for all planted mistakes in the tree at root.
 func locate(root string) ([]mutation.Mistake, error) {
 	var all []mutation.Mistake
 	var failed []error

@@ -18,19 +18,19 @@ import (
 // Mistake is one planted mistake: a change of one function that breaks a promise.
 type Mistake struct {
 	Package string   // folder of the package, relative to the root of the module
-	Func    string   // Go: "function" or "Type.Method". Lua, SQL and templates: the path of the file in Package
-	Old     string   // text in the function. It must occur exactly once. White space matches any white space
+	Func    string   // for Go: "function" or "Type.Method"; for Lua, SQL and templates: the path of the file in Package
+	Old     string   // text in the function, which must occur exactly once; white space matches any white space
 	New     string   // the replacement
 	Breaks  string   // the promise that the change breaks
-	Tests   []string // folders of the packages whose tests should catch it, in this order. nil: Package
+	Tests   []string // folders of the packages whose tests should catch it, in this order; nil means Package
 }
 
-// Mistakes returns the table.
+// Mistakes returns all planted mistakes.
 func Mistakes() []Mistake {
 	return slices.Concat(storeMistakes(), dispatcherMistakes(), redisMistakes(), devicesMistakes(), operatorsMistakes(), appMistakes())
 }
 
-// locate returns the change of the tree at root that the mistake describes. It is an error if Old does not occur exactly once.
+// locate returns the edit for the mistake in the tree at root. It returns an error if Old does not occur exactly once.
 func (m Mistake) locate(root string) (mutation.Mistake, error) {
 	file, content, start, end, err := m.span(root)
 	if err != nil {
@@ -51,7 +51,7 @@ func (m Mistake) locate(root string) (mutation.Mistake, error) {
 	}, nil
 }
 
-// pattern matches text with any white space where text has some.
+// pattern returns a pattern for text in which white space matches any white space.
 func pattern(text string) *regexp.Regexp {
 	words := strings.Fields(text)
 	for i, w := range words {
@@ -60,7 +60,7 @@ func pattern(text string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(words, `\s+`))
 }
 
-// span returns the file of the function, its content, and where the function begins and ends in it.
+// span returns the file that contains the function, its content, and the start and end offsets of the function.
 func (m Mistake) span(root string) (file string, content []byte, start, end int, err error) {
 	if file = filepath.Join(m.Package, m.Func); filepath.Ext(file) != "" {
 		if content, err = os.ReadFile(filepath.Join(root, file)); err == nil {
@@ -89,7 +89,7 @@ func (m Mistake) span(root string) (file string, content []byte, start, end int,
 	return "", nil, 0, 0, errors.New("no such function")
 }
 
-// within returns where a function stands in a Go file. end is 0 if the file does not have it.
+// within returns the start and end offsets of a function in a Go file. end is 0 if the file does not contain the function.
 func within(content []byte, name string) (start, end int, err error) {
 	files := token.NewFileSet()
 	tree, err := parser.ParseFile(files, "", content, parser.SkipObjectResolution)

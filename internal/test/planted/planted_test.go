@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// TestEachMistakeCanBeMade finds mistakes that lost their function or text.
+// TestEachMistakeCanBeMade finds mistakes whose function or text no longer exists.
 func TestEachMistakeCanBeMade(t *testing.T) {
 	t.Parallel()
 	all, err := locate("../../..")

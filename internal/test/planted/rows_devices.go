@@ -1,6 +1,6 @@
 package main
 
-// devicesMistakes returns the mistakes in the transports of devices and in the simulator that judges the dispatcher.
+// devicesMistakes returns the mistakes in the transports of devices and in the simulator that checks the dispatcher.
 func devicesMistakes() []Mistake {
 	return []Mistake{
 		{

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// ProcessorTimes is the processor time of each process so far. Without /proc it is empty.
+// ProcessorTimes holds the processor time of each process so far. Without /proc it is empty.
 type ProcessorTimes struct {
-	own      map[int]time.Duration // by process
+	own      map[int]time.Duration // key: process id
 	children map[int][]int
 }
 
-// ReadProcessorTimes reads each process' own time, with that of children that ended, and
-// whose child it is.
+// ReadProcessorTimes reads the time and the parent of each process. The time of a process includes its children that have ended, except for
+// the calling process.
 func ReadProcessorTimes() ProcessorTimes {
 	p := ProcessorTimes{own: map[int]time.Duration{}, children: map[int][]int{}}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {
-			continue // it ended
+			continue // the process has ended
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		// The name, in brackets, may hold anything; fields are numbered from 3 after it.
+		// The process name, in brackets, may contain any character. Fields are numbered from 3 after it.
 		fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
 		if len(fields) < 15 {
 			continue
@@ -35,17 +35,17 @@ func ReadProcessorTimes() ProcessorTimes {
 		p.children[parent] = append(p.children[parent], pid)
 		last := 13 // utime, stime
 		if pid != os.Getpid() {
-			last = 15 // and those of children that were waited for
+			last = 15 // cutime and cstime: children that were waited for
 		}
 		p.own[pid] = Ticks(fields[11:last])
 	}
 	return p
 }
 
-// Own is the time of a process alone.
+// Own returns the time of a process without its descendants.
 func (p ProcessorTimes) Own(pid int) time.Duration { return p.own[pid] }
 
-// Tree is the time of a process and of its descendants.
+// Tree returns the time of a process and of its descendants.
 func (p ProcessorTimes) Tree(pid int) time.Duration {
 	sum := p.own[pid]
 	for _, child := range p.children[pid] {
@@ -54,10 +54,10 @@ func (p ProcessorTimes) Tree(pid int) time.Duration {
 	return sum
 }
 
-// ticksPerSecond is the unit of /proc, the same on every Linux that Go runs on.
+// ticksPerSecond is the unit of times in /proc. It is the same on every Linux that Go supports.
 const ticksPerSecond = 100
 
-// Ticks is the sum of such fields of /proc.
+// Ticks returns the sum of time fields of /proc.
 func Ticks(fields []string) (sum time.Duration) {
 	for _, field := range fields {
 		n, _ := strconv.ParseInt(field, 10, 64)

@@ -19,22 +19,19 @@ type MosquittoServer struct {
 	URL  string // mqtt://host:port
 }
 
-// Mosquitto starts a broker that admits everybody. It keeps its address over
-// Kill and Start, and forgets everything else.
+// Mosquitto starts a broker that admits all clients. It keeps its address over Kill and Start, and loses everything else.
 func Mosquitto(tb testing.TB) *MosquittoServer {
 	tb.Helper()
 	return mosquitto(tb, "allow_anonymous true")
 }
 
-// MosquittoAsDeployed is one with as many messages open and waiting as the files of
-// deploy/mosquitto have.
+// MosquittoAsDeployed starts a broker that admits all clients, with the limits of deploy/mosquitto for in-flight and queued messages.
 func MosquittoAsDeployed(tb testing.TB) *MosquittoServer {
 	tb.Helper()
 	return mosquitto(tb, "allow_anonymous true", "max_inflight_messages 100", "max_queued_messages 10000")
 }
 
-// MosquittoWithUsers starts a broker that admits these users with their
-// passwords, and lets them do what the lines of the access list say.
+// MosquittoWithUsers starts a broker that admits these users with their passwords, with the rights in the access list.
 func MosquittoWithUsers(tb testing.TB, passwords map[string]string, accessList ...string) *MosquittoServer {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -51,8 +48,8 @@ func MosquittoWithUsers(tb testing.TB, passwords map[string]string, accessList .
 	return mosquitto(tb, "allow_anonymous false", "password_file "+passwordFile, "acl_file "+aclFile)
 }
 
-// MosquittoTLS starts a broker that, besides, listens with this certificate and
-// admits only clients that authority vouches for; secure is mqtts://host:port.
+// MosquittoTLS starts a broker that has a second listener with this certificate. The second listener admits only clients with a certificate
+// of authority; secure is its address, mqtts://host:port.
 func MosquittoTLS(tb testing.TB, certificate, key, authority string) (s *MosquittoServer, secure string) {
 	tb.Helper()
 	addr := FreeAddr(tb)
@@ -67,7 +64,7 @@ func mosquitto(tb testing.TB, config ...string) *MosquittoServer {
 	host, port, _ := net.SplitHostPort(addr)
 	config = append(config, "listener "+port+" "+host, "persistence false", "max_packet_size 131072", "set_tcp_nodelay true")
 	if os.Getuid() == 0 {
-		config = append(config, "user root") // else it drops to a user that cannot read the folder
+		config = append(config, "user root") // as root, mosquitto would switch to a user that cannot read the folder
 	}
 	file := filepath.Join(tb.TempDir(), "mosquitto.conf")
 	write(tb, file, strings.Join(config, "\n")+"\n")
@@ -75,8 +72,7 @@ func mosquitto(tb testing.TB, config ...string) *MosquittoServer {
 	return &MosquittoServer{Process: process, Addr: addr, URL: "mqtt://" + addr}
 }
 
-// mqttReady asks for an answer of the protocol, whatever it says: an open port
-// could be somebody else's.
+// mqttReady reports whether the broker answers a CONNECT. An open port is not enough, because it could belong to another program.
 func mqttReady(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

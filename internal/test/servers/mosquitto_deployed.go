@@ -12,14 +12,14 @@ import (
 	"testing"
 )
 
-// The dispatchers' account at the brokers below.
+// The account of the dispatchers at the deployed brokers.
 const (
 	DispatcherUser     = "_dispatcher"
 	DispatcherPassword = "password-of-the-dispatchers"
 )
 
-// DeployedMosquitto is a broker that runs with the files of deploy/mosquitto;
-// only ports, folders and, for root, the user are the test's.
+// DeployedMosquitto is a broker that runs with the files of deploy/mosquitto. Only the ports, the folders and, as root, the user are
+// changed for the test.
 type DeployedMosquitto struct {
 	*Process
 
@@ -29,8 +29,8 @@ type DeployedMosquitto struct {
 	folder string
 }
 
-// MosquittoDynsec starts a broker with the dynamic-security plugin and the
-// dispatchers' account. It keeps addresses and accounts over Kill and Start.
+// MosquittoDynsec starts a broker with the dynamic-security plugin and the account of the dispatchers. It keeps addresses and accounts over
+// Kill and Start.
 func MosquittoDynsec(tb testing.TB) *DeployedMosquitto {
 	tb.Helper()
 	Need(tb, "mosquitto_ctrl")
@@ -45,8 +45,7 @@ func MosquittoDynsec(tb testing.TB) *DeployedMosquitto {
 	return m
 }
 
-// MosquittoPasswords starts a broker with a password file, in which these
-// devices are beside the dispatchers.
+// MosquittoPasswords starts a broker with a password file that contains these devices and the dispatchers.
 func MosquittoPasswords(tb testing.TB, devices map[string]string) *DeployedMosquitto {
 	tb.Helper()
 	program := Need(tb, "mosquitto")
@@ -64,8 +63,7 @@ func MosquittoPasswords(tb testing.TB, devices map[string]string) *DeployedMosqu
 	return m
 }
 
-// RemovePassword takes a device out of the password file, as the documentation
-// says.
+// RemovePassword removes a device from the password file in the way that the documentation describes.
 func (m *DeployedMosquitto) RemovePassword(tb testing.TB, device string) {
 	tb.Helper()
 	m.passwd(tb, "-D", "passwords", device)
@@ -81,7 +79,7 @@ func (m *DeployedMosquitto) passwd(tb testing.TB, args ...string) {
 	}
 }
 
-// deployed puts the configuration into a folder of the test, on free ports.
+// deployed copies the configuration into a folder of the test, with free ports.
 func deployed(tb testing.TB, variant string) *DeployedMosquitto {
 	tb.Helper()
 	Need(tb, "mosquitto")
@@ -102,7 +100,7 @@ func deployed(tb testing.TB, variant string) *DeployedMosquitto {
 		text = moved
 	}
 	if os.Getuid() == 0 {
-		text += "user root\n" // else it drops to a user that cannot read the folder
+		text += "user root\n" // as root, mosquitto would switch to a user that cannot read the folder
 	}
 	write(tb, filepath.Join(m.folder, "mosquitto.conf"), text)
 	return m
@@ -117,8 +115,8 @@ func (m *DeployedMosquitto) start(tb testing.TB, command func() *exec.Cmd) {
 	}, func() error { return mqttReady(m.Addr) })
 }
 
-// Accounts are the names of those that the plugin keeps, the dispatchers' among them; nil
-// while it writes them, which mosquitto 2.0.11 does in place.
+// Accounts returns the names of the accounts in the plugin's file, including the account of the dispatchers. It returns nil while the
+// broker writes the file, which mosquitto 2.0.11 does in place.
 func (m *DeployedMosquitto) Accounts(tb testing.TB) (names []string) {
 	tb.Helper()
 	content, err := os.ReadFile(filepath.Join(m.folder, "dynamic-security.json"))
@@ -135,7 +133,7 @@ func (m *DeployedMosquitto) Accounts(tb testing.TB) (names []string) {
 	return names
 }
 
-// repository is the folder that has deploy/.
+// repository returns the folder that contains deploy/.
 func repository(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
@@ -154,7 +152,7 @@ func repository(tb testing.TB) string {
 	}
 }
 
-// Paused holds the broker still while during runs.
+// Paused stops the broker (SIGSTOP) while during runs.
 func (m *DeployedMosquitto) Paused(during func()) {
 	m.Signal(syscall.SIGSTOP)
 	defer m.Signal(syscall.SIGCONT)

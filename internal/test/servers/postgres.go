@@ -22,25 +22,24 @@ import (
 	_ "github.com/lib/pq" // the driver of the readiness check and of NewDatabase
 )
 
-// PostgresServer is a private Postgres cluster. Its durability settings are
-// the production ones (fsync and synchronous_commit on): tests that kill it
-// prove what is promised.
+// PostgresServer is a private Postgres cluster. Its durability settings are the same as in production (fsync and synchronous_commit on), so
+// tests that kill the server check what is promised.
 type PostgresServer struct {
 	*Process
 	addr      string
 	databases *atomic.Int64
 }
 
-// smallPostgres are the settings of a server that has others beside it.
+// smallPostgres are the settings of a server that shares its machine with other servers.
 const smallPostgres = "shared_buffers = 64MB\nmax_wal_size = 256MB\n"
 
-// Postgres starts a private cluster; it is gone when the test ends.
+// Postgres starts a private cluster, which is removed when the test ends.
 func Postgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	return postgres(tb, smallPostgres)
 }
 
-// DeployedPostgres is Postgres with the settings of deploy/postgres.
+// DeployedPostgres is like Postgres, with the settings of deploy/postgres.
 func DeployedPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	settings, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "postgres", "postgresql.conf"))
@@ -60,8 +59,7 @@ func postgres(tb testing.TB, settings string) *PostgresServer {
 	return s
 }
 
-// startPostgres leaves the end of the server's life to the caller: one that
-// is shared outlives the test that happened to start it.
+// startPostgres starts a cluster that the caller must end: a shared server outlives the test that started it.
 func startPostgres(tb testing.TB, settings string) (s *PostgresServer, remove func()) {
 	tb.Helper()
 	initdb, postgres := Need(tb, "initdb"), Need(tb, "postgres")
@@ -104,9 +102,8 @@ func appendTo(path, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Start starts the server again on the same data after Kill, Stop or
-// Immediate. Backends may outlive a killed parent for a moment, and the server
-// refuses to start beside them: that alone is tried again.
+// Start starts the server again on the same data after Kill, Stop or Immediate. Backends may outlive a killed parent for a moment, and the
+// server refuses to start while they run. Start retries only in this case.
 func (s *PostgresServer) Start() {
 	s.tb.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -122,7 +119,7 @@ func (s *PostgresServer) Start() {
 	}
 }
 
-// up tells whether the spawned server became ready (true) or ended (false).
+// up reports whether the spawned server became ready (true) or ended (false).
 func (s *PostgresServer) up(tick <-chan time.Time) bool {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		if s.ready() == nil {
@@ -138,18 +135,16 @@ func (s *PostgresServer) up(tick <-chan time.Time) bool {
 	return false
 }
 
-// Stop asks the server to end in order. SIGINT and not SIGTERM, which would
-// wait for every client to leave.
+// Stop asks the server to end with SIGINT. With SIGTERM it would wait for all clients to disconnect.
 func (s *PostgresServer) Stop() { s.end(syscall.SIGINT) }
 
-// Immediate stops the server without a checkpoint (SIGQUIT), as a power cut
-// leaves it, but for what the kernel had not written.
+// Immediate stops the server without a checkpoint (SIGQUIT), as a power cut would. Data that the kernel has not written yet is not lost.
 func (s *PostgresServer) Immediate() { s.end(syscall.SIGQUIT) }
 
-// Addr is host:port, the same over restarts.
+// Addr returns host:port, which stays the same over restarts.
 func (s *PostgresServer) Addr() string { return s.addr }
 
-// DSN of a database of this server; "postgres" always exists.
+// DSN returns the DSN of a database of this server. The database "postgres" always exists.
 func (s *PostgresServer) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&connect_timeout=3", s.addr, database)
 }
@@ -160,7 +155,7 @@ func (s *PostgresServer) NewDatabase(tb testing.TB) string {
 	return s.copyOf(tb, "template0")
 }
 
-// copyOf creates a database with a name of its own and returns its DSN.
+// copyOf creates a database with a new name and returns its DSN.
 func (s *PostgresServer) copyOf(tb testing.TB, template string) string {
 	tb.Helper()
 	name := "test_" + strconv.FormatInt(s.databases.Add(1), 10)
@@ -191,8 +186,8 @@ func (s *PostgresServer) answers() error {
 	return db.PingContext(ctx)
 }
 
-// ClusterDir is not tb.TempDir: that is readable by its owner alone, and the
-// server runs as another user. Its name has the process whose test uses it.
+// ClusterDir creates a folder for a cluster. It is not tb.TempDir, which only its owner can read: the server runs as another user. The name
+// contains the id of the process that uses it.
 func ClusterDir(tb testing.TB) string {
 	tb.Helper()
 	parent := fastDir()
@@ -206,7 +201,7 @@ func ClusterDir(tb testing.TB) string {
 
 const clusterPrefix = "postgres-"
 
-// removeOrphans removes what tests left behind that were killed.
+// removeOrphans removes the folders of processes that were killed.
 func removeOrphans(parent string) {
 	dirs, _ := filepath.Glob(filepath.Join(cmp.Or(parent, os.TempDir()), clusterPrefix+"*-*-*"))
 	for _, dir := range dirs {
@@ -218,16 +213,14 @@ func removeOrphans(parent string) {
 	}
 }
 
-// memoryDir is a file system in memory, and memoryNeeded what the clusters of
-// all test binaries at once may take of it.
+// memoryDir is a file system in memory. memoryNeeded is the free space in bytes that the clusters of all concurrent test binaries may need.
 const (
 	memoryDir    = "/dev/shm"
 	memoryNeeded = 4 << 30
 )
 
-// fastDir is where a flush costs nothing, if there is such a folder: a disk
-// shared with others may take seconds for one. The commits of a killed
-// server are kept there as well.
+// fastDir returns a folder in memory, where a flush costs nothing, or "" if no such folder has enough space. A flush on a shared disk may
+// take seconds. A folder in memory also keeps the commits of a killed server.
 func fastDir() string {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(memoryDir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < memoryNeeded {
@@ -236,8 +229,8 @@ func fastDir() string {
 	return memoryDir
 }
 
-// ServerUser is who the server runs as: it refuses to run as root. Nil: as
-// the test itself.
+// ServerUser returns the user for the server, because Postgres refuses to run as root. It returns nil if the server can run as the user of
+// the test.
 func ServerUser(tb testing.TB) *syscall.Credential {
 	tb.Helper()
 	if os.Geteuid() != 0 {

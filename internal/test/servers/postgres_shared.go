@@ -8,9 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// SharedPostgres is one server for all the tests of a package: a cluster
-// costs seconds, a database of it (NewDatabase) milliseconds. The zero value
-// is ready; TestMain closes it:
+// SharedPostgres is one server for all the tests of a package. To start a cluster takes seconds, to create a database in it (NewDatabase)
+// milliseconds. The zero value is ready. TestMain closes it:
 //
 //	func TestMain(m *testing.M) {
 //		code := m.Run()
@@ -18,12 +17,12 @@ import (
 //		os.Exit(code)
 //	}
 //
-// Tests that stop or kill the server start one of their own (Postgres).
+// Tests that stop or kill the server start their own server (Postgres).
 type SharedPostgres struct {
 	mu     sync.Mutex
 	server *PostgresServer
 	remove func()
-	schema sync.Once // makes the database that ledgers are copies of
+	schema sync.Once // creates the database that is copied for each ledger
 }
 
 // NewDatabase creates an empty database for one test and returns its DSN. The
@@ -33,11 +32,11 @@ func (s *SharedPostgres) NewDatabase(tb testing.TB) string {
 	return s.Server(tb).NewDatabase(tb)
 }
 
-// ledgerSchema is the database that has the schema and nothing else.
+// ledgerSchema is the name of the database that contains only the schema.
 const ledgerSchema = "ledger_schema"
 
-// NewLedger creates a database with the schema for one test and returns its
-// DSN: a copy of one that was migrated once, in a tenth of the time.
+// NewLedger creates a database with the schema for one test and returns its DSN. The database is a copy of a migrated one, which takes a
+// tenth of the time of a migration.
 func (s *SharedPostgres) NewLedger(tb testing.TB) string {
 	tb.Helper()
 	server := s.Server(tb)
@@ -48,7 +47,7 @@ func (s *SharedPostgres) NewLedger(tb testing.TB) string {
 			tb.Fatal(err)
 		}
 		_, err = migrations.Up(tb.Context(), db, migrations.Postgres)
-		_ = db.Close() // a database that somebody uses cannot be copied
+		_ = db.Close() // a database with connections cannot be copied
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -56,7 +55,7 @@ func (s *SharedPostgres) NewLedger(tb testing.TB) string {
 	return server.copyOf(tb, ledgerSchema)
 }
 
-// Server returns the running server; the first call starts it.
+// Server returns the running server. The first call starts it.
 func (s *SharedPostgres) Server(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	s.mu.Lock()
@@ -67,7 +66,7 @@ func (s *SharedPostgres) Server(tb testing.TB) *PostgresServer {
 	return s.server
 }
 
-// Close ends the server, if one was started.
+// Close ends the server if it was started.
 func (s *SharedPostgres) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,7 @@
-// Package servers starts private Redis, Postgres and mosquitto servers for
-// tests: on free ports of the loopback, in temporary folders, gone with the
-// test. Each can be killed, paused and restarted. It is never linked into the
-// program.
+// Package servers starts private Redis, Postgres and mosquitto servers for tests, on free ports of the loopback and in temporary folders.
+// They end with the test. Each can be killed, paused and restarted. The package is never linked into the program.
 //
-// A server that is not installed skips the test, saying so; with CI set in the
-// environment it fails it instead.
+// If a server program is not installed, the test is skipped with a message. If CI is set in the environment, the test fails instead.
 package servers
 
 import (
@@ -24,10 +21,10 @@ import (
 	"time"
 )
 
-// startTimeout bounds how long a server may take to answer on a busy machine.
+// startTimeout is the longest time in which a server must answer on a busy machine.
 const startTimeout = 60 * time.Second
 
-// Process is a server under the control of a test.
+// Process is a server process that a test controls.
 type Process struct {
 	tb      testing.TB
 	command func() *exec.Cmd
@@ -39,8 +36,7 @@ type Process struct {
 	output *bytes.Buffer
 }
 
-// StartProcess starts command and waits until ready returns nil. The process
-// is killed when the test ends.
+// StartProcess starts command and waits until ready returns nil. The process is killed when the test ends.
 func StartProcess(tb testing.TB, command func() *exec.Cmd, ready func() error) *Process {
 	tb.Helper()
 	p := &Process{tb: tb, command: command, ready: ready}
@@ -91,7 +87,7 @@ func (p *Process) waitReady() {
 	}
 }
 
-// Pid of the running process.
+// Pid returns the id of the running process.
 func (p *Process) Pid() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,27 +108,26 @@ func (p *Process) Signal(sig syscall.Signal) {
 	}
 }
 
-// Pause stops the process in its tracks (SIGSTOP): connections stay open,
-// nothing is answered.
+// Pause stops the process (SIGSTOP): connections stay open, and nothing is answered.
 func (p *Process) Pause() {
 	p.tb.Helper()
 	p.Signal(syscall.SIGSTOP)
 }
 
-// Resume ends Pause; what was sent meanwhile is handled then.
+// Resume ends Pause. The process then handles the data that was sent during the pause.
 func (p *Process) Resume() {
 	p.tb.Helper()
 	p.Signal(syscall.SIGCONT)
 }
 
-// Exited is closed when the running process has ended.
+// Exited returns a channel that is closed when the running process has ended.
 func (p *Process) Exited() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.exited
 }
 
-// ExitCode of the last process that ended; -1 after a signal.
+// ExitCode returns the exit code of the process that ended last, or -1 if a signal ended it.
 func (p *Process) ExitCode() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,15 +154,13 @@ func (p *Process) end(sig syscall.Signal) {
 	}
 }
 
-// Ports below those that the system gives to outgoing connections: one of
-// these could take a server's port while it is down.
+// Servers use ports below the range for outgoing connections: such a connection could take a server's port while the server is down.
 const (
 	firstPort = 10_000
 	lastPort  = 32_000
 )
 
-// FreeAddr returns a loopback address that is free, and no other test's while
-// this one runs, in whatever process.
+// FreeAddr returns a free loopback address. While this test runs, no other test in any process gets the same address.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
@@ -186,8 +179,8 @@ func FreeAddr(tb testing.TB) string {
 	return ""
 }
 
-// reserve takes a port among all tests, until the end of this one: servers bind
-// theirs only some time after it was found. A lock goes with its process.
+// reserve locks a port among all tests until the end of this test, because a server binds its port only some time after it was chosen. It
+// returns false if another test has the port. The lock ends with its process.
 func reserve(tb testing.TB, port int) bool {
 	tb.Helper()
 	dir := filepath.Join(os.TempDir(), "dispatcher-test-ports") //nolint:usetesting // all tests of the machine share it
@@ -206,8 +199,7 @@ func reserve(tb testing.TB, port int) bool {
 	return true
 }
 
-// Need returns the path of a server program, or skips the test (fails it
-// under CI) when it is nowhere to be found.
+// Need returns the path of a server program. If the program is not found, Need skips the test, or fails it under CI.
 func Need(tb testing.TB, name string) string {
 	tb.Helper()
 	if path, err := exec.LookPath(name); err == nil {

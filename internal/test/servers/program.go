@@ -13,18 +13,17 @@ import (
 	"testing"
 )
 
-// Program is the dispatcher as a process: its exit codes, signals and memory are
-// those of the program that is shipped. It is built once for all packages, into
-// bin/tests, and again when the code has changed. The zero value is ready.
+// Program is the dispatcher as a process, with the exit codes, signals and memory of the program that is shipped. It is built once for all
+// packages, into bin/tests, and again when the code has changed. The zero value is ready.
 type Program struct {
-	Race bool // in the long suite with the race detector, which ends it with another status
+	Race bool // build with the race detector, except in short tests; it changes the exit status after a race
 
 	once sync.Once
 	path string
 	err  error
 }
 
-// Path is where the program lies. The first call builds it.
+// Path returns the path of the program. The first call builds it.
 func (p *Program) Path(tb testing.TB) string {
 	tb.Helper()
 	p.once.Do(func() { p.path, p.err = p.build() })
@@ -41,7 +40,7 @@ func (p *Program) build() (path string, err error) {
 	}
 	dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "bin", "tests")
 	path, flags := filepath.Join(dir, "dispatcher"), []string(nil)
-	if p.Race && !testing.Short() { // as the tests themselves (RACE in the Makefile), which leaves nothing to compile twice
+	if p.Race && !testing.Short() { // the same flags as for the tests (RACE in the Makefile), so nothing is compiled twice
 		path, flags = path+"-race", []string{
 			"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=github.com/fleetslots/...=-dwarf=false",
 		}
@@ -54,10 +53,10 @@ func (p *Program) build() (path string, err error) {
 		return "", fmt.Errorf("building the program: %w", err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil { // other packages build it, too
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil { // other packages build the program, too
 		return "", fmt.Errorf("building the program: %w", err)
 	}
-	// The toolchain leaves a file alone that is up to date.
+	// The toolchain does not rebuild a file that is up to date.
 	build := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", path, "github.com/fleetslots/dispatcher/cmd/dispatcher"})...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the program: %w\n%s", err, out)

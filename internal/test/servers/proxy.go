@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Proxy is a TCP proxy on the loopback that a test uses to break a network:
-// to cut it, to lose replies, or to hold them back.
+// Proxy is a TCP proxy on the loopback with which a test breaks a network: it cuts connections, and loses, holds or delays replies.
 type Proxy struct {
 	Addr string // host:port to connect to
 
@@ -22,13 +21,13 @@ type Proxy struct {
 	target string
 	links  map[*link]struct{}
 	cut    bool
-	delay  time.Duration // each way
+	delay  time.Duration // in each direction
 
 	requests
 	replies
 }
 
-// NewProxy starts a proxy to target; it ends with the test.
+// NewProxy starts a proxy to target. It ends with the test.
 func NewProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,8 +53,7 @@ func (p *Proxy) Cut() {
 	p.closeLinks()
 }
 
-// Point leads to another server from now on, and closes the connections to
-// the one before.
+// Point directs new connections to another server, and closes the connections to the previous one.
 func (p *Proxy) Point(target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,8 +74,8 @@ func (p *Proxy) Heal() {
 	p.cut = false
 }
 
-// Delay makes the server far away: what is sent from now on, in either direction, on
-// connections that are open too, arrives so much later, in order. Connecting takes no longer.
+// Delay simulates a distant server: data that is sent from now on, in either direction and also on open connections, arrives in order and
+// oneWay later. Connecting takes no longer.
 func (p *Proxy) Delay(oneWay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +110,7 @@ func (p *Proxy) serve(client net.Conn) {
 	up.Wait()
 }
 
-// leadsTo returns the server that a new connection is made to.
+// leadsTo returns the server for new connections.
 func (p *Proxy) leadsTo() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +124,7 @@ func (p *Proxy) delayNow() time.Duration {
 	return p.delay
 }
 
-// add registers a connection, unless the proxy is cut or points elsewhere by now.
+// add registers a connection. It returns false if the proxy has been cut or now points to another server.
 func (p *Proxy) add(l *link, target string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,24 +173,23 @@ type link struct {
 	delay          func() time.Duration
 	once           sync.Once
 	closed         chan struct{}
-	held           <-chan struct{} // closed when its replies flow again; nil: they flow
+	held           <-chan struct{} // closed when the replies of this connection flow again; nil if they are not held
 }
 
-// towards returns a writer to one end, which delivers after the delay of the link.
+// towards returns a writer to one end that delivers after the delay of the link.
 func (l *link) towards(end net.Conn) io.Writer {
 	w := &delayed{link: l, end: end, chunks: make(chan chunk, 1024)}
 	go w.carry()
 	return w
 }
 
-// delayed is one direction of a link that takes time: as many chunks as are
-// sent meanwhile are on their way at once.
+// delayed is one direction of a link with a delay. Chunks that are sent during the delay are in flight concurrently.
 type delayed struct {
 	link   *link
 	end    net.Conn
 	chunks chan chunk
 
-	underway atomic.Int32 // chunks that are not delivered yet
+	underway atomic.Int32 // number of chunks that are not delivered yet
 }
 
 type chunk struct {
@@ -200,8 +197,7 @@ type chunk struct {
 	bytes []byte
 }
 
-// Write delivers a chunk at once if there is no delay and no earlier chunk is under way.
-// Otherwise it queues the chunk.
+// Write delivers a chunk at once if there is no delay and no earlier chunk is in flight. Otherwise it queues the chunk.
 func (d *delayed) Write(b []byte) (int, error) {
 	delay := d.link.delay()
 	if delay == 0 && d.underway.Load() == 0 {
@@ -216,7 +212,7 @@ func (d *delayed) Write(b []byte) (int, error) {
 	}
 }
 
-// carry delivers until the link is closed.
+// carry delivers chunks until the link is closed.
 func (d *delayed) carry() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -249,7 +245,7 @@ func (l *link) close() {
 	})
 }
 
-// copyChunks copies until an end or error, or until pass says no.
+// copyChunks copies until the end, an error, or until pass returns false.
 func copyChunks(to io.Writer, from io.Reader, pass func([]byte) bool) {
 	buf := make([]byte, 64<<10)
 	for {

@@ -59,7 +59,7 @@ func TestProxyPointsElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Point(two.Addr)
-	_ = c.Ping(t.Context()).Err() // may find the old connection closed
+	_ = c.Ping(t.Context()).Err() // may find that the old connection is closed
 	if err := c.Get(t.Context(), "k").Err(); !errors.Is(err, redis.Nil) {
 		t.Fatalf("at the second server: %v, want redis.Nil", err)
 	}
@@ -89,8 +89,7 @@ func TestProxyHoldsReplies(t *testing.T) {
 	}
 }
 
-// A server that is far away answers late, and all that is under way arrives in
-// order.
+// TestProxyDelays checks that a delayed server answers late, and that all data in flight arrives in order.
 func TestProxyDelays(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, servers.Redis(t).Addr)

@@ -5,23 +5,22 @@ import (
 	"sync"
 )
 
-// requests are watched on their way to the server.
+// requests calls test functions with the requests on their way to the server.
 type requests struct {
 	mu    sync.Mutex
-	watch func(b []byte)        // sees what clients send; nil: nobody
-	each  func() func(b []byte) // makes another watch for each connection; nil: none
+	watch func(b []byte)        // called with the data from clients; nil means not called
+	each  func() func(b []byte) // creates another watch function for each connection; nil means none
 }
 
-// OnRequest lets watch see every chunk from client to server before it is
-// forwarded. It is called from several goroutines, and may call the methods of
-// the proxy.
+// OnRequest sets a function that is called with every chunk from client to server before the chunk is forwarded. It is called from several
+// goroutines, and may call the methods of the proxy.
 func (r *requests) OnRequest(watch func(b []byte)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.watch = watch
 }
 
-// OnConnection is OnRequest with a watch for each connection from now on.
+// OnConnection is like OnRequest, with its own watch function for each new connection.
 func (r *requests) OnConnection(watch func() func(b []byte)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,33 +33,32 @@ func (r *requests) watchers() (watch func(b []byte), each func() func(b []byte))
 	return r.watch, r.each
 }
 
-// replies are dropped or held on their way to the client.
+// replies drops or holds replies on their way to the client.
 type replies struct {
 	mu      sync.Mutex
-	drop    int           // still to be dropped
-	dropped int           // so far
+	drop    int           // number of replies still to drop
+	dropped int           // number of replies dropped so far
 	flow    chan struct{} // closed while replies flow
-	after   string        // holds the replies of a connection once its client sent this; empty: nothing does
-	release chan struct{} // closed when they flow again
+	after   string        // holds the replies of a connection once its client has sent this text; "" means none
+	release chan struct{} // closed when these replies flow again
 }
 
-// DropReplies swallows the next n replies of the server, on whatever
-// connection, and closes the connection of each: the request was executed,
-// its reply is lost. A reply is what the server sends in one piece.
+// DropReplies drops the next n replies of the server on any connection, and closes the connection of each: the request was executed and its
+// reply is lost. A reply is the data that the server sends in one chunk.
 func (r *replies) DropReplies(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drop = n
 }
 
-// Dropped is how many replies were swallowed so far.
+// Dropped returns how many replies were dropped so far.
 func (r *replies) Dropped() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.dropped
 }
 
-// HoldReplies keeps back what the server sends until ReleaseReplies.
+// HoldReplies holds what the server sends until ReleaseReplies.
 func (r *replies) HoldReplies() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,8 +67,8 @@ func (r *replies) HoldReplies() {
 	}
 }
 
-// HoldRepliesAfter keeps back what the server sends on each connection from when its
-// client sends this text, until ReleaseReplies. Others go on.
+// HoldRepliesAfter holds what the server sends on a connection once its client has sent this text, until ReleaseReplies. Other connections
+// are not affected.
 func (r *replies) HoldRepliesAfter(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

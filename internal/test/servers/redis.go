@@ -16,13 +16,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisServer is a private redis-server. Kill, Stop and Start keep its port
-// and folder; without persistence it comes back empty.
+// RedisServer is a private redis-server. Kill, Stop and Start keep its port and folder. Without persistence it is empty after a restart.
 type RedisServer struct {
 	*Process
 
 	Addr string // host:port
-	dir  string // what it keeps over restarts
+	dir  string // the folder that it keeps over restarts
 	args []string
 }
 
@@ -33,18 +32,17 @@ func Redis(tb testing.TB, args ...string) *RedisServer {
 	return startRedis(tb, FreeAddr(tb), ping, args)
 }
 
-// RedisCluster starts a redis-server in cluster mode that owns all hash slots.
-// A restart keeps the slots, not the data.
+// RedisCluster starts a redis-server in cluster mode that owns all hash slots. A restart keeps the slots, but not the data.
 func RedisCluster(tb testing.TB) *RedisServer {
 	tb.Helper()
-	bus := strconv.Itoa(port(tb, FreeAddr(tb))) // by default one that outgoing connections may have
+	bus := strconv.Itoa(port(tb, FreeAddr(tb))) // the default port may be taken by an outgoing connection
 	return startRedis(tb, FreeAddr(tb), ownAllSlots, []string{"--cluster-enabled", "yes", "--cluster-port", bus})
 }
 
-// URL of the server, as in DISPATCHER_REDIS_URL.
+// URL returns the URL of the server, as for DISPATCHER_REDIS_URL.
 func (r *RedisServer) URL() string { return "redis://" + r.Addr }
 
-// Snapshot has the server write its data down (SAVE) and returns it.
+// Snapshot makes the server save its data (SAVE) and returns the snapshot.
 func (r *RedisServer) Snapshot(tb testing.TB) []byte {
 	tb.Helper()
 	var snapshot []byte
@@ -60,8 +58,8 @@ func (r *RedisServer) Snapshot(tb testing.TB) []byte {
 	return snapshot
 }
 
-// Restore sets the data that the server, which must be down, starts with:
-// that of Snapshot, or none at all with nil. A Cluster keeps its slots.
+// Restore replaces the data of the server, which must be down, with a snapshot from Snapshot. If snapshot is nil, the server starts empty.
+// A Cluster keeps its slots.
 func (r *RedisServer) Restore(tb testing.TB, snapshot []byte) {
 	tb.Helper()
 	kept, err := os.ReadDir(r.dir)
@@ -78,7 +76,7 @@ func (r *RedisServer) Restore(tb testing.TB, snapshot []byte) {
 	}
 }
 
-// LogSize of a server started with "--appendonly", "yes".
+// LogSize returns the size of the log of a server that was started with "--appendonly", "yes".
 func (r *RedisServer) LogSize(tb testing.TB) int64 {
 	tb.Helper()
 	info, err := os.Stat(r.logFile(tb))
@@ -88,9 +86,8 @@ func (r *RedisServer) LogSize(tb testing.TB) int64 {
 	return info.Size()
 }
 
-// CutLog has a server, which must be down, lose the tail of its log: what is beyond size,
-// back to the last whole transaction, but not beyond least. (Redis does not mend what
-// ends within a transaction.)
+// CutLog truncates the log of a server, which must be down, to the last whole transaction within size bytes, but not to less than least
+// bytes. Redis does not repair a log that ends within a transaction.
 func (r *RedisServer) CutLog(tb testing.TB, size, least int64) {
 	tb.Helper()
 	const end = "*1\r\n$4\r\nEXEC\r\n"
@@ -132,8 +129,8 @@ func startRedis(tb testing.TB, addr string, ready func(*redis.Client) error, arg
 	return &RedisServer{Process: process, Addr: addr, dir: dir, args: args}
 }
 
-// withRedis calls f with a client that tries once and is closed afterwards.
-// The client logs failed dials, so a port that is not open yet is found first.
+// withRedis calls f with a client that tries once, and then closes the client. The client logs failed dials, so a port that is not open yet
+// is detected first.
 func withRedis(addr string, f func(*redis.Client) error) error {
 	probe, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
@@ -148,7 +145,7 @@ func withRedis(addr string, f func(*redis.Client) error) error {
 	return f(client)
 }
 
-// ping is answered, if only by the demand for a password.
+// ping returns nil if the server answers, even if it demands a password.
 func ping(client *redis.Client) error {
 	err := client.Ping(context.Background()).Err()
 	if redis.HasErrorPrefix(err, "NOAUTH") {
@@ -157,7 +154,7 @@ func ping(client *redis.Client) error {
 	return err
 }
 
-// ownAllSlots is safe to call again: it assigns only when nothing is assigned.
+// ownAllSlots assigns all hash slots to the server. It can be called again, because it assigns slots only if no slot is assigned.
 func ownAllSlots(client *redis.Client) error {
 	ctx := context.Background()
 	info, err := client.ClusterInfo(ctx).Result()

@@ -14,18 +14,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nodeTimeout is after how long a Cluster of the tests gives a node up.
+// nodeTimeout is the time after which a Cluster of the tests considers a node failed.
 const nodeTimeout = time.Second
 
-// RedisNodes is a Cluster of several nodes: first its masters, then a replica of
-// each, in their order. A node that was killed can be started again.
+// RedisNodes is a Cluster of several nodes: first its masters, then a replica of each master, in the same order. A node that was killed can
+// be started again.
 type RedisNodes struct {
 	tb    testing.TB
 	Nodes []*RedisServer
 }
 
-// RedisCluster3 starts three masters, which have a third of the hash slots each, and
-// a replica of each if wanted. args are those of every node.
+// RedisCluster3 starts three masters with a third of the hash slots each, and a replica of each if replicas is true. args are added to the
+// arguments of every node.
 func RedisCluster3(tb testing.TB, replicas bool, args ...string) *RedisNodes {
 	tb.Helper()
 	const masters = 3
@@ -46,7 +46,7 @@ func RedisCluster3(tb testing.TB, replicas bool, args ...string) *RedisNodes {
 	return c
 }
 
-// join shares the hash slots out and makes the nodes known to one another.
+// join distributes the hash slots and connects the nodes to one another.
 func (c *RedisNodes) join(masters int) {
 	c.tb.Helper()
 	ctx, share := c.tb.Context(), 16384/masters
@@ -79,8 +79,7 @@ func (c *RedisNodes) join(masters int) {
 	}
 }
 
-// agreed is nil once each node knows all others, finds that the Cluster works, and
-// replicas have their masters' data.
+// agreed returns nil once each node knows all other nodes and reports that the Cluster works, and the replicas have their masters' data.
 func (c *RedisNodes) agreed(count int) error {
 	for _, node := range c.Nodes {
 		err := withRedis(node.Addr, func(client *redis.Client) error {
@@ -99,7 +98,7 @@ func (c *RedisNodes) agreed(count int) error {
 	return nil
 }
 
-// Master is the number of the node that has a key now.
+// Master returns the index of the master that owns key.
 func (c *RedisNodes) Master(key string) int {
 	c.tb.Helper()
 	for i, node := range c.Nodes {
@@ -112,7 +111,7 @@ func (c *RedisNodes) Master(key string) int {
 	return 0
 }
 
-// IsMaster is whether a node is a master, as it says itself.
+// IsMaster reports whether node i reports that it is a master.
 func (c *RedisNodes) IsMaster(i int) bool {
 	role := ""
 	_ = withRedis(c.Nodes[i].Addr, func(client *redis.Client) error {
@@ -122,8 +121,7 @@ func (c *RedisNodes) IsMaster(i int) bool {
 	return strings.Contains(role, "role:master")
 }
 
-// UntilFailedOver waits until the Cluster serves a key without the node that had it,
-// and returns the node that has it.
+// UntilFailedOver waits until another node than gone serves key, and returns the index of that node.
 func (c *RedisNodes) UntilFailedOver(key string, gone int) (now int) {
 	c.tb.Helper()
 	c.until("failover", func() error {
@@ -141,14 +139,13 @@ func (c *RedisNodes) UntilFailedOver(key string, gone int) (now int) {
 	return now
 }
 
-// UntilWhole waits until all nodes are there, and replicas have their masters' data.
+// UntilWhole waits until all nodes are up and the replicas have their masters' data.
 func (c *RedisNodes) UntilWhole() {
 	c.tb.Helper()
 	c.until("whole Cluster", func() error { return c.agreed(len(c.Nodes)) })
 }
 
-// Move gives the hash slot of a key to another master, with its keys, as a resharding
-// does.
+// Move moves the hash slot of key and its keys to another master, as a resharding does.
 func (c *RedisNodes) Move(key string, from, to int) {
 	c.tb.Helper()
 	ctx := context.Background()
@@ -211,7 +208,7 @@ func until(tb testing.TB, what string, f func() error) {
 	}
 }
 
-// option is the value of an argument of the server.
+// option returns the value of an argument of the server.
 func (r *RedisServer) option(name string) string {
 	if i := slices.Index(r.args, name); i >= 0 {
 		return r.args[i+1]

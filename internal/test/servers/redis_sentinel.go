@@ -14,17 +14,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// masterName is what Sentinels of the tests call the master.
+// masterName is the name of the master at the Sentinels of the tests.
 const masterName = "fleet"
 
 // RedisSentinel is a master, a replica and three Sentinels that watch them.
 type RedisSentinel struct {
 	tb        testing.TB
-	Servers   []*RedisServer // the first one is the master at the start
+	Servers   []*RedisServer // the first server is the master at the start
 	Sentinels []*RedisServer
 }
 
-// Sentinel starts them. With a password the Sentinels want it, too, of the user default.
+// Sentinel starts a master, a replica and three Sentinels. If password is not "", the Sentinels require it from the user default.
 func Sentinel(tb testing.TB, password string, args ...string) *RedisSentinel {
 	tb.Helper()
 	s := &RedisSentinel{tb: tb, Servers: []*RedisServer{Redis(tb, args...)}}
@@ -45,7 +45,7 @@ func Sentinel(tb testing.TB, password string, args ...string) *RedisSentinel {
 	return s
 }
 
-// URL names all Sentinels.
+// URL returns a URL with all Sentinels.
 func (s *RedisSentinel) URL() string {
 	var addrs []string
 	for _, one := range s.Sentinels {
@@ -54,7 +54,7 @@ func (s *RedisSentinel) URL() string {
 	return "redis+sentinel://" + strings.Join(addrs, ",") + "/" + masterName
 }
 
-// UntilMaster waits until a server is the master.
+// UntilMaster waits until server i is the master.
 func (s *RedisSentinel) UntilMaster(i int) {
 	s.tb.Helper()
 	until(s.tb, "new master", func() error {
@@ -68,7 +68,7 @@ func (s *RedisSentinel) UntilMaster(i int) {
 	})
 }
 
-// UntilReplica waits until a server is a replica that has its master's data.
+// UntilReplica waits until server i is a replica with its master's data.
 func (s *RedisSentinel) UntilReplica(i int) {
 	s.tb.Helper()
 	until(s.tb, "replica", func() error {
@@ -82,7 +82,7 @@ func (s *RedisSentinel) UntilReplica(i int) {
 	})
 }
 
-// Switch has the Sentinels make another server the master, though this one works.
+// Switch makes the Sentinels promote the other server, although the current master works.
 func (s *RedisSentinel) Switch() {
 	s.tb.Helper()
 	until(s.tb, "agreement to switch", func() error {
@@ -106,7 +106,7 @@ func sentinel(tb testing.TB, host, masterPort, password string) *RedisServer {
 	if password != "" {
 		settings += "requirepass " + password + "\n"
 	}
-	file := filepath.Join(tb.TempDir(), "sentinel-"+strconv.Itoa(port(tb, addr))+".conf") // it writes into it
+	file := filepath.Join(tb.TempDir(), "sentinel-"+strconv.Itoa(port(tb, addr))+".conf") // Sentinel writes into this file
 	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		tb.Fatal(err)
 	}

@@ -15,24 +15,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SharedRedis is one Redis and one Cluster node for all the tests of a package: a
-// node takes seconds to start. The zero value is ready; TestMain closes it, as with
-// SharedPostgres. Tests that stop, pause or wipe a server, or have it forget its
-// scripts, start one of their own (Redis, RedisCluster).
+// SharedRedis is one Redis and one Cluster node for all the tests of a package, because a node takes seconds to start. The zero value is
+// ready. TestMain closes it, as with SharedPostgres. Tests that stop, pause or wipe a server, or flush its scripts, start their own server
+// (Redis, RedisCluster).
 type SharedRedis struct {
 	redis, cluster lasting
 	databases      atomic.Int64
 }
 
-// RedisAt is where a test finds its Redis.
+// RedisAt is the address of the Redis of a test.
 type RedisAt struct {
 	Addr               string
 	DB                 int
 	Cluster, InProcess bool
 }
 
-// Each runs a test on each kind of Redis that the program works on. On the Cluster
-// node, which has one database only, tests keep to names of their own.
+// Each runs a test on each kind of Redis that the program supports. On the Cluster node, which has only one database, each test must use
+// its own key names.
 func (s *SharedRedis) Each(t *testing.T, test func(t *testing.T, at RedisAt)) {
 	t.Helper()
 	for kind, find := range map[string]func(testing.TB) RedisAt{
@@ -45,18 +44,18 @@ func (s *SharedRedis) Each(t *testing.T, test func(t *testing.T, at RedisAt)) {
 	}
 }
 
-// NewDatabase is an empty database of the Redis, for one test.
+// NewDatabase returns an empty database of the Redis for one test.
 func (s *SharedRedis) NewDatabase(tb testing.TB) RedisAt {
 	tb.Helper()
 	server := s.redis.start(tb, func(tb testing.TB) *RedisServer {
 		tb.Helper()
-		return Redis(tb, "--databases", "10000") // more than a package has tests, also with -count
+		return Redis(tb, "--databases", "10000") // more than the tests of a package, even with -count
 	})
 	return RedisAt{Addr: server.Addr, DB: int(s.databases.Add(1))}
 }
 
-// Cluster is the Cluster node. Keys with the name of the test in the hash tag go with
-// it, so that it can be run again.
+// Cluster returns the Cluster node. When the test ends, keys with the name of the test in the hash tag are deleted, so that the test can
+// run again.
 func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 	tb.Helper()
 	addr := s.cluster.start(tb, RedisCluster).Addr
@@ -75,7 +74,7 @@ func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 	return RedisAt{Addr: addr, Cluster: true}
 }
 
-// InProcessRedis is one that only this test has.
+// InProcessRedis returns a Redis that only this test uses.
 func InProcessRedis(tb testing.TB) RedisAt {
 	tb.Helper()
 	return RedisAt{Addr: miniredis.RunT(tb).Addr(), InProcess: true}
@@ -87,8 +86,8 @@ func (s *SharedRedis) Close() {
 	s.cluster.end()
 }
 
-// Options of a client whose connections all go to this address, whatever a Cluster
-// announces, and which forgives a machine that stands still for a while.
+// Options returns the options of a client whose connections all go to this address, whatever addresses a Cluster announces. The timeouts
+// tolerate a machine that stops for a while.
 func (at RedisAt) Options() *redis.UniversalOptions {
 	const patience = 20 * time.Second
 	return &redis.UniversalOptions{
@@ -100,7 +99,7 @@ func (at RedisAt) Options() *redis.UniversalOptions {
 	}
 }
 
-// Client is closed when the test ends.
+// Client returns a client that is closed when the test ends.
 func (at RedisAt) Client(tb testing.TB) redis.UniversalClient {
 	tb.Helper()
 	client := redis.NewUniversalClient(at.Options())
@@ -108,7 +107,7 @@ func (at RedisAt) Client(tb testing.TB) redis.UniversalClient {
 	return client
 }
 
-// lasting is a server that outlives the test that happened to start it.
+// lasting is a server that outlives the test that started it.
 type lasting struct {
 	mu     sync.Mutex
 	server *RedisServer
@@ -134,17 +133,17 @@ func (l *lasting) end() {
 	l.server, l.ends = nil, nil
 }
 
-// starter is the test that starts a server, but for what is done at its end.
+// starter is the test that starts a server. Its Cleanup and TempDir last until the server ends, not until the test ends.
 type starter struct {
 	testing.TB
 
 	lasting *lasting
 }
 
-// Cleanup waits for the end of the server.
+// Cleanup registers a function that runs at the end of the server.
 func (s *starter) Cleanup(end func()) { s.lasting.ends = append(s.lasting.ends, end) }
 
-// TempDir stays as long as the server.
+// TempDir returns a folder that is removed at the end of the server.
 func (s *starter) TempDir() string {
 	s.Helper()
 	dir, err := os.MkdirTemp("", "redis-")

@@ -11,11 +11,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// root is the top of the repository.
+// root is the path of the repository.
 const root = "../../.."
 
-// composition is docker-compose.yml, as far as it matters here. A key that is
-// not known here is an error: nothing goes by unread.
+// composition is docker-compose.yml with the keys that the tests know. An unknown key is an error, so that no key is ignored.
 type composition struct {
 	Name     string             `yaml:"name"`
 	Services map[string]service `yaml:"services"`
@@ -23,7 +22,7 @@ type composition struct {
 		Internal bool `yaml:"internal"`
 	} `yaml:"networks"`
 	Volumes map[string]struct{} `yaml:"volumes"`
-	Parts   map[string]any      `yaml:",inline"` // x-...
+	Parts   map[string]any      `yaml:",inline"` // keys x-...
 }
 
 type service struct {
@@ -65,8 +64,7 @@ type service struct {
 	} `yaml:"logging"`
 }
 
-// mounts are the files of the repository that the service sees, by the path
-// that it sees them at.
+// mounts returns the files of the repository that the service mounts, by their path in the service.
 func (s service) mounts() map[string]string {
 	files := make(map[string]string)
 	for _, volume := range s.Volumes {
@@ -78,8 +76,7 @@ func (s service) mounts() map[string]string {
 	return files
 }
 
-// load reads the file as compose does: variables first from lookup, then their
-// defaults.
+// load reads the file as compose does. A variable has its value from lookup, or else its default.
 func load(t *testing.T, lookup func(string) string) composition {
 	t.Helper()
 	var tree any
@@ -140,8 +137,7 @@ func interpolate(text string, lookup func(string) string) (string, error) {
 
 func variables() *regexp.Regexp { return regexp.MustCompile(`\$\{([A-Z0-9_]+)(?:(:[-?])([^}]*))?\}`) }
 
-// dotenv is a file of NAME=value lines. One that is commented out is there, and
-// empty.
+// dotenv parses a file of NAME=value lines. A line that is commented out counts as an empty value.
 func dotenv(content []byte) map[string]string {
 	values := make(map[string]string)
 	for line := range strings.Lines(string(content)) {

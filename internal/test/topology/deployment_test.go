@@ -15,8 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/app"
 )
 
-// defaults is the composition with something for each variable that has no
-// default.
+// defaults returns the composition with a value for each variable that has no default.
 func defaults(t *testing.T) composition {
 	t.Helper()
 	return load(t, func(name string) string {
@@ -27,8 +26,7 @@ func defaults(t *testing.T) composition {
 	})
 }
 
-// known says whether the program takes a variable: a setting, its file, or one
-// of the command line.
+// known reports whether the program knows a variable: a setting, its file, or a variable of the command line.
 func known(variable string) bool {
 	return variable == "DISPATCHER_URL" || variable == "DISPATCHER_TOKEN" ||
 		slices.ContainsFunc(app.Settings(), func(s app.Setting) bool {
@@ -36,7 +34,7 @@ func known(variable string) bool {
 		})
 }
 
-// A misspelt setting would keep the dispatcher from starting.
+// TestVariablesAreSettings finds misspelt settings, which would keep the dispatcher from starting.
 func TestVariablesAreSettings(t *testing.T) {
 	t.Parallel()
 	for name, s := range defaults(t).Services {
@@ -59,7 +57,7 @@ func TestVariablesAreSettings(t *testing.T) {
 	}
 }
 
-// .env.example explains all that the file asks for, with the same defaults.
+// TestEnvExampleIsComplete checks that .env.example contains all variables of docker-compose.yml, with the same defaults.
 func TestEnvExampleIsComplete(t *testing.T) {
 	t.Parallel()
 	asked, values := map[string]string{}, dotenv(read(t, ".env.example"))
@@ -99,8 +97,8 @@ func TestMissingVariableIsNamed(t *testing.T) {
 	}
 }
 
-// scripts/env fills in what compose would refuse, differently each time, for
-// its owner's eyes, and never touches a file that is there.
+// TestEnvIsWrittenOnce checks that scripts/env sets the variables without which compose would fail, to different values each time. Only the
+// owner can read the file, and an existing file is never changed.
 func TestEnvIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	write := func(file string) map[string]string {
@@ -155,8 +153,7 @@ func TestImagesArePinned(t *testing.T) {
 	}
 }
 
-// Every file that is mounted exists, and each file of the deployment is mounted
-// somewhere or has a reason not to be.
+// TestMountsExist checks that every mounted file exists, and that something in the service refers to it.
 func TestMountsExist(t *testing.T) {
 	t.Parallel()
 	c := defaults(t)
@@ -182,8 +179,8 @@ func TestMountsExist(t *testing.T) {
 	}
 }
 
-// namers are the texts by which a service finds its files: its words and
-// variables, the other files it mounts, and where Grafana looks by itself.
+// namers returns the texts in which a service refers to its files: its words and variables, the other files that it mounts, and the paths
+// that Grafana reads by itself.
 func (s service) namers(t *testing.T, named string) []string {
 	t.Helper()
 	texts := slices.Concat(s.Entrypoint, s.Command, s.Healthcheck.Test, slices.Collect(maps.Values(s.Environment)))
@@ -198,7 +195,7 @@ func (s service) namers(t *testing.T, named string) []string {
 	return texts
 }
 
-// The program that a service runs is there: in its image, or mounted.
+// TestCommandsExist checks that the program of each service exists in its image or is mounted.
 func TestCommandsExist(t *testing.T) {
 	t.Parallel()
 	image := dockerfile(t)
@@ -230,7 +227,7 @@ func TestCommandsExist(t *testing.T) {
 				if !slices.Contains(commands, words[1]) {
 					t.Errorf("%s: the program has no %q", name, words[1])
 				}
-			case "postgres", "pg_isready", "/bin/prometheus", "/bin/promtool", "/run.sh", "wget": // of the image
+			case "postgres", "pg_isready", "/bin/prometheus", "/bin/promtool", "/run.sh", "wget": // part of the image
 			default:
 				t.Errorf("%s: nobody knows whether the image has %q", name, words[0])
 			}
@@ -241,7 +238,7 @@ func TestCommandsExist(t *testing.T) {
 	}
 }
 
-// subcommands are what the program's help lists.
+// subcommands returns the subcommands in the program's help.
 func subcommands(t *testing.T) (names []string) {
 	t.Helper()
 	help := string(read(t, "cmd/dispatcher/testdata/help.txt"))
@@ -251,7 +248,7 @@ func subcommands(t *testing.T) (names []string) {
 	return names
 }
 
-// The flags of the fleet are the program's.
+// TestFleetFlagsExist checks that the program has the flags of the fleet.
 func TestFleetFlagsExist(t *testing.T) {
 	t.Parallel()
 	help := string(read(t, "cmd/dispatcher/testdata/help-simulate.txt"))
@@ -263,8 +260,8 @@ func TestFleetFlagsExist(t *testing.T) {
 	}
 }
 
-// Only what devices and operators talk to is published, on this machine alone
-// by default, and something listens there.
+// TestOnlyWhatOthersTalkToIsPublished checks that only the ports for devices and operators are published, by default only on this machine,
+// and that something listens there.
 func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{
@@ -292,7 +289,7 @@ func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 	if exposed := dockerfile(t).all("EXPOSE"); !slices.Equal(exposed, []string{"8080"}) {
 		t.Errorf("EXPOSE %q", exposed)
 	}
-	// Ports that others name are listened on.
+	// The services listen on the ports that other services use.
 	for port, file := range map[string]string{
 		"5432": "deploy/postgres/postgresql.conf", "6379": "deploy/redis/redis.conf",
 		"1883": "deploy/mosquitto/dynsec/mosquitto.conf", "1884": "deploy/mosquitto/dynsec/mosquitto.conf",
@@ -309,7 +306,7 @@ func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 	}
 }
 
-// Nobody runs as root, and nobody writes outside a volume.
+// TestServicesAreConfined checks that no service runs as root or writes outside a volume.
 func TestServicesAreConfined(t *testing.T) {
 	t.Parallel()
 	for name, s := range defaults(t).Services {

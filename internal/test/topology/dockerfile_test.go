@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// image is a Dockerfile: its instructions in order.
+// image holds the instructions of a Dockerfile in their order.
 type image []instruction
 
 type instruction struct{ name, rest string }
@@ -31,7 +31,7 @@ func dockerfile(t *testing.T) image {
 	return i
 }
 
-// all are what the instructions of that name say.
+// all returns the arguments of all instructions with this name.
 func (i image) all(name string) (rest []string) {
 	for _, one := range i {
 		if one.name == name {
@@ -41,7 +41,7 @@ func (i image) all(name string) (rest []string) {
 	return rest
 }
 
-// exec are the words of the last instruction of that name, as a JSON list.
+// exec returns the words of the last instruction with this name, which is a JSON list.
 func (i image) exec(name string) (words []string) {
 	found := i.all(name)
 	if len(found) == 0 {
@@ -52,7 +52,7 @@ func (i image) exec(name string) (words []string) {
 	return words
 }
 
-// The image holds what `make build` builds, which is what `make topology` runs.
+// TestImageIsBuiltAsByMake checks that the image contains what `make build` builds, which `make topology` runs.
 func TestImageIsBuiltAsByMake(t *testing.T) {
 	t.Parallel()
 	words := func(text string) []string {
@@ -66,7 +66,7 @@ func TestImageIsBuiltAsByMake(t *testing.T) {
 	}
 }
 
-// The build of the image reads only what .dockerignore leaves.
+// TestBuildReadsAllThatItNeeds checks that .dockerignore excludes no file that the build of the image needs.
 func TestBuildReadsAllThatItNeeds(t *testing.T) {
 	t.Parallel()
 	ignored := strings.Fields(string(read(t, ".dockerignore")))
@@ -87,7 +87,7 @@ func TestBuildReadsAllThatItNeeds(t *testing.T) {
 	}
 }
 
-// embedded are the files that packages of the program embed.
+// embedded returns the files that packages of the program embed.
 func embedded(t *testing.T) (files []string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{range .EmbedFiles}}{{$.ImportPath}}/{{.}}{{"\n"}}{{end}}`, "./...")

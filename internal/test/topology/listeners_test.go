@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// Replicas share one account. A listener that makes the client id of the user name would let
-// only one of them be connected; the page says so where it says what a broker needs.
+// TestReplicasHaveAListenerOfTheirOwn checks that the replicas have their own listener, because they share one account. If a listener uses
+// the user name as the client id, only one replica can be connected. The page must mention this where it lists the requirements of a
+// broker.
 func TestReplicasHaveAListenerOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	for _, variant := range []string{"dynsec", "passwords"} {

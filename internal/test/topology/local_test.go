@@ -23,16 +23,15 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// plant is the deployment with the programs of this machine in the place of
-// images, loopback addresses in the place of names, and one folder for all.
+// plant is the deployment on this machine: programs instead of images, loopback addresses instead of names, and one folder for all files.
 type plant struct {
 	t       *testing.T
 	compose composition
-	dir     string // everything that is written is in here
-	binary  string // the dispatcher
+	dir     string // the folder for all files that are written
+	binary  string // path of the dispatcher
 	user    *syscall.Credential
 
-	addresses map[string]string // redis:6379 -> 127.0.0.1:12345
+	addresses map[string]string // for example redis:6379 -> 127.0.0.1:12345
 	processes map[string]*servers.Process
 }
 
@@ -58,7 +57,7 @@ func newPlant(t *testing.T, compose composition, binary string) *plant {
 	return p
 }
 
-// portsOf are those that others name, and those that its own files listen on.
+// portsOf returns the ports of a service: the ports in the variables of other services, and the ports on which its own files listen.
 func (p *plant) portsOf(name string, s service) []string {
 	found := map[string]bool{}
 	for _, other := range p.compose.Services {
@@ -81,8 +80,8 @@ func listening() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^(?:port|listener|port =) (\d+)(?: [\d.]+)?$`)
 }
 
-// copyMounts copies what the service mounts, with loopback ports and a folder
-// of the run in the place of its own. Nothing else is changed.
+// copyMounts copies the files that the service mounts, with loopback ports and a folder of the test. Nothing else is changed, except the
+// user of mosquitto as root.
 func (p *plant) copyMounts(name string, s service) {
 	p.t.Helper()
 	for target, file := range s.mounts() {
@@ -99,7 +98,7 @@ func (p *plant) copyMounts(name string, s service) {
 			`(?m)^bind .*$`:               "bind 127.0.0.1",
 			`(?m)^dir .*$`:                "dir " + p.data(name),
 			`(?m)^listen_addresses = .*$`: "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''",
-			// Root gives up its rights, and could then not read the folder.
+			// As root, mosquitto would switch to another user, which could not read the folder.
 			`(?m)^per_listener_settings false$`: "per_listener_settings false" + map[bool]string{true: "\nuser root"}[os.Getuid() == 0],
 		} {
 			content = regexp.MustCompile(from).ReplaceAllString(content, to)
@@ -125,7 +124,7 @@ func (p *plant) must(err error) {
 	}
 }
 
-// local is text of a service with the addresses and files of this machine.
+// local replaces the addresses and file names of a service in text with the local ones.
 func (p *plant) local(name, text string) string {
 	for target := range p.compose.Services[name].mounts() {
 		text = strings.ReplaceAll(text, target, p.file(name, target))
@@ -143,7 +142,7 @@ func (p *plant) local(name, text string) string {
 	return text
 }
 
-// command runs words as the service would: its environment and nothing else.
+// command runs words as the service would, with only the service's environment.
 func (p *plant) command(ctx context.Context, name string, words ...string) *exec.Cmd {
 	environ := []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/usr/local/sbin", "HOME=" + p.data(name)}
 	for key, value := range p.compose.Services[name].Environment {
@@ -171,7 +170,7 @@ func (p *plant) command(ctx context.Context, name string, words ...string) *exec
 
 func (p *plant) isDispatcher(name string) bool { return strings.HasPrefix(name, "dispatcher-") }
 
-// address is where the only port of a service is.
+// address returns the local address of the only port of a service.
 func (p *plant) address(name string) string {
 	for address, local := range p.addresses {
 		if strings.HasPrefix(address, name+":") {
@@ -182,8 +181,7 @@ func (p *plant) address(name string) string {
 	return ""
 }
 
-// start starts a service after those that it depends on, as healthy as its
-// health check says.
+// start starts a service after the services that it depends on, and waits until its health check succeeds.
 func (p *plant) start(name string) {
 	p.t.Helper()
 	if p.processes[name] != nil {
@@ -222,7 +220,7 @@ func (p *plant) healthy(name string) error {
 	return nil
 }
 
-// asUser lets Postgres run as somebody else than root, which it insists on.
+// asUser makes Postgres run as another user than root, because it refuses to run as root.
 func (p *plant) asUser(name string, cmd *exec.Cmd) *exec.Cmd {
 	if name == "postgres" && p.user != nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.user}
@@ -230,7 +228,7 @@ func (p *plant) asUser(name string, cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// initPostgres and createDatabase are what the image's own entrypoint does.
+// initPostgres does, together with createDatabase, what the image's own entrypoint does.
 func (p *plant) initPostgres(s service) {
 	p.t.Helper()
 	password := filepath.Join(p.dir, "postgres", "password")

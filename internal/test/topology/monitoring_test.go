@@ -22,8 +22,7 @@ func decode[T any](t *testing.T, file string) (content T) {
 	return content
 }
 
-// Prometheus scrapes the replicas of the file where they listen, under the job
-// that the alerts ask for.
+// TestPrometheusScrapesTheReplicas checks that Prometheus scrapes the replicas at their ports, under the job name that the alerts use.
 func TestPrometheusScrapesTheReplicas(t *testing.T) {
 	t.Parallel()
 	type config struct {
@@ -57,7 +56,7 @@ func TestPrometheusScrapesTheReplicas(t *testing.T) {
 	}
 }
 
-// Grafana finds the board, and the board its source.
+// TestBoardIsProvisioned checks that Grafana finds the board, and the board its data source.
 func TestBoardIsProvisioned(t *testing.T) {
 	t.Parallel()
 	sources := decode[struct {
@@ -96,7 +95,7 @@ func TestBoardIsProvisioned(t *testing.T) {
 	}
 }
 
-// sourcesOf are the uids of all sources that a board names.
+// sourcesOf returns the uids of all data sources that a board uses.
 func sourcesOf(t *testing.T, file string) (uids []string) {
 	t.Helper()
 	var board any
@@ -127,8 +126,8 @@ func sourcesOf(t *testing.T, file string) (uids []string) {
 	return uids
 }
 
-// promtool judges the files, and what the alerts say about
-// made-up fleets. (internal/app parses their expressions anywhere.)
+// TestPrometheusTakesItsFiles checks the files, and the alerts for invented fleets, with promtool. A test of internal/app parses the
+// expressions of the alerts without promtool.
 func TestPrometheusTakesItsFiles(t *testing.T) {
 	t.Parallel()
 	promtool := servers.Need(t, "promtool")

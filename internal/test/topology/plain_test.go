@@ -16,8 +16,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestPlainMachines runs the commands of the walk in docs/operations.md that installs
-// everything on plain machines: below one folder, at ports of its own, without apt and systemd.
+// TestPlainMachines runs the commands of the section in docs/operations.md that installs everything on plain machines. It runs them below
+// one folder, with its own ports, without apt and systemd.
 func TestPlainMachines(t *testing.T) {
 	t.Parallel()
 	w := newWalk(t)
@@ -35,7 +35,7 @@ func TestPlainMachines(t *testing.T) {
 	}
 }
 
-// commands are those of all blocks. Each of a console shows itself before what it prints.
+// commands returns the commands of all blocks as a script. A command of a console block is printed before its output.
 func commands(section string) string {
 	var script strings.Builder
 	for _, block := range regexp.MustCompile("(?s)```(sh|console)\n(.*?)```").FindAllStringSubmatch(section, -1) {
@@ -53,7 +53,7 @@ func commands(section string) string {
 type walk struct {
 	t     *testing.T
 	dir   string
-	ports map[string]string // as written -> here
+	ports map[string]string // port in the text -> port here
 }
 
 func newWalk(t *testing.T) walk {
@@ -79,14 +79,14 @@ func newWalk(t *testing.T) walk {
 	return w
 }
 
-// here puts the walk's own folder and ports into a text.
+// here replaces the folders and ports in a text with the walk's own.
 func (w walk) here(text string) string {
 	text = regexp.MustCompile(`(^|[^\w.-])(/etc/|/var/lib/|/usr/local/)(dispatcher|mosquitto|redis|postgresql|systemd|bin|lib)\b`).
 		ReplaceAllString(text, "${1}"+w.dir+"${2}${3}")
 	return regexp.MustCompile(`\b(5432|6379|1883|1884|8080)\b`).ReplaceAllStringFunc(text, func(port string) string { return w.ports[port] })
 }
 
-// run runs the script in one shell, and ends whatever it started.
+// run runs the script in one shell, and ends all processes that it started.
 func (w walk) run(script string) string {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
@@ -104,7 +104,7 @@ func (w walk) run(script string) string {
 		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir,
 	}
 	p := plant{t: w.t}
-	file, err := os.Create(filepath.Join(w.dir, "out")) // a pipe would wait for the servers
+	file, err := os.Create(filepath.Join(w.dir, "out")) // with a pipe, Wait would wait for the servers
 	p.must(err)
 	defer file.Close()
 	shell.Stdout, shell.Stderr = file, file

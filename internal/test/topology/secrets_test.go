@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Everybody on a machine can read the arguments of its processes.
+// TestHealthCheckShowsNoPassword checks that the password is not in the arguments of a process, because all users of a machine can read
+// them.
 func TestHealthCheckShowsNoPassword(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -34,7 +35,7 @@ func TestHealthCheckShowsNoPassword(t *testing.T) {
 	}
 }
 
-// The port of the dispatchers is not open to other hosts unless somebody says so.
+// TestInnerListenersHaveAnAddress checks that by default the port for the dispatchers is not open to other hosts.
 func TestInnerListenersHaveAnAddress(t *testing.T) {
 	t.Parallel()
 	for _, variant := range []string{"dynsec", "passwords"} {

@@ -14,7 +14,7 @@ import (
 
 const unitFile = "deploy/systemd/dispatcher.service"
 
-// unit is the values of each directive, in order.
+// unit returns the values of each directive, in order.
 func unit(t *testing.T) map[string][]string {
 	t.Helper()
 	values := map[string][]string{}
@@ -59,7 +59,7 @@ func TestUnitFitsTheProgram(t *testing.T) {
 	}
 }
 
-// The settings beside the unit, with its secrets, are what `serve` takes.
+// TestUnitEnvironmentStarts checks that `serve` accepts the settings next to the unit together with the secrets.
 func TestUnitEnvironmentStarts(t *testing.T) {
 	t.Parallel()
 	environ := []string{
@@ -78,11 +78,11 @@ func TestUnitEnvironmentStarts(t *testing.T) {
 	}
 }
 
-// systemd's own check of the unit; it needs no running systemd.
+// TestUnitIsVerified runs systemd's own check of the unit, which needs no running systemd.
 func TestUnitIsVerified(t *testing.T) {
 	t.Parallel()
 	analyze := servers.Need(t, "systemd-analyze")
-	// The program need not be installed: another that exists stands for it.
+	// The program need not be installed: another existing program replaces it.
 	text := strings.ReplaceAll(string(read(t, unitFile)), "/usr/local/bin/dispatcher", analyze)
 	file := filepath.Join(t.TempDir(), "dispatcher.service")
 	p := plant{t: t}
@@ -91,7 +91,7 @@ func TestUnitIsVerified(t *testing.T) {
 	if err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	// 0 is confined as far as can be, 10 not at all; the threshold counts tenths.
+	// A score of 0 means fully confined, 10 not at all. The unit of the threshold is a tenth.
 	if out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=20", "--no-pager", file).CombinedOutput(); err != nil {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
 	}

@@ -22,15 +22,14 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// Set by `make topology`.
+// Flags that `make topology` sets.
 var (
 	whole  = flag.Bool("whole", false, "run the fleet at its full size, and show it") //nolint:gochecknoglobals // a flag of the test
 	binary = flag.String("binary", "", "the dispatcher; built if empty")              //nolint:gochecknoglobals // a flag of the test
 )
 
-// TestTopology is `docker compose --profile fleet up` without Docker: the files,
-// commands, variables and health checks of docker-compose.yml with the programs
-// of this machine. The fleet judges; its exit status is the result.
+// TestTopology runs `docker compose --profile fleet up` without Docker: the files, commands, variables and health checks of
+// docker-compose.yml with the programs of this machine. The exit status of the fleet is the result.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -59,8 +58,8 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// environment looks variables up as compose does: the environment, then .env as
-// `make env` makes it. The test's own fleet is smaller.
+// environment looks variables up as compose does: in the environment, then in .env as `make env` creates it. Without -whole, the fleet is
+// smaller.
 func environment(t *testing.T) func(string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), ".env")
@@ -83,7 +82,7 @@ func environment(t *testing.T) func(string) string {
 	}
 }
 
-// dispatcher is the program; the flags of the image are compared elsewhere.
+// dispatcher returns the path of the program. Another test compares the build flags of the image.
 func dispatcher(t *testing.T) string {
 	t.Helper()
 	if *binary != "" {
@@ -117,7 +116,7 @@ func (p *plant) runFleet(ctx context.Context) {
 	}
 }
 
-// reports is how many a replica answered, whatever the reason.
+// reports returns how many reports a replica answered, with any reason.
 func (p *plant) reports(name, transport string) (sum float64) {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+p.address(name)+"/metrics", nil)

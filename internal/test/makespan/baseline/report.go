@@ -22,8 +22,8 @@ type report struct {
 
 type entry map[string]any
 
-// report takes results, and grants the device's oldest task if the counter
-// allows. One report at a time: that is fast enough here.
+// report stores results, and grants the device's oldest task if the counter allows it. It handles one report at a time, which is fast
+// enough for the benchmark.
 func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	var up report
 	if err := json.NewDecoder(r.Body).Decode(&up); err != nil {
@@ -53,7 +53,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, down)
 }
 
-// settle ends a task and gives its slot back. Callers hold mu.
+// settle ends a task and frees its slot. The caller holds mu.
 func (s *Server) settle(ctx context.Context, id int64, status string, output json.RawMessage) (outcome string, err error) {
 	if id < 1 || id > int64(len(s.tasks)) {
 		return "unknown", nil
@@ -70,8 +70,8 @@ func (s *Server) settle(ctx context.Context, id int64, status string, output jso
 	return "recorded", nil
 }
 
-// number is a free slot number; one that no slot has if the counter let in one
-// too many, for the external system to judge. Callers hold mu.
+// number returns a free slot number. If the counter admitted too many tasks, it returns a number that no slot has, which the external
+// system detects. The caller holds mu.
 func (s *Server) number() int {
 	if len(s.numbers) == 0 {
 		return s.pool.Capacity
@@ -81,8 +81,8 @@ func (s *Server) number() int {
 	return n
 }
 
-// next grants the oldest task of a device, or again the one it has unless it
-// works on it: the reply was lost. Callers hold mu.
+// next grants the oldest task of a device. If the device already has a grant and does not work on it, the reply was lost, and next sends
+// the same grant again. The caller holds mu.
 func (s *Server) next(ctx context.Context, device string, works bool, down entry) error {
 	tasks := s.waiting[device]
 	for len(tasks) > 0 && tasks[0].State != "pending" && tasks[0].State != "dispatched" {

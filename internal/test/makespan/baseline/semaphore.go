@@ -14,7 +14,7 @@ var acquireScript string
 //go:embed release.lua
 var releaseScript string
 
-// semaphore is the plain one: a number.
+// semaphore is a plain counter in Redis.
 type semaphore struct {
 	redis            redis.Scripter
 	acquire, release *redis.Script
@@ -28,7 +28,7 @@ func newSemaphore(client redis.Scripter, pool string) *semaphore {
 	}
 }
 
-// take is false when all slots are taken.
+// take takes a slot. It returns false if all slots are taken.
 func (s *semaphore) take(ctx context.Context, capacity int) (bool, error) {
 	taken, err := s.acquire.Run(ctx, s.redis, []string{s.key}, capacity).Int()
 	if err != nil {

@@ -10,11 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lease is what devices are told; nothing ends a grant but its result.
+// lease is the lease length in replies. Only a result ends a grant.
 const lease = time.Hour
 
-// Server answers the reports of devices, and the few calls of operators that a
-// simulation makes. It is safe for concurrent use.
+// Server answers the reports of devices, and the operator calls that a simulation makes. It is safe for concurrent use.
 type Server struct {
 	client redis.Scripter
 	period time.Duration
@@ -23,11 +22,11 @@ type Server struct {
 	mu      sync.Mutex
 	pool    pool
 	slots   *semaphore
-	tasks   []*task            // id = index + 1
-	batches []int              // id - 1 -> tasks; all batches in a row
-	waiting map[string][]*task // by device, oldest first
+	tasks   []*task            // the id of a task is its index + 1
+	batches []int              // number of tasks of the batch with id index + 1
+	waiting map[string][]*task // key: device; oldest task first
 	token   int64
-	numbers []int // slot numbers that nobody has, for the eye of the external system
+	numbers []int // free slot numbers, which only the external system checks
 }
 
 type pool struct {
@@ -44,7 +43,7 @@ type task struct {
 	token   int64
 }
 
-// New makes a server whose devices report once in a period.
+// New returns a server whose devices report once in a period.
 func New(client redis.Scripter, period time.Duration) *Server {
 	s := &Server{client: client, period: period, mux: http.NewServeMux(), waiting: map[string][]*task{}}
 	s.mux.HandleFunc("POST /v1/devices/{device}/report", s.report)
@@ -105,7 +104,7 @@ func (s *Server) createBatch(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusCreated, map[string]any{"id": len(s.batches), "tasks": len(b.Tasks)})
 }
 
-// batch is the tasks of a batch; none: there is no such batch. Callers hold mu.
+// batch returns the tasks of a batch. It returns none if the batch does not exist. The caller holds mu.
 func (s *Server) batch(id string) []*task {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 1 || n > len(s.batches) {
@@ -139,5 +138,5 @@ func write(w http.ResponseWriter, status int, v any) {
 	w.WriteHeader(status)
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(v) // the device reports again
+	_ = encoder.Encode(v) // if it fails, the device reports again
 }
