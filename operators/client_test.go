@@ -90,6 +90,32 @@ func TestListGoesThroughThePages(t *testing.T) {
 	}
 }
 
+// TestAListGoesOnBehindAnEmptyPage checks that only a page without a token ends a list: a server may look through many entries
+// without a match.
+func TestAListGoesOnBehindAnEmptyPage(t *testing.T) {
+	t.Parallel()
+	pages := map[string]string{
+		"":  `{"tasks":[],"next_page_token":"1"}`,
+		"1": `{"tasks":[{"id":1}],"next_page_token":"2"}`,
+		"2": `{"tasks":[],"next_page_token":"3"}`,
+		"3": `{"tasks":[{"id":2}]}`,
+	}
+	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(pages[r.URL.Query().Get("page_token")]))
+	})
+	var found []string
+	entries, more := c.List(t.Context(), "/v1/tasks", nil, 0)
+	for entry, err := range entries {
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, string(entry))
+	}
+	if got := strings.Join(found, " "); got != `{"id":1} {"id":2}` || *more {
+		t.Errorf("found %s, more %v", got, *more)
+	}
+}
+
 func TestRefusalSaysWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
 	c := at(t, func(w http.ResponseWriter, r *http.Request) {
