@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -15,5 +17,18 @@ func TestARenewalThatComesTooLateIsALostLease(t *testing.T) {
 	renewed := operators.Lease{Ends: time.Now().Add(time.Hour), LeaseMS: time.Hour.Milliseconds()}
 	if pause := k.noted(renewal{lease: renewed}, nil); pause >= 0 || k.lost == nil {
 		t.Errorf("renewed again after %s, lost: %v; want a lost lease", pause, k.lost)
+	}
+}
+
+// TestTheCommandLearnsOfItsSlotAndNotOfTheCaller checks that a command gets the variables of its slot, and not the address and the
+// secret with which dispatcher run asked for the slot.
+func TestTheCommandLearnsOfItsSlotAndNotOfTheCaller(t *testing.T) {
+	t.Parallel()
+	slot := 3
+	k := &keeper{runner: &runner{pool: "p"}, held: operators.Lease{Slot: &slot, Token: 7, Lease: 9}}
+	got := k.environment([]string{"PATH=/bin", "DISPATCHER_URL=http://x", "DISPATCHER_TOKEN=secret", "DISPATCHER_TOKEN_FILE=/secret", "HOME=/"})
+	want := []string{"PATH=/bin", "HOME=/", "DISPATCHER_POOL=p", "DISPATCHER_SLOT=3", "DISPATCHER_TOKEN=7", "DISPATCHER_LEASE=9"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
