@@ -236,12 +236,17 @@ func TestARedisThatIsNotAsItShouldBe(t *testing.T) {
 // some error in reading.
 func TestClocksThatDiffer(t *testing.T) {
 	t.Parallel()
-	p := patient(t)
-	p.Now = func() time.Time { return time.Now().Add(-3500 * time.Millisecond) }
-	list := p.Examine(t.Context())
-	wants(t, list, "clock of postgres", doctor.Warning, "3.")
-	wants(t, list, "clock of redis", doctor.Warning, "3.")
-	wants(t, list, "clocks of redis and postgres", doctor.OK, "")
+	for name, wrong := range map[string]time.Duration{"behind": -3500 * time.Millisecond, "ahead": 3500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := patient(t)
+			p.Now = func() time.Time { return time.Now().Add(wrong) }
+			list := p.Examine(t.Context())
+			wants(t, list, "clock of postgres", doctor.Warning, "3.")
+			wants(t, list, "clock of redis", doctor.Warning, "3.")
+			wants(t, list, "clocks of redis and postgres", doctor.OK, "")
+		})
+	}
 }
 
 func TestBrokers(t *testing.T) {
