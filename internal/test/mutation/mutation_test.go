@@ -79,7 +79,10 @@ func TestRunReportsWhatTheTestsMadeOfEachMistake(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	want := mutation.Report{Caught: 1, Survived: 2, Unbuildable: 1, Survivors: []string{"unused", "hides nothing of the one before"}}
+	want := mutation.Report{
+		Caught: 1, Survived: 2, Unbuildable: 1, Survivors: []string{"unused", "hides nothing of the one before"},
+		By: map[string]string{"three times": "example.org/m/a TestTwice"},
+	}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Error(diff)
 	}

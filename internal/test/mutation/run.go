@@ -15,12 +15,14 @@ type Mistake struct {
 	Name     string
 	Edit     Edit
 	Packages []string
+	Before   string // Outcome.By of an earlier run: this test runs first; empty if there was none
 }
 
 // Report counts the outcomes of a run. Caught and Survived do not include mistakes that do not compile.
 type Report struct {
 	Caught, Survived, Unbuildable int
 	Survivors                     []string
+	By                            map[string]string // Outcome.By of each mistake that was caught, by its name
 }
 
 // Share returns the share of mistakes that were caught, 0 to 1. It returns 1 if none was tried.
@@ -46,7 +48,7 @@ func (r Report) String() string {
 // Run tries all mistakes, at most workers at a time. Each worker uses its own copy of root below bin. Run writes a line for each outcome to
 // w.
 func Run(ctx context.Context, w io.Writer, root string, workers int, mistakes []Mistake) (Report, error) {
-	r := &run{next: make(chan Mistake), out: w, total: len(mistakes)}
+	r := &run{next: make(chan Mistake), out: w, total: len(mistakes), report: Report{By: map[string]string{}}}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for i := range workers {
@@ -83,7 +85,7 @@ type run struct {
 
 func (r *run) work(ctx context.Context, c *Copy) error {
 	for m := range r.next {
-		o, err := c.Try(ctx, m.Edit, m.Packages)
+		o, err := c.Try(ctx, m)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Name, err)
 		}
@@ -101,6 +103,7 @@ func (r *run) record(m Mistake, o Outcome) error {
 	switch o.Verdict {
 	case Caught:
 		r.report.Caught++
+		r.report.By[m.Name] = o.By
 	case Survived:
 		r.report.Survived++
 		r.report.Survivors = append(r.report.Survivors, m.Name)

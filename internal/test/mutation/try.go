@@ -37,46 +37,60 @@ type Outcome struct {
 	Took    time.Duration
 }
 
-// Try applies the edit, runs the tests of packages one after the other until one fails, and reverts the edit. packages are folders relative
-// to the root. Try first runs the tests in the files that are named after the edited file: they catch most mistakes in a few seconds. The
+// Try makes a mistake, runs tests until one fails, and takes the mistake back. The test that caught the mistake before runs first, then the
+// tests in the files that are named after the changed file, then all tests of the packages: most mistakes are caught in a few seconds. The
 // tests run with -short and without the race detector.
-func (c *Copy) Try(ctx context.Context, e Edit, packages []string) (out Outcome, err error) {
+func (c *Copy) Try(ctx context.Context, m Mistake) (out Outcome, err error) {
 	begin := time.Now()
-	undo, err := c.make(e)
+	undo, err := c.make(m.Edit)
 	if err != nil {
 		return Outcome{}, err
 	}
 	defer func() { err = errors.Join(err, undo()) }()
-	near, err := c.near(e.File)
+	steps, err := c.steps(m)
 	if err != nil {
 		return Outcome{}, err
 	}
-	if near != "" {
-		if out.Verdict, out.By, err = c.test(ctx, filepath.Dir(e.File), "-run="+near); err != nil {
-			return Outcome{}, fmt.Errorf("testing %s: %w", e.File, err)
+	out.Verdict = Survived
+	for _, args := range steps {
+		if out.Verdict, out.By, err = c.test(ctx, args...); err != nil {
+			return Outcome{}, fmt.Errorf("testing %s: %w", args, err)
 		}
-	}
-	for _, p := range packages {
-		if out.Verdict == Caught || out.Verdict == Unbuildable {
+		if out.Verdict != Survived {
 			break
-		}
-		if out.Verdict, out.By, err = c.test(ctx, p); err != nil {
-			return Outcome{}, fmt.Errorf("testing %s: %w", p, err)
 		}
 	}
 	out.Took = time.Since(begin)
 	return out, nil
 }
 
+// steps returns the arguments of `go test` for the tests of a mistake, in the order in which they run.
+func (c *Copy) steps(m Mistake) (steps [][]string, err error) {
+	if pkg, test, found := strings.Cut(m.Before, " "); found {
+		test, _, _ = strings.Cut(test, "/")
+		steps = append(steps, []string{"-run=^" + test + "$", pkg})
+	}
+	near, err := c.near(m.Edit.File)
+	if err != nil {
+		return nil, err
+	}
+	if near != "" {
+		steps = append(steps, []string{"-run=" + near, "./" + filepath.Dir(m.Edit.File)})
+	}
+	for _, p := range m.Packages {
+		steps = append(steps, []string{"./" + p})
+	}
+	return steps, nil
+}
+
 // test runs the tests of a package until the first failure. It does not wait for tests that run concurrently with the failed one.
-func (c *Copy) test(ctx context.Context, pkg string, flags ...string) (verdict Verdict, by string, err error) {
+func (c *Copy) test(ctx context.Context, args ...string) (verdict Verdict, by string, err error) {
 	temp, err := tempDir()
 	if err != nil {
 		return "", "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	args := []string{"test", "-json", "-short", "-failfast", "-vet=off", "-count=1", "-timeout=" + testTimeout.String()}
-	args = append(append(args, flags...), "./"+pkg)
+	args = append([]string{"test", "-json", "-short", "-failfast", "-vet=off", "-count=1", "-timeout=" + testTimeout.String()}, args...)
 	failed, kill := context.WithCancel(ctx)
 	defer kill()
 	cmd := exec.CommandContext(failed, "go", args...)

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 
@@ -35,9 +36,14 @@ func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	if err != nil {
 		return err
 	}
+	before, err := readCaught(caughtFile)
+	if err != nil {
+		return err
+	}
 	var chosen []mutation.Mistake
 	for _, m := range all {
 		if match.MatchString(m.Name) {
+			m.Before = before[m.Name]
 			chosen = append(chosen, m)
 		}
 	}
@@ -46,6 +52,10 @@ func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 		return err
 	}
 	if _, err := fmt.Fprint(w, report); err != nil {
+		return err
+	}
+	maps.Copy(before, report.By)
+	if err := writeCaught(caughtFile, before); err != nil {
 		return err
 	}
 	if report.Unbuildable > 0 {
