@@ -105,17 +105,20 @@ func TestReapManyAtOnce(t *testing.T) {
 	b.expectHeld(0)
 }
 
+// TestReconcileFreesOrphansButNotYoungOnes checks that the reconciliation frees an old slot without a grant,
+// and leaves alone a slot that is being claimed, although an earlier attempt of its task has ended.
 func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 	t.Parallel()
 	forBackends(t, func(b *bench) {
 		b.pool("a", 3, minute)
-		b.batch("a", nil, "d1")
-		g := b.granted("d1")
+		b.batch("a", nil, "d1", "y")
+		g, failed := b.granted("d1"), b.granted("y")
+		b.report("y", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"failed"}]}`, failed.ID, failed.Token))
 		// One slot is an orphan of a replica that died before its claim. The other one belongs to a claim in
-		// progress.
+		// progress, for the second attempt of its task.
 		adopt := []slots.Holding{
 			{Lease: "7.1.old", Device: "x", Slot: 1, Remaining: minute, Age: 11 * time.Second},
-			{Lease: "8.1.new", Device: "y", Slot: 2, Remaining: minute, Age: time.Second},
+			{Lease: fmt.Sprintf("%d.2.new", failed.ID), Device: "y", Slot: 2, Remaining: minute, Age: time.Second},
 		}
 		if _, err := b.semaphore.Adopt(b.ctx, "a", adopt); err != nil {
 			b.t.Fatal(err)

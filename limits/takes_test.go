@@ -94,6 +94,36 @@ func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	})
 }
 
+// TestPartsOfATakeAreGivenBackInTotal checks that several returns of one take give back the highest of their costs in total, and
+// never more than the take counted, by rules of all kinds.
+func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
+	t.Parallel()
+	on(t, func(t *testing.T, s *server) {
+		t.Helper()
+		rules := setOf(t,
+			hourly(10), hourlyNamed("list", 200),
+			limits.Policy{Name: "f", Per: "facts.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 10},
+			limits.Policy{Name: "c", Per: "facts.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 10},
+		)
+		s.takeAs(t, rules, "id", 5, "a")
+		for _, step := range []struct{ cost, total int64 }{{1, 1}, {3, 3}, {3, 3}, {2, 3}, {9, 5}} {
+			total, err := s.Takes.Return(t.Context(), s.scope, []limits.Taking{limits.NewTaking("id", step.cost, rules, facts("a"))})
+			if err != nil || total[0] != step.total {
+				t.Errorf("return %d: %v in total, %v; want %d", step.cost, total, err, step.total)
+			}
+			left, err := s.Takes.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, facts("a"))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, use := range left[0].Items {
+				if use.Used != 5-step.total {
+					t.Errorf("return %d: %d used of rule %s, want %d", step.cost, use.Used, rules[i].Name, 5-step.total)
+				}
+			}
+		}
+	})
+}
+
 // TestTakersAtOnceNeverOverGrant checks that concurrent takes of several processes, with and
 // without ids, never exceed the maximum.
 func TestTakersAtOnceNeverOverGrant(t *testing.T) {

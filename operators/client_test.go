@@ -54,6 +54,31 @@ func TestALeaseThatIsToEndIsNotHeld(t *testing.T) {
 	}
 }
 
+// TestALeaseIsCountedFromItsRequest checks that a lease, also one that is renewed, ends lease_ms and held_ms after its request was
+// sent. The time until the answer arrives is no part of it.
+func TestALeaseIsCountedFromItsRequest(t *testing.T) {
+	t.Parallel()
+	const length = 60_000*time.Millisecond + 400*time.Millisecond
+	received := make(chan time.Time, 1)
+	c := at(t, func(w http.ResponseWriter, _ *http.Request) {
+		received <- time.Now()
+		_, _ = w.Write([]byte(`{"state":"held","lease":7,"token":9,"holder":"job","lease_ms":60000,"held_ms":400}`))
+	})
+	for name, ask := range map[string]func() (Lease, error){
+		"acquire": func() (Lease, error) { return c.Leases.Acquire(t.Context(), "p", NewLease{Holder: "job"}, time.Second) },
+		"renew":   func() (Lease, error) { return c.Leases.Renew(t.Context(), "p", 7, LeaseRenewal{Token: 9}) },
+	} {
+		before := time.Now()
+		got, err := ask()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if after := <-received; got.Ends.Before(before.Add(length)) || got.Ends.After(after.Add(length)) {
+			t.Errorf("%s: ends %s after the server received the request, want at most %s", name, got.Ends.Sub(after), length)
+		}
+	}
+}
+
 func TestListGoesThroughThePages(t *testing.T) {
 	t.Parallel()
 	const all = 2500

@@ -68,6 +68,35 @@ func TestAGrantRenewedMeanwhileIsNotReaped(t *testing.T) {
 	l.wantTask(ids[0], store.Dispatched)
 }
 
+// TestARenewalHeedsTheChangeItWaitedFor checks that a renewal that waits for another renewal or for a cancel of its grant neither shortens
+// the lease nor extends a cancelled one.
+func TestARenewalHeedsTheChangeItWaitedFor(t *testing.T) {
+	t.Parallel()
+	l := openPostgres(t)
+	l.pool("p", 2)
+	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Minute}, "renewed", "cancelled")
+	for i, c := range []struct {
+		device, change string
+		moved          time.Duration // by which the change moves the end of the lease
+	}{
+		{"renewed", `UPDATE grants SET lease_until = lease_until + 1200000 * {ms} WHERE task = $1`, 20 * time.Minute},
+		{"cancelled", `UPDATE grants SET cancel_why = 'cancelled' WHERE task = $1`, 0},
+	} {
+		g := l.grant(ids[i], c.device, "p", i)
+		want := g.LeaseUntil.Add(c.moved)
+		waited := l.during(c.change, []any{g.Task}, func() {
+			renewal := store.Renewal{Task: g.Task, Token: g.Token, Device: c.device, Lease: 10 * time.Minute}
+			outcomes, err := l.Renew(l.Context(), []store.Renewal{renewal})
+			if err != nil || !outcomes[0].Grant.LeaseUntil.Equal(want) {
+				t.Errorf("%s meanwhile: %+v, %v; want a lease until %s", c.device, outcomes, err, want)
+			}
+		})
+		if !waited {
+			t.Errorf("%s meanwhile: the renewal did not wait", c.device)
+		}
+	}
+}
+
 func TestAClaimCountsAgainstTheCapacityThatIsBeingSet(t *testing.T) {
 	t.Parallel()
 	openPostgres(t).claimBesideAResize()

@@ -131,11 +131,14 @@ func brokenLedger(t *testing.T) (l *ledger, arm func()) {
 	return opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts())), func() { armed.Store(true) }
 }
 
+// TestALostCommitIsSaidToBeUnknown checks that a claim and a result have an unknown outcome if the answer to their COMMIT is lost. So has
+// a result in the same call that was not recorded yet: it must not be acknowledged.
 func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 	t.Parallel()
 	l, arm := brokenLedger(t)
 	l.pool("p", 2)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a")
+	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
+	other := l.grant(ids[1], "b", "p", 1)
 	arm()
 	if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[0], "a", "p", 0)}, true); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("claim: %v, want an unknown outcome", err)
@@ -147,12 +150,18 @@ func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 		t.Fatalf("grant %+v", grant)
 	}
 	arm()
-	r := store.Result{Device: "a", Task: grant.Task, Token: grant.Token, Cause: store.BySuccess}
-	if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; !errors.Is(o.Err, store.ErrOutcomeUnknown) {
-		t.Fatalf("outcome %+v, want an unknown one", o)
+	results := []store.Result{
+		{Device: "a", Task: grant.Task, Token: grant.Token, Cause: store.BySuccess},
+		{Device: "b", Task: other.Task, Token: other.Token, Cause: store.BySuccess, Dropped: true}, // not part of the lost COMMIT
 	}
-	if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Kind != store.ResultDuplicate {
-		t.Fatalf("sent again: %+v, want a duplicate", o)
+	for i, o := range l.RecordResults(l.Context(), results, settle) {
+		if !errors.Is(o.Err, store.ErrOutcomeUnknown) {
+			t.Fatalf("result %d: outcome %+v, want an unknown one", i, o)
+		}
+	}
+	again := l.RecordResults(l.Context(), results, settle)
+	if again[0].Kind != store.ResultDuplicate || again[1].Kind != store.ResultRecorded {
+		t.Fatalf("sent again: %+v, want a duplicate and one that is recorded", again)
 	}
 }
 

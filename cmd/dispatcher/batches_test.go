@@ -192,6 +192,13 @@ func TestWaitEndsWithTheBatch(t *testing.T) {
 			wait.says(t, `of 1 task 1 did not succeed: 1 failed, 0 timed out`)
 		}
 	}
+	cancelled := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-8", "--wait")
+	d.run("batches cancel --yes " + cancelled.says(t, `batch (\d+): 1 task\n`))
+	<-cancelled.ended
+	if got := cancelled.cmd.ProcessState.ExitCode(); got != 1 {
+		t.Errorf("cancelled: exit %d, want 1\n%s", got, cancelled.text())
+	}
+	cancelled.says(t, `of 1 task 1 did not succeed: 0 failed, 0 timed out, 1 cancelled`)
 	wait := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-9", "--wait")
 	id := wait.says(t, `batch (\d+): 1 task\n`)
 	if code := wait.end(t, syscall.SIGINT); code != 1 {

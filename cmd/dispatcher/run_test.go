@@ -222,17 +222,21 @@ func TestRunEndsACommandWhoseSlotIsTaken(t *testing.T) {
 	d.nobodyHolds()
 }
 
-// If the network is cut, the command ends before its lease ends.
+// If the network is cut, the command ends before its lease ends, and the exit status says so whether the command ends at the signal or
+// is killed.
 func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.run("pools create p --capacity 1")
+	d.run("pools create q --capacity 1")
 	proxy := servers.NewProxy(t, strings.TrimPrefix(d.url, "http://"))
 	direct := d.environ
 	d.environ = append([]string{"DISPATCHER_URL=http://" + proxy.Addr}, d.environ[1:]...)
 	r := d.start("--pool p --lease 4s --grace 500ms --holder cut", `trap 'say asked' TERM; say ready; while :; do sleep 0.05; done`)
+	obedient := d.start("--pool q --lease 6s --grace 1900ms", `trap 'exit 0' TERM; say ready; while :; do sleep 0.05; done`)
 	d.environ = direct
 	r.said("ready")
+	obedient.said("ready")
 	proxy.Cut()
 	r.said("asked")
 	r.told("is not renewed")
@@ -246,6 +250,7 @@ func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
 	if len(all) != 1 {
 		t.Errorf("the command ended when its lease had ended: %+v", all)
 	}
+	obedient.exits(exitLeaseLost)
 }
 
 func TestRunOfNoCommand(t *testing.T) {

@@ -28,6 +28,7 @@ type world struct {
 
 	open  [modelDevices]int // number of committed open tasks of each device
 	since [modelDevices]time.Time
+	by    [modelDevices]*replicaModel // the last replica that queued an open task and knows that it committed, or nil
 	news  []store.News
 	kept  int       // index of the oldest news that still exist
 	deaf  time.Time // Redis accepts no marks before this time
@@ -275,35 +276,39 @@ func (w *world) redisEvent() {
 // work adds a task for one device, or for half of the devices.
 func (w *world) work() {
 	n := store.News{ID: w.news[len(w.news)-1].ID + 1 + int64(w.rand.IntN(2))}
+	var by *replicaModel
+	if w.rand.IntN(2) == 0 {
+		by = w.replicas[w.rand.IntN(len(w.replicas))]
+		by.belief.wrote(n.ID)
+	}
 	first := w.rand.IntN(modelDevices)
 	if w.rand.IntN(2) == 0 {
 		n.Device = deviceName(first)
-		w.begin(first)
+		w.begin(first, by)
 	} else {
 		n.Batch = int64(2 + first%2)
 		for i := first % 2; i < modelDevices; i += 2 {
-			w.begin(i)
+			w.begin(i, by)
 		}
 	}
 	w.news = append(w.news, n)
-	if by := w.replicas[w.rand.IntN(len(w.replicas))]; w.rand.IntN(2) == 0 {
-		by.belief.wrote(n.ID)
-	}
 }
 
-func (w *world) begin(i int) {
+func (w *world) begin(i int, by *replicaModel) {
 	if w.open[i]++; w.open[i] == 1 {
-		w.since[i] = w.now
+		w.since[i], w.by[i] = w.now, by
+	} else if by != nil {
+		w.by[i] = by
 	}
 }
 
 // report handles a report that only asks for work. The marks promise that its work is found within five
-// seconds.
+// seconds, and at once by the replica that queued it.
 func (w *world) report(by *replicaModel) {
 	i := w.rand.IntN(modelDevices)
 	answer := by.look(i)
 	switch {
-	case answer.Idle() && w.open[i] > 0 && w.now.Sub(w.since[i]) > 5*time.Second:
+	case answer.Idle() && w.open[i] > 0 && (w.by[i] == by || w.now.Sub(w.since[i]) > 5*time.Second):
 		w.missing++
 	case answer.Version != "" && by.step() == nil && w.open[i] == 0:
 		for range w.rand.IntN(12) { // other events may happen before the mark is deleted

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestNoMarkIsMissing checks that a device with work is treated as idle for at most five seconds, whatever
-// happens to Redis and the replicas between any two steps. With MARKS=1 it runs a million rounds.
+// TestNoMarkIsMissing checks that a device with work is treated as idle for at most five seconds, and never by
+// the replica that queued the work, whatever happens to Redis and the replicas between any two steps. With
+// MARKS=1 it runs a million rounds.
 func TestNoMarkIsMissing(t *testing.T) {
 	t.Parallel()
 	worlds, rounds := 100, 500

@@ -1,6 +1,7 @@
 package rescue_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -33,6 +34,19 @@ func TestPanicsAreToldAndEndNothing(t *testing.T) {
 	if _, ok := errors.AsType[*rescue.Panic](group.Wait()); !ok {
 		t.Error("a group does not say that one of it panicked")
 	}
+}
+
+// TestAPanicAfterAContextEndsNothing checks the callback of a context, which runs in a goroutine of the context package.
+func TestAPanicAfterAContextEndsNothing(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	began := make(chan struct{})
+	rescue.After(ctx, func() error {
+		defer close(began)
+		panic("broken")
+	})
+	cancel()
+	<-began
 }
 
 // TestNoGoroutineEndsTheProcess checks that the packages of a server start goroutines only with this package: elsewhere nobody would
