@@ -95,8 +95,8 @@ func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	return b
 }
 
-// light returns a bench on SQLite and on the shared Redis, which needs a tenth of the time of Lua in Go. It
-// is for properties that do not depend on the kind of store.
+// light returns a bench on SQLite and on the shared Redis. The scripts take a tenth of the time that they take in
+// miniredis. It is for properties that do not depend on the kind of store.
 func light(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
 	tb.Helper()
 	return onSQLite(tb, cache.NewDatabase(tb), changes...)

@@ -187,9 +187,9 @@ func (h *handling) deliver(g store.Grant) {
 	h.reply.ReportAfterMS = h.d.whenReady(g.Pool, g.Kind, usable).Milliseconds()
 }
 
-// refuse writes a reply without a task. turn is the time until the queue of a full pool expects the device; it
-// is used only if the reason of the choice is a full pool. A device that works is asked to report when its task
-// is probably finished, and in time to renew its lease.
+// refuse writes a reply without a task. turn is the time after which a device in the queue of a full pool is to
+// report again. If choice.Reason is not a full pool, turn is ignored. A device that runs a task is asked to report
+// when its task is probably finished, and in time to renew its lease.
 func (h *handling) refuse(choice decision.Choice, turn time.Duration) {
 	h.reply.Reason, h.reply.Limited = choice.Reason, nil
 	if choice.Reason == devices.ReasonLimited {

@@ -127,7 +127,8 @@ func (x *Explainer) judgeByLedger(ctx context.Context, views []store.TaskView) [
 }
 
 // crowd makes the lookups for many tasks that are evaluated concurrently. Tasks of the same pool and batches
-// share one lookup: which batch comes first depends on the batches alone, and the order inside a batch is known.
+// share one Standing. The order between batches depends on the batches alone, and the
+// order inside a batch is that of priority and age.
 type crowd struct {
 	explainer *Explainer
 

@@ -76,7 +76,7 @@ type Acquisition struct {
 	Status Status
 	Slot   int // the slot, with StatusAcquired
 	Want   int // with StatusAcquired, the index of the want whose lease holds the slot
-	// Position estimates, with StatusFull, with which of the next grants the task starts. 1 is the next grant.
+	// Position is set with StatusFull. It estimates the number of grants up to that of the task: 1 is the next grant.
 	Position int
 	After    time.Duration // with StatusFull, when the device is expected to ask again
 }
@@ -95,8 +95,8 @@ type Call struct {
 	Pace Pace
 }
 
-// Served is the result of an Exchange, in the order of its leases and requests. If Redis does not
-// know the pool, nothing is freed and each answer is StatusUnknown.
+// Served is the result of an Exchange. Freed has the order of Exchange.Leases, and Got that of
+// Exchange.Requests. If Redis does not know the pool, no slot is freed and each answer is StatusUnknown.
 type Served struct {
 	Freed  []bool        // for each lease, whether this call freed its slot
 	Got    []Acquisition // for each request, its answer

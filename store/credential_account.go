@@ -98,8 +98,8 @@ func (s credentialsIn) dropAccountChange(ctx context.Context, device string) err
 	return err
 }
 
-// setAccount calls set with the state of the device, whose row must be locked. It first deletes a recorded account change of the device,
-// which is obsolete: a late deletion would remove the new account.
+// setAccount calls set with the state of the device, whose row must be locked. It first deletes the row of account_changes of the
+// device: that row asks for an older state of the account, and could have the new account removed later.
 func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAccount) error {
 	if set == nil {
 		return nil

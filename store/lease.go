@@ -46,7 +46,8 @@ const (
 	Returns = 2 * time.Second
 )
 
-// The batches of leases. One batch takes the leases of a pool for one day, so that old batches end and can be deleted.
+// The batches of leases have the name LeaseBatch and the kind LeaseKind. A pool gets a new batch of leases each day, so that old
+// batches end and can be deleted.
 const (
 	LeaseBatch = "callers"
 	LeaseKind  = "lease"

@@ -20,7 +20,8 @@ type Opening struct {
 	From, Until time.Time // a zero Until means always open
 }
 
-// windowOpen returns the condition that the windows of batch or pool x are open now, and stay open for more than needed milliseconds.
+// windowOpen returns the SQL condition that the windows of the batch or pool x are open now and stay open for longer than needed, an
+// expression in milliseconds.
 func windowOpen(x, needed string) string {
 	return `(` + x + `.closes_at IS NULL OR (` + x + `.opens_at <= {now} AND ` + x + `.closes_at > {now} + ` + needed + ` * {ms}))`
 }

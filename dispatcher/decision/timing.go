@@ -33,7 +33,7 @@ func (t Timing) After(c Choice, now time.Time, turn time.Duration) time.Duration
 	return WaitingOf(c.Reason).again(t, c, now, turn)
 }
 
-// AfterRefusal is After for a report that was refused as a whole.
+// AfterRefusal returns the time until the next report of a device whose whole report was refused with reason.
 func (t Timing) AfterRefusal(reason devices.Reason) time.Duration {
 	return t.After(Choice{Reason: reason}, time.Time{}, 0)
 }

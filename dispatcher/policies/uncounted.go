@@ -25,7 +25,7 @@ type missed struct {
 
 func newUncounted() *uncounted { return &uncounted{pools: make(map[string]missed)} }
 
-// add records the rules of checks whose starts may not have been counted.
+// add records, for the policies of checks that let pass what cannot be checked, that a start may be missing in their counts.
 func (u *uncounted) add(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {

@@ -72,7 +72,7 @@ local function period(s, at)
   end
 end
 
--- read_count: reads a subject of kind F or C. Returns the start of its window and the number of
+-- read_count: reads a subject of a fixed (F) or calendar (C) window. Returns the start of its window and the number of
 -- starts, or nil if the subject does not exist.
 local function read_count(key)
   local since, n = string.match(redis.call('GET', key) or '', '^(%d+)|(%d+)$')

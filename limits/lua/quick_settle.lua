@@ -47,7 +47,7 @@ repeat
   if not state or sub(state, 1, 6) ~= 'known|' or now - sub(state, 7, 19) > per / 2 then
     break
   end
-  -- A later start was counted, so this one has to be inserted in its place.
+  -- A start with a later time is stored already: settle.lua inserts this start in the order of the times.
   if (tonumber(newest or nil) or 0) > tonumber(at) then
     break
   end

@@ -168,7 +168,7 @@ CREATE TABLE minutes_counted (
 );
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
--- The progress of batches, written by each fold: how many more tasks had ended at the end of each step. The length of a step grows with the
+-- The progress of batches, written by the pass that adds up counts: the number of tasks that ended in each step. The length of a step grows with the
 -- age of the batch, so that a batch has few rows, however long it takes.
 -- since_ms: the beginning of the step, in milliseconds since the batch began.
 -- at: the time of the last change in the step.

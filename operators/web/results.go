@@ -261,7 +261,7 @@ func usualColumns(fields []operators.OutputField) (names []string) {
 	return names
 }
 
-// csv streams all results as CSV. The API writes the CSV.
+// csv passes the CSV of all results of a batch on from the API to the browser.
 func (b *batchPages) csv(rw http.ResponseWriter, r *http.Request) {
 	path := operators.Path("batches", r.PathValue("id"), "results")
 	asked, err := resultQuery(r.URL.Query())
