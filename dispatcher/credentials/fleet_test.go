@@ -92,3 +92,22 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d devices are remembered whose tokens were changed", n)
 	}
 }
+
+// TestADoubtedDeviceIsReadAgain checks that the news of a device, or the loss of all news, ends its recorded admission, and that the
+// news of another device does not.
+func TestADoubtedDeviceIsReadAgain(t *testing.T) {
+	t.Parallel()
+	_, r := newFleet(t, 1)
+	caller := func(device devices.ID) devices.Caller { return devices.Caller{Device: device, Via: devices.ViaSession} }
+	for _, news := range []string{"a", ""} {
+		r.NoteAdmission(caller("a"), 0)
+		r.Doubt("b")
+		if _, admitted := r.Admitted(caller("a")); !admitted {
+			t.Error("the news of another device ended the admission")
+		}
+		r.Doubt(news)
+		if _, admitted := r.Admitted(caller("a")); admitted {
+			t.Errorf("after the news of %q, the device is still admitted", news)
+		}
+	}
+}
