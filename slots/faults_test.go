@@ -106,6 +106,9 @@ func allUnavailable(t *testing.T, s *slots.Semaphore) {
 			t.Errorf("%s: %v, want ErrUnavailable", name, err)
 		}
 	}
+	if err := s.Forget(t.Context(), "pool"); !errors.Is(err, slots.ErrUnavailable) {
+		t.Errorf("forget: %v, want ErrUnavailable", err)
+	}
 }
 
 // refusing starts a server that gives every command the same answer, or no answer.
