@@ -37,6 +37,7 @@ type site struct {
 	before   string // the text that the edit replaces
 }
 
+// String returns the place and the change.
 func (s site) String() string {
 	return fmt.Sprintf("%s:%d %s: %s", s.edit.File, s.line, s.function, s.describe())
 }
