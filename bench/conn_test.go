@@ -14,10 +14,10 @@ import (
 // a client of net/http, so that a row measures the server.
 type conn struct {
 	net.Conn
-	in      *bufio.Reader
-	request []byte
-	body    []byte
-	own     bool // devices have tokens of their own: see ownTokens
+	in              *bufio.Reader
+	request         []byte
+	body            []byte
+	usesDeviceToken bool // devices have tokens of their own: see insertDeviceTokens
 }
 
 func dial(addr string) (*conn, error) {
@@ -28,24 +28,24 @@ func dial(addr string) (*conn, error) {
 	return &conn{Conn: c, in: bufio.NewReader(c)}, nil
 }
 
-func (c *conn) ask(device string) (task, token int64, err error) {
-	reply, err := c.post(device, []byte(`{}`))
+func (c *conn) requestTask(device string) (task, token int64, err error) {
+	reply, err := c.postReport(device, []byte(`{}`))
 	if err != nil {
 		return 0, 0, err
 	}
-	task, token = granted(reply)
+	task, token = parseGrant(reply)
 	return task, token, nil
 }
 
-func (c *conn) end(device string, task, token int64) error {
-	_, err := c.post(device, fmt.Appendf(nil, `{"results":[{"task":%d,"token":%d,"status":"succeeded"}],"accept":false}`, task, token))
+func (c *conn) finishTask(device string, task, token int64) error {
+	_, err := c.postReport(device, fmt.Appendf(nil, `{"results":[{"task":%d,"token":%d,"status":"succeeded"}],"accept":false}`, task, token))
 	return err
 }
 
-// post sends a report and returns the body of the answer, which the next call overwrites.
-func (c *conn) post(device string, report []byte) ([]byte, error) {
+// postReport sends a report and returns the body of the answer, which the next call overwrites.
+func (c *conn) postReport(device string, report []byte) ([]byte, error) {
 	token := fleetToken
-	if c.own {
+	if c.usesDeviceToken {
 		token = "own-" + device
 	}
 	c.request = fmt.Appendf(c.request[:0], "POST /v1/devices/%s/report HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", device, token, len(report))
@@ -53,20 +53,20 @@ func (c *conn) post(device string, report []byte) ([]byte, error) {
 	if _, err := c.Write(c.request); err != nil {
 		return nil, err
 	}
-	return c.answer()
+	return c.readReply()
 }
 
 var errStatus = errors.New("not answered with 200")
 
-func (c *conn) answer() ([]byte, error) {
+func (c *conn) readReply() ([]byte, error) {
 	status, err := c.in.ReadSlice('\n')
 	if err != nil {
 		return nil, err
 	}
 	ok := bytes.HasPrefix(status, []byte("HTTP/1.1 200"))
-	said, length := "", -1
+	statusLine, length := "", -1
 	if !ok {
-		said = string(status)
+		statusLine = string(status)
 	}
 	for {
 		line, err := c.in.ReadSlice('\n')
@@ -83,7 +83,7 @@ func (c *conn) answer() ([]byte, error) {
 		}
 	}
 	if length < 0 {
-		return nil, fmt.Errorf("%s: an answer without a length", said)
+		return nil, fmt.Errorf("%s: an answer without a length", statusLine)
 	}
 	if cap(c.body) < length {
 		c.body = make([]byte, length)
@@ -96,21 +96,21 @@ func (c *conn) answer() ([]byte, error) {
 	case bytes.Contains(c.body, []byte(`"code":"unavailable"`)):
 		return nil, errBusy
 	case !ok:
-		return nil, fmt.Errorf("%w: %s %s", errStatus, said, c.body)
+		return nil, fmt.Errorf("%w: %s %s", errStatus, statusLine, c.body)
 	}
 	return c.body, nil
 }
 
-// granted reads the task and the token of a reply; 0: nothing was granted.
-func granted(reply []byte) (task, token int64) {
+// parseGrant reads the task and the token of a reply; 0: nothing was granted.
+func parseGrant(reply []byte) (task, token int64) {
 	_, rest, found := bytes.Cut(reply, []byte(`"task":{`))
 	if !found {
 		return 0, 0
 	}
-	return number(rest, `"id":`), number(rest, `"token":`)
+	return numberAfter(rest, `"id":`), numberAfter(rest, `"token":`)
 }
 
-func number(in []byte, name string) (n int64) {
+func numberAfter(in []byte, name string) (n int64) {
 	_, rest, _ := bytes.Cut(in, []byte(name))
 	for _, digit := range rest {
 		if digit < '0' || digit > '9' {

@@ -6,36 +6,36 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// measured counts the processor time that each process takes for what do does.
-func (s *site) measured(do func() figures) figures {
+// measureCPU counts the processor time that each process takes for what do does.
+func (s *testbed) measureCPU(do func() figures) figures {
 	if *statements {
-		s.forget()
+		s.resetStatementStats()
 	}
-	before := s.cpu()
+	before := s.cpuSeconds()
 	done := do()
-	done.cpu = s.cpu()
+	done.cpu = s.cpuSeconds()
 	for name, used := range before {
 		done.cpu[name] -= used
 	}
 	if *statements {
-		s.show(done.count)
+		s.printSlowestStatements(done.count)
 	}
 	return done
 }
 
-// cpu is the seconds of processor time that each process used so far.
-func (s *site) cpu() map[string]float64 {
+// cpuSeconds is the seconds of processor time that each process used so far.
+func (s *testbed) cpuSeconds() map[string]float64 {
 	times := servers.ReadProcessorTimes()
 	used := map[string]float64{
-		"postgres": times.Tree(s.postgres.Pid()).Seconds(),
-		"redis":    times.Tree(s.redis.Pid()).Seconds(),
-		"load":     times.Own(os.Getpid()).Seconds(),
+		"postgres": times.TreeTime(s.postgres.Pid()).Seconds(),
+		"redis":    times.TreeTime(s.redis.Pid()).Seconds(),
+		"load":     times.ProcessTime(os.Getpid()).Seconds(),
 	}
 	if s.broker != nil {
-		used["broker"] = times.Tree(s.broker.Pid()).Seconds()
+		used["broker"] = times.TreeTime(s.broker.Pid()).Seconds()
 	}
 	for _, server := range s.servers {
-		used["server"] += times.Tree(server.Pid()).Seconds()
+		used["server"] += times.TreeTime(server.Pid()).Seconds()
 	}
 	return used
 }

@@ -8,31 +8,31 @@ import (
 	"time"
 )
 
-// client is one connection of a device, or of many in turn.
-type client interface {
-	// ask reports idle; task 0: nothing was granted.
-	ask(device string) (task, token int64, err error)
-	// end returns the result of a task, and asks for no other.
-	end(device string, task, token int64) error
+// deviceClient is one connection of a device, or of many in turn.
+type deviceClient interface {
+	// requestTask reports idle; task 0: nothing was granted.
+	requestTask(device string) (task, token int64, err error)
+	// finishTask returns the result of a task, and asks for no other.
+	finishTask(device string, task, token int64) error
 	Close() error
 }
 
 // load lets clients act for devices, each of them in turn.
 type load struct {
-	clients []client
-	devices []string
-	each    int           // how often a device acts before the next one does
-	around  bool          // begins anew behind the last device
-	span    time.Duration // at most
-	rate    float64       // so many steps a second, each at its time; 0: as many as the clients can
+	clients        []deviceClient
+	devices        []string
+	stepsPerDevice int           // how often a device acts before the next one does
+	wrapsAround    bool          // begins anew behind the last device
+	span           time.Duration // at most
+	stepsPerSecond float64       // so many steps a second, each at its time; 0: as many as the clients can
 }
 
 // step is what a client does once; due is when it was to begin.
-type step func(c client, device string, due time.Time, own *figures) error
+type step func(c deviceClient, device string, scheduled time.Time, totals *figures) error
 
-// cycling is a load of devices that have a task each, over connections to every replica.
-func (s *site) cycling(size scale, devices []string) load {
-	l := load{devices: devices, each: 1, span: size.span}
+// newHTTPLoad is a load of devices that have a task each, over connections to every replica.
+func (s *testbed) newHTTPLoad(size scale, devices []string) load {
+	l := load{devices: devices, stepsPerDevice: 1, span: size.span}
 	for n := range size.conns {
 		c, err := dial(s.addrs[n%len(s.addrs)])
 		if err != nil {
@@ -44,7 +44,7 @@ func (s *site) cycling(size scale, devices []string) load {
 }
 
 // run ends when the devices or the time have run out. It closes the clients.
-func (l load) run(s *site, do step) figures {
+func (l load) run(s *testbed, do step) figures {
 	var next atomic.Int64
 	var sum figures
 	var mu sync.Mutex
@@ -53,7 +53,7 @@ func (l load) run(s *site, do step) figures {
 	for _, c := range l.clients {
 		all.Go(func() {
 			defer c.Close()
-			own, err := l.one(s, c, &next, began, do)
+			own, err := l.runClient(s, c, &next, began, do)
 			if err != nil {
 				s.t.Error(err)
 			}
@@ -67,125 +67,125 @@ func (l load) run(s *site, do step) figures {
 	return sum
 }
 
-// one is what one client does, until there is nothing left or something fails.
-func (l load) one(s *site, c client, next *atomic.Int64, began time.Time, do step) (own figures, err error) {
-	own.ends = began.Add(l.span)
+// runClient is what one client does, until there is nothing left or something fails.
+func (l load) runClient(s *testbed, c deviceClient, next *atomic.Int64, began time.Time, do step) (totals figures, err error) {
+	totals.deadline = began.Add(l.span)
 	for !s.t.Failed() && s.ctx.Err() == nil {
 		i := int(next.Add(1)) - 1
-		if l.around {
+		if l.wrapsAround {
 			i %= len(l.devices)
 		}
 		if i >= len(l.devices) {
-			return own, nil
+			return totals, nil
 		}
-		for n := range l.each {
+		for n := range l.stepsPerDevice {
 			due := time.Now()
-			if l.rate > 0 {
-				due = began.Add(time.Duration(float64(i*l.each+n) / l.rate * float64(time.Second)))
+			if l.stepsPerSecond > 0 {
+				due = began.Add(time.Duration(float64(i*l.stepsPerDevice+n) / l.stepsPerSecond * float64(time.Second)))
 			}
 			if due.Sub(began) >= l.span {
-				return own, nil
+				return totals, nil
 			}
-			s.paced(due)
-			counted := own.count
-			if err := do(c, l.devices[i], due, &own); err != nil {
-				return own, err
+			s.sleepUntil(due)
+			counted := totals.count
+			if err := do(c, l.devices[i], due, &totals); err != nil {
+				return totals, err
 			}
-			own.tenths[min(9, int(10*time.Since(began)/l.span))] += own.count - counted
+			totals.countByTenth[min(9, int(10*time.Since(began)/l.span))] += totals.count - counted
 		}
 	}
-	return own, nil
+	return totals, nil
 }
 
-// paced waits for a moment, or the end of the test: a device comes at its time.
-func (s *site) paced(due time.Time) {
+// sleepUntil waits for a moment, or the end of the test: a device comes at its time.
+func (s *testbed) sleepUntil(due time.Time) {
 	select {
 	case <-time.After(time.Until(due)):
 	case <-s.ctx.Done():
 	}
 }
 
-// cycle is a grant and its result: two reports, two commits. A refused report is
+// runCycle is a grant and its result: two reports, two commits. A refused report is
 // sent again, until the time is over.
-func cycle(c client, device string, due time.Time, own *figures) error {
-	task, token, err := c.ask(device)
-	for own.took(&due); task == 0; own.took(&due) {
-		own.refused++
-		if err != nil && !errors.Is(err, errBusy) || time.Now().After(own.ends) {
-			return notBusy(err)
+func runCycle(c deviceClient, device string, due time.Time, totals *figures) error {
+	task, token, err := c.requestTask(device)
+	for totals.recordReport(&due); task == 0; totals.recordReport(&due) {
+		totals.refused++
+		if err != nil && !errors.Is(err, errBusy) || time.Now().After(totals.deadline) {
+			return ignoreBusy(err)
 		}
-		task, token, err = c.ask(device)
+		task, token, err = c.requestTask(device)
 	}
-	for err = errBusy; errors.Is(err, errBusy) && time.Now().Before(own.ends); own.took(&due) {
-		err = c.end(device, task, token)
+	for err = errBusy; errors.Is(err, errBusy) && time.Now().Before(totals.deadline); totals.recordReport(&due) {
+		err = c.finishTask(device, task, token)
 	}
 	if err == nil {
-		own.count++
+		totals.count++
 	}
-	return notBusy(err)
+	return ignoreBusy(err)
 }
 
-// took notes how long a report took. The next one is due at once.
-func (f *figures) took(due *time.Time) {
+// recordReport notes how long a report took. The next one is due at once.
+func (f *figures) recordReport(due *time.Time) {
 	now := time.Now()
-	f.times = append(f.times, now.Sub(*due))
+	f.reportTimes = append(f.reportTimes, now.Sub(*due))
 	*due = now
 }
 
 // errBusy: the server could not answer in time, and the report may be sent again.
 var errBusy = errors.New("not answered")
 
-func notBusy(err error) error {
+func ignoreBusy(err error) error {
 	if errors.Is(err, errBusy) {
 		return nil
 	}
 	return err
 }
 
-// asking is a report of a device that has nothing to do.
-func asking(c client, device string, due time.Time, own *figures) error {
-	task, _, err := c.ask(device)
-	own.took(&due)
+// reportIdle is a report of a device that has nothing to do.
+func reportIdle(c deviceClient, device string, due time.Time, totals *figures) error {
+	task, _, err := c.requestTask(device)
+	totals.recordReport(&due)
 	switch {
 	case err != nil:
-		own.refused++
-		return notBusy(err)
+		totals.refused++
+		return ignoreBusy(err)
 	case task != 0:
 		return fmt.Errorf("%s was granted task %d, and there is none", device, task)
 	}
-	own.count++
+	totals.count++
 	return nil
 }
 
-// firstReports are of devices that nobody has registered.
-func firstReports(s *site, size scale) figures {
-	s.serve(1)
-	l := s.cycling(size, names("d", int(size.span.Seconds()*float64(size.fastest))))
-	return s.measured(func() figures { return l.run(s, asking) })
+// measureFirstReports are of devices that nobody has registered.
+func measureFirstReports(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	l := s.newHTTPLoad(size, numberedNames("d", int(size.span.Seconds()*float64(size.maxCyclesPerSecond))))
+	return s.measureCPU(func() figures { return l.run(s, reportIdle) })
 }
 
-// ownTokens gives each device a token that its name tells.
-const ownTokens = `INSERT INTO tokens (device, hash, created_at) SELECT id, sha256(('own-' || id)::bytea), now() FROM devices`
+// insertDeviceTokens gives each device a token that its name tells.
+const insertDeviceTokens = `INSERT INTO tokens (device, hash, created_at) SELECT id, sha256(('own-' || id)::bytea), now() FROM devices`
 
-// idleReports are of devices with tokens of their own, each of which has reported some times.
-func idleReports(s *site, size scale) figures {
-	s.serve(1)
-	known := s.known("d", 2*size.queued)
-	s.query(ownTokens)
+// measureIdleReports are of devices with tokens of their own, each of which has reported some times.
+func measureIdleReports(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	known := s.registerDevices("d", 2*size.queuedTasks)
+	s.runSQL(insertDeviceTokens)
 	for range 3 { // the first use of a token is news of its device, which is looked at again
-		before := s.cycling(size, known)
+		before := s.newHTTPLoad(size, known)
 		before.span = time.Minute
-		own(before).run(s, asking)
+		useDeviceTokens(before).run(s, reportIdle)
 	}
-	l := own(s.cycling(size, known))
-	l.around = true
-	return s.measured(func() figures { return l.run(s, asking) })
+	l := useDeviceTokens(s.newHTTPLoad(size, known))
+	l.wrapsAround = true
+	return s.measureCPU(func() figures { return l.run(s, reportIdle) })
 }
 
-func own(l load) load {
+func useDeviceTokens(l load) load {
 	for _, c := range l.clients {
 		if one, is := c.(*conn); is {
-			one.own = true
+			one.usesDeviceToken = true
 		}
 	}
 	return l

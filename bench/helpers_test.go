@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) {
 	switch os.Getenv("BENCH_HELPER") {
 	case "bare":
-		serveHelper(bare)
+		serveHelper(replyNone)
 	case "answers":
 		serveAnswers()
 	case "transport":
@@ -27,27 +27,27 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			panic(err)
 		}
-		serveHelper(c.answer)
+		serveHelper(c.handleReport)
 	default:
 		m.Run()
 	}
 }
 
-// reported is what a device sends, and replied what it gets; the same as the dispatcher's.
+// deviceReport is what a device sends, and replied what it gets; the same as the dispatcher's.
 type (
-	reported struct {
+	deviceReport struct {
 		Results []struct {
 			Task, Token int64
 			Status      string
 		}
 		Accept *bool
 	}
-	replied struct {
-		Reason        string    `json:"reason"`
-		Task          *granting `json:"task,omitempty"`
-		ReportAfterMS int64     `json:"report_after_ms"`
+	reportReply struct {
+		Reason        string     `json:"reason"`
+		Task          *taskGrant `json:"task,omitempty"`
+		ReportAfterMS int64      `json:"report_after_ms"`
 	}
-	granting struct {
+	taskGrant struct {
 		ID      int64  `json:"id"`
 		Token   int64  `json:"token"`
 		LeaseMS int64  `json:"lease_ms"`
@@ -55,14 +55,14 @@ type (
 	}
 )
 
-func serveHelper(answer func(ctx context.Context, device string, r reported) (replied, error)) {
+func serveHelper(answer func(ctx context.Context, device string, r deviceReport) (reportReply, error)) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("POST /v1/devices/{device}/report", func(w http.ResponseWriter, r *http.Request) {
-		var report reported
+		var report deviceReport
 		err := json.NewDecoder(r.Body).Decode(&report)
 		if err == nil {
-			var reply replied
+			var reply reportReply
 			if reply, err = answer(r.Context(), r.PathValue("device"), report); err == nil {
 				w.Header().Set("Content-Type", "application/json")
 				_ = json.NewEncoder(w).Encode(reply)
@@ -74,29 +74,29 @@ func serveHelper(answer func(ctx context.Context, device string, r reported) (re
 	panic(http.ListenAndServe(os.Getenv("BENCH_LISTEN"), mux))
 }
 
-// bare says that there is no task, whatever it is asked.
-func bare(context.Context, string, reported) (replied, error) {
-	return replied{Reason: "none", ReportAfterMS: 30_000}, nil
+// replyNone says that there is no task, whatever it is asked.
+func replyNone(context.Context, string, deviceReport) (reportReply, error) {
+	return reportReply{Reason: "none", ReportAfterMS: 30_000}, nil
 }
 
-// bareReports is what HTTP and JSON cost alone.
-func bareReports(s *site, size scale) figures {
-	s.helper("bare")
-	l := s.cycling(size, names("d", size.queued))
-	l.around = true
-	return s.measured(func() figures { return l.run(s, asking) })
+// measureBareHTTP is what HTTP and JSON cost alone.
+func measureBareHTTP(s *testbed, size scale) figures {
+	s.startHelper("bare")
+	l := s.newHTTPLoad(size, numberedNames("d", size.queuedTasks))
+	l.wrapsAround = true
+	return s.measureCPU(func() figures { return l.run(s, reportIdle) })
 }
 
-// classic is what is often written: the device's pending task is selected, a counter in
+// classicDispatcher is what is often written: the device's pending task is selected, a counter in
 // Redis raised up to a limit, and the task updated with its result. It neither survives a
 // crash nor a message that comes twice.
-type classic struct {
-	pending, done *sql.Stmt
-	redis         *redis.Client
-	upTo          *redis.Script // the plain semaphore
+type classicDispatcher struct {
+	selectPending, updateEnded *sql.Stmt
+	redis                      *redis.Client
+	incrementBelow             *redis.Script // the plain semaphore
 }
 
-func openClassic(dsn, addr string) (*classic, error) {
+func openClassic(dsn, addr string) (*classicDispatcher, error) {
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {
 		return nil, err
@@ -106,13 +106,13 @@ func openClassic(dsn, addr string) (*classic, error) {
 	pending, err1 := db.Prepare("SELECT id FROM classic WHERE device = $1 AND state = 'pending' ORDER BY id LIMIT 1")
 	done, err2 := db.Prepare("UPDATE classic SET state = $2, ended_at = now() WHERE id = $1")
 	upTo := redis.NewScript(`if tonumber(redis.call('GET', KEYS[1]) or 0) >= tonumber(ARGV[1]) then return 0 end redis.call('INCR', KEYS[1]) return 1`)
-	return &classic{pending, done, redis.NewClient(&redis.Options{Addr: addr}), upTo}, errors.Join(err1, err2)
+	return &classicDispatcher{pending, done, redis.NewClient(&redis.Options{Addr: addr}), upTo}, errors.Join(err1, err2)
 }
 
-func (c *classic) answer(ctx context.Context, device string, r reported) (reply replied, err error) {
-	reply = replied{Reason: "none", ReportAfterMS: 30_000}
+func (c *classicDispatcher) handleReport(ctx context.Context, device string, r deviceReport) (reply reportReply, err error) {
+	reply = reportReply{Reason: "none", ReportAfterMS: 30_000}
 	for _, result := range r.Results {
-		_, err1 := c.done.ExecContext(ctx, result.Task, result.Status)
+		_, err1 := c.updateEnded.ExecContext(ctx, result.Task, result.Status)
 		if err = errors.Join(err1, c.redis.Decr(ctx, "held").Err()); err != nil {
 			return reply, err
 		}
@@ -120,25 +120,25 @@ func (c *classic) answer(ctx context.Context, device string, r reported) (reply 
 	if r.Accept != nil && !*r.Accept {
 		return reply, nil
 	}
-	task := granting{Token: 1, LeaseMS: 300_000, Kind: "probe"}
-	if err := c.pending.QueryRowContext(ctx, device).Scan(&task.ID); err != nil {
+	task := taskGrant{Token: 1, LeaseMS: 300_000, Kind: "probe"}
+	if err := c.selectPending.QueryRowContext(ctx, device).Scan(&task.ID); err != nil {
 		if errors.Is(err, sql.ErrNoRows) {
 			err = nil
 		}
 		return reply, err
 	}
-	free, err := c.upTo.Run(ctx, c.redis, []string{"held"}, 1000).Int()
+	free, err := c.incrementBelow.Run(ctx, c.redis, []string{"held"}, 1000).Int()
 	if free == 1 {
 		reply.Reason, reply.Task = "granted", &task
 	}
 	return reply, err
 }
 
-func classicCycles(s *site, size scale) figures {
-	s.query(`CREATE TABLE classic (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, device text NOT NULL, state text NOT NULL, payload jsonb NOT NULL, ended_at timestamptz)`)
-	s.query(`CREATE INDEX ON classic (device, id) WHERE state = 'pending'`)
-	devices := names("d", int(size.span.Seconds()*float64(size.fastest)/2))
-	s.query(`INSERT INTO classic (device, state, payload) SELECT 'd' || to_char(i, 'FM0000000'), 'pending', '{}' FROM generate_series(0, $1 - 1) AS i`, len(devices))
-	s.helper("classic")
-	return s.measured(func() figures { return s.cycling(size, devices).run(s, cycle) })
+func measureClassic(s *testbed, size scale) figures {
+	s.runSQL(`CREATE TABLE classic (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, device text NOT NULL, state text NOT NULL, payload jsonb NOT NULL, ended_at timestamptz)`)
+	s.runSQL(`CREATE INDEX ON classic (device, id) WHERE state = 'pending'`)
+	devices := numberedNames("d", int(size.span.Seconds()*float64(size.maxCyclesPerSecond)/2))
+	s.runSQL(`INSERT INTO classic (device, state, payload) SELECT 'd' || to_char(i, 'FM0000000'), 'pending', '{}' FROM generate_series(0, $1 - 1) AS i`, len(devices))
+	s.startHelper("classic")
+	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices).run(s, runCycle) })
 }

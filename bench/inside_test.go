@@ -17,21 +17,21 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// inside calls the handler of reports, as the workers of a job queue are called in process.
-type inside struct {
-	ctx context.Context //nolint:containedctx // of the whole run
-	on  *dispatcher.Dispatcher
+// inProcessClient calls the handler of reports, as the workers of a job queue are called in process.
+type inProcessClient struct {
+	ctx        context.Context //nolint:containedctx // of the whole run
+	dispatcher *dispatcher.Dispatcher
 }
 
-func (c inside) report(device string, report devices.Report) (devices.Reply, error) {
-	caller, err := c.on.Authenticate(c.ctx, devices.ID(device), fleetToken)
+func (c inProcessClient) report(device string, report devices.Report) (devices.Reply, error) {
+	caller, err := c.dispatcher.Authenticate(c.ctx, devices.ID(device), fleetToken)
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	return c.on.HandleReport(c.ctx, caller, report)
+	return c.dispatcher.HandleReport(c.ctx, caller, report)
 }
 
-func (c inside) ask(device string) (task, token int64, err error) {
+func (c inProcessClient) requestTask(device string) (task, token int64, err error) {
 	reply, err := c.report(device, devices.Report{Accept: true})
 	if reply.Task != nil {
 		task, token = reply.Task.ID, reply.Task.Token
@@ -39,31 +39,31 @@ func (c inside) ask(device string) (task, token int64, err error) {
 	return task, token, err
 }
 
-func (c inside) end(device string, task, token int64) error {
+func (c inProcessClient) finishTask(device string, task, token int64) error {
 	_, err := c.report(device, devices.Report{Results: []devices.Result{{Task: task, Token: token, Status: devices.StatusSucceeded}}})
 	return err
 }
 
-func (inside) Close() error { return nil }
+func (inProcessClient) Close() error { return nil }
 
-// inProcess has a replica set up what is there, and then the dispatcher in this process,
+// measureInProcess has a replica set up what is there, and then the dispatcher in this process,
 // with the passes that an app runs. The columns of the processes have it under load.
-func inProcess(s *site, size scale) figures {
-	s.serve(1)
-	s.pool("p")
-	known := s.known("d", 5*size.queued)
-	s.queue("p", known)
-	s.stop()
-	on := s.dispatcher()
-	l := load{devices: known, each: 1, span: size.span}
+func measureInProcess(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	s.createPool("p")
+	known := s.registerDevices("d", 5*size.queuedTasks)
+	s.queueBatches("p", known)
+	s.stopServers()
+	on := s.newDispatcher()
+	l := load{devices: known, stepsPerDevice: 1, span: size.span}
 	for range size.callers {
-		l.clients = append(l.clients, inside{s.ctx, on})
+		l.clients = append(l.clients, inProcessClient{s.ctx, on})
 	}
-	return s.measured(func() figures { return l.run(s, cycle) })
+	return s.measureCPU(func() figures { return l.run(s, runCycle) })
 }
 
-// dispatcher is one on this site's servers, set up as an app does.
-func (s *site) dispatcher() *dispatcher.Dispatcher {
+// newDispatcher is one on this site's servers, set up as an app does.
+func (s *testbed) newDispatcher() *dispatcher.Dispatcher {
 	ledger, err := store.OpenPostgres(s.ctx, s.dsn, store.Options{})
 	s.must(err)
 	s.t.Cleanup(func() { _ = ledger.Close() })
@@ -72,17 +72,17 @@ func (s *site) dispatcher() *dispatcher.Dispatcher {
 	conn := redisconn.Open(options)
 	s.t.Cleanup(func() { _ = conn.Close() })
 	d := dispatcher.New(dispatcher.Config{
-		Store: ledger, Semaphore: slots.New(conn.Client), Limits: policies.LimitsOf(limits.New(conn.Client)), Recent: seen.NewList(conn.Client),
+		Store: ledger, Semaphore: slots.New(conn.Client), Limits: policies.NewLimits(limits.New(conn.Client)), Recent: seen.NewList(conn.Client),
 		Parking: parked.New(conn.Client, conn.Database), LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken},
 		Marks: marks.NewHashes(conn.Client),
 	})
-	ledger.OnNews(d.Marks.Wrote)
-	s.passes(d, ledger)
+	ledger.OnNews(d.Marks.FollowCommit)
+	s.startPasses(d, ledger)
 	return d
 }
 
-// passes are those of an app that concern reports. Each has run once when passes returns.
-func (s *site) passes(d *dispatcher.Dispatcher, ledger *store.Store) {
+// startPasses are those of an app that concern reports. Each has run once when passes returns.
+func (s *testbed) startPasses(d *dispatcher.Dispatcher, ledger *store.Store) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var all sync.WaitGroup
 	s.t.Cleanup(func() {
@@ -94,7 +94,7 @@ func (s *site) passes(d *dispatcher.Dispatcher, ledger *store.Store) {
 		every time.Duration
 		run   func(context.Context) error
 	}{
-		{400 * time.Millisecond, func(ctx context.Context) error { _, err := d.Upkeep.Follow(ctx); return err }},
+		{400 * time.Millisecond, func(ctx context.Context) error { _, err := d.Upkeep.FollowChanges(ctx); return err }},
 		{time.Second, d.Marks.Follow},
 		{500 * time.Millisecond, d.Waiters.Filler.FillAll},
 		{5 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Reap(ctx); return err }},

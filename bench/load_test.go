@@ -14,35 +14,35 @@ import (
 
 // Set by `make bench-load`.
 var (
-	whole  = flag.Bool("whole", false, "measure: the table at its full size")                                          //nolint:gochecknoglobals // a flag of the test
-	words  = flag.String("rows", "", "only rows whose title has one of these words, with | between; empty: every row") //nolint:gochecknoglobals // a flag of the test
-	rounds = flag.Int("rounds", 3, "how often each row is measured; the table has the medians")                        //nolint:gochecknoglobals // a flag of the test
-	span   = flag.Duration("span", 10*time.Second, "how long a row is measured in a round, at most")                   //nolint:gochecknoglobals // a flag of the test
-	binary = flag.String("binary", "", "the dispatcher that is measured; built if empty")                              //nolint:gochecknoglobals // a flag of the test
+	fullSize   = flag.Bool("whole", false, "measure: the table at its full size")                                          //nolint:gochecknoglobals // a flag of the test
+	titleWords = flag.String("rows", "", "only rows whose title has one of these words, with | between; empty: every row") //nolint:gochecknoglobals // a flag of the test
+	rounds     = flag.Int("rounds", 3, "how often each row is measured; the table has the medians")                        //nolint:gochecknoglobals // a flag of the test
+	maxSpan    = flag.Duration("span", 10*time.Second, "how long a row is measured in a round, at most")                   //nolint:gochecknoglobals // a flag of the test
+	binary     = flag.String("binary", "", "the dispatcher that is measured; built if empty")                              //nolint:gochecknoglobals // a flag of the test
 )
 
 // scale is the size of a measurement.
 type scale struct {
-	rounds   int
-	span     time.Duration
-	conns    int // keep-alive connections
-	callers  int // goroutines that call the handler in process
-	queued   int // tasks just queued
-	sessions int // devices that are connected to the broker
-	many     int // tasks queued in the row with many
-	pools    int // in the row with many
-	each     int // tasks of a device in the row with many
-	fastest  int // cycles a second that no row reaches: so many devices and jobs are enough
+	rounds             int
+	span               time.Duration
+	conns              int // keep-alive connections
+	callers            int // goroutines that call the handler in process
+	queuedTasks        int // tasks just queued
+	mqttDevices        int // devices that are connected to the broker
+	manyTasks          int // tasks queued in the row with many
+	pools              int // in the row with many
+	tasksPerDevice     int // tasks of a device in the row with many
+	maxCyclesPerSecond int // cycles a second that no row reaches: so many devices and jobs are enough
 }
 
-func whatIsMeasured() scale {
-	if *whole {
+func measurementScale() scale {
+	if *fullSize {
 		return scale{
-			rounds: *rounds, span: *span, conns: 64, callers: 512, sessions: 10_000,
-			queued: 10_000, many: 1_000_000, pools: 3000, each: 500, fastest: 40_000,
+			rounds: *rounds, span: *maxSpan, conns: 64, callers: 512, mqttDevices: 10_000,
+			queuedTasks: 10_000, manyTasks: 1_000_000, pools: 3000, tasksPerDevice: 500, maxCyclesPerSecond: 40_000,
 		}
 	}
-	return scale{rounds: 1, span: 100 * time.Millisecond, conns: 4, callers: 8, sessions: 40, queued: 40, many: 200, pools: 5, each: 10, fastest: 1000}
+	return scale{rounds: 1, span: 100 * time.Millisecond, conns: 4, callers: 8, mqttDevices: 40, queuedTasks: 40, manyTasks: 200, pools: 5, tasksPerDevice: 10, maxCyclesPerSecond: 1000}
 }
 
 // TestLoad prints the table. Rounds alternate: each measures every row once, so that what
@@ -52,9 +52,9 @@ func TestLoad(t *testing.T) { //nolint:tparallel // rows run one after the other
 	t.Parallel()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	size, rows := whatIsMeasured(), chosen(table(), *words)
-	if !*whole && *words == "" {
-		rows = chosen(rows, "half of|in process|classic|COPY|MQTT")
+	size, rows := measurementScale(), selectRows(allRows(), *titleWords)
+	if !*fullSize && *titleWords == "" {
+		rows = selectRows(rows, "half of|in process|classic|COPY|MQTT")
 	}
 	measured := make(map[string][]figures)
 	for round := range size.rounds {
@@ -65,25 +65,25 @@ func TestLoad(t *testing.T) { //nolint:tparallel // rows run one after the other
 				return // said, or skipped, by the row
 			}
 			measured[r.title] = append(measured[r.title], done)
-			note("round %d of %d, %s: %.0f %s/s%s (%.0f s)", round+1, size.rounds, r.title, done.perSecond(), r.unit, done.trend(), time.Since(began).Seconds())
+			printNow("round %d of %d, %s: %.0f %s/s%s (%.0f s)", round+1, size.rounds, r.title, done.perSecond(), r.unit, done.trendText(), time.Since(began).Seconds())
 		}
 	}
-	page := page(rows, measured)
+	page := markdownTable(rows, measured)
 	if got := strings.Count(page, "\n"); got != len(rows)+2 {
 		t.Errorf("the table has %d lines, want one for each of %d rows and two above:\n%s", got, len(rows), page)
 	}
-	note("\n%s\n%s", page, machine(t))
+	printNow("\n%s\n%s", page, describeMachine(t))
 }
 
 // measure runs a row on servers of its own.
 func measure(ctx context.Context, t *testing.T, r row, size scale) (done figures, ok bool) {
 	t.Helper()
 	t.Run(r.title, func(t *testing.T) {
-		done = r.measure(newSite(ctx, t), size)
+		done = r.measure(newTestbed(ctx, t), size)
 		if ctx.Err() != nil {
 			t.Fatal("interrupted")
 		}
-		if done.count == 0 && !*whole {
+		if done.count == 0 && !*fullSize {
 			t.Fatal("nothing was done")
 		}
 		ok = !t.Failed()
@@ -91,9 +91,9 @@ func measure(ctx context.Context, t *testing.T, r row, size scale) (done figures
 	return done, ok
 }
 
-// note is shown at once: the whole table takes many minutes.
-func note(format string, args ...any) {
-	if *whole {
+// printNow is shown at once: the whole table takes many minutes.
+func printNow(format string, args ...any) {
+	if *fullSize {
 		_, _ = fmt.Fprintf(os.Stdout, format+"\n", args...)
 	}
 }

@@ -22,28 +22,28 @@ const (
 	qos1            = 0x02
 )
 
-// answerPatience is longer than a server takes that works.
-const answerPatience = 10 * time.Second
+// replyTimeout is longer than a server takes that works.
+const replyTimeout = 10 * time.Second
 
-// session is the connection of one device to the broker. It has packets made by hand and
+// mqttSession is the connection of one device to the broker. It has packets made by hand and
 // no goroutine, so that ten thousand cost little beside what is measured.
-type session struct {
+type mqttSession struct {
 	net.Conn
-	in     *bufio.Reader
-	topic  string
-	body   []byte // of the packet that was read last
-	packet uint16
+	in       *bufio.Reader
+	topic    string
+	body     []byte // of the packet that was read last
+	packetID uint16
 }
 
-// openSession connects a device, and subscribes to a topic: that of its replies.
-func openSession(addr, device, filter string) (*session, error) {
+// openMQTTSession connects a device, and subscribes to a topic: that of its replies.
+func openMQTTSession(addr, device, filter string) (*mqttSession, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{Conn: c, in: bufio.NewReaderSize(c, 512), topic: "fleet/v1/" + device}
-	hello := append([]byte("\x00\x04MQTT\x04\x02\x00\x00"), text(device)...) // a clean session, without keepalive
-	topic := append(append([]byte{0, 1}, text(filter)...), 1)
+	s := &mqttSession{Conn: c, in: bufio.NewReaderSize(c, 512), topic: "fleet/v1/" + device}
+	hello := append([]byte("\x00\x04MQTT\x04\x02\x00\x00"), lengthPrefixed(device)...) // a clean session, without keepalive
+	topic := append(append([]byte{0, 1}, lengthPrefixed(filter)...), 1)
 	err = s.exchange(connectPacket, hello, connackPacket)
 	if err == nil {
 		err = s.exchange(subscribePacket, topic, subackPacket)
@@ -55,30 +55,32 @@ func openSession(addr, device, filter string) (*session, error) {
 	return s, nil
 }
 
-func text(s string) []byte { return append(wire.BigEndian.AppendUint16(nil, uint16(len(s))), s...) }
+func lengthPrefixed(s string) []byte {
+	return append(wire.BigEndian.AppendUint16(nil, uint16(len(s))), s...)
+}
 
-func (s *session) exchange(kind byte, body []byte, want byte) error {
-	if err := s.send(kind, body); err != nil {
+func (s *mqttSession) exchange(kind byte, body []byte, want byte) error {
+	if err := s.sendPacket(kind, body); err != nil {
 		return err
 	}
-	got, err := s.read()
+	got, err := s.readPacket()
 	if err == nil && got&0xf0 != want {
 		err = fmt.Errorf("packet %x, want %x", got, want)
 	}
 	return err
 }
 
-func (s *session) send(kind byte, body []byte) error {
-	_, err := s.Write(packed(kind, body))
+func (s *mqttSession) sendPacket(kind byte, body []byte) error {
+	_, err := s.Write(encodePacket(kind, body))
 	return err
 }
 
-func packed(kind byte, body []byte) []byte {
+func encodePacket(kind byte, body []byte) []byte {
 	return append(wire.AppendUvarint([]byte{kind}, uint64(len(body))), body...)
 }
 
-// read leaves the packet in body, and returns its first byte.
-func (s *session) read() (byte, error) {
+// readPacket leaves the packet in body, and returns its first byte.
+func (s *mqttSession) readPacket() (byte, error) {
 	kind, err := s.in.ReadByte()
 	if err != nil {
 		return 0, err
@@ -95,16 +97,16 @@ func (s *session) read() (byte, error) {
 	return kind, err
 }
 
-// report publishes one, and returns the reply to it, which the next call overwrites.
-func (s *session) report() ([]byte, error) {
-	s.packet = max(s.packet+1, 1)
-	_ = s.SetReadDeadline(time.Now().Add(answerPatience))
-	body := wire.BigEndian.AppendUint16(text(s.topic+"/report"), s.packet)
-	if err := s.send(publishPacket|qos1, fmt.Appendf(body, `{"id":"%d"}`, s.packet)); err != nil {
+// exchangeReport publishes one, and returns the reply to it, which the next call overwrites.
+func (s *mqttSession) exchangeReport() ([]byte, error) {
+	s.packetID = max(s.packetID+1, 1)
+	_ = s.SetReadDeadline(time.Now().Add(replyTimeout))
+	body := wire.BigEndian.AppendUint16(lengthPrefixed(s.topic+"/report"), s.packetID)
+	if err := s.sendPacket(publishPacket|qos1, fmt.Appendf(body, `{"id":"%d"}`, s.packetID)); err != nil {
 		return nil, err
 	}
 	for {
-		kind, err := s.read()
+		kind, err := s.readPacket()
 		if err != nil {
 			return nil, err
 		}
@@ -113,24 +115,24 @@ func (s *session) report() ([]byte, error) {
 		}
 		reply := s.body[2+len(s.topic)+len("/reply"):]
 		if kind&qos1 != 0 {
-			if err := s.send(pubackPacket, reply[:2]); err != nil {
+			if err := s.sendPacket(pubackPacket, reply[:2]); err != nil {
 				return nil, err
 			}
 			reply = reply[2:]
 		}
-		if bytes.Contains(reply, fmt.Appendf(nil, `"re":"%d"`, s.packet)) {
+		if bytes.Contains(reply, fmt.Appendf(nil, `"re":"%d"`, s.packetID)) {
 			return reply, nil
 		}
 	}
 }
 
-// fleet is the sessions of devices. Each device has one report under way: there are far
+// mqttSessions is the sessions of devices. Each device has one report under way: there are far
 // more of them than connections of the load.
-type fleet map[string]*session
+type mqttSessions map[string]*mqttSession
 
-// ask reports idle.
-func (f fleet) ask(device string) (task, token int64, err error) {
-	reply, err := f[device].report()
+// requestTask reports idle.
+func (f mqttSessions) requestTask(device string) (task, token int64, err error) {
+	reply, err := f[device].exchangeReport()
 	switch {
 	case err != nil:
 		return 0, 0, err
@@ -139,11 +141,13 @@ func (f fleet) ask(device string) (task, token int64, err error) {
 	case !bytes.Contains(reply, []byte(`"reason":"none"`)):
 		return 0, 0, fmt.Errorf("%s was told %s", device, reply)
 	}
-	task, token = granted(reply)
+	task, token = parseGrant(reply)
 	return task, token, nil
 }
 
-func (fleet) end(string, int64, int64) error { return errors.New("an idle device has no task to end") }
+func (mqttSessions) finishTask(string, int64, int64) error {
+	return errors.New("an idle device has no task to end")
+}
 
 // Close leaves the sessions open: other parts of the load use them.
-func (fleet) Close() error { return nil }
+func (mqttSessions) Close() error { return nil }

@@ -17,45 +17,45 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// idleOverMQTT: devices with nothing to do, each with a connection to the broker.
-func idleOverMQTT(s *site, size scale) figures {
-	s.brokered(size)
-	s.serve(1)
-	return s.reporting(size, s.known("d", size.sessions))
+// measureIdleMQTT: devices with nothing to do, each with a connection to the broker.
+func measureIdleMQTT(s *testbed, size scale) figures {
+	s.startBroker(size)
+	s.startReplicas(1)
+	return s.measureMQTTReports(size, s.registerDevices("d", size.mqttDevices))
 }
 
-// transported is what a replica's transport costs, without a decision.
-func transported(s *site, size scale) figures {
-	s.brokered(size)
-	s.helper("transport")
-	return s.reporting(size, names("d", size.sessions))
+// measureMQTTTransport is what a replica's transport costs, without a decision.
+func measureMQTTTransport(s *testbed, size scale) figures {
+	s.startBroker(size)
+	s.startHelper("transport")
+	return s.measureMQTTReports(size, numberedNames("d", size.mqttDevices))
 }
 
-// onlyAnswers is the most that the broker and these devices allow.
-func onlyAnswers(s *site, size scale) figures {
-	s.brokered(size)
-	s.helper("answers")
-	return s.reporting(size, names("d", size.sessions))
+// measureMQTTSubscriber is the most that the broker and these devices allow.
+func measureMQTTSubscriber(s *testbed, size scale) figures {
+	s.startBroker(size)
+	s.startHelper("answers")
+	return s.measureMQTTReports(size, numberedNames("d", size.mqttDevices))
 }
 
-// brokered starts the broker, which has a file for each device, as this process does.
-func (s *site) brokered(size scale) {
+// startBroker starts the broker, which has a file for each device, as this process does.
+func (s *testbed) startBroker(size scale) {
 	var files syscall.Rlimit
 	s.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
-	if want := uint64(size.sessions + 1000); files.Max < want {
+	if want := uint64(size.mqttDevices + 1000); files.Max < want {
 		s.t.Fatalf("a process may open %d files, want %d", files.Max, want)
 	}
 	files.Cur = files.Max
 	s.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files)) // said by the program, it holds for those that it starts
-	s.broker = servers.MosquittoAsDeployed(s.t)
+	s.broker = servers.StartMosquittoWithLimits(s.t)
 }
 
-// reporting is devices that report in turn, some of them at a time.
-func (s *site) reporting(size scale, devices []string) figures {
-	all := make(fleet, len(devices))
+// measureMQTTReports is devices that report in turn, some of them at a time.
+func (s *testbed) measureMQTTReports(size scale, devices []string) figures {
+	all := make(mqttSessions, len(devices))
 	var mu sync.Mutex
-	s.atOnce(len(devices), func(i int) {
-		one, err := openSession(s.broker.Addr, devices[i], "fleet/v1/"+devices[i]+"/reply")
+	s.runConcurrently(len(devices), func(i int) {
+		one, err := openMQTTSession(s.broker.Addr, devices[i], "fleet/v1/"+devices[i]+"/reply")
 		if err != nil {
 			s.t.Error(err)
 			return
@@ -73,30 +73,30 @@ func (s *site) reporting(size scale, devices []string) figures {
 		if s.t.Failed() {
 			return figures{}
 		}
-		s.atOnce(len(devices), func(i int) {
-			if _, err := all[devices[i]].report(); err != nil {
+		s.runConcurrently(len(devices), func(i int) {
+			if _, err := all[devices[i]].exchangeReport(); err != nil {
 				s.t.Error(err)
 			}
 		})
 	}
-	l := load{devices: devices, each: 1, around: true, span: size.span}
+	l := load{devices: devices, stepsPerDevice: 1, wrapsAround: true, span: size.span}
 	for range min(4*size.conns, len(devices)/2) {
 		l.clients = append(l.clients, all)
 	}
-	return s.measured(func() figures { return l.run(s, asking) })
+	return s.measureCPU(func() figures { return l.run(s, reportIdle) })
 }
 
-// undecided says that there is no task, whatever it is asked.
-type undecided struct{ devices.Handler }
+// noTaskHandler says that there is no task, whatever it is asked.
+type noTaskHandler struct{ devices.Handler }
 
-func (undecided) HandleReport(_ context.Context, _ devices.Caller, r devices.Report) (devices.Reply, error) {
+func (noTaskHandler) HandleReport(_ context.Context, _ devices.Caller, r devices.Report) (devices.Reply, error) {
 	return devices.Reply{Re: r.ID, Reason: devices.ReasonNone, ReportAfterMS: 30_000}, nil
 }
 
-func (undecided) CountReport(string, string, time.Duration) {}
+func (noTaskHandler) CountReport(string, string, time.Duration) {}
 
 func serveTransport() {
-	client, err := mqtt.New(mqtt.Options{URL: "mqtt://" + os.Getenv("BENCH_MQTT"), Handler: undecided{}})
+	client, err := mqtt.New(mqtt.Options{URL: "mqtt://" + os.Getenv("BENCH_MQTT"), Handler: noTaskHandler{}})
 	if err == nil {
 		err = client.Start(context.Background())
 	}
@@ -106,21 +106,21 @@ func serveTransport() {
 	for !client.Connected() {
 		runtime.Gosched()
 	}
-	serveHelper(bare) // says that it is ready
+	serveHelper(replyNone) // says that it is ready
 }
 
 // serveAnswers gives every report the same answer. It has the dispatcher's subscription,
 // and writes what it has to say when nothing more is there to be read.
 func serveAnswers() {
-	s, err := openSession(os.Getenv("BENCH_MQTT"), "answers", "$share/dispatcher/fleet/v1/+/report")
+	s, err := openMQTTSession(os.Getenv("BENCH_MQTT"), "answers", "$share/dispatcher/fleet/v1/+/report")
 	if err != nil {
 		panic(err)
 	}
-	go serveHelper(bare) // says that it is ready
+	go serveHelper(replyNone) // says that it is ready
 	s.in = bufio.NewReaderSize(s.Conn, 64<<10)
 	out := bufio.NewWriterSize(s.Conn, 64<<10)
 	for packet := uint16(1); ; packet = max(packet+1, 1) {
-		kind, err := s.read()
+		kind, err := s.readPacket()
 		if err != nil {
 			panic(err)
 		}
@@ -129,9 +129,9 @@ func serveAnswers() {
 			device := bytes.TrimSuffix(s.body[2:length], []byte("report"))
 			_, id, _ := bytes.Cut(s.body[length+2:], []byte(`"id":"`))
 			id, _, _ = bytes.Cut(id, []byte(`"`))
-			reply := wire.BigEndian.AppendUint16(text(string(device)+"reply"), packet)
-			_, _ = out.Write(packed(publishPacket|qos1, fmt.Appendf(reply, `{"re":"%s","reason":"none","held_ms":0,"report_after_ms":30000}`, id)))
-			_, _ = out.Write(packed(pubackPacket, s.body[length:length+2]))
+			reply := wire.BigEndian.AppendUint16(lengthPrefixed(string(device)+"reply"), packet)
+			_, _ = out.Write(encodePacket(publishPacket|qos1, fmt.Appendf(reply, `{"re":"%s","reason":"none","held_ms":0,"report_after_ms":30000}`, id)))
+			_, _ = out.Write(encodePacket(pubackPacket, s.body[length:length+2]))
 		}
 		if s.in.Buffered() == 0 {
 			_ = out.Flush()

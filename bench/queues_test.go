@@ -14,27 +14,27 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// nothing is a job of River.
-type nothing struct {
+// noopJob is a job of River.
+type noopJob struct {
 	Device string `json:"device"`
 }
 
-func (nothing) Kind() string { return "nothing" }
+func (noopJob) Kind() string { return "nothing" }
 
-type doNothing struct {
-	river.WorkerDefaults[nothing]
+type noopWorker struct {
+	river.WorkerDefaults[noopJob]
 
 	done *atomic.Int64
 }
 
-func (w *doNothing) Work(context.Context, *river.Job[nothing]) error {
+func (w *noopWorker) Work(context.Context, *river.Job[noopJob]) error {
 	w.done.Add(1)
 	return nil
 }
 
-// riverJobs: as many workers, and as eager, as in River's own benchmark.
-func riverJobs(s *site, size scale) figures {
-	pool := s.pgx()
+// measureRiver: as many workers, and as eager, as in River's own benchmark.
+func measureRiver(s *testbed, size scale) figures {
+	pool := s.openPgxPool()
 	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err == nil {
 		_, err = migrator.Migrate(s.ctx, rivermigrate.DirectionUp, nil)
@@ -42,17 +42,17 @@ func riverJobs(s *site, size scale) figures {
 	s.must(err)
 	var done atomic.Int64
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &doNothing{done: &done})
+	river.AddWorker(workers, &noopWorker{done: &done})
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2000}}, Workers: workers,
 	})
 	s.must(err)
-	jobs := names("d", int(size.span.Seconds()*float64(size.fastest)))
-	s.chunks(jobs, func(some []string) {
+	jobs := numberedNames("d", int(size.span.Seconds()*float64(size.maxCyclesPerSecond)))
+	s.forEachChunk(jobs, func(some []string) {
 		params := make([]river.InsertManyParams, len(some))
 		for i, device := range some {
-			params[i].Args = nothing{device}
+			params[i].Args = noopJob{device}
 		}
 		_, err := client.InsertManyFast(s.ctx, params)
 		s.must(err)
@@ -63,17 +63,17 @@ func riverJobs(s *site, size scale) figures {
 	}
 	s.must(client.Start(s.ctx))
 	defer func() { s.must(client.Stop(s.ctx)) }()
-	return s.working(size.span, &done, len(jobs), completed)
+	return s.measureWorkers(size.span, &done, len(jobs), completed)
 }
 
-// asynqJobs are in Redis alone, which loses those of the last second when it is killed.
-func asynqJobs(s *site, size scale) figures {
+// measureAsynq are in Redis alone, which loses those of the last second when it is killed.
+func measureAsynq(s *testbed, size scale) figures {
 	to := asynq.RedisClientOpt{Addr: s.redis.Addr}
 	client := asynq.NewClient(to)
 	defer client.Close()
-	jobs := int(size.span.Seconds() * float64(size.fastest) / 2)
-	s.atOnce(jobs, func(i int) {
-		_, err := client.EnqueueContext(s.ctx, asynq.NewTask("nothing", []byte(digits(i))))
+	jobs := int(size.span.Seconds() * float64(size.maxCyclesPerSecond) / 2)
+	s.runConcurrently(jobs, func(i int) {
+		_, err := client.EnqueueContext(s.ctx, asynq.NewTask("nothing", []byte(sevenDigits(i))))
 		if err != nil {
 			s.t.Error(err)
 		}
@@ -85,41 +85,41 @@ func asynqJobs(s *site, size scale) figures {
 		return nil
 	})))
 	defer server.Shutdown()
-	return s.working(size.span, &done, jobs, func() int { return int(done.Load()) })
+	return s.measureWorkers(size.span, &done, jobs, func() int { return int(done.Load()) })
 }
 
-// working measures workers that find their jobs by themselves, once they have begun.
-func (s *site) working(span time.Duration, done *atomic.Int64, jobs int, completed func() int) figures {
-	s.until(time.Minute, func() bool { return done.Load() > 0 })
-	return s.measured(func() (f figures) {
+// measureWorkers measures workers that find their jobs by themselves, once they have begun.
+func (s *testbed) measureWorkers(span time.Duration, done *atomic.Int64, jobs int, completed func() int) figures {
+	s.waitFor(time.Minute, func() bool { return done.Load() > 0 })
+	return s.measureCPU(func() (f figures) {
 		began := time.Now()
-		s.until(span, func() bool { return int(done.Load()) == jobs })
-		s.until(span, func() bool { return int(done.Load()) < jobs || completed() == jobs }) // written down
+		s.waitFor(span, func() bool { return int(done.Load()) == jobs })
+		s.waitFor(span, func() bool { return int(done.Load()) < jobs || completed() == jobs }) // written down
 		f.count = completed()
 		f.elapsed = time.Since(began)
 		return f
 	})
 }
 
-// batches of 10,000 tasks over the API, one after the other.
-func batches(s *site, size scale) figures {
-	s.serve(1)
-	s.pool("p")
-	devices := s.known("d", size.queued)
-	return s.measured(func() (f figures) {
+// measureBatches of 10,000 tasks over the API, one after the other.
+func measureBatches(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	s.createPool("p")
+	devices := s.registerDevices("d", size.queuedTasks)
+	return s.measureCPU(func() (f figures) {
 		for began := time.Now(); f.elapsed < size.span && !s.t.Failed(); f.elapsed = time.Since(began) {
-			s.queue("p", devices)
+			s.queueBatches("p", devices)
 			f.count += len(devices)
 		}
 		return f
 	})
 }
 
-// copies are what Postgres takes for as many rows with one index.
-func copies(s *site, size scale) figures {
-	s.query(`CREATE TABLE copied (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, batch bigint NOT NULL, device text NOT NULL, state text NOT NULL, payload jsonb NOT NULL)`)
-	pool, devices := s.pgx(), names("d", size.queued)
-	return s.measured(func() (f figures) {
+// measureCopies are what Postgres takes for as many rows with one index.
+func measureCopies(s *testbed, size scale) figures {
+	s.runSQL(`CREATE TABLE copied (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, batch bigint NOT NULL, device text NOT NULL, state text NOT NULL, payload jsonb NOT NULL)`)
+	pool, devices := s.openPgxPool(), numberedNames("d", size.queuedTasks)
+	return s.measureCPU(func() (f figures) {
 		for began := time.Now(); f.elapsed < size.span && s.ctx.Err() == nil; f.elapsed = time.Since(began) {
 			n, err := pool.CopyFrom(s.ctx, pgx.Identifier{"copied"}, []string{"batch", "device", "state", "payload"},
 				pgx.CopyFromSlice(len(devices), func(i int) ([]any, error) { return []any{1, devices[i], "pending", "{}"}, nil }))
@@ -130,23 +130,23 @@ func copies(s *site, size scale) figures {
 	})
 }
 
-// pgx is a pool of as many connections as a replica has.
-func (s *site) pgx() *pgxpool.Pool {
+// openPgxPool is a pool of as many connections as a replica has.
+func (s *testbed) openPgxPool() *pgxpool.Pool {
 	pool, err := pgxpool.New(s.ctx, s.dsn+"&pool_max_conns=20")
 	s.must(err)
 	s.t.Cleanup(pool.Close)
 	return pool
 }
 
-func (s *site) must(err error) {
+func (s *testbed) must(err error) {
 	s.t.Helper()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// until waits for the end of what the queues do by themselves.
-func (s *site) until(span time.Duration, ended func() bool) {
+// waitFor waits for the end of what the queues do by themselves.
+func (s *testbed) waitFor(span time.Duration, ended func() bool) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for over := time.After(span); !ended(); {

@@ -9,35 +9,35 @@ import (
 type row struct {
 	title   string
 	unit    string // of what is counted
-	measure func(s *site, size scale) figures
+	measure func(s *testbed, size scale) figures
 }
 
-// table is all rows, in their order.
-func table() []row {
+// allRows is all rows, in their order.
+func allRows() []row {
 	return []row{
-		{"one task a device, 10,000 just queued", "cycles", oneEach},
-		{"500 tasks a device", "cycles", manyEach},
-		{"1,000,000 queued", "cycles", manyQueued},
-		{"3,000 pools", "cycles", manyPools},
-		{"2 replicas", "cycles", twoReplicas},
-		{"half of the maximum rate", "cycles", halfRate},
-		{"in process", "cycles", inProcess},
-		{"River, no-op jobs, in process", "jobs", riverJobs},
-		{"asynq, no-op jobs, in process", "jobs", asynqJobs},
-		{"classic: SELECT, INCR, UPDATE", "cycles", classicCycles},
-		{"first reports of unknown devices", "reports", firstReports},
-		{"idle reports", "reports", idleReports},
-		{"bare net/http with JSON", "reports", bareReports},
-		{"idle over MQTT, 10,000 devices", "reports", idleOverMQTT},
-		{"MQTT without decisions", "reports", transported},
-		{"MQTT subscriber that only answers", "reports", onlyAnswers},
-		{"batches of 10,000 over the API", "tasks", batches},
-		{"COPY of the same rows", "tasks", copies},
+		{"one task a device, 10,000 just queued", "cycles", measureOneTaskEach},
+		{"500 tasks a device", "cycles", measureManyTasksEach},
+		{"1,000,000 queued", "cycles", measureManyQueued},
+		{"3,000 pools", "cycles", measureManyPools},
+		{"2 replicas", "cycles", measureTwoReplicas},
+		{"half of the maximum rate", "cycles", measureHalfRate},
+		{"in process", "cycles", measureInProcess},
+		{"River, no-op jobs, in process", "jobs", measureRiver},
+		{"asynq, no-op jobs, in process", "jobs", measureAsynq},
+		{"classic: SELECT, INCR, UPDATE", "cycles", measureClassic},
+		{"first reports of unknown devices", "reports", measureFirstReports},
+		{"idle reports", "reports", measureIdleReports},
+		{"bare net/http with JSON", "reports", measureBareHTTP},
+		{"idle over MQTT, 10,000 devices", "reports", measureIdleMQTT},
+		{"MQTT without decisions", "reports", measureMQTTTransport},
+		{"MQTT subscriber that only answers", "reports", measureMQTTSubscriber},
+		{"batches of 10,000 over the API", "tasks", measureBatches},
+		{"COPY of the same rows", "tasks", measureCopies},
 	}
 }
 
-// chosen are the rows whose title has one of the words; all without words.
-func chosen(rows []row, words string) []row {
+// selectRows are the rows whose title has one of the words; all without words.
+func selectRows(rows []row, words string) []row {
 	var some []row
 	for _, r := range rows {
 		for word := range strings.SplitSeq(words, "|") {
@@ -52,82 +52,82 @@ func chosen(rows []row, words string) []row {
 
 func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
 	t.Parallel()
-	all := table()
+	all := allRows()
 	for words, want := range map[string]int{"": len(all), "in process": 3, "River|asynq": 2, "10,000": 3, "nobody": 0} {
-		if got := len(chosen(all, words)); got != want {
+		if got := len(selectRows(all, words)); got != want {
 			t.Errorf("%q chooses %d rows, want %d", words, got, want)
 		}
 	}
 }
 
-// oneEach is the row that the others are compared with: each device has one task.
-func oneEach(s *site, size scale) figures {
-	s.serve(1)
-	s.pool("p")
-	devices := s.known("d", size.queued)
-	s.queue("p", devices)
-	return s.measured(func() figures { return s.cycling(size, devices).run(s, cycle) })
+// measureOneTaskEach is the row that the others are compared with: each device has one task.
+func measureOneTaskEach(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	s.createPool("p")
+	devices := s.registerDevices("d", size.queuedTasks)
+	s.queueBatches("p", devices)
+	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices).run(s, runCycle) })
 }
 
-func twoReplicas(s *site, size scale) figures {
-	s.serve(2)
-	s.pool("p")
-	devices := s.known("d", size.queued)
-	s.queue("p", devices)
-	return s.measured(func() figures { return s.cycling(size, devices).run(s, cycle) })
+func measureTwoReplicas(s *testbed, size scale) figures {
+	s.startReplicas(2)
+	s.createPool("p")
+	devices := s.registerDevices("d", size.queuedTasks)
+	s.queueBatches("p", devices)
+	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices).run(s, runCycle) })
 }
 
-// manyEach: each connection is one device, with all its tasks in batches of 10,000.
-func manyEach(s *site, size scale) figures {
-	s.serve(1)
-	s.pool("p")
-	devices := s.known("d", size.conns)
+// measureManyTasksEach: each connection is one device, with all its tasks in batches of 10,000.
+func measureManyTasksEach(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	s.createPool("p")
+	devices := s.registerDevices("d", size.conns)
 	var all []string
-	for range size.each {
+	for range size.tasksPerDevice {
 		all = append(all, devices...)
 	}
-	s.queue("p", all)
-	l := s.cycling(size, devices)
-	l.each = size.each
-	return s.measured(func() figures { return l.run(s, cycle) })
+	s.queueBatches("p", all)
+	l := s.newHTTPLoad(size, devices)
+	l.stepsPerDevice = size.tasksPerDevice
+	return s.measureCPU(func() figures { return l.run(s, runCycle) })
 }
 
-// manyQueued: the devices that ask are the first of those that have a task.
-func manyQueued(s *site, size scale) figures {
-	s.serve(1)
-	s.pool("p")
-	asking := min(size.many, int(size.span.Seconds()*float64(size.fastest)/4))
-	devices := append(s.known("d", asking), names("e", size.many-asking)...)
-	s.queue("p", devices)
-	return s.measured(func() figures { return s.cycling(size, devices[:asking]).run(s, cycle) })
+// measureManyQueued: the devices that ask are the first of those that have a task.
+func measureManyQueued(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	s.createPool("p")
+	asking := min(size.manyTasks, int(size.span.Seconds()*float64(size.maxCyclesPerSecond)/4))
+	devices := append(s.registerDevices("d", asking), numberedNames("e", size.manyTasks-asking)...)
+	s.queueBatches("p", devices)
+	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices[:asking]).run(s, runCycle) })
 }
 
-// manyPools: devices that ask one after the other ask different pools.
-func manyPools(s *site, size scale) figures {
-	s.serve(1)
-	devices := s.known("d", max(size.queued, size.pools)/size.pools*size.pools)
-	s.atOnce(size.pools, func(p int) {
-		name := "p" + digits(p)
-		s.pool(name)
-		var own []string
+// measureManyPools: devices that ask one after the other ask different pools.
+func measureManyPools(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	devices := s.registerDevices("d", max(size.queuedTasks, size.pools)/size.pools*size.pools)
+	s.runConcurrently(size.pools, func(p int) {
+		name := "p" + sevenDigits(p)
+		s.createPool(name)
+		var poolDevices []string
 		for i := p; i < len(devices); i += size.pools {
-			own = append(own, devices[i])
+			poolDevices = append(poolDevices, devices[i])
 		}
-		s.queue(name, own)
+		s.queueBatches(name, poolDevices)
 	})
-	return s.measured(func() figures { return s.cycling(size, devices).run(s, cycle) })
+	return s.measureCPU(func() figures { return s.newHTTPLoad(size, devices).run(s, runCycle) })
 }
 
-// halfRate finds the maximum first, and then asks half as often: each cycle has its time,
+// measureHalfRate finds the maximum first, and then asks half as often: each cycle has its time,
 // and what a report takes counts from then.
-func halfRate(s *site, size scale) figures {
-	s.serve(1)
-	s.pool("p")
-	first, then := s.known("d", size.queued), s.known("e", 2*size.queued)
-	s.queue("p", first)
-	most := s.cycling(size, first).run(s, cycle)
-	s.queue("p", then)
-	l := s.cycling(size, then)
-	l.rate = most.perSecond() / 2
-	return s.measured(func() figures { return l.run(s, cycle) })
+func measureHalfRate(s *testbed, size scale) figures {
+	s.startReplicas(1)
+	s.createPool("p")
+	first, then := s.registerDevices("d", size.queuedTasks), s.registerDevices("e", 2*size.queuedTasks)
+	s.queueBatches("p", first)
+	maximum := s.newHTTPLoad(size, first).run(s, runCycle)
+	s.queueBatches("p", then)
+	l := s.newHTTPLoad(size, then)
+	l.stepsPerSecond = maximum.perSecond() / 2
+	return s.measureCPU(func() figures { return l.run(s, runCycle) })
 }

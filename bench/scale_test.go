@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// planted is how much an installation holds.
-type planted struct {
-	pools, batches, tasks int // batches of each pool, and tasks of each batch
-	devices               int
-	long, deep, each      int // tasks of one batch in the first pool; devices of the second, and tasks of each
+// ledgerSize is how much an installation holds.
+type ledgerSize struct {
+	pools, batchesPerPool, tasksPerBatch            int // batches of each pool, and tasks of each batch
+	devices                                         int
+	longBatchTasks, busyDevices, tasksPerBusyDevice int // tasks of one batch in the first pool; devices of the second, and tasks of each
 }
 
-// paths are the pages and lists of operators. The first pool has a long batch, the second
+// measuredPaths are the pages and lists of operators. The first pool has a long batch, the second
 // has devices with many tasks.
-func paths() []string {
+func measuredPaths() []string {
 	all := []string{
 		"/", "/pools/p-0001", "/pools/p-0002", "/pools/p-0003", "/batches", "/batches/1", "/batches/2", "/batches/11", "/tasks", "/tasks?state=pending", "/tasks?state=succeeded",
 		"/tasks?pool=p-0002", "/tasks?batch=2", "/tasks?device=d-0000002", "/tasks?state=failed&pool=p-0003", "/tasks/7", "/tasks/17", "/devices", "/devices?show=silent", "/devices/d-0000002",
@@ -44,65 +44,65 @@ func paths() []string {
 //	cd bench && go test -v -run TestScale . -whole -timeout 1h
 func TestScale(t *testing.T) {
 	t.Parallel()
-	if !*whole {
+	if !*fullSize {
 		t.Skip("measures, with -whole")
 	}
-	var sites []*site
-	for _, f := range []planted{
-		{pools: 10, batches: 1, tasks: 10, devices: 10, long: 10, deep: 1, each: 10},
-		{pools: 3000, batches: 10, tasks: 20, devices: 1_000_000, long: 200_000, deep: 400, each: 500},
+	var sites []*testbed
+	for _, f := range []ledgerSize{
+		{pools: 10, batchesPerPool: 1, tasksPerBatch: 10, devices: 10, longBatchTasks: 10, busyDevices: 1, tasksPerBusyDevice: 10},
+		{pools: 3000, batchesPerPool: 10, tasksPerBatch: 20, devices: 1_000_000, longBatchTasks: 200_000, busyDevices: 400, tasksPerBusyDevice: 500},
 	} {
-		s := newSite(t.Context(), t)
-		s.watch()
-		s.serve(1)
-		s.stop()
-		s.settle(f)
+		s := newTestbed(t.Context(), t)
+		s.enableStatementStats()
+		s.startReplicas(1)
+		s.stopServers()
+		s.fillLedger(f)
 		sites = append(sites, s)
 	}
 	for _, s := range sites {
-		s.serve(1)
-		s.worked()
+		s.startReplicas(1)
+		s.runTaskPerPool()
 	}
-	for _, path := range paths() {
+	for _, path := range measuredPaths() {
 		line := fmt.Sprintf("| `%s` |", path)
 		for _, s := range sites {
-			line += s.reading(path)
+			line += s.measurePageCost(path)
 		}
-		note("%s", line)
+		printNow("%s", line)
 	}
 	s := sites[1]
-	note("memory of the replica: %s", s.memory())
-	l := s.cycling(scale{conns: 64, span: time.Minute}, names("d-", 1_000_000))
-	l.around = true
-	done := l.run(s, asked)
-	note("%d reports in a minute; memory of the replica: %s", done.count, s.memory())
+	printNow("memory of the replica: %s", s.memoryStatus())
+	l := s.newHTTPLoad(scale{conns: 64, span: time.Minute}, numberedNames("d-", 1_000_000))
+	l.wrapsAround = true
+	done := l.run(s, reportAnyDevice)
+	printNow("%d reports in a minute; memory of the replica: %s", done.count, s.memoryStatus())
 }
 
-// asked is a report of any device.
-func asked(c client, device string, due time.Time, own *figures) error {
-	_, _, err := c.ask(device)
-	own.took(&due)
-	own.count++
-	return notBusy(err)
+// reportAnyDevice is a report of any device.
+func reportAnyDevice(c deviceClient, device string, due time.Time, totals *figures) error {
+	_, _, err := c.requestTask(device)
+	totals.recordReport(&due)
+	totals.count++
+	return ignoreBusy(err)
 }
 
-// settle writes what is planted into the ledger.
-func (s *site) settle(f planted) {
+// fillLedger writes what is planted into the ledger.
+func (s *testbed) fillLedger(f ledgerSize) {
 	const id = `'d-' || lpad((%s)::text, 7, '0')`
 	device := func(n string) string { return fmt.Sprintf(id, n) }
 	for _, statement := range []string{
 		fmt.Sprintf(`INSERT INTO devices (id, tags, attributes, created_at, last_seen, reach) SELECT %s, jsonb_build_object('area', (n %% 1000)::text, 'half', (n %% 2)::text),
 			json_build_object('firmware', '1.2.' || n %% 9, 'uptime', n), now(), CASE WHEN n %% 50 > 0 THEN now() + interval '1 minute' END, CASE WHEN n %% 10 = 0 THEN 1 ELSE 0 END FROM generate_series(0, %d) n`, device("n"), f.devices-1),
 		fmt.Sprintf(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p-' || lpad(n::text, 4, '0'), 30, 3600000, now(), now() FROM generate_series(1, %d) n`, f.pools),
-		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) VALUES (1, 'p-0001', 'k', now(), %d), (2, 'p-0002', 'k', now(), %d)`, f.long, f.deep*f.each),
-		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 10 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now(), %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batches, f.tasks, f.pools),
-		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 1, 'p-0001', %s FROM generate_series(0, %d) n`, device("n"), f.long-1),
-		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 2, 'p-0002', %s FROM generate_series(0, %d) n`, device(fmt.Sprintf("n %% %d", f.deep)), f.deep*f.each-1),
-		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, %s FROM batches b, generate_series(1, %d) n WHERE b.id > 10`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasks),
+		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) VALUES (1, 'p-0001', 'k', now(), %d), (2, 'p-0002', 'k', now(), %d)`, f.longBatchTasks, f.busyDevices*f.tasksPerBusyDevice),
+		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 10 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now(), %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batchesPerPool, f.tasksPerBatch, f.pools),
+		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 1, 'p-0001', %s FROM generate_series(0, %d) n`, device("n"), f.longBatchTasks-1),
+		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 2, 'p-0002', %s FROM generate_series(0, %d) n`, device(fmt.Sprintf("n %% %d", f.busyDevices)), f.busyDevices*f.tasksPerBusyDevice-1),
+		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, %s FROM batches b, generate_series(1, %d) n WHERE b.id > 10`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasksPerBatch),
 		// As much has ended.
-		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 1000000 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now() - interval '1 day', %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batches, f.tasks, f.pools),
+		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 1000000 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now() - interval '1 day', %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batchesPerPool, f.tasksPerBatch, f.pools),
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device, state, error, finished_at) SELECT b.id, b.pool, %s, CASE WHEN b.id %% 97 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN b.id %% 97 = 0 THEN 'no route to host' ELSE '' END, now()
-			FROM batches b, generate_series(1, %d) n WHERE b.id > 1000000`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasks),
+			FROM batches b, generate_series(1, %d) n WHERE b.id > 1000000`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasksPerBatch),
 		`INSERT INTO batch_deltas (batch, pool, state, n) SELECT batch, pool, state, count(*) FROM tasks WHERE state <> 'pending' GROUP BY batch, pool, state`,
 		`INSERT INTO events (at, kind, pool, task, batch, device, token) SELECT now() - interval '2 hours', kind, pool, id, batch, device, id FROM tasks, (VALUES ('task.granted'), ('task.succeeded')) AS k (kind) WHERE state <> 'pending'`,
 		`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
@@ -111,21 +111,21 @@ func (s *site) settle(f planted) {
 		`SELECT setval('batches_id_seq', (SELECT max(id) FROM batches))`,
 		`VACUUM ANALYZE`,
 	} {
-		s.query(statement)
+		s.runSQL(statement)
 	}
 }
 
-// worked does a task in each pool, so that there is something to measure of all.
-func (s *site) worked() {
-	asks := s.devicesOfPools()
-	l := s.cycling(scale{conns: 16, span: time.Minute}, asks)
-	done := l.run(s, cycle)
-	note("%d cycles of %d pools in %s", done.count, len(asks), done.elapsed.Round(time.Second))
+// runTaskPerPool does a task in each pool, so that there is something to measure of all.
+func (s *testbed) runTaskPerPool() {
+	asks := s.startableDevices()
+	l := s.newHTTPLoad(scale{conns: 16, span: time.Minute}, asks)
+	done := l.run(s, runCycle)
+	printNow("%d cycles of %d pools in %s", done.count, len(asks), done.elapsed.Round(time.Second))
 }
 
-// devicesOfPools are a device of each pool that can start something.
-func (s *site) devicesOfPools() (devices []string) {
-	rows, err := s.pgx().Query(s.ctx, `SELECT max(device) FROM tasks WHERE state = 'pending' AND batch > 10 AND device > 'd-0200000' AND device NOT IN (SELECT device FROM grants) GROUP BY pool`)
+// startableDevices are a device of each pool that can start something.
+func (s *testbed) startableDevices() (devices []string) {
+	rows, err := s.openPgxPool().Query(s.ctx, `SELECT max(device) FROM tasks WHERE state = 'pending' AND batch > 10 AND device > 'd-0200000' AND device NOT IN (SELECT device FROM grants) GROUP BY pool`)
 	s.must(err)
 	for rows.Next() {
 		var device string
@@ -137,31 +137,31 @@ func (s *site) devicesOfPools() (devices []string) {
 	return slices.Compact(devices)
 }
 
-// reading says what a page costs: the blocks of Postgres that it looks at, the time of its
+// measurePageCost says what a page costs: the blocks of Postgres that it looks at, the time of its
 // statements and of processors, the shortest time, and its length.
-func (s *site) reading(path string) string {
+func (s *testbed) measurePageCost(path string) string {
 	const times = 5
-	s.once(path)
-	s.forget()
-	before := s.cpu()
+	s.fetchPage(path)
+	s.resetStatementStats()
+	before := s.cpuSeconds()
 	shortest, length := time.Hour, 0
 	for range times {
 		if path == "/metrics" {
-			s.paced(time.Now().Add(1100 * time.Millisecond)) // a reading of its own for each
+			s.sleepUntil(time.Now().Add(1100 * time.Millisecond)) // a reading of its own for each
 		}
-		took, n := s.once(path)
+		took, n := s.fetchPage(path)
 		shortest, length = min(shortest, took), n
 	}
-	after := s.cpu()
-	blocks := s.query(`SELECT format('%s', coalesce(sum(shared_blks_hit + shared_blks_read) / $1, 0)::int) FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat%' AND (query LIKE 'SELECT%' OR query LIKE 'WITH%')`, times)
+	after := s.cpuSeconds()
+	blocks := s.runSQL(`SELECT format('%s', coalesce(sum(shared_blks_hit + shared_blks_read) / $1, 0)::int) FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat%' AND (query LIKE 'SELECT%' OR query LIKE 'WITH%')`, times)
 	return fmt.Sprintf(" %s blocks, cpu %.1f + %.1f, %.1f ms (%d kB) |", blocks[0], (after["postgres"]-before["postgres"])/times*1000, (after["server"]-before["server"])/times*1000, shortest.Seconds()*1000, length/1024)
 }
 
-func (s *site) once(path string) (time.Duration, int) {
+func (s *testbed) fetchPage(path string) (time.Duration, int) {
 	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+s.addrs[0]+path, nil)
 	s.must(err)
 	request.Header.Set("Authorization", "Bearer "+adminToken)
-	request.Header.Set("Cookie", s.session())
+	request.Header.Set("Cookie", s.sessionCookie())
 	begin := time.Now()
 	response, err := http.DefaultTransport.RoundTrip(request)
 	s.must(err)
@@ -174,8 +174,8 @@ func (s *site) once(path string) (time.Duration, int) {
 	return time.Since(begin), len(body)
 }
 
-// session is the cookie of an operator that is signed in.
-func (s *site) session() string {
+// sessionCookie is the cookie of an operator that is signed in.
+func (s *testbed) sessionCookie() string {
 	if s.cookie != "" {
 		return s.cookie
 	}
@@ -189,14 +189,14 @@ func (s *site) session() string {
 	return s.cookie
 }
 
-// memory is what the kernel says of the replica.
-func (s *site) memory() (now string) {
+// memoryStatus is what the kernel says of the replica.
+func (s *testbed) memoryStatus() (status string) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.servers[0].Pid()))
 	s.must(err)
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "VmHWM") {
-			now += strings.Join(strings.Fields(line), " ") + " "
+			status += strings.Join(strings.Fields(line), " ") + " "
 		}
 	}
-	return now
+	return status
 }

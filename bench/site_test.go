@@ -22,9 +22,9 @@ const (
 	fleetToken = "fleet-token-of-the-benchmark"
 )
 
-// site is what one row runs on: servers of its own, each in a process of its own. The
+// testbed is what one row runs on: servers of its own, each in a process of its own. The
 // load comes from this process.
-type site struct {
+type testbed struct {
 	ctx      context.Context //nolint:containedctx // of the whole run: Ctrl-C ends it
 	t        *testing.T
 	dsn      string
@@ -36,18 +36,18 @@ type site struct {
 	cookie   string                   // of an operator that is signed in
 }
 
-func newSite(ctx context.Context, t *testing.T) *site {
+func newTestbed(ctx context.Context, t *testing.T) *testbed {
 	t.Helper()
-	s := &site{ctx: ctx, t: t, postgres: servers.DeployedPostgres(t), redis: servers.Redis(t)}
+	s := &testbed{ctx: ctx, t: t, postgres: servers.StartDeployedPostgres(t), redis: servers.StartRedis(t)}
 	s.dsn = s.postgres.NewDatabase(t)
 	if *statements {
-		s.watch()
+		s.enableStatementStats()
 	}
 	return s
 }
 
-// built is the program, for a test without -binary.
-var built = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // once for all rows
+// buildProgram is the program, for a test without -binary.
+var buildProgram = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // once for all rows
 	path := filepath.Join("..", "bin", "tests", "dispatcher-bench")
 	out, err := exec.Command("go", "-C", "..", "build", "-buildvcs=false", "-o", filepath.Join("bin", "tests", "dispatcher-bench"), "./cmd/dispatcher").CombinedOutput()
 	if err != nil {
@@ -56,57 +56,57 @@ var built = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals /
 	return path, nil
 })
 
-func program(t *testing.T) string {
+func programPath(t *testing.T) string {
 	t.Helper()
 	if *binary != "" {
 		return *binary
 	}
-	path, err := built()
+	path, err := buildProgram()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// serve starts replicas.
-func (s *site) serve(replicas int) {
-	path := program(s.t)
+// startReplicas starts replicas.
+func (s *testbed) startReplicas(replicas int) {
+	path := programPath(s.t)
 	for range replicas {
-		s.start(path, []string{"serve"}, "/readyz", func(addr string) []string {
-			return append(s.brokerAt("DISPATCHER_MQTT_URL=mqtt://"),
+		s.startServer(path, []string{"serve"}, "/readyz", func(addr string) []string {
+			return append(s.brokerSetting("DISPATCHER_MQTT_URL=mqtt://"),
 				"DISPATCHER_POSTGRES_DSN="+s.dsn, "DISPATCHER_REDIS_URL="+s.redis.URL(), "DISPATCHER_HTTP_LISTEN="+addr,
 				"DISPATCHER_ADMIN_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken, "DISPATCHER_LOG_LEVEL=warn")
 		})
 	}
 }
 
-// helper starts this program once more, as a server that the dispatcher is compared with.
-func (s *site) helper(name string) {
+// startHelper starts this program once more, as a server that the dispatcher is compared with.
+func (s *testbed) startHelper(name string) {
 	path, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.start(path, nil, "/", func(addr string) []string {
-		return append(s.brokerAt("BENCH_MQTT="), "BENCH_HELPER="+name, "BENCH_LISTEN="+addr, "BENCH_DSN="+s.dsn, "BENCH_REDIS="+s.redis.Addr)
+	s.startServer(path, nil, "/", func(addr string) []string {
+		return append(s.brokerSetting("BENCH_MQTT="), "BENCH_HELPER="+name, "BENCH_LISTEN="+addr, "BENCH_DSN="+s.dsn, "BENCH_REDIS="+s.redis.Addr)
 	})
 }
 
-// brokerAt is a setting with the address of the broker, if there is one.
-func (s *site) brokerAt(setting string) []string {
+// brokerSetting is a setting with the address of the broker, if there is one.
+func (s *testbed) brokerSetting(setting string) []string {
 	if s.broker == nil {
 		return nil
 	}
 	return []string{setting + s.broker.Addr}
 }
 
-func (s *site) start(path string, args []string, probe string, settings func(addr string) []string) {
+func (s *testbed) startServer(path string, args []string, probe string, settings func(addr string) []string) {
 	addr := servers.FreeAddr(s.t)
 	command := func() *exec.Cmd {
 		cmd := exec.Command(path, args...)
 		cmd.Env = append(os.Environ(), settings(addr)...)
 		return cmd
 	}
-	process := servers.StartProcess(s.t, command, func() error { return ready("http://" + addr + probe) })
+	process := servers.StartProcess(s.t, command, func() error { return checkReady("http://" + addr + probe) })
 	s.t.Cleanup(func() {
 		process.Kill()
 		if said := process.Output(); s.t.Failed() {
@@ -116,15 +116,15 @@ func (s *site) start(path string, args []string, probe string, settings func(add
 	s.servers, s.addrs = append(s.servers, process), append(s.addrs, addr)
 }
 
-// stop ends the replicas in order: what they have set up stays.
-func (s *site) stop() {
+// stopServers ends the replicas in order: what they have set up stays.
+func (s *testbed) stopServers() {
 	for _, server := range s.servers {
 		server.Stop()
 	}
 	s.servers, s.addrs = nil, nil
 }
 
-func ready(url string) error {
+func checkReady(url string) error {
 	response, err := http.Get(url)
 	if err != nil {
 		return err
@@ -136,72 +136,72 @@ func ready(url string) error {
 	return nil
 }
 
-// operate sends a request of an operator.
-func (s *site) operate(method, path string, body any) {
+// sendOperatorJSON sends a request of an operator.
+func (s *testbed) sendOperatorJSON(method, path string, body any) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		s.t.Error(err)
 		return
 	}
-	s.send(method, path, "application/json", bytes.NewReader(text))
+	s.sendOperatorRequest(method, path, "application/json", bytes.NewReader(text))
 }
 
-func (s *site) send(method, path, kind string, body io.Reader) {
+func (s *testbed) sendOperatorRequest(method, path, contentType string, body io.Reader) {
 	request, err := http.NewRequestWithContext(s.ctx, method, "http://"+s.addrs[0]+path, body)
 	if err != nil {
 		s.t.Error(err)
 		return
 	}
 	request.Header.Set("Authorization", "Bearer "+adminToken)
-	request.Header.Set("Content-Type", kind)
+	request.Header.Set("Content-Type", contentType)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		s.t.Error(err)
 		return
 	}
 	defer response.Body.Close()
-	said, _ := io.ReadAll(response.Body)
+	reply, _ := io.ReadAll(response.Body)
 	if response.StatusCode/100 != 2 {
-		s.t.Errorf("%s %s: %s %.500s", method, path, response.Status, said)
+		s.t.Errorf("%s %s: %s %.500s", method, path, response.Status, reply)
 	}
 }
 
-// pool makes one that has a slot for each caller.
-func (s *site) pool(name string) {
-	s.operate(http.MethodPut, "/v1/pools/"+name, map[string]any{"capacity": 1000})
+// createPool makes one that has a slot for each caller.
+func (s *testbed) createPool(name string) {
+	s.sendOperatorJSON(http.MethodPut, "/v1/pools/"+name, map[string]any{"capacity": 1000})
 }
 
-// queue makes batches with a task for each entry.
-func (s *site) queue(pool string, devices []string) {
-	s.chunks(devices, func(some []string) {
-		s.operate(http.MethodPost, "/v1/batches", map[string]any{"pool": pool, "kind": "probe", "devices": some})
+// queueBatches makes batches with a task for each entry.
+func (s *testbed) queueBatches(pool string, devices []string) {
+	s.forEachChunk(devices, func(some []string) {
+		s.sendOperatorJSON(http.MethodPost, "/v1/batches", map[string]any{"pool": pool, "kind": "probe", "devices": some})
 	})
 }
 
-// known registers devices, so that a row does not measure their first reports.
-func (s *site) known(prefix string, n int) []string {
-	devices := names(prefix, n)
-	s.chunks(devices, func(some []string) {
+// registerDevices registers devices, so that a row does not measure their first reports.
+func (s *testbed) registerDevices(prefix string, n int) []string {
+	devices := numberedNames(prefix, n)
+	s.forEachChunk(devices, func(some []string) {
 		var body bytes.Buffer
 		for _, d := range some {
 			fmt.Fprintf(&body, "{\"id\":%q}\n", d)
 		}
-		s.send(http.MethodPost, "/v1/devices", "application/x-ndjson", &body)
+		s.sendOperatorRequest(http.MethodPost, "/v1/devices", "application/x-ndjson", &body)
 	})
 	return devices
 }
 
-func (s *site) chunks(devices []string, do func(some []string)) {
-	const most = 10_000
+func (s *testbed) forEachChunk(devices []string, do func(some []string)) {
+	const maxChunk = 10_000
 	for len(devices) > 0 && !s.t.Failed() && s.ctx.Err() == nil {
-		n := min(most, len(devices))
+		n := min(maxChunk, len(devices))
 		do(devices[:n])
 		devices = devices[n:]
 	}
 }
 
-// atOnce does n things, some at a time.
-func (s *site) atOnce(n int, do func(i int)) {
+// runConcurrently does n things, some at a time.
+func (s *testbed) runConcurrently(n int, do func(i int)) {
 	var next atomic.Int64
 	var all sync.WaitGroup
 	for range 16 {
@@ -214,12 +214,12 @@ func (s *site) atOnce(n int, do func(i int)) {
 	all.Wait()
 }
 
-func names(prefix string, n int) []string {
+func numberedNames(prefix string, n int) []string {
 	all := make([]string, n)
 	for i := range all {
-		all[i] = prefix + digits(i)
+		all[i] = prefix + sevenDigits(i)
 	}
 	return all
 }
 
-func digits(i int) string { return fmt.Sprintf("%07d", i) }
+func sevenDigits(i int) string { return fmt.Sprintf("%07d", i) }

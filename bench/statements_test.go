@@ -10,27 +10,27 @@ import (
 
 var statements = flag.Bool("statements", false, "show what the statements of each row cost; costs a tenth itself") //nolint:gochecknoglobals // a flag of the test
 
-// watch lets Postgres count its statements, from its next start on.
-func (s *site) watch() {
-	s.query(`ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'`)
+// enableStatementStats lets Postgres count its statements, from its next start on.
+func (s *testbed) enableStatementStats() {
+	s.runSQL(`ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'`)
 	s.postgres.Stop()
 	s.postgres.Start()
-	s.query("CREATE EXTENSION pg_stat_statements")
+	s.runSQL("CREATE EXTENSION pg_stat_statements")
 }
 
-// forget what was set up.
-func (s *site) forget() { s.query("SELECT pg_stat_statements_reset()") }
+// resetStatementStats what was set up.
+func (s *testbed) resetStatementStats() { s.runSQL("SELECT pg_stat_statements_reset()") }
 
-// show prints the statements that took longest.
-func (s *site) show(count int) {
-	for _, r := range s.query(`SELECT format('%8s calls %9s ms %8s us each %8s us of one  %6s bytes of WAL  %s', calls, total_exec_time::numeric(12,1),
+// printSlowestStatements prints the statements that took longest.
+func (s *testbed) printSlowestStatements(count int) {
+	for _, r := range s.runSQL(`SELECT format('%8s calls %9s ms %8s us each %8s us of one  %6s bytes of WAL  %s', calls, total_exec_time::numeric(12,1),
 		(total_exec_time*1000/calls)::numeric(12,1), (total_exec_time*1000/$1)::numeric(12,1), wal_bytes/$1, left(regexp_replace(query, '\s+', ' ', 'g'), 120))
 		FROM pg_stat_statements ORDER BY total_exec_time DESC LIMIT 25`, max(count, 1)) {
-		note("%s", r)
+		printNow("%s", r)
 	}
 }
 
-func (s *site) query(text string, args ...any) (all []string) {
+func (s *testbed) runSQL(text string, args ...any) (all []string) {
 	db, err := sql.Open("postgres", s.dsn)
 	if err != nil {
 		s.t.Fatal(err)

@@ -25,8 +25,8 @@ func DecodeReport(body []byte) (Report, error) {
 	}
 	var fields members
 	err = json.Unmarshal(text, &fields)
-	switch _, wrong := errors.AsType[*json.UnmarshalTypeError](err); {
-	case err != nil && !wrong:
+	switch _, isTypeError := errors.AsType[*json.UnmarshalTypeError](err); {
+	case err != nil && !isTypeError:
 		return report, &Error{ReasonInvalid, CodeInvalidJSON, "body: " + err.Error()}
 	case isEmpty(text):
 		return report, nil
@@ -40,7 +40,7 @@ func DecodeReport(body []byte) (Report, error) {
 			return Report{ID: report.ID}, err
 		}
 	}
-	report.Unknown += len(fields)
+	report.UnknownFields += len(fields)
 	return report, nil
 }
 
@@ -56,19 +56,19 @@ func checkText(body []byte) ([]byte, error) {
 	if nestsDeeper(text, MaxDepth) {
 		return nil, &Error{ReasonInvalid, CodeTooDeep, fmt.Sprintf("body: nested at most %d deep", MaxDepth)}
 	}
-	return repair(text), nil
+	return replaceUnstorable(text), nil
 }
 
 // members holds the members of a JSON object as raw JSON. take removes a member, so what remains is unknown.
 type members map[string]json.RawMessage
 
-// membersOf returns the members of a JSON object. ok is false if value is not an object.
-func membersOf(value []byte) (all members, ok bool) {
+// parseMembers returns the members of a JSON object. ok is false if value is not an object.
+func parseMembers(value []byte) (all members, ok bool) {
 	err := json.Unmarshal(value, &all)
 	return all, err == nil && all != nil
 }
 
-func (m members) take(name string) []byte {
+func (m members) remove(name string) []byte {
 	value := m[name]
 	delete(m, name)
 	return value
@@ -85,18 +85,18 @@ func isEmpty(value []byte) bool {
 	return len(bytes.TrimSpace(value[1:])) == 1
 }
 
-// textOf returns the content of a JSON string. ok is false if value is not a string.
-func textOf(value []byte) (text string, ok bool) {
+// parseString returns the content of a JSON string. ok is false if value is not a string.
+func parseString(value []byte) (text string, ok bool) {
 	err := json.Unmarshal(value, &text)
 	return text, err == nil && value[0] == '"'
 }
 
 func (r *Report) decodeID(fields members) error {
-	id := fields.take("id")
+	id := fields.remove("id")
 	if isEmpty(id) {
 		return nil
 	}
-	text, ok := textOf(id)
+	text, ok := parseString(id)
 	if !ok {
 		return invalidField("id", "must be a string")
 	}
@@ -108,7 +108,7 @@ func (r *Report) decodeID(fields members) error {
 }
 
 func (r *Report) decodeAccept(fields members) error {
-	accept := fields.take("accept")
+	accept := fields.remove("accept")
 	r.Accept = string(accept) != "false"
 	if !r.Accept || isEmpty(accept) || string(accept) == "true" {
 		return nil
@@ -117,11 +117,11 @@ func (r *Report) decodeAccept(fields members) error {
 }
 
 func (r *Report) decodeAttributes(fields members) error {
-	text := fields.take("attributes")
+	text := fields.remove("attributes")
 	if isEmpty(text) {
 		return nil
 	}
-	all, ok := membersOf(text)
+	all, ok := parseMembers(text)
 	switch {
 	case !ok:
 		return invalidField("attributes", "must be an object")
@@ -145,9 +145,9 @@ func (r *Report) decodeRunning(fields members) (err error) {
 }
 
 // decodeList decodes the entries of the list field name, and adds the number of their unknown fields to r.Unknown.
-// It refuses a list with more than most entries with the code tooMany.
-func decodeList[T any](r *Report, fields members, name string, most int, tooMany string, decode func(members) T) ([]T, error) {
-	field := fields.take(name)
+// It refuses a list with more than most entries with the code tooManyCode.
+func decodeList[T any](r *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
+	field := fields.remove(name)
 	if isEmpty(field) {
 		return nil, nil
 	}
@@ -155,14 +155,14 @@ func decodeList[T any](r *Report, fields members, name string, most int, tooMany
 	switch err := json.Unmarshal(field, &entries); {
 	case err != nil:
 		return nil, invalidField(name, "must be an array")
-	case len(entries) > most:
-		return nil, &Error{ReasonInvalid, tooMany, fmt.Sprintf("%s: at most %d", name, most)}
+	case len(entries) > maxEntries:
+		return nil, &Error{ReasonInvalid, tooManyCode, fmt.Sprintf("%s: at most %d", name, maxEntries)}
 	}
 	list := make([]T, len(entries))
 	for i, entry := range entries {
-		of, _ := membersOf(entry)
-		list[i] = decode(of)
-		r.Unknown += len(of)
+		entryMembers, _ := parseMembers(entry)
+		list[i] = decode(entryMembers)
+		r.UnknownFields += len(entryMembers)
 	}
 	return list, nil
 }

@@ -30,34 +30,34 @@ func TestDecodeReport(t *testing.T) {
 		"empty object":     {" { } ", accept(devices.Report{})},
 		"null fields":      {`{"id":null,"results":null,"running":null,"accept":null,"attributes":null}`, accept(devices.Report{})},
 		"empty fields":     {`{"id":"","results":[ ],"running":{},"accept":"","attributes":{ }}`, accept(devices.Report{})},
-		"the whole":        {whole, wholeReport()},
+		"the whole":        {fullReportJSON, fullReport()},
 		"accept false":     {`{"accept":false}`, devices.Report{}},
-		"unknown fields":   {`{"x":{"y":1},"ID":"no","results":[{"task":1,"token":2,"status":"succeeded","x":0}],"running":[{"task":1,"token":2,"y":0,"z":0}]}`, devices.Report{Accept: true, Unknown: 5, Results: []devices.Result{ok}, Running: []devices.Running{{Task: 1, Token: 2}}}},
+		"unknown fields":   {`{"x":{"y":1},"ID":"no","results":[{"task":1,"token":2,"status":"succeeded","x":0}],"running":[{"task":1,"token":2,"y":0,"z":0}]}`, devices.Report{Accept: true, UnknownFields: 5, Results: []devices.Result{ok}, Running: []devices.Running{{Task: 1, Token: 2}}}},
 		"last field wins":  {`{"id":"a","results":[{"task":9,"token":2,"status":"failed","task":1,"status":"succeeded"}],"id":"b"}`, devices.Report{ID: "b", Accept: true, Results: []devices.Result{ok}}},
 		"escaped key":      {`{"\u0069d":"a"}`, accept(devices.Report{ID: "a"})},
 		"id of 128":        {`{"id":"` + strings.Repeat("é", 128) + `"}`, accept(devices.Report{ID: strings.Repeat("é", 128)})},
 		"numbers as text":  {`{"results":[{"task":"1","token":"\u0032","status":"succeeded"}]}`, results(ok)},
 		"largest number":   {`{"running":[{"task":9007199254740991,"token":"9007199254740991"}]}`, running(devices.Running{Task: 1<<53 - 1, Token: 1<<53 - 1})},
 		"duplicate entry":  {`{"running":[{"task":1,"token":2},{"task":1,"token":2}]}`, running(devices.Running{Task: 1, Token: 2}, devices.Running{Task: 1, Token: 2})},
-		"output null":      {result(`"output":null`), results(ok)},
-		"output as sent":   {result(`"output": {"a" : [1.50, 1e400,"<>"]} `), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`{"a" : [1.50, 1e400,"<>"]}`) }))},
-		"output is opaque": {result(`"output":""`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`""`) }))},
-		"output escapes":   {result(`"output":"\ud83d\ude00\\u0000\"\/"`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`"\ud83d\ude00\\u0000\"\/"`) }))},
-		"error repaired":   {result(`"error":"\u0000 \ud800 \uDfff \ud83d\ude00 ` + "\x00\xff" + `"`), results(with(func(r *devices.Result) { r.Error = "\ufffd \ufffd \ufffd 😀 \ufffd\ufffd" }))},
-		"error cut":        {result(`"error":"a` + strings.Repeat("é", 2048) + `"`), results(with(func(r *devices.Result) { r.Error = "a" + strings.Repeat("é", 2046) + "…" }))},
-		"largest output":   {result(`"output":"` + strings.Repeat("x", 32<<10-2) + `"`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`"` + strings.Repeat("x", 32<<10-2) + `"`) }))},
-		"output too large": {result(`"output":"` + strings.Repeat("x", 32<<10-1) + `"`), results(with(func(r *devices.Result) { r.OutputDropped = true }))},
-		"retry after":      {returned(`1500`), results(returnedAfter(1500 * time.Millisecond))},
-		"retry clamped":    {returned(`"86400001"`), results(returnedAfter(24 * time.Hour))},
-		"retry beyond int": {returned(strings.Repeat("9", 40)), results(returnedAfter(24 * time.Hour))},
-		"retry stray":      {result(`"retry_after_ms":-1`), results(ok)},
-		"progress":         {progress(`0.25`), running(devices.Running{Task: 1, Token: 2, Progress: 0.25})},
-		"progress 1e400":   {progress(`1e400`), running(devices.Running{Task: 1, Token: 2})},
-		"progress above":   {progress(`1.01`), running(devices.Running{Task: 1, Token: 2})},
-		"progress below":   {progress(`-0.5`), running(devices.Running{Task: 1, Token: 2})},
-		"progress text":    {progress(`"half"`), running(devices.Running{Task: 1, Token: 2})},
+		"output null":      {resultWithField(`"output":null`), results(ok)},
+		"output as sent":   {resultWithField(`"output": {"a" : [1.50, 1e400,"<>"]} `), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`{"a" : [1.50, 1e400,"<>"]}`) }))},
+		"output is opaque": {resultWithField(`"output":""`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`""`) }))},
+		"output escapes":   {resultWithField(`"output":"\ud83d\ude00\\u0000\"\/"`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`"\ud83d\ude00\\u0000\"\/"`) }))},
+		"error repaired":   {resultWithField(`"error":"\u0000 \ud800 \uDfff \ud83d\ude00 ` + "\x00\xff" + `"`), results(with(func(r *devices.Result) { r.Error = "\ufffd \ufffd \ufffd 😀 \ufffd\ufffd" }))},
+		"error cut":        {resultWithField(`"error":"a` + strings.Repeat("é", 2048) + `"`), results(with(func(r *devices.Result) { r.Error = "a" + strings.Repeat("é", 2046) + "…" }))},
+		"largest output":   {resultWithField(`"output":"` + strings.Repeat("x", 32<<10-2) + `"`), results(with(func(r *devices.Result) { r.Output = json.RawMessage(`"` + strings.Repeat("x", 32<<10-2) + `"`) }))},
+		"output too large": {resultWithField(`"output":"` + strings.Repeat("x", 32<<10-1) + `"`), results(with(func(r *devices.Result) { r.OutputDropped = true }))},
+		"retry after":      {returnedJSON(`1500`), results(returnedResult(1500 * time.Millisecond))},
+		"retry clamped":    {returnedJSON(`"86400001"`), results(returnedResult(24 * time.Hour))},
+		"retry beyond int": {returnedJSON(strings.Repeat("9", 40)), results(returnedResult(24 * time.Hour))},
+		"retry stray":      {resultWithField(`"retry_after_ms":-1`), results(ok)},
+		"progress":         {progressJSON(`0.25`), running(devices.Running{Task: 1, Token: 2, Progress: 0.25})},
+		"progress 1e400":   {progressJSON(`1e400`), running(devices.Running{Task: 1, Token: 2})},
+		"progress above":   {progressJSON(`1.01`), running(devices.Running{Task: 1, Token: 2})},
+		"progress below":   {progressJSON(`-0.5`), running(devices.Running{Task: 1, Token: 2})},
+		"progress text":    {progressJSON(`"half"`), running(devices.Running{Task: 1, Token: 2})},
 		"attributes":       {`{"attributes":{"a":null,"b":{"c":"\u0000"}}}`, accept(devices.Report{Attributes: json.RawMessage(`{"a":null,"b":{"c":"` + "\ufffd" + `"}}`)})},
-		"depth 16":         {result(`"output":` + nested(13)), results(with(func(r *devices.Result) { r.Output = json.RawMessage(nested(13)) }))},
+		"depth 16":         {resultWithField(`"output":` + nestedArray(13)), results(with(func(r *devices.Result) { r.Output = json.RawMessage(nestedArray(13)) }))},
 		"brackets in text": {`{"id":"` + strings.Repeat(`[{\"`, 30) + `"}`, accept(devices.Report{ID: strings.Repeat(`[{"`, 30)})},
 	}
 	for name, test := range tests {
@@ -76,7 +76,7 @@ func TestDecodeReport(t *testing.T) {
 
 func TestDecodeReportRepairsOutput(t *testing.T) {
 	t.Parallel()
-	body := []byte(result(`"output": {"k\u0000": "a` + "\x00\xff\xc3" + `\ud800x\ud800\ud83d\ude00\ude00 é"} `))
+	body := []byte(resultWithField(`"output": {"k\u0000": "a` + "\x00\xff\xc3" + `\ud800x\ud800\ud83d\ude00\ude00 é"} `))
 	sent := string(body)
 	report, err := devices.DecodeReport(body)
 	if err != nil {
@@ -171,7 +171,7 @@ func TestDecodeReportRefusesWhole(t *testing.T) {
 		"cut escape":       {`{"id":"\u0`, "invalid", "invalid_json", "body"},
 		"a number":         {`5`, "invalid", "invalid_field", "object"},
 		"an array":         {`[1]`, "invalid", "invalid_field", "object"},
-		"depth":            {result(`"output":` + nested(14)), "invalid", "too_deep", "16"},
+		"depth":            {resultWithField(`"output":` + nestedArray(14)), "invalid", "too_deep", "16"},
 		"100000 deep":      {strings.Repeat("[", 60000), "invalid", "too_deep", "16"},
 		"results object":   {`{"results":{"task":1}}`, "invalid", "invalid_field", "results"},
 		"results text":     {`{"results":"x"}`, "invalid", "invalid_field", "results"},
@@ -182,7 +182,7 @@ func TestDecodeReportRefusesWhole(t *testing.T) {
 		"accept text":      {`{"accept":"false"}`, "invalid", "invalid_field", "accept"},
 		"attributes array": {`{"attributes":[1]}`, "invalid", "invalid_field", "attributes"},
 		"attributes size":  {`{"attributes":{"x":"` + strings.Repeat("x", 8<<10-7) + `"}}`, "invalid", "attributes_too_large", "8192"},
-		"attributes keys":  {`{"attributes":{` + names(64) + `"b":2}}`, "invalid", "attributes_too_large", "64"},
+		"attributes keys":  {`{"attributes":{` + jsonMembers(64) + `"b":2}}`, "invalid", "attributes_too_large", "64"},
 		"101 results":      {`{"results":` + many(101, "{}") + `}`, "invalid", "too_many_results", "100"},
 		"101 running":      {`{"running":` + many(101, "1") + `}`, "invalid", "too_many_running", "100"},
 	}
@@ -206,7 +206,7 @@ func TestDecodeReportKeepsWithinLimits(t *testing.T) {
 	for name, body := range map[string]string{
 		"body":            `{"x":"` + strings.Repeat("x", 64<<10-8) + `"}`,
 		"attributes size": `{"attributes":{"x":"` + strings.Repeat("x", 8<<10-8) + `"}}`,
-		"attributes keys": `{"attributes":{` + names(63) + `"b":2}}`,
+		"attributes keys": `{"attributes":{` + jsonMembers(63) + `"b":2}}`,
 		"100 of each":     `{"results":[` + strings.Repeat("1,", 99) + `1],"running":[` + strings.Repeat("1,", 99) + `1]}`,
 	} {
 		if _, err := devices.DecodeReport([]byte(body)); err != nil {
@@ -267,8 +267,8 @@ func TestReplyEncodeGrantsNothingItCannotSend(t *testing.T) {
 	}
 }
 
-// names returns n members of a JSON object, each with a comma after it.
-func names(n int) (all string) {
+// jsonMembers returns n members of a JSON object, each with a comma after it.
+func jsonMembers(n int) (all string) {
 	for i := range n {
 		all += fmt.Sprintf(`"a%d":1,`, i)
 	}
@@ -280,7 +280,7 @@ func BenchmarkDecodeReport(b *testing.B) {
 		strings.Repeat("94.125, ", 3500) + `0]}}]}`
 	for name, body := range map[string]string{
 		"idle": `{"id":"b7-17"}`, "running": `{"id":"b7-18","running":[{"task":813,"token":40178,"progress":0.4}]}`,
-		"result": whole, "28KB": large,
+		"result": fullReportJSON, "28KB": large,
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -294,13 +294,13 @@ func BenchmarkDecodeReport(b *testing.B) {
 	}
 }
 
-const whole = `{"id": "b7-17",
+const fullReportJSON = `{"id": "b7-17",
  "results": [{"task": 812, "token": 40177, "status": "succeeded", "output": {"down_mbps": 94.1}, "error": ""}],
  "running": [{"task": 813, "token": 40178, "progress": 0.4}],
  "accept": true,
  "attributes": {"firmware": "7.2"}}`
 
-func wholeReport() devices.Report {
+func fullReport() devices.Report {
 	return devices.Report{
 		ID:         "b7-17",
 		Results:    []devices.Result{{Task: 812, Token: 40177, Status: "succeeded", Output: json.RawMessage(`{"down_mbps": 94.1}`)}},
@@ -310,23 +310,23 @@ func wholeReport() devices.Report {
 	}
 }
 
-func result(field string) string {
+func resultWithField(field string) string {
 	return `{"results":[{"task":1,"token":2,"status":"succeeded",` + field + `}]}`
 }
 
-func returned(ms string) string {
+func returnedJSON(ms string) string {
 	return `{"results":[{"task":1,"token":2,"status":"returned","retry_after_ms":` + ms + `}]}`
 }
 
-func returnedAfter(d time.Duration) devices.Result {
+func returnedResult(d time.Duration) devices.Result {
 	return devices.Result{Task: 1, Token: 2, Status: devices.StatusReturned, RetryAfter: d}
 }
 
-func progress(n string) string {
+func progressJSON(n string) string {
 	return fmt.Sprintf(`{"running":[{"task":1,"token":2,"progress":%s}]}`, n)
 }
 
-// nested returns a JSON array that nests depth deep.
-func nested(depth int) string {
+// nestedArray returns a JSON array that nests depth deep.
+func nestedArray(depth int) string {
 	return strings.Repeat("[", depth) + strings.Repeat("]", depth)
 }

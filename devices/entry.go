@@ -14,11 +14,11 @@ func decodeResult(entry members) (result Result) {
 	if entry == nil {
 		return Result{Invalid: CodeNotAnObject}
 	}
-	result.Task, result.Token, result.Invalid = decodeNames(entry)
-	result.decodeStatus(entry.take("status"))
-	result.decodeOutput(entry.take("output"))
-	result.decodeError(entry.take("error"))
-	result.decodeRetryAfter(entry.take("retry_after_ms"))
+	result.Task, result.Token, result.Invalid = decodeTaskToken(entry)
+	result.decodeStatus(entry.remove("status"))
+	result.decodeOutput(entry.remove("output"))
+	result.decodeError(entry.remove("error"))
+	result.decodeRetryAfter(entry.remove("retry_after_ms"))
 	return result
 }
 
@@ -29,16 +29,16 @@ func decodeRunning(entry members) (running Running) {
 	if entry == nil {
 		return Running{Invalid: CodeNotAnObject}
 	}
-	running.Task, running.Token, running.Invalid = decodeNames(entry)
-	if n, err := strconv.ParseFloat(string(entry.take("progress")), 64); err == nil && 0 < n && n <= 1 {
+	running.Task, running.Token, running.Invalid = decodeTaskToken(entry)
+	if n, err := strconv.ParseFloat(string(entry.remove("progress")), 64); err == nil && 0 < n && n <= 1 {
 		running.Progress = n
 	}
 	return running
 }
 
-// decodeNames decodes the task and token of an entry. An unreadable number is 0, and invalid is its code.
-func decodeNames(entry members) (task, token int64, invalid string) {
-	task, token = decodeInteger(entry.take("task")), decodeInteger(entry.take("token"))
+// decodeTaskToken decodes the task and token of an entry. An unreadable number is 0, and invalid is its code.
+func decodeTaskToken(entry members) (task, token int64, invalid string) {
+	task, token = decodeInteger(entry.remove("task")), decodeInteger(entry.remove("token"))
 	switch {
 	case task == 0:
 		invalid = CodeInvalidTask
@@ -63,7 +63,7 @@ func digits(field []byte) string {
 	if isEmpty(field) {
 		return ""
 	}
-	text, ok := textOf(field)
+	text, ok := parseString(field)
 	if !ok {
 		text = string(field)
 	}
@@ -79,12 +79,12 @@ func digits(field []byte) string {
 }
 
 func (r *Result) decodeStatus(field []byte) {
-	text, _ := textOf(field)
+	text, _ := parseString(field)
 	switch status := Status(text); status {
 	case StatusSucceeded, StatusFailed, StatusRejected, StatusReturned:
 		r.Status = status
 	default:
-		r.invalid(CodeInvalidStatus)
+		r.markInvalid(CodeInvalidStatus)
 	}
 }
 
@@ -102,9 +102,9 @@ func (r *Result) decodeError(field []byte) {
 	if isEmpty(field) {
 		return
 	}
-	text, ok := textOf(field)
+	text, ok := parseString(field)
 	if !ok {
-		r.invalid(CodeInvalidError)
+		r.markInvalid(CodeInvalidError)
 		return
 	}
 	r.Error = cutText(text, MaxError)
@@ -118,7 +118,7 @@ func (r *Result) decodeRetryAfter(field []byte) {
 	}
 	text := digits(field)
 	if text == "" {
-		r.invalid(CodeInvalidRetryAfter)
+		r.markInvalid(CodeInvalidRetryAfter)
 		return
 	}
 	r.RetryAfter = MaxRetryAfter // also for a number that does not fit into int64
@@ -127,8 +127,8 @@ func (r *Result) decodeRetryAfter(field []byte) {
 	}
 }
 
-// invalid marks the entry as bad. If it is called more than once, the first code stays.
-func (r *Result) invalid(code string) {
+// markInvalid marks the entry as bad. If it is called more than once, the first code stays.
+func (r *Result) markInvalid(code string) {
 	if r.Invalid == "" {
 		r.Invalid = code
 	}

@@ -48,7 +48,7 @@ func FuzzDecodeReport(f *testing.F) {
 		if err != nil {
 			t.Fatalf("encoded again: %v", err)
 		}
-		again.Unknown = report.Unknown
+		again.UnknownFields = report.UnknownFields
 		if diff := cmp.Diff(report, again); diff != "" {
 			t.Errorf("-first +again:\n%s", diff)
 		}
@@ -84,20 +84,20 @@ func checkReport(t *testing.T, report Report) {
 		}
 	}
 	for _, text := range texts {
-		checkKept(t, text)
+		checkStoredJSON(t, text)
 	}
 	if !utf8.ValidString(report.ID) || utf8.RuneCountInString(report.ID) > MaxReportID || strings.ContainsRune(report.ID, 0) {
 		t.Errorf("id %q", report.ID)
 	}
 }
 
-// checkKept checks that kept JSON is valid JSON and valid UTF-8, without U+0000 and lone surrogates.
-func checkKept(t *testing.T, text json.RawMessage) {
+// checkStoredJSON checks that kept JSON is valid JSON and valid UTF-8, without U+0000 and lone surrogates.
+func checkStoredJSON(t *testing.T, text json.RawMessage) {
 	t.Helper()
 	if text == nil {
 		return
 	}
-	if !json.Valid(text) || !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 || &repair(text)[0] != &text[0] {
+	if !json.Valid(text) || !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 || &replaceUnstorable(text)[0] != &text[0] {
 		t.Errorf("kept %q", text)
 	}
 }
@@ -183,7 +183,7 @@ func FuzzParseID(f *testing.F) {
 		if err == nil && string(id) != s {
 			t.Errorf("ParseID(%q) = %q", s, id)
 		}
-		if (ParsePool(s) == nil) != (rule.MatchString(s) && len(s) <= 64) {
+		if (CheckPoolName(s) == nil) != (rule.MatchString(s) && len(s) <= 64) {
 			t.Errorf("ParsePool(%q)", s)
 		}
 	})

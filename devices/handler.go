@@ -19,10 +19,10 @@ type Handler interface {
 	// The Caller of the session's reports is then Caller{Device: device, Via: ViaSession}.
 	AuthenticateSession(ctx context.Context, device ID, token string) error
 	HandleReport(ctx context.Context, caller Caller, report Report) (Reply, error)
-	// Wait is HandleReport for an answer that may wait for a task for up to wait. It returns at
+	// HandleWaiting is HandleReport for an answer that may wait for a task for up to wait. It returns at
 	// most AnswerAfterWait later. onPark is called when the report is parked, that is, when the
 	// waiting begins. held is false if the answer could not wait.
-	Wait(ctx context.Context, caller Caller, report Report, wait time.Duration, onPark func()) (reply Reply, held bool, err error)
+	HandleWaiting(ctx context.Context, caller Caller, report Report, wait time.Duration, onPark func()) (reply Reply, couldWait bool, err error)
 	// AfterRefusal returns the time after which the device of a refused report should report again.
 	AfterRefusal(reason Reason) time.Duration
 	// CountReport counts a report in the metrics of a transport. reason is the reason of the

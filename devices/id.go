@@ -15,23 +15,23 @@ type ID string
 // ParseID checks s and returns it as an ID. The error is an *Error with
 // CodeInvalidDeviceID. It names the broken rule and never repeats s.
 func ParseID(s string) (ID, error) {
-	if rule := brokenRule(s, MaxIDLength); rule != "" {
+	if rule := violatedNameRule(s, MaxIDLength); rule != "" {
 		return "", &Error{ReasonInvalid, CodeInvalidDeviceID, "device id: " + rule}
 	}
 	return ID(s), nil
 }
 
-// ParsePool checks the name of a pool. The rules are the rules of an ID, but with at most
+// CheckPoolName checks the name of a pool. The rules are the rules of an ID, but with at most
 // MaxPoolLength characters. The error is an *Error with CodeInvalidPool.
-func ParsePool(s string) error {
-	if rule := brokenRule(s, MaxPoolLength); rule != "" {
+func CheckPoolName(s string) error {
+	if rule := violatedNameRule(s, MaxPoolLength); rule != "" {
 		return &Error{ReasonInvalid, CodeInvalidPool, "pool: " + rule}
 	}
 	return nil
 }
 
-// brokenRule returns the naming rule that s breaks, or "" if s is a valid name of at most longest characters.
-func brokenRule(s string, longest int) string {
+// violatedNameRule returns the naming rule that s breaks, or "" if s is a valid name of at most longest characters.
+func violatedNameRule(s string, longest int) string {
 	switch {
 	case s == "":
 		return "must not be empty"

@@ -14,7 +14,7 @@ func TestParseID(t *testing.T) {
 			t.Errorf("ParseID(%q) = %q, %v", good, id, err)
 		}
 	}
-	for _, bad := range badNames() {
+	for _, bad := range badIDs() {
 		if id, err := devices.ParseID(bad); err == nil || id != "" {
 			t.Errorf("ParseID(%q) = %q, %v", bad, id, err)
 		} else if bad != "" && len(bad) > 3 && strings.Contains(err.Error(), bad) {
@@ -26,18 +26,18 @@ func TestParseID(t *testing.T) {
 func TestParsePool(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{"ar:330100", strings.Repeat("x", 64)} {
-		if err := devices.ParsePool(good); err != nil {
+		if err := devices.CheckPoolName(good); err != nil {
 			t.Errorf("ParsePool(%q) = %v", good, err)
 		}
 	}
-	for _, bad := range append(badNames(), strings.Repeat("x", 65)) {
-		if devices.ParsePool(bad) == nil {
+	for _, bad := range append(badIDs(), strings.Repeat("x", 65)) {
+		if devices.CheckPoolName(bad) == nil {
 			t.Errorf("ParsePool(%q) accepted", bad)
 		}
 	}
 }
 
-func badNames() []string {
+func badIDs() []string {
 	return []string{
 		"", ".", "..", "../a", "-a", "_a", ":a", "a/b", "a+b", "+", "#", "a#", "$SYS", "a b", "a\n", "a\x00", "é", "a\xff", "a%3Ab",
 		strings.Repeat("x", 129), strings.Repeat("x", 200),

@@ -15,21 +15,21 @@ var (
 	ErrUnavailable     = errors.New("the ledger cannot be reached") // nothing was acknowledged
 )
 
-// Refusal is the answer to a report that is refused as a whole.
-type Refusal struct {
-	Err     error  // the error that this row answers
-	Status  int    // HTTP status
-	Reason  Reason // reason of the reply on a transport without statuses; also determines when the device reports again
-	Again   bool   // the device may send the same report again
-	Code    string // for programs
-	Detail  string // for people
-	Session string // Detail for a device with an open session. If it is empty, Detail is used.
+// ReportRefusal is the answer to a report that is refused as a whole.
+type ReportRefusal struct {
+	Err           error  // the error that this row answers
+	Status        int    // HTTP status
+	Reason        Reason // reason of the reply on a transport without statuses; also determines when the device reports again
+	MayResend     bool   // the device may send the same report again
+	Code          string // for programs
+	Detail        string // for people
+	SessionDetail string // Detail for a device with an open session. If it is empty, Detail is used.
 }
 
 // Refusals returns the table that maps errors to the answers of all transports. An error
 // without a row gets the last row. An Error has its own code and detail.
-func Refusals() []Refusal {
-	return []Refusal{
+func Refusals() []ReportRefusal {
+	return []ReportRefusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, false, "", "", ""},
 		{&Error{Reason: ReasonTooLarge}, http.StatusRequestEntityTooLarge, ReasonTooLarge, false, "", "", ""},
 		{&Error{Reason: ReasonBusyServer}, http.StatusServiceUnavailable, ReasonBusyServer, true, "busy_server", "", ""},
@@ -41,14 +41,14 @@ func Refusals() []Refusal {
 }
 
 // RefusalOf returns the row of Refusals for err, with the code and detail of err if it is an Error.
-func RefusalOf(err error) Refusal {
+func RefusalOf(err error) ReportRefusal {
 	rows := Refusals()
 	for _, r := range rows {
 		if !errors.Is(err, r.Err) {
 			continue
 		}
-		if own, ok := errors.AsType[*Error](err); ok {
-			r.Code, r.Detail = own.Code, own.Detail
+		if reportErr, ok := errors.AsType[*Error](err); ok {
+			r.Code, r.Detail = reportErr.Code, reportErr.Detail
 		}
 		return r
 	}
@@ -57,6 +57,6 @@ func RefusalOf(err error) Refusal {
 
 // Reply returns the refusal as a Reply, for a transport without statuses. re is the id of the
 // refused report, and after the time until the device should report again.
-func (r Refusal) Reply(re string, after time.Duration) Reply {
-	return Reply{Re: re, Reason: r.Reason, Code: r.Code, Detail: cmp.Or(r.Session, r.Detail), ReportAfterMS: after.Milliseconds()}
+func (r ReportRefusal) Reply(reportID string, after time.Duration) Reply {
+	return Reply{Re: reportID, Reason: r.Reason, Code: r.Code, Detail: cmp.Or(r.SessionDetail, r.Detail), ReportAfterMS: after.Milliseconds()}
 }

@@ -29,8 +29,8 @@ func TestRefusalsAreThoseOfThePage(t *testing.T) {
 			}
 			found = true
 			reason := strings.Contains(cells[2], "`"+string(r.Reason)+"`") || r.Err == devices.ErrIncomplete //nolint:errorlint // the row of; no other wire breaks off
-			if again := !strings.Contains(cells[3], "never sends the same"); !reason || again != r.Again {
-				t.Errorf("%v: %d, %s, again %t; the page: %s", r.Err, r.Status, r.Reason, r.Again, row)
+			if again := !strings.Contains(cells[3], "never sends the same"); !reason || again != r.MayResend {
+				t.Errorf("%v: %d, %s, again %t; the page: %s", r.Err, r.Status, r.Reason, r.MayResend, row)
 			}
 		}
 		if !found {

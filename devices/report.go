@@ -36,12 +36,12 @@ const (
 
 // Report is one decoded and checked message of a device.
 type Report struct {
-	ID         string // chosen by the device; may be empty over HTTP
-	Results    []Result
-	Running    []Running
-	Accept     bool            // If it is false, nothing is granted or redelivered.
-	Attributes json.RawMessage // merge patch (RFC 7396). If it is nil, the attributes stay.
-	Unknown    int             // number of ignored fields
+	ID            string // chosen by the device; may be empty over HTTP
+	Results       []Result
+	Running       []Running
+	Accept        bool            // If it is false, nothing is granted or redelivered.
+	Attributes    json.RawMessage // merge patch (RFC 7396). If it is nil, the attributes stay.
+	UnknownFields int             // number of ignored fields
 }
 
 // Result is one entry of a report's results.

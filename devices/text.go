@@ -40,10 +40,10 @@ func stringEnd(text []byte, start int) int {
 	return len(text)
 }
 
-// repair replaces characters that a text column cannot store by U+FFFD, inside the strings of
+// replaceUnstorable replaces characters that a text column cannot store by U+FFFD, inside the strings of
 // a JSON text: U+0000 (raw or escaped), lone surrogates, and each byte of invalid UTF-8. All
 // other bytes stay. If there is nothing to replace, it returns text itself. It never writes to text.
-func repair(text []byte) []byte {
+func replaceUnstorable(text []byte) []byte {
 	if utf8.Valid(text) && bytes.IndexByte(text, 0) < 0 && !bytes.Contains(text, []byte(`\u`)) {
 		return text
 	}

@@ -8,8 +8,8 @@ const (
 	replySuffix  = "/reply"
 )
 
-// Group is the default name of the group in which the dispatcher's replicas share their subscription.
-const Group = "dispatcher"
+// DefaultGroup is the default name of the group in which the dispatcher's replicas share their subscription.
+const DefaultGroup = "dispatcher"
 
 // ReportFilter matches the report topics of all devices.
 const ReportFilter = topicPrefix + "+" + reportSuffix

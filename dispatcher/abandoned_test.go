@@ -13,15 +13,15 @@ import (
 // the middle of it. So no slot is left for reconciliation to free.
 func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1")
 	b.reconcile()
 	caller := devices.Caller{Device: "d1", Via: devices.ViaFleetToken}
 	idle := devices.Report{ID: "r", Accept: true}
 
 	ctx, leave := context.WithCancel(b.ctx)
-	spies.after("Acquire", leave)
+	spies.runAfter("Acquire", leave)
 	reply, err := b.HandleReport(ctx, caller, idle)
 	if err != nil || reply.Task == nil {
 		t.Fatalf("left after the acquire: %+v, %v; want the grant made all the same", reply, err)
@@ -30,7 +30,7 @@ func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 	g := *reply.Task
 
 	ctx, leave = context.WithCancel(b.ctx)
-	spies.after("RecordResults", leave)
+	spies.runAfter("RecordResults", leave)
 	done := devices.Report{Results: []devices.Result{{Task: g.ID, Token: g.Token, Status: devices.StatusSucceeded}}}
 	if reply, err := b.HandleReport(ctx, caller, done); err != nil || len(reply.Acks) != 1 {
 		t.Errorf("left after the commit: %+v, %v", reply, err)
@@ -47,17 +47,17 @@ func TestAReportThatIsAbandonedLeavesNoSlotBehind(t *testing.T) {
 // and the device has disconnected.
 func TestALostClaimIsGivenBackAfterTheDeviceLeft(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1")
 	b.reconcile()
-	spies.after("Acquire", func() {
+	spies.runAfter("Acquire", func() {
 		if _, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: 5, Lease: minute, Paused: true}); err != nil {
 			t.Error(err)
 		}
 	})
 	ctx, leave := context.WithCancel(b.ctx)
-	spies.after("Claim", leave)
+	spies.runAfter("Claim", leave)
 	reply, err := b.HandleReport(ctx, devices.Caller{Device: "d1", Via: devices.ViaFleetToken}, devices.Report{Accept: true})
 	if err != nil || reply.Reason != devices.ReasonPaused {
 		t.Errorf("reply %+v, %v; want paused", reply, err)
@@ -69,13 +69,13 @@ func TestALostClaimIsGivenBackAfterTheDeviceLeft(t *testing.T) {
 // the ledger still frees the slots in the semaphore.
 func TestAReaperThatIsStoppedFreesWhatItReaped(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
-	b.granted("d1")
-	b.lapse()
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1")
+	b.expectGrant("d1")
+	b.endAllLeases()
 	ctx, stop := context.WithCancel(b.ctx)
-	spies.after("Reap", stop)
+	spies.runAfter("Reap", stop)
 	if r, err := b.Upkeep.Reap(ctx); err != nil || r.Retried != 1 {
 		t.Errorf("reaped %+v, %v", r, err)
 	}
@@ -86,13 +86,13 @@ func TestAReaperThatIsStoppedFreesWhatItReaped(t *testing.T) {
 // immediately, and not only after a reconciliation.
 func TestAGrantThatCannotBeReapedKeepsNoOtherSlot(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	spies.fails("Reap", errDown)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1", "d2")
-	b.granted("d1")
-	b.granted("d2")
-	b.lapse()
+	b, spies := newSpiedBench(t)
+	spies.failAfter("Reap", errDown)
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1", "d2")
+	b.expectGrant("d1")
+	b.expectGrant("d2")
+	b.endAllLeases()
 	if r, err := b.Upkeep.Reap(b.ctx); !errors.Is(err, errDown) || r.Retried != 2 {
 		t.Errorf("reaped %+v, %v; want two, and the error", r, err)
 	}

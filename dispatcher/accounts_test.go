@@ -16,23 +16,23 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// accounts is a fake account list of a broker. Its calls can fail or hang.
-type accounts struct {
-	mu      sync.Mutex
-	secrets map[devices.ID]string
-	calls   []string
-	down    bool
-	slips   int           // number of the next calls that fail
-	hangs   chan struct{} // if not nil, each call sends to hangs and then waits until its context ends
-	then    func(calls int)
+// fakeAccounts is a fake account list of a broker. Its calls can fail or hang.
+type fakeAccounts struct {
+	mu           sync.Mutex
+	secrets      map[devices.ID]string
+	calls        []string
+	down         bool
+	failuresLeft int           // number of the next calls that fail
+	hangingCalls chan struct{} // if not nil, each call sends to hangs and then waits until its context ends
+	afterCall    func(calls int)
 }
 
 var errNoBroker = errors.New("no broker")
 
-func (a *accounts) call(ctx context.Context, what string, change func()) error {
+func (a *fakeAccounts) runCall(ctx context.Context, what string, change func()) error {
 	a.mu.Lock()
-	hangs, down := a.hangs, a.down || a.slips > 0
-	a.slips = max(a.slips-1, 0)
+	hangs, down := a.hangingCalls, a.down || a.failuresLeft > 0
+	a.failuresLeft = max(a.failuresLeft-1, 0)
 	a.mu.Unlock()
 	if hangs != nil {
 		hangs <- struct{}{}
@@ -48,13 +48,13 @@ func (a *accounts) call(ctx context.Context, what string, change func()) error {
 	if change != nil {
 		change()
 	}
-	if a.then != nil {
-		a.then(len(a.calls))
+	if a.afterCall != nil {
+		a.afterCall(len(a.calls))
 	}
 	return nil
 }
 
-func (a *accounts) Set(ctx context.Context, list ...devices.Account) error {
+func (a *fakeAccounts) Set(ctx context.Context, list ...devices.Account) error {
 	what := "set"
 	for _, one := range list {
 		what += " " + string(one.Device)
@@ -62,33 +62,33 @@ func (a *accounts) Set(ctx context.Context, list ...devices.Account) error {
 			what += " disabled"
 		}
 	}
-	return a.call(ctx, what, func() {
+	return a.runCall(ctx, what, func() {
 		for _, one := range list {
 			a.secrets[one.Device] = one.Password
 		}
 	})
 }
 
-func (a *accounts) AsksLedger() bool { return false }
+func (a *fakeAccounts) AsksLedger() bool { return false }
 
-func (a *accounts) Enable(ctx context.Context, d devices.ID) error {
-	return a.call(ctx, "enable "+string(d), nil)
+func (a *fakeAccounts) Enable(ctx context.Context, d devices.ID) error {
+	return a.runCall(ctx, "enable "+string(d), nil)
 }
 
-func (a *accounts) Disable(ctx context.Context, d devices.ID) error {
-	return a.call(ctx, "disable "+string(d), nil)
+func (a *fakeAccounts) Disable(ctx context.Context, d devices.ID) error {
+	return a.runCall(ctx, "disable "+string(d), nil)
 }
 
-func (a *accounts) Delete(ctx context.Context, d devices.ID) error {
-	return a.call(ctx, "delete "+string(d), func() { delete(a.secrets, d) })
+func (a *fakeAccounts) Delete(ctx context.Context, d devices.ID) error {
+	return a.runCall(ctx, "delete "+string(d), func() { delete(a.secrets, d) })
 }
 
-func (a *accounts) Disconnect(ctx context.Context, d devices.ID) error {
-	return a.call(ctx, "disconnect "+string(d), nil)
+func (a *fakeAccounts) Disconnect(ctx context.Context, d devices.ID) error {
+	return a.runCall(ctx, "disconnect "+string(d), nil)
 }
 
-// did checks the calls since the last call of did.
-func (a *accounts) did(t *testing.T, want ...string) {
+// expectCalls checks the calls since the last call of did.
+func (a *fakeAccounts) expectCalls(t *testing.T, want ...string) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -98,23 +98,23 @@ func (a *accounts) did(t *testing.T, want ...string) {
 	a.calls = nil
 }
 
-func (a *accounts) setDown(down bool) {
+func (a *fakeAccounts) setDown(down bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.down = down
 }
 
-func withAccounts(t *testing.T, changes ...func(*dispatcher.Config)) (*bench, *accounts) {
+func newAccountsBench(t *testing.T, changes ...func(*dispatcher.Config)) (*testBench, *fakeAccounts) {
 	t.Helper()
-	a := &accounts{secrets: map[devices.ID]string{}}
-	b := light(t, append(changes, func(c *dispatcher.Config) { c.Accounts = a })...)
-	b.store.NoteAccounts()
+	a := &fakeAccounts{secrets: map[devices.ID]string{}}
+	b := newLightBench(t, append(changes, func(c *dispatcher.Config) { c.Accounts = a })...)
+	b.store.RecordAccountChanges()
 	return b, a
 }
 
 func TestAccountsFollowTheDevices(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t)
+	b, a := newAccountsBench(t)
 	_, token, err := b.Devices.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
 	if err != nil || a.secrets["d1"] != token {
 		t.Fatalf("created: %v, the account's secret is not the token", err)
@@ -122,7 +122,7 @@ func TestAccountsFollowTheDevices(t *testing.T) {
 	if token, _, err = b.Devices.RotateToken(b.ctx, "op", "d1", time.Hour); err != nil || a.secrets["d1"] != token {
 		t.Fatalf("rotated: %v, the account's secret is not the token", err)
 	}
-	a.did(t, "set d1", "set d1")
+	a.expectCalls(t, "set d1", "set d1")
 	for _, blocked := range []bool{true, false} {
 		if err := b.Devices.SetBlocked(b.ctx, "op", "d1", blocked); err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ func TestAccountsFollowTheDevices(t *testing.T) {
 	if _, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false); err != nil {
 		t.Fatal(err)
 	}
-	a.did(t, "disable d1", "enable d1", "set d1", "disconnect d1", "delete d1")
+	a.expectCalls(t, "disable d1", "enable d1", "set d1", "disconnect d1", "delete d1")
 }
 
 // newDevices returns devices for an import.
@@ -147,7 +147,7 @@ func newDevices(number int) (list []store.NewDevice) {
 
 func TestAnImportSetsTheAccounts(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t)
+	b, a := newAccountsBench(t)
 	list := newDevices(200)
 	tokens, err := b.Devices.ImportDevices(b.ctx, "op", list, store.RefuseExisting, time.Hour)
 	b.must(err)
@@ -156,33 +156,33 @@ func TestAnImportSetsTheAccounts(t *testing.T) {
 			t.Errorf("the secret of %s is not its token", d.ID)
 		}
 	}
-	if told := len(a.calls); told > 100 {
-		t.Errorf("the broker was told of 200 accounts in %d requests", told)
+	if requestCount := len(a.calls); requestCount > 100 {
+		t.Errorf("the broker was told of 200 accounts in %d requests", requestCount)
 	}
-	followed, err := b.Devices.FollowDevices(b.ctx)
+	followed, err := b.Devices.ApplyAccountChanges(b.ctx)
 	if err != nil || followed != 0 {
 		t.Errorf("followed %d, %v", followed, err)
 	}
 }
 
-// hasty is a ledger that keeps the accounts of an import for a short time.
-type hasty struct{ *store.Store }
+// shortStagingStore is a ledger that keeps the accounts of an import for a short time.
+type shortStagingStore struct{ *store.Store }
 
-func (h hasty) SetStaged(ctx context.Context, stage store.Stage, ids []string, _ time.Duration, set func(context.Context) error) error {
-	return h.Store.SetStaged(ctx, stage, ids, 2*time.Second, set)
+func (h shortStagingStore) SetStagedAccounts(ctx context.Context, stage store.Stage, ids []string, _ time.Duration, set func(context.Context) error) error {
+	return h.Store.SetStagedAccounts(ctx, stage, ids, 2*time.Second, set)
 }
 
-func (h hasty) StageAccounts(ctx context.Context, stage store.Stage, list []store.NewDevice, existing store.Existing, _ time.Duration) ([]store.Staged, error) {
+func (h shortStagingStore) StageAccounts(ctx context.Context, stage store.Stage, list []store.NewDevice, existing store.OnExisting, _ time.Duration) ([]store.StagedDevice, error) {
 	return h.Store.StageAccounts(ctx, stage, list, existing, 2*time.Second)
 }
 
 // If the broker fails one part of an import, the part is sent again.
 func TestAnImportOutlastsASlip(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t)
-	a.then = func(calls int) {
+	b, a := newAccountsBench(t)
+	a.afterCall = func(calls int) {
 		if calls == 2 {
-			a.slips = 1
+			a.failuresLeft = 1
 		}
 	}
 	tokens, err := b.Devices.ImportDevices(b.ctx, "op", newDevices(70), store.RefuseExisting, 0)
@@ -197,21 +197,21 @@ func TestAnImportOutlastsASlip(t *testing.T) {
 // The ledger refuses an import before any account is created.
 func TestAnImportIsRefusedBeforeTheBrokerHearsOfIt(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t)
+	b, a := newAccountsBench(t)
 	unknown := newDevices(70)
 	unknown[60].Profile = "unknown"
 	if _, err := b.Devices.ImportDevices(b.ctx, "op", unknown, store.RefuseExisting, 0); !errors.Is(err, store.ErrUnknownProfile) {
 		t.Errorf("imported: %v", err)
 	}
-	a.did(t)
+	a.expectCalls(t)
 }
 
 // An import that fails at the broker leaves no account and no device behind. The same holds for an import
 // whose client disconnects.
 func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t)
-	r := credentials.New(credentials.Config{Ledger: hasty{b.store}, Accounts: a, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	b, a := newAccountsBench(t)
+	r := credentials.New(credentials.Config{Ledger: shortStagingStore{b.store}, Accounts: a, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 	fails := func(ctx context.Context, list []store.NewDevice, want error) {
 		t.Helper()
 		if _, err := r.ImportDevices(ctx, "op", list, store.RefuseExisting, 0); !errors.Is(err, want) {
@@ -220,8 +220,8 @@ func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 		if a.calls == nil {
 			t.Error("it failed before there was an account")
 		}
-		a.calls, a.then, a.down = nil, nil, false
-		_, err := b.Devices.FollowDevices(b.ctx)
+		a.calls, a.afterCall, a.down = nil, nil, false
+		_, err := b.Devices.ApplyAccountChanges(b.ctx)
 		b.must(err)
 		a.calls = nil
 		if len(a.secrets) != 0 {
@@ -231,22 +231,22 @@ func TestAnImportThatFailsLeavesNoAccount(t *testing.T) {
 			t.Errorf("half of it was imported: %v", err)
 		}
 	}
-	a.then = func(calls int) {
+	a.afterCall = func(calls int) {
 		if calls == 2 {
 			a.down = true
 		}
 	}
 	fails(b.ctx, newDevices(70), credentials.ErrBroker)
 	ctx, cancel := context.WithCancel(b.ctx)
-	a.then = func(int) { cancel() }
+	a.afterCall = func(int) { cancel() }
 	fails(ctx, newDevices(70), context.Canceled)
 }
 
-// unsure is a ledger that commits an import and returns ErrOutcomeUnknown.
-type unsure struct{ *store.Store }
+// unknownOutcomeStore is a ledger that commits an import and returns ErrOutcomeUnknown.
+type unknownOutcomeStore struct{ *store.Store }
 
-func (u unsure) ImportDevices(
-	ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration, stage store.Stage,
+func (u unknownOutcomeStore) ImportDevices(
+	ctx context.Context, actor string, list []store.NewDevice, existing store.OnExisting, overlap time.Duration, stage store.Stage,
 ) ([]bool, error) {
 	_, err := u.Store.ImportDevices(ctx, actor, list, existing, overlap, stage)
 	return nil, errors.Join(err, store.ErrOutcomeUnknown)
@@ -255,19 +255,19 @@ func (u unsure) ImportDevices(
 // If it is unknown whether an import was committed, and it was, its accounts stay.
 func TestAnImportThatMayHaveSucceededKeepsItsAccounts(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t)
-	r := credentials.New(credentials.Config{Ledger: unsure{b.store}, Accounts: a, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	b, a := newAccountsBench(t)
+	r := credentials.New(credentials.Config{Ledger: unknownOutcomeStore{b.store}, Accounts: a, Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 	if _, err := r.ImportDevices(b.ctx, "op", newDevices(10), store.RefuseExisting, 0); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("imported: %v", err)
 	}
-	if followed, err := r.FollowDevices(b.ctx); followed != 0 || err != nil || len(a.secrets) != 10 {
+	if followed, err := r.ApplyAccountChanges(b.ctx); followed != 0 || err != nil || len(a.secrets) != 10 {
 		t.Errorf("followed %d, %v; %d accounts", followed, err, len(a.secrets))
 	}
 }
 
 func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t)
+	b, a := newAccountsBench(t)
 	for _, id := range []devices.ID{"d1", "d2"} {
 		if _, _, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{}); err != nil {
 			t.Fatal(err)
@@ -286,15 +286,15 @@ func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 	if _, err := b.Devices.DeleteDevice(b.ctx, "op", "d2", false); err != nil {
 		t.Errorf("deleted: %v", err)
 	}
-	if n, err := b.Devices.FollowDevices(b.ctx); n != 0 || !errors.Is(err, errNoBroker) {
+	if n, err := b.Devices.ApplyAccountChanges(b.ctx); n != 0 || !errors.Is(err, errNoBroker) {
 		t.Errorf("followed %d, %v", n, err)
 	}
 	a.setDown(false)
-	if n, err := b.Devices.FollowDevices(b.ctx); n != 2 || err != nil {
+	if n, err := b.Devices.ApplyAccountChanges(b.ctx); n != 2 || err != nil {
 		t.Errorf("followed %d, %v; want both", n, err)
 	}
 	slices.Sort(a.calls)
-	a.did(t, "delete d2", "disable d1", "set d1", "set d2")
+	a.expectCalls(t, "delete d2", "disable d1", "set d1", "set d2")
 	if _, _, err := b.Devices.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
@@ -302,13 +302,13 @@ func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 
 func TestEnrollmentSetsTheAccount(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t, func(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll })
+	b, a := newAccountsBench(t, func(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll })
 	a.setDown(true)
 	if _, err := b.tryReport("new", `{}`); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("enrolled without the broker: %v", err)
 	}
 	a.setDown(false)
-	if token := b.report("new", `{}`).Credential; token == "" || a.secrets["new"] != token {
+	if token := b.sendReport("new", `{}`).Credential; token == "" || a.secrets["new"] != token {
 		t.Error("the account's secret is not the credential")
 	}
 }
@@ -316,8 +316,8 @@ func TestEnrollmentSetsTheAccount(t *testing.T) {
 // If the broker hangs, only one transaction waits for it.
 func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	t.Parallel()
-	b, a := withAccounts(t)
-	a.hangs = make(chan struct{})
+	b, a := newAccountsBench(t)
+	a.hangingCalls = make(chan struct{})
 	ctx, cancel := context.WithCancel(b.ctx)
 	errs := make(chan error)
 	create := func(id devices.ID) {
@@ -325,14 +325,14 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 		errs <- err
 	}
 	go create("d1")
-	<-a.hangs
+	<-a.hangingCalls
 	for _, id := range []devices.ID{"d2", "d3", "d4"} {
 		go create(id)
 	}
 	cancel()
 	for range 4 {
 		select {
-		case <-a.hangs:
+		case <-a.hangingCalls:
 			t.Error("a second one waits for the broker")
 		case err := <-errs:
 			if err == nil {
@@ -342,15 +342,15 @@ func TestHangingBrokerHoldsUpOneTransaction(t *testing.T) {
 	}
 }
 
-// overBroker sends an idle report of a session at the broker. id may be empty.
-func (b *bench) overBroker(device devices.ID, id string) (devices.Reply, error) {
+// reportOverBroker sends an idle report of a session at the broker. id may be empty.
+func (b *testBench) reportOverBroker(device devices.ID, reportID string) (devices.Reply, error) {
 	b.t.Helper()
-	return b.HandleReport(b.ctx, devices.Caller{Device: device, Via: devices.ViaSession}, devices.Report{Accept: true, ID: id})
+	return b.HandleReport(b.ctx, devices.Caller{Device: device, Via: devices.ViaSession}, devices.Report{Accept: true, ID: reportID})
 }
 
 func TestAReplacedTokenOpensNoSession(t *testing.T) {
 	t.Parallel()
-	b := light(t)
+	b := newLightBench(t)
 	_, first, err := b.Devices.CreateDevice(b.ctx, "op", "d1", store.DeviceSpec{})
 	b.must(err)
 	b.must(b.AuthenticateSession(b.ctx, "d1", first))
@@ -368,10 +368,10 @@ func TestAReplacedTokenOpensNoSession(t *testing.T) {
 // A session that outlives its device or the tokens of the device does not authenticate it.
 func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 	t.Parallel()
-	b := light(t)
+	b := newLightBench(t)
 	expect := func(device devices.ID, want error) {
 		t.Helper()
-		if _, err := b.overBroker(device, "r"); !errors.Is(err, want) {
+		if _, err := b.reportOverBroker(device, "r"); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", device, err, want)
 		}
 	}
@@ -389,16 +389,16 @@ func TestOnlyACredentialBringsADeletedDeviceBack(t *testing.T) {
 	}
 	b.must(b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"))
 	expect("d1", nil)
-	b.report("d2", `{}`) // with the fleet token, over HTTP
+	b.sendReport("d2", `{}`) // with the fleet token, over HTTP
 	expect("d2", nil)
 }
 
 func TestADeviceWhoseOwnTokensAreGoneIsForbidden(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.registered("d1")
+	b := newLightBench(t)
+	b.registerDevices("d1")
 	b.must(b.store.MarkOwnTokens(b.ctx, "d1"))
-	if _, err := b.overBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
+	if _, err := b.reportOverBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("a revoked device: %v", err)
 	}
 }

@@ -29,14 +29,14 @@ import (
 
 // The servers of all tests of this package. There is one of each kind per test binary; TestMain ends them.
 var (
-	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
-	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
+	sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // see above
+	sharedRedis    servers.SharedRedis    //nolint:gochecknoglobals // see above
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	postgres.Close()
-	cache.Close()
+	sharedPostgres.Close()
+	sharedRedis.Close()
 	if code != 0 {
 		return // leaked goroutines of failed tests would only hide the failure
 	}
@@ -45,82 +45,82 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// bench is a dispatcher on real stores, with helpers for tests.
-type bench struct {
+// testBench is a dispatcher on real stores, with helpers for tests.
+type testBench struct {
 	*dispatcher.Dispatcher
-	t         testing.TB
-	ctx       context.Context //nolint:containedctx // the test's own, ended with it
-	store     *store.Store
-	semaphore *slots.Semaphore
-	limits    *policies.Limits
-	redis     redis.UniversalClient
-	database  int
-	mini      *miniredis.Miniredis                  // nil with real servers
-	ageing    func(tb testing.TB, by time.Duration) // makes the grants of pool "a" look older
+	t             testing.TB
+	ctx           context.Context //nolint:containedctx // the test's own, ended with it
+	store         *store.Store
+	semaphore     *slots.Semaphore
+	limits        *policies.Limits
+	redis         redis.UniversalClient
+	redisDatabase int
+	mini          *miniredis.Miniredis                  // nil with real servers
+	ageGrants     func(tb testing.TB, by time.Duration) // makes the grants of pool "a" look older
 }
 
-// forBackends runs a test on the embedded stores and on real servers. It is for tests of promises, and for
+// runOnBackends runs a test on the embedded stores and on real servers. It is for tests of promises, and for
 // tests of behavior in which the two databases differ.
-func forBackends(t *testing.T, test func(b *bench), changes ...func(*dispatcher.Config)) {
+func runOnBackends(t *testing.T, test func(b *testBench), changes ...func(*dispatcher.Config)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		test(embedded(t, changes...))
+		test(newEmbeddedBench(t, changes...))
 	})
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(onServers(t, changes...))
+		test(newServerBench(t, changes...))
 	})
 }
 
-// forServers runs a test on real servers. In the long suite it runs it on the embedded stores, too.
-func forServers(t *testing.T, test func(b *bench), changes ...func(*dispatcher.Config)) {
+// runOnServers runs a test on real servers. In the long suite it runs it on the embedded stores, too.
+func runOnServers(t *testing.T, test func(b *testBench), changes ...func(*dispatcher.Config)) {
 	t.Helper()
 	if !testing.Short() {
-		forBackends(t, test, changes...)
+		runOnBackends(t, test, changes...)
 		return
 	}
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(onServers(t, changes...))
+		test(newServerBench(t, changes...))
 	})
 }
 
-// embedded returns a bench on the stores of `dev`.
-func embedded(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
+// newEmbeddedBench returns a bench on the stores of `dev`.
+func newEmbeddedBench(tb testing.TB, changes ...func(*dispatcher.Config)) *testBench {
 	tb.Helper()
 	mini := miniredis.RunT(tb)
-	b := onSQLite(tb, servers.RedisAt{Addr: mini.Addr()}, changes...)
+	b := newSQLiteBench(tb, servers.RedisAt{Addr: mini.Addr()}, changes...)
 	b.mini = mini
 	return b
 }
 
-// light returns a bench on SQLite and on the shared Redis. The scripts take a tenth of the time that they take in
+// newLightBench returns a bench on SQLite and on the shared Redis. The scripts take a tenth of the time that they take in
 // miniredis. It is for properties that do not depend on the kind of store.
-func light(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
+func newLightBench(tb testing.TB, changes ...func(*dispatcher.Config)) *testBench {
 	tb.Helper()
-	return onSQLite(tb, cache.NewDatabase(tb), changes...)
+	return newSQLiteBench(tb, sharedRedis.NewDatabase(tb), changes...)
 }
 
-func onSQLite(tb testing.TB, at servers.RedisAt, changes ...func(*dispatcher.Config)) *bench {
+func newSQLiteBench(tb testing.TB, redisAddr servers.RedisAt, changes ...func(*dispatcher.Config)) *testBench {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "ledger.db")
-	b := newBench(tb, backends.SQLite(tb, path), at, changes...)
-	b.ageing = ageing("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)", "%d")
+	b := newBench(tb, backends.OpenSQLite(tb, path), redisAddr, changes...)
+	b.ageGrants = newGrantAger("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)", "%d")
 	return b
 }
 
-func onServers(tb testing.TB, changes ...func(*dispatcher.Config)) *bench {
+func newServerBench(tb testing.TB, changes ...func(*dispatcher.Config)) *testBench {
 	tb.Helper()
-	dsn := postgres.NewLedger(tb)
-	b := newBench(tb, backends.Postgres(tb, dsn), cache.NewDatabase(tb), changes...)
-	b.ageing = ageing("postgres", dsn, "interval '%d ms'")
+	dsn := sharedPostgres.NewLedger(tb)
+	b := newBench(tb, backends.OpenPostgres(tb, dsn), sharedRedis.NewDatabase(tb), changes...)
+	b.ageGrants = newGrantAger("postgres", dsn, "interval '%d ms'")
 	return b
 }
 
-// ageing returns a function that makes the grants of pool "a" look older. A test can thereby choose when
+// newGrantAger returns a function that makes the grants of pool "a" look older. A test can thereby choose when
 // leases end, and no lease ends early on a machine that stalls.
-func ageing(driver, dsn, interval string) func(tb testing.TB, by time.Duration) {
+func newGrantAger(driver, dsn, interval string) func(tb testing.TB, by time.Duration) {
 	return func(tb testing.TB, by time.Duration) {
 		tb.Helper()
 		db, err := sql.Open(driver, dsn)
@@ -135,10 +135,10 @@ func ageing(driver, dsn, interval string) func(tb testing.TB, by time.Duration) 
 	}
 }
 
-func newBench(tb testing.TB, ledger *store.Store, at servers.RedisAt, changes ...func(*dispatcher.Config)) *bench {
+func newBench(tb testing.TB, ledger *store.Store, redisAddr servers.RedisAt, changes ...func(*dispatcher.Config)) *testBench {
 	tb.Helper()
-	client := backends.Redis(tb, at).Client
-	b := &bench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: policies.LimitsOf(limits.New(client)), redis: client, database: at.DB}
+	client := backends.OpenRedis(tb, redisAddr).Client
+	b := &testBench{t: tb, ctx: tb.Context(), store: ledger, semaphore: slots.New(client), limits: policies.NewLimits(limits.New(client)), redis: client, redisDatabase: redisAddr.DB}
 	config := dispatcher.Config{
 		Store: ledger, Semaphore: b.semaphore, Limits: b.limits, LeaseMargin: 10 * time.Second,
 		Marks: marks.NewHashes(client), FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
@@ -148,7 +148,7 @@ func newBench(tb testing.TB, ledger *store.Store, at servers.RedisAt, changes ..
 	}
 	b.Dispatcher = dispatcher.New(config)
 	if b.Marks != nil {
-		ledger.OnNews(b.Marks.Wrote)
+		ledger.OnNews(b.Marks.FollowCommit)
 		b.followMarks()
 	}
 	if _, err := b.Upkeep.Reap(b.ctx); err != nil { // reads the clock of the ledger, as a replica does when it starts
@@ -163,14 +163,14 @@ func newBench(tb testing.TB, ledger *store.Store, at servers.RedisAt, changes ..
 }
 
 // followMarks runs the pass of the marks. After it, missing marks are trusted for two seconds.
-func (b *bench) followMarks() {
+func (b *testBench) followMarks() {
 	b.t.Helper()
 	if err := b.Marks.Follow(b.ctx); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-func (b *bench) pool(name string, capacity int, lease time.Duration) {
+func (b *testBench) createPool(name string, capacity int, lease time.Duration) {
 	b.t.Helper()
 	_, _, err := b.store.PutPool(b.ctx, "test", name, store.PoolSpec{Capacity: capacity, Lease: lease})
 	if err != nil {
@@ -178,21 +178,21 @@ func (b *bench) pool(name string, capacity int, lease time.Duration) {
 	}
 }
 
-// batch queues one task for each device and returns the batch's id.
-func (b *bench) batch(pool string, change func(*store.Batch), devices ...string) int64 {
+// createBatch queues one task for each device and returns the batch's id.
+func (b *testBench) createBatch(pool string, change func(*store.Batch), devices ...string) int64 {
 	b.t.Helper()
-	return b.queue(pool, change, tasksFor(devices))
+	return b.queueTasks(pool, change, tasksFor(devices))
 }
 
-// own queues one task with times of its own and returns its id.
-func (b *bench) own(task store.NewTask) int64 {
+// queueTimedTask queues one task with times of its own and returns its id.
+func (b *testBench) queueTimedTask(task store.NewTask) int64 {
 	b.t.Helper()
-	b.queue("a", nil, oneTask(task))
-	list := b.tasksOf(task.Device)
+	b.queueTasks("a", nil, oneTask(task))
+	list := b.deviceTaskIDs(task.Device)
 	return list[len(list)-1]
 }
 
-func (b *bench) queue(pool string, change func(*store.Batch), tasks iter.Seq2[store.NewTask, error]) int64 {
+func (b *testBench) queueTasks(pool string, change func(*store.Batch), tasks iter.Seq2[store.NewTask, error]) int64 {
 	b.t.Helper()
 	in := store.Batch{
 		Pool: pool, Kind: "speedtest", Payload: json.RawMessage(`{"server":"st1"}`), Weight: 1,
@@ -201,7 +201,7 @@ func (b *bench) queue(pool string, change func(*store.Batch), tasks iter.Seq2[st
 	if change != nil {
 		change(&in)
 	}
-	out, err := b.store.CreateBatch(b.ctx, "test", in, store.Queue{Tasks: tasks})
+	out, err := b.store.CreateBatch(b.ctx, "test", in, store.NewBatchTasks{Tasks: tasks})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -222,13 +222,13 @@ func tasksFor(devices []string) iter.Seq2[store.NewTask, error] {
 	}
 }
 
-// report decodes the report from JSON and sends it. If the dispatcher could not decide, report sends it
+// sendReport decodes the report from JSON and sends it. If the dispatcher could not decide, report sends it
 // again, as a device does, because a machine that stalls for some seconds is no failure.
-func (b *bench) report(device, body string) devices.Reply {
+func (b *testBench) sendReport(device, body string) devices.Reply {
 	b.t.Helper()
 	reply, err := b.tryReport(device, body)
-	for range retries {
-		if !undecided(reply, err) {
+	for range maxRetries {
+		if !isUndecided(reply, err) {
 			break
 		}
 		reply, err = b.tryReport(device, body)
@@ -239,16 +239,16 @@ func (b *bench) report(device, body string) devices.Reply {
 	return reply
 }
 
-// retries is the maximum number of retries of a report in a test whose stores work.
-const retries = 5
+// maxRetries is the maximum number of retries of a report in a test whose stores work.
+const maxRetries = 5
 
-// undecided reports whether a report had no effect, so that it can be sent again.
-func undecided(reply devices.Reply, err error) bool {
+// isUndecided reports whether a report had no effect, so that it can be sent again.
+func isUndecided(reply devices.Reply, err error) bool {
 	return errors.Is(err, devices.ErrUnavailable) ||
 		reply.Reason == devices.ReasonUnavailable && len(reply.Acks)+len(reply.Renewed)+len(reply.Cancel) == 0
 }
 
-func (b *bench) tryReport(device, body string) (devices.Reply, error) {
+func (b *testBench) tryReport(device, body string) (devices.Reply, error) {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
 	if err != nil {
@@ -257,21 +257,21 @@ func (b *bench) tryReport(device, body string) (devices.Reply, error) {
 	return b.HandleReport(b.ctx, devices.Caller{Device: devices.ID(device), Via: devices.ViaFleetToken}, report)
 }
 
-// granted sends an idle report, expects a grant and returns the task.
-func (b *bench) granted(device string) devices.Task {
+// expectGrant sends an idle report, expects a grant and returns the task.
+func (b *testBench) expectGrant(device string) devices.Task {
 	b.t.Helper()
-	reply := b.report(device, `{"id":"g"}`)
+	reply := b.sendReport(device, `{"id":"g"}`)
 	if reply.Reason != devices.ReasonGranted || reply.Task == nil {
 		b.t.Fatalf("%s: reason %s, want granted", device, reply.Reason)
 	}
 	return *reply.Task
 }
 
-func (b *bench) expectReason(device, body string, want devices.Reason) devices.Reply {
+func (b *testBench) expectReason(device, body string, want devices.Reason) devices.Reply {
 	b.t.Helper()
 	reply, err := b.tryReport(device, body)
-	if want != devices.ReasonUnavailable && undecided(reply, err) {
-		reply, err = b.report(device, body), nil
+	if want != devices.ReasonUnavailable && isUndecided(reply, err) {
+		reply, err = b.sendReport(device, body), nil
 	}
 	if err != nil {
 		b.t.Fatalf("report of %s: %v", device, err)
@@ -285,27 +285,27 @@ func (b *bench) expectReason(device, body string, want devices.Reason) devices.R
 	return reply
 }
 
-// result returns a report with one result of a grant.
-func result(t devices.Task, status, more string) string {
-	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}]}`, t.ID, t.Token, status, more)
+// resultReport returns a report with one result of a grant.
+func resultReport(t devices.Task, status, moreFields string) string {
+	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}]}`, t.ID, t.Token, status, moreFields)
 }
 
-// running returns a report that lists a grant as running.
-func running(t devices.Task) string {
+// runningReport returns a report that lists a grant as running.
+func runningReport(t devices.Task) string {
 	return fmt.Sprintf(`{"id":"u","running":[{"task":%d,"token":%d}]}`, t.ID, t.Token)
 }
 
-// ended sends a result and checks its outcome.
-func (b *bench) ended(device string, t devices.Task, status, more string, want devices.Outcome) devices.Reply {
+// sendResult sends a result and checks its outcome.
+func (b *testBench) sendResult(device string, t devices.Task, status, moreFields string, want devices.Outcome) devices.Reply {
 	b.t.Helper()
-	reply := b.report(device, result(t, status, more))
+	reply := b.sendReport(device, resultReport(t, status, moreFields))
 	if len(reply.Acks) != 1 || reply.Acks[0].Outcome != want || reply.Acks[0].Task != t.ID || reply.Acks[0].Token != t.Token {
 		b.t.Fatalf("%s sent %s: acks %+v, want one %s", device, status, reply.Acks, want)
 	}
 	return reply
 }
 
-func (b *bench) task(id int64) store.Task {
+func (b *testBench) readTask(id int64) store.Task {
 	b.t.Helper()
 	task, _, _, err := b.store.Task(b.ctx, id)
 	if err != nil {
@@ -314,15 +314,15 @@ func (b *bench) task(id int64) store.Task {
 	return task
 }
 
-func (b *bench) expectState(id int64, want store.TaskState) {
+func (b *testBench) expectState(id int64, want store.TaskState) {
 	b.t.Helper()
-	if got := b.task(id).State; got != want {
+	if got := b.readTask(id).State; got != want {
 		b.t.Errorf("task %d is %s, want %s", id, got, want)
 	}
 }
 
-// held returns the numbers of held slots of pool "a" in the semaphore and in the ledger.
-func (b *bench) held() (inRedis, inLedger int) {
+// heldSlots returns the numbers of held slots of pool "a" in the semaphore and in the ledger.
+func (b *testBench) heldSlots() (inRedis, inLedger int) {
 	b.t.Helper()
 	snapshot, err := b.semaphore.Snapshot(b.ctx, "a")
 	if err != nil {
@@ -335,20 +335,20 @@ func (b *bench) held() (inRedis, inLedger int) {
 	return len(snapshot.Leases), len(grants)
 }
 
-func (b *bench) expectHeld(want int) {
+func (b *testBench) expectHeld(want int) {
 	b.t.Helper()
-	if inRedis, inLedger := b.held(); inRedis != want || inLedger != want {
+	if inRedis, inLedger := b.heldSlots(); inRedis != want || inLedger != want {
 		b.t.Errorf("%d held in Redis, %d in the ledger, want %d", inRedis, inLedger, want)
 	}
 }
 
-// lapse makes every lease of pool "a" end by the ledger's clock.
-func (b *bench) lapse() {
+// endAllLeases makes every lease of pool "a" end by the ledger's clock.
+func (b *testBench) endAllLeases() {
 	b.t.Helper()
-	b.ageing(b.t, 100*time.Hour)
+	b.ageGrants(b.t, 100*time.Hour)
 }
 
-func (b *bench) reap() upkeep.ReapResult {
+func (b *testBench) reap() upkeep.ReapResult {
 	b.t.Helper()
 	r, err := b.Upkeep.Reap(b.ctx)
 	if err != nil {
@@ -357,7 +357,7 @@ func (b *bench) reap() upkeep.ReapResult {
 	return r
 }
 
-func (b *bench) reconcile() upkeep.ReconcileResult {
+func (b *testBench) reconcile() upkeep.ReconcileResult {
 	b.t.Helper()
 	r, err := b.Upkeep.Reconcile(b.ctx)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 
 const fleetToken = "fleet-token-of-the-tests"
 
-func enrolling(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll }
+func useEnrollMode(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll }
 
-// created registers a device as an operator does, and returns its token.
-func (b *bench) created(id devices.ID) (token string) {
+// createDevice registers a device as an operator does, and returns its token.
+func (b *testBench) createDevice(id devices.ID) (token string) {
 	b.t.Helper()
 	_, token, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{})
 	b.must(err)
@@ -26,9 +26,9 @@ func (b *bench) created(id devices.ID) (token string) {
 // created its token, even if the device has not used that token.
 func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 	t.Parallel()
-	b := light(t, enrolling)
-	token := b.created("made")
-	b.report("enrolled", `{}`)
+	b := newLightBench(t, useEnrollMode)
+	token := b.createDevice("made")
+	b.sendReport("enrolled", `{}`)
 	_, _, err := b.Devices.RotateToken(b.ctx, "op", "enrolled", 0)
 	b.must(err)
 	for _, device := range []string{"made", "enrolled"} {
@@ -45,18 +45,18 @@ func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 // after the mode has changed to enroll.
 func TestADeviceThatCameByItselfIsEnrolled(t *testing.T) {
 	t.Parallel()
-	b := light(t, enrolling)
-	b.registered("old")
-	if b.report("old", `{}`).Credential == "" {
+	b := newLightBench(t, useEnrollMode)
+	b.registerDevices("old")
+	if b.sendReport("old", `{}`).Credential == "" {
 		t.Error("no credential")
 	}
 }
 
 func TestInEnrollAFleetTokenOpensNoSession(t *testing.T) {
 	t.Parallel()
-	b := light(t, enrolling)
-	b.created("made")
-	b.registered("known")
+	b := newLightBench(t, useEnrollMode)
+	b.createDevice("made")
+	b.registerDevices("known")
 	for _, device := range []devices.ID{"made", "known", "unknown"} {
 		if err := b.AuthenticateSession(b.ctx, device, fleetToken); !errors.Is(err, devices.ErrForbidden) {
 			t.Errorf("%s: %v, want forbidden", device, err)
@@ -68,21 +68,21 @@ func TestInEnrollAFleetTokenOpensNoSession(t *testing.T) {
 // way, until an operator unblocks it.
 func TestABlockOutlivesDeletion(t *testing.T) {
 	t.Parallel()
-	ways := map[string]func(*bench){
-		"report":  func(b *bench) { b.report("d1", `{}`) },
-		"session": func(b *bench) { _ = b.AuthenticateSession(b.ctx, "d1", fleetToken) },
-		"create":  func(b *bench) { b.created("d1") },
-		"import": func(b *bench) {
+	ways := map[string]func(*testBench){
+		"report":  func(b *testBench) { b.sendReport("d1", `{}`) },
+		"session": func(b *testBench) { _ = b.AuthenticateSession(b.ctx, "d1", fleetToken) },
+		"create":  func(b *testBench) { b.createDevice("d1") },
+		"import": func(b *testBench) {
 			_, err := b.Devices.ImportDevices(b.ctx, "op", []store.NewDevice{{ID: "d1"}}, store.RefuseExisting, 0)
 			b.must(err)
 		},
-		"enroll": func(b *bench) { b.must(b.store.EnrollDevice(b.ctx, "d1", []byte("1"), nil)) },
+		"enroll": func(b *testBench) { b.must(b.store.EnrollDevice(b.ctx, "d1", []byte("1"), nil)) },
 	}
 	for name, back := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := light(t)
-			b.registered("d1")
+			b := newLightBench(t)
+			b.registerDevices("d1")
 			b.must(b.Devices.SetBlocked(b.ctx, "op", "d1", true))
 			for range 2 { // repeated, to check that a second deletion keeps the block, too
 				_, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false)
@@ -105,15 +105,15 @@ func TestABlockOutlivesDeletion(t *testing.T) {
 
 func TestABlockedDeviceThatComesBackGetsNothing(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 5, minute)
-	b.registered("d1", "d2")
+	b := newLightBench(t)
+	b.createPool("a", 5, minute)
+	b.registerDevices("d1", "d2")
 	for _, device := range []devices.ID{"d1", "d2"} {
 		b.must(b.Devices.SetBlocked(b.ctx, "op", device, true))
 		_, err := b.Devices.DeleteDevice(b.ctx, "op", device, false)
 		b.must(err)
 	}
-	b.batch("a", nil, "d1", "d2")
+	b.createBatch("a", nil, "d1", "d2")
 	b.expectReason("d1", `{}`, devices.ReasonBlocked)
 	if err := b.AuthenticateSession(b.ctx, "d2", fleetToken); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("a session: %v, want forbidden", err)
@@ -125,17 +125,17 @@ func TestABlockedDeviceThatComesBackGetsNothing(t *testing.T) {
 // accepted.
 func TestATokenUsedAtTheBrokerEndsTheFleets(t *testing.T) {
 	t.Parallel()
-	b, _ := withAccounts(t)
-	b.created("d1")
+	b, _ := newAccountsBench(t)
+	b.createDevice("d1")
 	for _, device := range []devices.ID{"d1", "tokenless"} {
-		_, err := b.overBroker(device, "r")
+		_, err := b.reportOverBroker(device, "r")
 		b.must(err)
 	}
 	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("fleet token: %v, want forbidden", err)
 	}
-	b.report("tokenless", `{}`)
-	if _, err := b.overBroker("tokenless", "r"); err != nil { // the device without a token is still admitted
+	b.sendReport("tokenless", `{}`)
+	if _, err := b.reportOverBroker("tokenless", "r"); err != nil { // the device without a token is still admitted
 		t.Errorf("over the broker again: %v", err)
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// slowStore returns a claim so late that little of the lease is left.
-type slowStore struct{ dispatcher.Store }
+// lateClaimStore returns a claim so late that little of the lease is left.
+type lateClaimStore struct{ dispatcher.Store }
 
-func (s slowStore) Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error) {
+func (s lateClaimStore) Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error) {
 	outcomes, err := s.Store.Claim(ctx, claims, wait)
 	for i := range outcomes {
 		outcomes[i].Grant.Remaining -= 50 * time.Second
@@ -25,9 +25,9 @@ func (s slowStore) Claim(ctx context.Context, claims []store.Claim, wait bool) (
 // minimum of lease_ms.
 func TestAGrantWithNoTimeLeftIsNotDelivered(t *testing.T) {
 	t.Parallel()
-	b := light(t, func(c *dispatcher.Config) { c.Store = slowStore{c.Store} })
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
+	b := newLightBench(t, func(c *dispatcher.Config) { c.Store = lateClaimStore{c.Store} })
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1")
 	b.expectReason("d1", `{}`, devices.ReasonBusy) // 10 s are left, and the margin is 10 s
 	b.expectHeld(1)
 }

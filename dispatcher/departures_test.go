@@ -23,36 +23,36 @@ import (
 // and for a slot that was offered to the device before.
 func TestABrokenLongPollCostsNoHold(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]func(b *bench, leaves *waiting, free func()){
-		"before": func(_ *bench, leaves *waiting, free func()) {
-			leaves.leave()
-			leaves.answered()
+	for name, test := range map[string]func(b *testBench, leaves *pendingReport, free func()){
+		"before": func(_ *testBench, leaves *pendingReport, free func()) {
+			leaves.disconnect()
+			leaves.awaitAnswer()
 			free()
 		},
-		"after": func(b *bench, leaves *waiting, free func()) {
+		"after": func(b *testBench, leaves *pendingReport, free func()) {
 			free()
-			b.eventually("offer", func() bool {
-				offered, err := b.semaphore.Offered(b.ctx, []string{"a"}, "leaves")
+			b.awaitCondition("offer", func() bool {
+				offered, err := b.semaphore.PoolsWithOffer(b.ctx, []string{"a"}, "leaves")
 				return err == nil && len(offered) == 1
 			})
-			leaves.leave()
-			leaves.answered()
+			leaves.disconnect()
+			leaves.awaitAnswer()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forServers(t, func(b *bench) {
-				b.Dispatcher = b.parking(func(c *dispatcher.Config) {
+			runOnServers(t, func(b *testBench) {
+				b.Dispatcher = b.newParkingReplica(func(c *dispatcher.Config) {
 					if name == "after" { // otherwise the offer would wake the report, which would get the slot before it disconnects
 						c.Semaphore = &lossySemaphore{Semaphore: b.semaphore}
 					}
 				})
-				b.pool("a", 1, minute)
-				b.batch("a", nil, "first", "leaves", "stays")
-				held := b.granted("first")
-				leaves, stays := b.parks("leaves"), b.parks("stays")
-				test(b, leaves, func() { b.ended("first", held, "succeeded", "", devices.OutcomeRecorded) })
-				if a := stays.answered(); a.Task == nil {
+				b.createPool("a", 1, minute)
+				b.createBatch("a", nil, "first", "leaves", "stays")
+				held := b.expectGrant("first")
+				leaves, stays := b.parkReport("leaves"), b.parkReport("stays")
+				test(b, leaves, func() { b.sendResult("first", held, "succeeded", "", devices.OutcomeRecorded) })
+				if a := stays.awaitAnswer(); a.Task == nil {
 					b.t.Errorf("%+v, want the slot", a)
 				}
 				b.expectReason("leaves", `{}`, devices.ReasonFull)
@@ -65,92 +65,92 @@ func TestABrokenLongPollCostsNoHold(t *testing.T) {
 // replica, even if the replica of the older report does not know of the newer one.
 func TestTheEndOfAnOlderLongPollIsNoNews(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		left, asked := &departing{Semaphore: b.semaphore}, make(chan struct{}, 100)
-		b.Dispatcher = b.parking()
+	runOnServers(t, func(b *testBench) {
+		left, asked := &departureSemaphore{Semaphore: b.semaphore}, make(chan struct{}, 100)
+		b.Dispatcher = b.newParkingReplica()
 		deaf := dispatcher.New(dispatcher.Config{ // this replica receives no messages from other replicas
-			Store: b.store, Semaphore: left, Parking: &hooked{Parking: parked.New(b.redis, b.database), asked: asked},
+			Store: b.store, Semaphore: left, Parking: &hookedParking{Parking: parked.New(b.redis, b.redisDatabase), goneCalled: asked},
 			FleetTokens: []string{"fleet-token-of-the-tests"},
 		})
-		b.pool("a", 1, minute)
-		b.batch("a", nil, "first", "moves", "behind")
-		held := b.granted("first")
-		older := b.wait(deaf, fleetCaller("moves"), `{"id":"older"}`, long)
-		older.isParked()
-		behind := b.parks("behind")
-		newer := b.wait(b.Dispatcher, fleetCaller("moves"), `{"id":"newer"}`, long)
-		newer.isParked()
-		older.leave()
-		older.answered()
-		b.isAsked(asked)
+		b.createPool("a", 1, minute)
+		b.createBatch("a", nil, "first", "moves", "behind")
+		held := b.expectGrant("first")
+		older := b.startReport(deaf, fleetCaller("moves"), `{"id":"older"}`, long)
+		older.awaitParked()
+		behind := b.parkReport("behind")
+		newer := b.startReport(b.Dispatcher, fleetCaller("moves"), `{"id":"newer"}`, long)
+		newer.awaitParked()
+		older.disconnect()
+		older.awaitAnswer()
+		b.awaitGoneCall(asked)
 		b.must(deaf.Waiters.Stop(b.ctx)) // after Stop it sends no further updates
-		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
-		if a := newer.answered(); a.Task == nil {
+		b.sendResult("first", held, "succeeded", "", devices.OutcomeRecorded)
+		if a := newer.awaitAnswer(); a.Task == nil {
 			b.t.Errorf("%+v, want the slot", a)
 		}
-		behind.stillParked()
-		if left.told() != 0 {
-			b.t.Errorf("the line was told %d times that the device left", left.told())
+		behind.expectStillParked()
+		if left.departureCount() != 0 {
+			b.t.Errorf("the line was told %d times that the device left", left.departureCount())
 		}
 	})
 }
 
-// departing counts the updates that a waiter is away, and calls before ahead of each.
-type departing struct {
+// departureSemaphore counts the updates that a waiter is away, and calls before ahead of each.
+type departureSemaphore struct {
 	dispatcher.Semaphore
-	before func()
+	beforeDeparture func()
 
-	mu   sync.Mutex
-	away int
+	mu         sync.Mutex
+	departures int
 }
 
-func (s *departing) watch(c *dispatcher.Config) { c.Semaphore = s }
+func (s *departureSemaphore) configure(c *dispatcher.Config) { c.Semaphore = s }
 
-func (s *departing) told() int {
+func (s *departureSemaphore) departureCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.away
+	return s.departures
 }
 
-func (s *departing) OfferSlots(ctx context.Context, pool string, pace slots.Pace, updates []slots.Update) (slots.QueueState, error) {
-	if slices.ContainsFunc(updates, func(n slots.Update) bool { return n.Kind == slots.WaiterAway }) {
+func (s *departureSemaphore) OfferSlots(ctx context.Context, pool string, pace slots.Pace, updates []slots.Update) (slots.QueueState, error) {
+	if slices.ContainsFunc(updates, func(n slots.Update) bool { return n.Kind == slots.WaiterPassedOver }) {
 		s.mu.Lock()
-		s.away++
+		s.departures++
 		s.mu.Unlock()
-		if s.before != nil {
-			s.before()
+		if s.beforeDeparture != nil {
+			s.beforeDeparture()
 		}
 	}
 	return s.Semaphore.OfferSlots(ctx, pool, pace, updates)
 }
 
-// hooked lets a test observe and delay the calls about parked reports.
-type hooked struct {
+// hookedParking lets a test observe and delay the calls about parked reports.
+type hookedParking struct {
 	waiters.Parking
-	before func()        // called before a report is announced
-	asked  chan struct{} // receives a value after each call of Gone; may be nil
+	beforeNewest func()        // called before a report is announced
+	goneCalled   chan struct{} // receives a value after each call of Gone; may be nil
 }
 
-func (h *hooked) Newest(ctx context.Context, device string, remembered time.Duration) (int64, bool, error) {
-	if h.before != nil {
-		h.before()
+func (h *hookedParking) RegisterNewest(ctx context.Context, device string, remembered time.Duration) (int64, bool, error) {
+	if h.beforeNewest != nil {
+		h.beforeNewest()
 	}
-	return h.Parking.Newest(ctx, device, remembered)
+	return h.Parking.RegisterNewest(ctx, device, remembered)
 }
 
-func (b *bench) isAsked(asked <-chan struct{}) {
+func (b *testBench) awaitGoneCall(goneCalled <-chan struct{}) {
 	b.t.Helper()
 	select {
-	case <-asked:
+	case <-goneCalled:
 	case <-time.After(patience):
 		b.t.Fatal("nobody looked who had gone")
 	}
 }
 
-func (h *hooked) Gone(ctx context.Context, reports []parked.Report) ([]parked.Report, error) {
-	gone, err := h.Parking.Gone(ctx, reports)
-	if h.asked != nil {
-		h.asked <- struct{}{}
+func (h *hookedParking) RecordEnded(ctx context.Context, reports []parked.Report) ([]parked.Report, error) {
+	gone, err := h.Parking.RecordEnded(ctx, reports)
+	if h.goneCalled != nil {
+		h.goneCalled <- struct{}{}
 	}
 	return gone, err
 }
@@ -163,44 +163,44 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 	for _, name := range []string{"announced before", "announced after"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forServers(t, func(b *bench) {
+			runOnServers(t, func(b *testBench) {
 				asked, inLine, announce := make(chan struct{}, 100), make(chan struct{}), make(chan struct{})
-				left := &departing{Semaphore: b.semaphore}
-				one := b.parking(left.watch, func(c *dispatcher.Config) { c.Parking = &hooked{Parking: c.Parking, asked: asked} })
-				other := b.parking(func(c *dispatcher.Config) {
-					c.Parking = &hooked{Parking: c.Parking, before: func() {
+				left := &departureSemaphore{Semaphore: b.semaphore}
+				one := b.newParkingReplica(left.configure, func(c *dispatcher.Config) { c.Parking = &hookedParking{Parking: c.Parking, goneCalled: asked} })
+				other := b.newParkingReplica(func(c *dispatcher.Config) {
+					c.Parking = &hookedParking{Parking: c.Parking, beforeNewest: func() {
 						close(inLine)
 						<-announce
 					}}
 				})
 				b.Dispatcher = one
-				b.pool("a", 1, minute)
-				b.batch("a", nil, "first", "moves")
-				held := b.granted("first")
-				older := b.parks("moves")
-				var newer *waiting
-				left.before = func() {
-					newer = b.wait(other, fleetCaller("moves"), `{"id":"newer"}`, long)
+				b.createPool("a", 1, minute)
+				b.createBatch("a", nil, "first", "moves")
+				held := b.expectGrant("first")
+				older := b.parkReport("moves")
+				var newer *pendingReport
+				left.beforeDeparture = func() {
+					newer = b.startReport(other, fleetCaller("moves"), `{"id":"newer"}`, long)
 					<-inLine
 					if name == "announced before" {
 						close(announce)
-						newer.isParked()
+						newer.awaitParked()
 					}
 				}
-				older.leave()
-				older.answered()
-				b.isAsked(asked) // the call of Gone before the update
-				b.isAsked(asked) // the call of Gone after the update
+				older.disconnect()
+				older.awaitAnswer()
+				b.awaitGoneCall(asked) // the call of Gone before the update
+				b.awaitGoneCall(asked) // the call of Gone after the update
 				if name == "announced after" {
 					close(announce)
 				}
-				newer.isParked()
-				b.eventually("way to tell it", func() bool {
+				newer.awaitParked()
+				b.awaitCondition("way to tell it", func() bool {
 					waiter, err := b.redis.HGet(b.ctx, "slots:{a}:waiter", "moves").Result()
 					return err == nil && strings.Contains(waiter, `"class":"T"`)
 				})
-				b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
-				if a := newer.answered(); a.Task == nil {
+				b.sendResult("first", held, "succeeded", "", devices.OutcomeRecorded)
+				if a := newer.awaitAnswer(); a.Task == nil {
 					b.t.Errorf("%+v, want the slot", a)
 				}
 			})
@@ -211,9 +211,9 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 // The ledger does not list a device as reachable after the connection of its parked report broke.
 func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.Dispatcher = b.parking()
-		w := b.parks("leaves")
+	runOnServers(t, func(b *testBench) {
+		b.Dispatcher = b.newParkingReplica()
+		w := b.parkReport("leaves")
 		reach := func() store.Reach {
 			b.must(b.Seen.FlushReached(b.ctx))
 			d, err := b.store.Device(b.ctx, "leaves")
@@ -223,8 +223,8 @@ func TestWhoLeftIsNotFoundInTheLedger(t *testing.T) {
 		if got := reach(); got != store.ReachPark {
 			b.t.Fatalf("parked, and known to be told by %d", got)
 		}
-		w.leave()
-		w.answered()
-		b.eventually("ledger that knows", func() bool { return reach() == store.ReachNone })
+		w.disconnect()
+		w.awaitAnswer()
+		b.awaitCondition("ledger that knows", func() bool { return reach() == store.ReachNone })
 	})
 }

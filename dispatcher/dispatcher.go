@@ -67,32 +67,32 @@ type Dispatcher struct {
 
 	Explainer *Explainer // explains why tasks wait
 
-	config   Config
-	log      *slog.Logger
-	metrics  *metrics
-	idlers   *idlers
-	away     struct{ ledger, semaphore outage }
-	together together
+	config      Config
+	log         *slog.Logger
+	metrics     *metrics
+	markChecker *markChecker
+	outages     struct{ ledger, semaphore outage }
+	ledgerCalls ledgerCalls
 }
 
 // New builds a Dispatcher.
 func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
-	d := &Dispatcher{config: config, log: throttle.Log(config.Logger, config.Now), metrics: newMetrics(set)}
-	d.together = newTogether(config.Store, d.settle, config.Now, d.Panicked)
+	d := &Dispatcher{config: config, log: throttle.NewLogger(config.Logger, config.Now), metrics: newMetrics(set)}
+	d.ledgerCalls = newLedgerCalls(config.Store, d.settle, config.Now, d.Panicked)
 	d.Seen = seen.NewDevices(config.Store, config.Recent, config.Now)
 	d.Devices = credentials.New(credentials.Config{
-		Ledger: config.Store, Look: d.look, Accounts: config.Accounts,
+		Ledger: config.Store, ReadView: d.readFullView, Accounts: config.Accounts,
 		FleetTokens: config.FleetTokens, FleetMode: config.FleetMode, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
 	})
 	if config.Marks != nil {
 		d.Marks = marks.New(marks.Config{
-			Ledger: config.Store, Cache: config.Marks, Told: d.Devices.Doubt, Now: config.Now, Panicked: d.Panicked,
+			Ledger: config.Store, Cache: config.Marks, OnNews: d.Devices.ForgetAdmission, Now: config.Now, Panicked: d.Panicked,
 		})
 	}
-	d.idlers = &idlers{
-		marks: d.Marks, devices: d.Devices, read: d.look, outage: &d.away.ledger, metrics: d.metrics, log: d.log, now: config.Now,
+	d.markChecker = &markChecker{
+		marks: d.Marks, devices: d.Devices, readView: d.readFullView, outage: &d.outages.ledger, metrics: d.metrics, log: d.log, now: config.Now,
 	}
 	d.Policies = policies.New(policies.Config{
 		Ledger: config.Store, Limits: config.Limits, Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
@@ -100,11 +100,13 @@ func New(config Config) *Dispatcher {
 	d.Waiters = waiters.New(waiters.Config{
 		Ledger: config.Store, Semaphore: config.Semaphore, Policies: d.Policies, Parking: config.Parking, Waker: config.Waker,
 		ReportPeriod: config.ReportPeriod, Offer: config.Offer, UrgentShare: config.UrgentShare, MaxParked: config.MaxParked,
-		Unreachable: func(v store.View) { d.Seen.MarkReach(v.Device.ID, store.Seen{At: v.Now, Reach: store.ReachNone}) },
-		Meters:      set, Logger: d.log, Debug: config.Logger, Panicked: d.Panicked, Now: config.Now,
+		Unreachable: func(v store.DeviceView) {
+			d.Seen.RecordReach(v.Device.ID, store.LastReport{At: v.Now, Reach: store.ReachNone})
+		},
+		Meters: set, Logger: d.log, Debug: config.Logger, Panicked: d.Panicked, Now: config.Now,
 	})
 	d.Explainer = &Explainer{
-		ledger: config.Store, semaphore: config.Semaphore, views: d.together.views, policies: d.Policies, pools: d.Waiters.Pools, seen: d.Seen,
+		ledger: config.Store, semaphore: config.Semaphore, views: d.ledgerCalls.views, policies: d.Policies, pools: d.Waiters.Pools, seen: d.Seen,
 		marks: d.Marks, period: config.ReportPeriod, urgentShare: config.UrgentShare, log: d.log, panicked: d.Panicked,
 	}
 	d.Upkeep = upkeep.New(upkeep.Config{
@@ -152,8 +154,8 @@ func (d *Dispatcher) Panicked(doing string, p *rescue.Panic) {
 	d.log.Error("panicked", "doing", doing, "panic", p.Cause, "stack", string(p.Stack))
 }
 
-// nonce returns a random text that makes the lease ids of different reports different.
-func nonce() string {
+// newNonce returns a random text that makes the lease ids of different reports different.
+func newNonce() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])

@@ -14,40 +14,40 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// silentSemaphore is a semaphore that a test can make unavailable.
-type silentSemaphore struct {
+// failingSemaphore is a semaphore that a test can make unavailable.
+type failingSemaphore struct {
 	dispatcher.Semaphore
-	silent  atomic.Bool
-	hangs   atomic.Value // the pool for which calls do not return
-	refuses atomic.Value // the pool for which calls fail
-	outages atomic.Int64
-	asked   atomic.Int64
+	isDown        atomic.Bool
+	hangingPool   atomic.Value // the pool for which calls do not return
+	failingPool   atomic.Value // the pool for which calls fail
+	outages       atomic.Int64
+	snapshotCalls atomic.Int64
 }
 
-func (s *silentSemaphore) Snapshot(ctx context.Context, pool string) (slots.Snapshot, error) {
-	s.asked.Add(1)
-	if s.hangs.Load() == pool {
+func (s *failingSemaphore) Snapshot(ctx context.Context, pool string) (slots.Snapshot, error) {
+	s.snapshotCalls.Add(1)
+	if s.hangingPool.Load() == pool {
 		<-ctx.Done()
 		return slots.Snapshot{}, slots.ErrUnavailable
 	}
-	if s.silent.Load() || s.refuses.Load() == pool {
+	if s.isDown.Load() || s.failingPool.Load() == pool {
 		return slots.Snapshot{}, slots.ErrUnavailable
 	}
 	return s.Semaphore.Snapshot(ctx, pool)
 }
 
-func (s *silentSemaphore) Outages() int64 { return s.outages.Load() }
+func (s *failingSemaphore) Outages() int64 { return s.outages.Load() }
 
 // forgetfulStore returns no changed pools while forgets is true.
 type forgetfulStore struct {
 	dispatcher.Store
-	forgets atomic.Bool
-	only    atomic.Value // if set, only changes of this pool are returned
-	pools   atomic.Int64 // number of calls of Pool
+	forgets   atomic.Bool
+	onlyPool  atomic.Value // if set, only changes of this pool are returned
+	poolReads atomic.Int64 // number of calls of Pool
 }
 
 func (f *forgetfulStore) Pool(ctx context.Context, name string) (store.Pool, error) {
-	f.pools.Add(1)
+	f.poolReads.Add(1)
 	return f.Store.Pool(ctx, name)
 }
 
@@ -56,33 +56,33 @@ func (f *forgetfulStore) ChangedPools(ctx context.Context, within time.Duration)
 		return nil, nil
 	}
 	all, err := f.Store.ChangedPools(ctx, within)
-	only, some := f.only.Load().(string)
+	only, some := f.onlyPool.Load().(string)
 	return slices.DeleteFunc(all, func(p store.Pool) bool { return some && p.Name != only }), err
 }
 
-func following(t *testing.T) (*bench, *forgetfulStore, *silentSemaphore) {
+func newFollowBench(t *testing.T) (*testBench, *forgetfulStore, *failingSemaphore) {
 	t.Helper()
-	ledger, semaphore := &forgetfulStore{}, &silentSemaphore{}
-	b := onServers(t, func(c *dispatcher.Config) {
+	ledger, semaphore := &forgetfulStore{}, &failingSemaphore{}
+	b := newServerBench(t, func(c *dispatcher.Config) {
 		ledger.Store, semaphore.Semaphore = c.Store, c.Semaphore
 		c.Store, c.Semaphore = ledger, semaphore
 	})
 	return b, ledger, semaphore
 }
 
-func (b *bench) follow() upkeep.ReconcileResult {
+func (b *testBench) followPools() upkeep.ReconcileResult {
 	b.t.Helper()
-	r, err := b.Upkeep.Follow(b.ctx)
+	r, err := b.Upkeep.FollowChanges(b.ctx)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return r
 }
 
-func (b *bench) expectCapacity(pool string, want int) {
+func (b *testBench) expectCapacity(pool string, want int) {
 	b.t.Helper()
 	snapshot, err := b.semaphore.Snapshot(b.ctx, pool)
-	if err != nil || !snapshot.Known || snapshot.Capacity != want {
+	if err != nil || !snapshot.PoolKnown || snapshot.Capacity != want {
 		b.t.Errorf("pool %s: %+v, %v; want a capacity of %d", pool, snapshot, err, want)
 	}
 }
@@ -91,26 +91,26 @@ func (b *bench) expectCapacity(pool string, want int) {
 // change.
 func TestFollowTellsOfChanges(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 1, minute)
-		b.batch("a", nil, "d1", "d2", "d3")
-		if r := b.follow(); r.Restored != 1 {
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		b.createBatch("a", nil, "d1", "d2", "d3")
+		if r := b.followPools(); r.Restored != 1 {
 			b.t.Errorf("followed %+v, want the new pool restored", r)
 		}
-		b.granted("d1")
+		b.expectGrant("d1")
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonFull)
-		b.pool("a", 2, minute) // the change is only in the ledger
+		b.createPool("a", 2, minute) // the change is only in the ledger
 		b.expectReason("d2", `{"id":"2"}`, devices.ReasonFull)
-		if r := b.follow(); r.Resized != 1 {
+		if r := b.followPools(); r.Resized != 1 {
 			b.t.Errorf("followed %+v, want one resized", r)
 		}
-		b.granted("d2")
-		b.pool("a", 0, minute)
-		b.follow()
+		b.expectGrant("d2")
+		b.createPool("a", 0, minute)
+		b.followPools()
 		b.expectCapacity("a", 0)
-		b.pool("a", 3, 2*minute)
-		b.follow()
-		if g := b.granted("d3"); g.LeaseMS <= minute.Milliseconds() {
+		b.createPool("a", 3, 2*minute)
+		b.followPools()
+		if g := b.expectGrant("d3"); g.LeaseMS <= minute.Milliseconds() {
 			b.t.Errorf("lease of %d ms, want the new one", g.LeaseMS)
 		}
 	})
@@ -119,14 +119,14 @@ func TestFollowTellsOfChanges(t *testing.T) {
 // TestFollowAsksNothingOfAKnownChange checks that a change that the semaphore knows causes no further calls.
 func TestFollowAsksNothingOfAKnownChange(t *testing.T) {
 	t.Parallel()
-	b, _, semaphore := following(t)
-	b.pool("a", 1, minute)
-	b.follow()
-	semaphore.asked.Store(0)
+	b, _, semaphore := newFollowBench(t)
+	b.createPool("a", 1, minute)
+	b.followPools()
+	semaphore.snapshotCalls.Store(0)
 	for range 5 {
-		b.follow()
+		b.followPools()
 	}
-	if asked := semaphore.asked.Load(); asked != 0 {
+	if asked := semaphore.snapshotCalls.Load(); asked != 0 {
 		t.Errorf("asked the semaphore %d times about a change it knows", asked)
 	}
 }
@@ -135,17 +135,17 @@ func TestFollowAsksNothingOfAKnownChange(t *testing.T) {
 // even if it is no longer among the recent changes.
 func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 	t.Parallel()
-	b, ledger, semaphore := following(t)
-	b.pool("a", 1, minute)
-	b.follow()
-	b.pool("a", 2, minute)
-	semaphore.silent.Store(true)
-	if _, err := b.Upkeep.Follow(b.ctx); err == nil {
+	b, ledger, semaphore := newFollowBench(t)
+	b.createPool("a", 1, minute)
+	b.followPools()
+	b.createPool("a", 2, minute)
+	semaphore.isDown.Store(true)
+	if _, err := b.Upkeep.FollowChanges(b.ctx); err == nil {
 		t.Error("followed without a semaphore")
 	}
 	ledger.forgets.Store(true)
-	semaphore.silent.Store(false)
-	b.follow()
+	semaphore.isDown.Store(false)
+	b.followPools()
 	b.expectCapacity("a", 2)
 }
 
@@ -153,27 +153,27 @@ func TestFollowTellsLaterWhatItCouldNotTell(t *testing.T) {
 // semaphore answers again.
 func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 	t.Parallel()
-	b, ledger, semaphore := following(t)
-	b.pool("a", 3, minute)
-	b.pool("b", 3, minute)
-	b.batch("a", nil, "d1")
-	b.follow()
-	g := b.granted("d1")
+	b, ledger, semaphore := newFollowBench(t)
+	b.createPool("a", 3, minute)
+	b.createPool("b", 3, minute)
+	b.createBatch("a", nil, "d1")
+	b.followPools()
+	g := b.expectGrant("d1")
 	ledger.forgets.Store(true)
 	semaphore.outages.Add(1)
-	semaphore.silent.Store(true)
-	if _, err := b.Upkeep.Follow(b.ctx); err == nil {
+	semaphore.isDown.Store(true)
+	if _, err := b.Upkeep.FollowChanges(b.ctx); err == nil {
 		t.Error("reconciled without a semaphore")
 	}
 	b.redis.FlushDB(b.ctx)
-	semaphore.silent.Store(false)
-	if r := b.follow(); r.Restored != 2 {
+	semaphore.isDown.Store(false)
+	if r := b.followPools(); r.Restored != 2 {
 		t.Errorf("followed %+v, want both pools restored", r)
 	}
 	b.expectHeld(1)
-	semaphore.asked.Store(0)
-	b.follow()
-	if asked := semaphore.asked.Load(); asked != 0 {
+	semaphore.snapshotCalls.Store(0)
+	b.followPools()
+	if asked := semaphore.snapshotCalls.Load(); asked != 0 {
 		t.Errorf("reconciled again without another outage, for task %d", g.ID)
 	}
 }
@@ -182,25 +182,25 @@ func TestFollowReconcilesOnceAfterAnOutage(t *testing.T) {
 // not answer, the pools of other nodes are not reconciled again, and the ledger is not read.
 func TestFollowReconcilesWhatAnswers(t *testing.T) {
 	t.Parallel()
-	b, ledger, semaphore := following(t)
+	b, ledger, semaphore := newFollowBench(t)
 	for _, pool := range []string{"a", "b", "c"} {
-		b.pool(pool, 3, minute)
+		b.createPool(pool, 3, minute)
 	}
-	b.follow()
+	b.followPools()
 	ledger.forgets.Store(true)
 	b.redis.FlushDB(b.ctx)
-	semaphore.refuses.Store("b")
+	semaphore.failingPool.Store("b")
 	semaphore.outages.Add(1)
-	if r, err := b.Upkeep.Follow(b.ctx); err == nil || r.Restored != 2 {
+	if r, err := b.Upkeep.FollowChanges(b.ctx); err == nil || r.Restored != 2 {
 		t.Errorf("followed %+v, %v; want pools a and c restored", r, err)
 	}
-	semaphore.asked.Store(0)
-	ledger.pools.Store(0)
-	if r, err := b.Upkeep.Follow(b.ctx); err == nil || r.Restored != 0 || semaphore.asked.Load() != 1 || ledger.pools.Load() != 0 {
-		t.Errorf("followed %+v, %v, asked for %d pools, read %d; want one asked for", r, err, semaphore.asked.Load(), ledger.pools.Load())
+	semaphore.snapshotCalls.Store(0)
+	ledger.poolReads.Store(0)
+	if r, err := b.Upkeep.FollowChanges(b.ctx); err == nil || r.Restored != 0 || semaphore.snapshotCalls.Load() != 1 || ledger.poolReads.Load() != 0 {
+		t.Errorf("followed %+v, %v, asked for %d pools, read %d; want one asked for", r, err, semaphore.snapshotCalls.Load(), ledger.poolReads.Load())
 	}
-	semaphore.refuses.Store("")
-	if r := b.follow(); r.Restored != 1 {
+	semaphore.failingPool.Store("")
+	if r := b.followPools(); r.Restored != 1 {
 		t.Errorf("followed %+v, want pool b restored", r)
 	}
 }
@@ -209,20 +209,20 @@ func TestFollowReconcilesWhatAnswers(t *testing.T) {
 // does not answer use up the time of the pass.
 func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 	t.Parallel()
-	b, ledger, semaphore := following(t)
-	b.pool("a", 1, minute)
-	b.pool("b", 1, minute)
-	b.follow()
+	b, ledger, semaphore := newFollowBench(t)
+	b.createPool("a", 1, minute)
+	b.createPool("b", 1, minute)
+	b.followPools()
 	ledger.forgets.Store(true) // pool a is no longer among the recent changes
-	b.follow()
+	b.followPools()
 	ledger.forgets.Store(false)
-	ledger.only.Store("b")
-	b.pool("b", 2, minute)
-	semaphore.hangs.Store("a")
+	ledger.onlyPool.Store("b")
+	b.createPool("b", 2, minute)
+	semaphore.hangingPool.Store("a")
 	semaphore.outages.Add(1)
 	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
 	defer cancel()
-	if r, err := b.Upkeep.Follow(ctx); err == nil || r.Resized != 1 {
+	if r, err := b.Upkeep.FollowChanges(ctx); err == nil || r.Resized != 1 {
 		t.Errorf("followed %+v, %v; want pool b resized, and no answer of pool a", r, err)
 	}
 }
@@ -231,32 +231,32 @@ func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 // deleted.
 func TestFollowForgetsDeletedPools(t *testing.T) {
 	t.Parallel()
-	b, _, semaphore := following(t)
-	b.pool("a", 1, minute)
-	semaphore.silent.Store(true)
-	if _, err := b.Upkeep.Follow(b.ctx); err == nil {
+	b, _, semaphore := newFollowBench(t)
+	b.createPool("a", 1, minute)
+	semaphore.isDown.Store(true)
+	if _, err := b.Upkeep.FollowChanges(b.ctx); err == nil {
 		t.Fatal("a semaphore that is silent was told of a change")
 	}
 	if err := b.store.DeletePool(b.ctx, "test", "a"); err != nil {
 		t.Fatal(err)
 	}
-	semaphore.silent.Store(false)
-	b.follow()
+	semaphore.isDown.Store(false)
+	b.followPools()
 }
 
 // A replica forgets a pool that another replica deleted, and makes no further calls for it.
 func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	other := b.replica()
-	b.pool("a", 1, minute)
-	b.pool("b", 1, minute)
+	b := newLightBench(t)
+	other := b.addParkingReplica()
+	b.createPool("a", 1, minute)
+	b.createPool("b", 1, minute)
 	for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
 		if _, err := d.Upkeep.Reconcile(b.ctx); err != nil {
 			t.Fatal(err)
 		}
-		d.Waiters.Pools.Held("a", "", minute)
-		d.Waiters.Pools.Wait("a")
+		d.Waiters.Pools.RecordHold("a", "", minute)
+		d.Waiters.Pools.MarkWaiting("a")
 	}
 	if err := b.store.DeletePool(b.ctx, "test", "a"); err != nil {
 		t.Fatal(err)
@@ -265,11 +265,11 @@ func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
-		b.eventually("replica that knows pool b alone", func() bool { // a concurrent round may add pool a again
+		b.awaitCondition("replica that knows pool b alone", func() bool { // a concurrent round may add pool a again
 			if _, err := d.Upkeep.Reconcile(b.ctx); err != nil {
 				t.Fatal(err)
 			}
-			known := d.Waiters.Pools.Known()
+			known := d.Waiters.Pools.NameSet()
 			return len(known) == 1 && known["b"]
 		})
 	}

@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	// mostDrops is the maximum number of times that one attempt ends tasks that policies drop. A device may
+	// maxDropRounds is the maximum number of times that one attempt ends tasks that policies drop. A device may
 	// have more such tasks than one view shows.
-	mostDrops = 8
-	// dropsAgain is the time after which a device that may have more such tasks reports again.
-	dropsAgain = time.Second
+	maxDropRounds = 8
+	// dropRetryDelay is the time after which a device that may have more such tasks reports again.
+	dropRetryDelay = time.Second
 )
 
-// grantWithin grants one of the open tasks, if the policies of the task let it start. It checks the policies
+// grantUnderPolicies grants one of the open tasks, if the policies of the task let it start. It checks the policies
 // before it acquires a slot, so that no slot is occupied during the check.
-func (a *attempt) grantWithin(ctx context.Context, open []store.Candidate) error {
-	if !policies.Limited(open) {
+func (a *attempt) grantUnderPolicies(ctx context.Context, open []store.Candidate) error {
+	if !policies.HasLimited(open) {
 		return a.grant(ctx, open)
 	}
 	pool := open[0].Pool
-	passed, reserved, refused := a.d.Policies.Reserve(ctx, a.from.view, open, a.lease, a.nonce)
-	maps.Copy(a.limited, refused)
+	passed, reserved, refused := a.d.Policies.Reserve(ctx, a.reporter.view, open, a.leaseID, a.nonce)
+	maps.Copy(a.obstacles, refused)
 	suppressed := a.suppress(ctx, open, refused)
 	if len(passed) == 0 {
-		return a.shutPool(ctx, pool, suppressed)
+		return a.blockPool(ctx, pool, suppressed)
 	}
-	a.committed = ""
+	a.committedLease = ""
 	err := a.grant(ctx, passed)
 	if !hadNoEffect(err) { // the pass "limits" later finds whether the claim took effect
-		a.d.Policies.Uncounted(pool, reserved)
+		a.d.Policies.RecordUncounted(pool, reserved)
 	} else {
-		a.d.Policies.Settle(ctx, pool, a.committed, reserved)
+		a.d.Policies.Settle(ctx, pool, a.committedLease, reserved)
 	}
 	return err
 }
@@ -52,92 +52,92 @@ func (a *attempt) suppress(ctx context.Context, open []store.Candidate, refused 
 	var tasks []store.Candidate
 	var list []store.Suppression
 	for _, c := range open {
-		if o := refused[c.Task]; o.Drops {
+		if o := refused[c.Task]; o.DropsTask {
 			tasks, list = append(tasks, c), append(list, store.Suppression{Task: c.Task, Reason: o.Detail})
-			o.Until = a.from.view.Now.Add(dropsAgain)
-			a.limited[c.Task] = o
+			o.Until = a.reporter.view.Now.Add(dropRetryDelay)
+			a.obstacles[c.Task] = o
 		}
 	}
 	if len(list) == 0 {
 		return false
 	}
-	if a.drops++; a.drops > mostDrops {
-		a.more = true
+	if a.dropRounds++; a.dropRounds > maxDropRounds {
+		a.mayHaveMoreDrops = true
 		return false
 	}
-	ended, err := a.d.together.suppressions.Do(ctx, struct{}{}, list)
+	ended, err := a.d.ledgerCalls.suppressions.Do(ctx, struct{}{}, list)
 	if err != nil {
-		a.more = true
+		a.mayHaveMoreDrops = true
 		a.d.log.WarnContext(ctx, "tasks that policies drop are ended later", "pool", tasks[0].Pool, "err", err)
 		return false
 	}
 	for i, c := range tasks {
 		if ended[i] {
-			a.d.Policies.Suppressed(c.Pool, refused[c.Task].Policy)
+			a.d.Policies.CountSuppressed(c.Pool, refused[c.Task].Policy)
 		}
 	}
 	return true
 }
 
-// shutPool records a pool in which policies let no task start. If suppressed is true, it records the pool
+// blockPool records a pool in which policies let no task start. If suppressed is true, it records the pool
 // only if the device has no task left in it: otherwise the remaining tasks are decided next.
-func (a *attempt) shutPool(ctx context.Context, pool string, suppressed bool) error {
+func (a *attempt) blockPool(ctx context.Context, pool string, suppressed bool) error {
 	if suppressed {
-		if err := a.from.lookAgain(ctx); err != nil {
+		if err := a.reporter.rereadView(ctx); err != nil {
 			return err
 		}
 	}
-	if !suppressed || !slices.Contains(a.from.pools(), pool) {
-		a.shut = append(a.shut, pool)
+	if !suppressed || !slices.Contains(a.reporter.pools(), pool) {
+		a.blockedPools = append(a.blockedPools, pool)
 	}
-	return errNoted
+	return errObstacleRecorded
 }
 
 // grant acquires a slot of the tasks' pool for the task whose turn it is, and claims that task on the
-// slot. It returns errNoted or errRepaired if another decision may succeed.
+// slot. It returns errObstacleRecorded or errRepaired if another decision may succeed.
 func (a *attempt) grant(ctx context.Context, open []store.Candidate) error {
 	started := a.d.config.Now()
 	open = firstTasks(open, a.d.config.Jitter)
-	pool, device := open[0].Pool, string(a.from.caller.Device)
-	request := slots.Request{Device: device, Wants: a.wants(open), Chance: a.d.config.Jitter(), Reach: a.from.reach()}
-	got, err := a.d.Waiters.Slots.Acquire(ctx, pool, a.from.reportPeriod(), request)
-	a.d.away.semaphore.saw(err, started)
+	pool, device := open[0].Pool, string(a.reporter.caller.Device)
+	request := slots.Request{Device: device, Wants: a.slotWants(open), Chance: a.d.config.Jitter(), Reach: a.reporter.reach()}
+	got, err := a.d.Waiters.Slots.Acquire(ctx, pool, a.reporter.reportPeriod(), request)
+	a.d.outages.semaphore.record(err, started)
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}
 	a.steps.Done("acquired", a.d.config.Now())
 	switch got.Status {
 	case slots.StatusUnknown:
-		if err := a.d.Upkeep.MakeKnown(ctx, pool); err != nil {
+		if err := a.d.Upkeep.RestorePool(ctx, pool); err != nil {
 			return err
 		}
 		return errRepaired
 	case slots.StatusFull:
-		if a.turn == 0 || got.After < a.turn { // the earliest time, if several pools are full
-			a.turn = got.After
+		if a.untilTurn == 0 || got.AskAfter < a.untilTurn { // the earliest time, if several pools are full
+			a.untilTurn = got.AskAfter
 		}
-		a.d.Waiters.Pools.Wait(pool)
+		a.d.Waiters.Pools.MarkWaiting(pool)
 		a.full[pool] = true
-		return errNoted
+		return errObstacleRecorded
 	}
-	c, lease := open[got.Want], request.Wants[got.Want].Lease
+	c, lease := open[got.WantIndex], request.Wants[got.WantIndex].Lease
 	claim := store.Claim{Task: c.Task, Device: device, Pool: pool, Slot: got.Slot, Lease: lease}
-	return a.claim(ctx, c, acquired{claim, started})
+	return a.claim(ctx, c, acquiredSlot{claim, started})
 }
 
 // firstTasks returns the first task of each batch, which alone decides the turn of the batch. If there
 // are more batches than the semaphore takes, it keeps the urgent batches and draws the rest at random. jitter
 // returns a number in [0,1).
 func firstTasks(open []store.Candidate, jitter func() float64) []store.Candidate {
-	of := make(map[int64]int)
+	indexByBatch := make(map[int64]int)
 	var firsts []store.Candidate
 	for _, c := range open {
-		i, known := of[c.Batch]
-		if !known {
-			i, of[c.Batch] = len(firsts), len(firsts)
+		i, found := indexByBatch[c.Batch]
+		if !found {
+			i, indexByBatch[c.Batch] = len(firsts), len(firsts)
 			firsts = append(firsts, c)
 		}
-		if decision.Sooner(c, firsts[i]) {
+		if decision.GoesBefore(c, firsts[i]) {
 			firsts[i] = c
 		}
 	}
@@ -145,7 +145,7 @@ func firstTasks(open []store.Candidate, jitter func() float64) []store.Candidate
 	if dropped == 0 {
 		return firsts
 	}
-	slices.SortStableFunc(firsts, decision.UrgentLast)
+	slices.SortStableFunc(firsts, decision.CompareUrgentLast)
 	normal := len(firsts) // the batches that may be drawn
 	for normal > dropped && firsts[normal-1].Urgent {
 		normal--
@@ -157,34 +157,34 @@ func firstTasks(open []store.Candidate, jitter func() float64) []store.Candidate
 	return firsts[dropped:]
 }
 
-// laneOf returns the part of a pool, in percent, for which the batch of a task goes before all other batches.
+// urgentLanePercent returns the part of a pool, in percent, for which the batch of a task goes before all other batches.
 // It is urgentShare for an urgent batch, else 0.
-func laneOf(c store.Candidate, urgentShare int) int {
+func urgentLanePercent(c store.Candidate, urgentShare int) int {
 	if c.Urgent {
 		return urgentShare
 	}
 	return 0
 }
 
-// wants returns the tasks as the semaphore orders them.
-func (a *attempt) wants(open []store.Candidate) []slots.Want {
+// slotWants returns the tasks as the semaphore orders them.
+func (a *attempt) slotWants(open []store.Candidate) []slots.Want {
 	wants := make([]slots.Want, len(open))
 	for i, c := range open {
 		wants[i] = slots.Want{
-			Lease: a.lease(c), TTL: c.Lease,
-			Batch: c.Batch, Weight: c.Weight, Lane: laneOf(c, a.d.config.UrgentShare), Priority: c.Priority, Task: c.Task,
+			Lease: a.leaseID(c), TTL: c.Lease,
+			Batch: c.Batch, Weight: c.Weight, LanePercent: urgentLanePercent(c, a.d.config.UrgentShare), Priority: c.Priority, Task: c.Task,
 		}
 	}
 	return wants
 }
 
-// lease returns the lease id that task c gets if this attempt is granted the task.
-func (a *attempt) lease(c store.Candidate) string { return decision.LeaseID(c, a.nonce) }
+// leaseID returns the lease id that task c gets if this attempt is granted the task.
+func (a *attempt) leaseID(c store.Candidate) string { return decision.LeaseID(c, a.nonce) }
 
 // claim commits the grant. If the claim fails, it gives the slot back. If the answer to the COMMIT is lost, it
 // keeps the slot: if the COMMIT took effect, the next report finds the grant, else reconciliation frees the slot.
-func (a *attempt) claim(ctx context.Context, c store.Candidate, claim acquired) error {
-	got, err := a.d.together.claim(ctx, claim)
+func (a *attempt) claim(ctx context.Context, c store.Candidate, claim acquiredSlot) error {
+	got, err := a.d.ledgerCalls.claim(ctx, claim)
 	a.steps.Done("claimed", a.d.config.Now())
 	if err == nil && got.late {
 		err = fmt.Errorf("the slot came more than %s ago: too late", claimAge)
@@ -197,12 +197,12 @@ func (a *attempt) claim(ctx context.Context, c store.Candidate, claim acquired) 
 	}
 	switch got.Status {
 	case store.ClaimGranted:
-		a.committed = claim.Lease
-		a.d.metrics.granted(c, a.from.view)
-		a.grantUsable(got.Grant)
+		a.committedLease = claim.Lease
+		a.d.metrics.countGrant(c, a.reporter.view)
+		a.grantIfUsable(got.Grant)
 		return nil
 	case store.ClaimConflict:
-		a.d.metrics.conflicted(claim.Pool)
+		a.d.metrics.countConflict(claim.Pool)
 		a.d.Waiters.Slots.Return(ctx, claim.Pool, claim.Lease)
 		if _, err := a.d.Upkeep.ReconcilePool(ctx, claim.Pool); err != nil {
 			return err
@@ -216,9 +216,9 @@ func (a *attempt) claim(ctx context.Context, c store.Candidate, claim acquired) 
 // redeliver delivers the grant that the device holds once more, because the first reply was lost. It returns
 // errRepaired if the grant has ended since it was read.
 func (a *attempt) redeliver(ctx context.Context) error {
-	held := *a.from.view.Grant
-	if a.d.usable(held) < a.d.config.LeaseMin { // too short to be counted as a delivery
-		a.grantUsable(held)
+	held := *a.reporter.view.Grant
+	if a.d.usableTime(held) < a.d.config.LeaseMin { // too short to be counted as a delivery
+		a.grantIfUsable(held)
 		return nil
 	}
 	g, err := a.d.config.Store.Redeliver(ctx, held.Task, held.Token)
@@ -228,6 +228,6 @@ func (a *attempt) redeliver(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("redelivering a grant of pool %s: %w", held.Pool, err)
 	}
-	a.grantUsable(g)
+	a.grantIfUsable(g)
 	return nil
 }

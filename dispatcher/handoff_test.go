@@ -13,65 +13,65 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// wakes records the devices that were woken.
-type wakes struct {
-	mu  sync.Mutex
-	all []string
-	low time.Duration // shortest hold time of an offer
+// wakeRecorder records the devices that were woken.
+type wakeRecorder struct {
+	mu      sync.Mutex
+	wakeUps []string
+	minHold time.Duration // shortest hold time of an offer
 
-	offers []string                 // like all, but without repeated wake-ups for the same offer
-	kept   map[string]time.Duration // hold time of the last offer of each device
+	offers    []string                 // like all, but without repeated wake-ups for the same offer
+	lastHolds map[string]time.Duration // hold time of the last offer of each device
 }
 
-// resend is the time after which Redis returns an offer again if the update OfferSent has not arrived. On a
+// resendAfter is the time after which Redis returns an offer again if the update OfferSent has not arrived. On a
 // busy machine the update can be late, and then a device is woken twice for one offer.
-const resend = 500 * time.Millisecond
+const resendAfter = 500 * time.Millisecond
 
 // Wake records a wake-up.
-func (w *wakes) Wake(device devices.ID, hold time.Duration) {
+func (w *wakeRecorder) Wake(device devices.ID, hold time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.all = append(w.all, string(device))
-	if before, known := w.kept[string(device)]; !known || hold > before-resend {
+	w.wakeUps = append(w.wakeUps, string(device))
+	if before, known := w.lastHolds[string(device)]; !known || hold > before-resendAfter {
 		w.offers = append(w.offers, string(device))
 	}
-	if w.kept == nil {
-		w.kept = map[string]time.Duration{}
+	if w.lastHolds == nil {
+		w.lastHolds = map[string]time.Duration{}
 	}
-	w.kept[string(device)] = hold
-	if w.low == 0 || hold < w.low {
-		w.low = hold
+	w.lastHolds[string(device)] = hold
+	if w.minHold == 0 || hold < w.minHold {
+		w.minHold = hold
 	}
 }
 
-// offered returns the woken devices, each device once for each offer.
-func (w *wakes) offered() []string {
+// offeredDevices returns the woken devices, each device once for each offer.
+func (w *wakeRecorder) offeredDevices() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.offers)
 }
 
-// woken returns the devices of all wake-ups.
-func (w *wakes) woken() []string {
+// wokenDevices returns the devices of all wake-ups.
+func (w *wakeRecorder) wokenDevices() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.all)
+	return slices.Clone(w.wakeUps)
 }
 
-func (w *wakes) shortest() time.Duration {
+func (w *wakeRecorder) shortestHold() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.low
+	return w.minHold
 }
 
-// pushing configures a dispatcher that reaches devices by push.
-func pushing(w *wakes) func(*dispatcher.Config) {
+// withWaker configures a dispatcher that reaches devices by push.
+func withWaker(w *wakeRecorder) func(*dispatcher.Config) {
 	// Offers last for a minute, so that no offer lapses because the machine stalls.
 	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, minute }
 }
 
-// pushed sends a report of a session at the broker.
-func (b *bench) pushed(device, body string) devices.Reply {
+// reportOverSession sends a report of a session at the broker.
+func (b *testBench) reportOverSession(device, body string) devices.Reply {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
 	if err != nil {
@@ -79,26 +79,26 @@ func (b *bench) pushed(device, body string) devices.Reply {
 	}
 	for try := 0; ; try++ {
 		reply, err := b.HandleReport(b.ctx, devices.Caller{Device: devices.ID(device), Via: devices.ViaSession}, report)
-		if err == nil && !undecided(reply, nil) {
+		if err == nil && !isUndecided(reply, nil) {
 			return reply
 		}
-		if try == retries {
+		if try == maxRetries {
 			b.t.Fatalf("report of %s: %s, %v", device, reply.Reason, err)
 		}
 	}
 }
 
-func (b *bench) expectPushed(device string, want devices.Reason) devices.Reply {
+func (b *testBench) expectSessionReason(device string, want devices.Reason) devices.Reply {
 	b.t.Helper()
-	reply := b.pushed(device, `{"id":"p"}`)
+	reply := b.reportOverSession(device, `{"id":"p"}`)
 	if reply.Reason != want {
 		b.t.Fatalf("%s: %s, want %s", device, reply.Reason, want)
 	}
 	return reply
 }
 
-// registered registers devices that report by a session at the broker.
-func (b *bench) registered(names ...string) {
+// registerDevices registers devices that report by a session at the broker.
+func (b *testBench) registerDevices(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
 		if _, err := b.store.EnsureDevices(b.ctx, name); err != nil {
@@ -107,20 +107,20 @@ func (b *bench) registered(names ...string) {
 	}
 }
 
-// eventuallyWoken waits until exactly these devices were woken. A device is named once for each offer.
-func (b *bench) eventuallyWoken(w *wakes, want ...string) {
+// awaitWoken waits until exactly these devices were woken. A device is named once for each offer.
+func (b *testBench) awaitWoken(w *wakeRecorder, want ...string) {
 	b.t.Helper()
 	slices.Sort(want)
-	b.eventually(fmt.Sprintf("waking of %q", want), func() bool { return len(w.offered()) >= len(want) })
-	got := w.offered()
+	b.awaitCondition(fmt.Sprintf("waking of %q", want), func() bool { return len(w.offeredDevices()) >= len(want) })
+	got := w.offeredDevices()
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		b.t.Fatalf("woken %q, want %q", got, want)
 	}
 }
 
-// passing runs the pass `hand on` repeatedly, as a replica does.
-func (b *bench) passing() {
+// runFillPasses runs the pass `hand on` repeatedly, as a replica does.
+func (b *testBench) runFillPasses() {
 	done := make(chan struct{})
 	var wait sync.WaitGroup
 	b.t.Cleanup(func() {
@@ -145,27 +145,27 @@ func (b *bench) passing() {
 // meantime does not get the slot.
 func TestAFreedSlotIsHandedOn(t *testing.T) {
 	t.Parallel()
-	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
+	for name, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := &wakes{}
-			b := backend(t, pushing(w))
-			b.pool("a", 1, minute)
-			b.registered("first", "second", "third")
-			b.batch("a", nil, "first", "second", "third", "polls")
-			held := b.expectPushed("first", devices.ReasonGranted)
-			b.expectPushed("third", devices.ReasonFull)
-			b.expectPushed("second", devices.ReasonFull)
-			b.pushed("first", result(*held.Task, "succeeded", ""))
-			b.eventuallyWoken(w, "second")
-			if w.low <= 0 || w.low > minute {
-				t.Errorf("kept for %s", w.low)
+			w := &wakeRecorder{}
+			b := backend(t, withWaker(w))
+			b.createPool("a", 1, minute)
+			b.registerDevices("first", "second", "third")
+			b.createBatch("a", nil, "first", "second", "third", "polls")
+			held := b.expectSessionReason("first", devices.ReasonGranted)
+			b.expectSessionReason("third", devices.ReasonFull)
+			b.expectSessionReason("second", devices.ReasonFull)
+			b.reportOverSession("first", resultReport(*held.Task, "succeeded", ""))
+			b.awaitWoken(w, "second")
+			if w.minHold <= 0 || w.minHold > minute {
+				t.Errorf("kept for %s", w.minHold)
 			}
 			b.expectReason("polls", `{}`, devices.ReasonFull)
-			b.expectPushed("third", devices.ReasonFull)
-			held = b.expectPushed("second", devices.ReasonGranted)
-			b.pushed("second", result(*held.Task, "succeeded", ""))
-			b.eventuallyWoken(w, "second", "third")
+			b.expectSessionReason("third", devices.ReasonFull)
+			held = b.expectSessionReason("second", devices.ReasonGranted)
+			b.reportOverSession("second", resultReport(*held.Task, "succeeded", ""))
+			b.awaitWoken(w, "second", "third")
 		})
 	}
 }
@@ -174,30 +174,30 @@ func TestAFreedSlotIsHandedOn(t *testing.T) {
 // change, and by the pass.
 func TestSleepersAreFound(t *testing.T) {
 	t.Parallel()
-	for name, look := range map[string]func(b *bench){
-		"at once":     func(b *bench) { b.Waiters.Filler.Fill("a") },
-		"by the pass": func(b *bench) { b.passing() },
+	for name, findSleepers := range map[string]func(b *testBench){
+		"at once":     func(b *testBench) { b.Waiters.Filler.Fill("a") },
+		"by the pass": func(b *testBench) { b.runFillPasses() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := &wakes{}
-			test := func(b *bench) {
-				b.pool("a", 2, minute)
+			w := &wakeRecorder{}
+			test := func(b *testBench) {
+				b.createPool("a", 2, minute)
 				b.reconcile()
-				b.registered("d1", "d2", "d3", "unseen")
+				b.registerDevices("d1", "d2", "d3", "unseen")
 				for _, device := range []string{"d1", "d2", "d3"} {
-					b.expectPushed(device, devices.ReasonNone)
+					b.expectSessionReason(device, devices.ReasonNone)
 				}
 				b.must(b.Seen.Flush(b.ctx))
 				priority := -5
-				b.batch("a", func(in *store.Batch) { in.Priority = priority }, "unseen", "d3", "d1", "d2")
-				look(b)
-				b.eventuallyWoken(w, "d3", "d1")
-				b.expectPushed("d2", devices.ReasonFull)
-				b.expectPushed("d3", devices.ReasonGranted)
-				b.expectPushed("d1", devices.ReasonGranted)
+				b.createBatch("a", func(in *store.Batch) { in.Priority = priority }, "unseen", "d3", "d1", "d2")
+				findSleepers(b)
+				b.awaitWoken(w, "d3", "d1")
+				b.expectSessionReason("d2", devices.ReasonFull)
+				b.expectSessionReason("d3", devices.ReasonGranted)
+				b.expectSessionReason("d1", devices.ReasonGranted)
 			}
-			test(onServers(t, pushing(w)))
+			test(newServerBench(t, withWaker(w)))
 		})
 	}
 }

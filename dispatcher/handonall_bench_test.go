@@ -18,23 +18,23 @@ func BenchmarkHandOnAll(b *testing.B) {
 	const pools = 3000
 	for name, reach := range map[string]slots.Reach{"pollers": slots.ReachNone, "told": slots.ReachPush} {
 		b.Run(name, func(b *testing.B) {
-			bench := onServers(b, pushing(&wakes{}))
+			bench := newServerBench(b, withWaker(&wakeRecorder{}))
 			for i := range pools {
-				bench.pool(fmt.Sprint("p", i), 1, minute)
+				bench.createPool(fmt.Sprint("p", i), 1, minute)
 			}
 			bench.reconcile()
 			for i := range pools {
 				for device := range 2 {
-					bench.asks(fmt.Sprint("p", i), fmt.Sprint("d", device), int64(2*i+device), reach)
+					bench.requestSlot(fmt.Sprint("p", i), fmt.Sprint("d", device), int64(2*i+device), reach)
 				}
 			}
 			bench.must(bench.Waiters.Filler.FillAll(bench.ctx))
 			own := processCPU(b)
-			cpu, commands := bench.redisWork()
+			cpu, commands := bench.redisUsage()
 			for b.Loop() {
 				bench.must(bench.Waiters.Filler.FillAll(bench.ctx))
 			}
-			cpuAfter, commandsAfter := bench.redisWork()
+			cpuAfter, commandsAfter := bench.redisUsage()
 			b.ReportMetric(float64((processCPU(b)-own).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 			b.ReportMetric(float64((cpuAfter-cpu).Microseconds())/1000/float64(b.N), "redis-ms/op")
 			b.ReportMetric((commandsAfter-commands)/float64(b.N), "commands/op")
@@ -42,10 +42,10 @@ func BenchmarkHandOnAll(b *testing.B) {
 	}
 }
 
-// asks requests a slot for a device. If no slot is free, the device enters the queue.
-func (b *bench) asks(pool, device string, task int64, reach slots.Reach) {
+// requestSlot requests a slot for a device. If no slot is free, the device enters the queue.
+func (b *testBench) requestSlot(pool, device string, task int64, reach slots.Reach) {
 	b.t.Helper()
-	pace := slots.Pace{Hold: minute, Soonest: minute, Period: time.Hour, Offer: minute}
+	pace := slots.Pace{MeanHold: minute, MinWait: minute, ReportPeriod: time.Hour, OfferTTL: minute}
 	want := slots.Want{Lease: strconv.FormatInt(task, 10), TTL: time.Hour, Batch: 1, Task: task}
 	request := slots.Request{Device: device, Reach: reach, Wants: []slots.Want{want}}
 	b.must(b.semaphore.Serve(b.ctx, []slots.Call{{Pool: pool, Pace: pace, Exchange: slots.Exchange{Requests: []slots.Request{request}}}})[0].Err)
@@ -61,8 +61,8 @@ func processCPU(tb testing.TB) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// redisWork returns the CPU time and the number of commands of Redis so far.
-func (b *bench) redisWork() (cpu time.Duration, commands float64) {
+// redisUsage returns the CPU time and the number of commands of Redis so far.
+func (b *testBench) redisUsage() (cpu time.Duration, commands float64) {
 	b.t.Helper()
 	text, err := b.redis.Info(b.ctx, "cpu", "stats").Result()
 	b.must(err)

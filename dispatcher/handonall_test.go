@@ -10,23 +10,23 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// linedUp is a semaphore with many queues, of which only the last one is due.
-type linedUp struct {
+// manyQueuesSemaphore is a semaphore with many queues, of which only the last one is due.
+type manyQueuesSemaphore struct {
 	dispatcher.Semaphore
-	waiting []string
+	waitingPools []string
 
-	mu     sync.Mutex
-	looked map[string]int
+	mu         sync.Mutex
+	offerCalls map[string]int
 }
 
-func (s *linedUp) Queues(context.Context, []string) (waiting, due []string, err error) {
-	return s.waiting, s.waiting[len(s.waiting)-1:], nil
+func (s *manyQueuesSemaphore) FindWaitingPools(context.Context, []string) (waitingPools, duePools []string, err error) {
+	return s.waitingPools, s.waitingPools[len(s.waitingPools)-1:], nil
 }
 
-func (s *linedUp) OfferSlots(_ context.Context, pool string, _ slots.Pace, _ []slots.Update) (slots.QueueState, error) {
+func (s *manyQueuesSemaphore) OfferSlots(_ context.Context, pool string, _ slots.Pace, _ []slots.Update) (slots.QueueState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looked[pool]++
+	s.offerCalls[pool]++
 	return slots.QueueState{}, nil
 }
 
@@ -35,21 +35,21 @@ func (s *linedUp) OfferSlots(_ context.Context, pool string, _ slots.Pace, _ []s
 func TestAPassLooksAtWhatIsDue(t *testing.T) {
 	t.Parallel()
 	const pools, passes = 200, 4
-	s := &linedUp{looked: make(map[string]int)}
+	s := &manyQueuesSemaphore{offerCalls: make(map[string]int)}
 	for i := range pools {
-		s.waiting = append(s.waiting, fmt.Sprintf("%03d", i))
+		s.waitingPools = append(s.waitingPools, fmt.Sprintf("%03d", i))
 	}
-	b := light(t, func(c *dispatcher.Config) { c.Semaphore = s })
+	b := newLightBench(t, func(c *dispatcher.Config) { c.Semaphore = s })
 	for pass := 1; pass <= passes; pass++ {
 		b.must(b.Waiters.Filler.FillAll(b.ctx))
-		if n := s.looked[s.waiting[pools-1]]; n != pass {
+		if n := s.offerCalls[s.waitingPools[pools-1]]; n != pass {
 			t.Fatalf("what is due was looked at %d times in %d passes", n, pass)
 		}
-		if pass == 1 && len(s.looked) > pools/2 {
-			t.Errorf("one pass looked at %d pools", len(s.looked))
+		if pass == 1 && len(s.offerCalls) > pools/2 {
+			t.Errorf("one pass looked at %d pools", len(s.offerCalls))
 		}
 	}
-	if len(s.looked) != pools {
-		t.Errorf("%d of %d pools had their turn in %d passes", len(s.looked), pools, passes)
+	if len(s.offerCalls) != pools {
+		t.Errorf("%d of %d pools had their turn in %d passes", len(s.offerCalls), pools, passes)
 	}
 }

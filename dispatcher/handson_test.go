@@ -11,63 +11,65 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// inLine returns a bench with a full pool "a". The device "holds" holds its slot, "waits" waits for it, and
+// newFullPoolBench returns a bench with a full pool "a". The device "holds" holds its slot, "waits" waits for it, and
 // "sleeps" has no work there. All three are reached by push.
-func inLine(t *testing.T) (b *bench, w *wakes, held devices.Task) {
+func newFullPoolBench(t *testing.T) (b *testBench, w *wakeRecorder, held devices.Task) {
 	t.Helper()
-	w = &wakes{}
-	b = light(t, pushing(w), func(c *dispatcher.Config) { c.Jitter = nil })
-	b.pool("a", 1, minute)
-	b.pool("b", 1, minute)
+	w = &wakeRecorder{}
+	b = newLightBench(t, withWaker(w), func(c *dispatcher.Config) { c.Jitter = nil })
+	b.createPool("a", 1, minute)
+	b.createPool("b", 1, minute)
 	b.reconcile()
-	b.registered("holds", "waits", "sleeps")
-	b.batch("a", nil, "holds", "waits")
-	b.expectPushed("sleeps", devices.ReasonNone)
-	held = *b.expectPushed("holds", devices.ReasonGranted).Task
-	b.expectPushed("waits", devices.ReasonFull)
+	b.registerDevices("holds", "waits", "sleeps")
+	b.createBatch("a", nil, "holds", "waits")
+	b.expectSessionReason("sleeps", devices.ReasonNone)
+	held = *b.expectSessionReason("holds", devices.ReasonGranted).Task
+	b.expectSessionReason("waits", devices.ReasonFull)
 	b.must(b.Seen.Flush(b.ctx))
 	return b, w, held
 }
 
-// eventuallyStarts waits until passes wake the device, not counting the first before wake-ups, and expects
+// awaitStart waits until passes wake the device, not counting the first before wake-ups, and expects
 // that the device is granted its task.
-func (b *bench) eventuallyStarts(w *wakes, before int, device string) devices.Task {
+func (b *testBench) awaitStart(w *wakeRecorder, wakesBefore int, device string) devices.Task {
 	b.t.Helper()
-	b.eventually("waking of "+device, func() bool {
+	b.awaitCondition("waking of "+device, func() bool {
 		b.must(b.Waiters.Filler.FillAll(b.ctx))
-		return slices.Contains(w.woken()[before:], device)
+		return slices.Contains(w.wokenDevices()[wakesBefore:], device)
 	})
-	return *b.expectPushed(device, devices.ReasonGranted).Task
+	return *b.expectSessionReason(device, devices.ReasonGranted).Task
 }
 
 func TestWhateverFreesASlotIsHandedOnInLine(t *testing.T) {
 	t.Parallel()
-	for name, frees := range map[string]func(b *bench, held devices.Task){
-		"a result": func(b *bench, held devices.Task) { b.pushed("holds", result(held, "succeeded", "")) },
-		"a lease that ended": func(b *bench, _ devices.Task) {
-			b.lapse()
+	for name, frees := range map[string]func(b *testBench, held devices.Task){
+		"a result": func(b *testBench, held devices.Task) {
+			b.reportOverSession("holds", resultReport(held, "succeeded", ""))
+		},
+		"a lease that ended": func(b *testBench, _ devices.Task) {
+			b.endAllLeases()
 			b.reap()
 		},
-		"a forced release": func(b *bench, held devices.Task) {
-			_, err := b.ForceRelease(b.ctx, "a", held.Slot, store.Force{Now: true})
+		"a forced release": func(b *testBench, held devices.Task) {
+			_, err := b.ForceRelease(b.ctx, "a", held.Slot, store.ForcedRelease{AtOnce: true})
 			b.must(err)
 		},
-		"a capacity that was raised": func(b *bench, _ devices.Task) {
-			b.pool("a", 2, minute)
+		"a capacity that was raised": func(b *testBench, _ devices.Task) {
+			b.createPool("a", 2, minute)
 			_, err := b.Upkeep.ReconcilePool(b.ctx, "a")
 			b.must(err)
 		},
-		"a Redis that was restored": func(b *bench, _ devices.Task) {
-			b.pool("a", 2, minute)
+		"a Redis that was restored": func(b *testBench, _ devices.Task) {
+			b.createPool("a", 2, minute)
 			b.must(b.redis.FlushDB(b.ctx).Err())
 			b.reconcile()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, w, held := inLine(t)
+			b, w, held := newFullPoolBench(t)
 			frees(b, held)
-			b.eventuallyStarts(w, 0, "waits")
+			b.awaitStart(w, 0, "waits")
 		})
 	}
 }
@@ -76,40 +78,40 @@ func TestWhateverFreesASlotIsHandedOnInLine(t *testing.T) {
 func TestWhateverMayStartWakesASleeper(t *testing.T) {
 	t.Parallel()
 	inHalfAYear := []store.Window{{Cron: fmt.Sprintf("0 0 1 %d *", (time.Now().UTC().Month()+5)%12+1), Duration: "1m"}}
-	for name, begins := range map[string]func(b *bench, w *wakes){
-		"a batch that was queued": func(b *bench, _ *wakes) { b.batch("b", nil, "sleeps") },
-		"a batch that was resumed": func(b *bench, _ *wakes) {
-			batch := b.batch("b", func(in *store.Batch) { in.Paused = true }, "sleeps")
+	for name, begins := range map[string]func(b *testBench, w *wakeRecorder){
+		"a batch that was queued": func(b *testBench, _ *wakeRecorder) { b.createBatch("b", nil, "sleeps") },
+		"a batch that was resumed": func(b *testBench, _ *wakeRecorder) {
+			batch := b.createBatch("b", func(in *store.Batch) { in.Paused = true }, "sleeps")
 			b.must(b.Waiters.Filler.FillAll(b.ctx))
 			_, err := b.store.ResumeBatch(b.ctx, "op", batch)
 			b.must(err)
 		},
-		"a start that has come": func(b *bench, _ *wakes) {
+		"a start that has come": func(b *testBench, _ *wakeRecorder) {
 			soon := time.Now().Add(time.Second)
-			b.batch("b", func(in *store.Batch) { in.NotBefore = &soon }, "sleeps")
+			b.createBatch("b", func(in *store.Batch) { in.NotBefore = &soon }, "sleeps")
 		},
-		"the start of a task that has come": func(b *bench, _ *wakes) {
+		"the start of a task that has come": func(b *testBench, _ *wakeRecorder) {
 			soon := time.Now().Add(time.Second)
-			b.queue("b", nil, oneTask(store.NewTask{Device: "sleeps", NotBefore: &soon}))
+			b.queueTasks("b", nil, oneTask(store.NewTask{Device: "sleeps", NotBefore: &soon}))
 		},
-		"a window that opened": func(b *bench, _ *wakes) {
+		"a window that opened": func(b *testBench, _ *wakeRecorder) {
 			_, _, err := b.store.PutPool(b.ctx, "test", "b", store.PoolSpec{Capacity: 1, Lease: minute, Windows: inHalfAYear})
 			b.must(err)
-			b.batch("b", nil, "sleeps")
+			b.createBatch("b", nil, "sleeps")
 			b.must(b.Waiters.Filler.FillAll(b.ctx))
-			b.pool("b", 1, minute)
+			b.createPool("b", 1, minute)
 		},
-		"a backoff that is over": func(b *bench, w *wakes) {
-			b.batch("b", func(in *store.Batch) { in.RetryBackoff = time.Second }, "sleeps")
-			first := b.eventuallyStarts(w, 0, "sleeps")
-			b.pushed("sleeps", result(first, "failed", ""))
+		"a backoff that is over": func(b *testBench, w *wakeRecorder) {
+			b.createBatch("b", func(in *store.Batch) { in.RetryBackoff = time.Second }, "sleeps")
+			first := b.awaitStart(w, 0, "sleeps")
+			b.reportOverSession("sleeps", resultReport(first, "failed", ""))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, w, _ := inLine(t)
+			b, w, _ := newFullPoolBench(t)
 			begins(b, w)
-			b.eventuallyStarts(w, len(w.woken()), "sleeps")
+			b.awaitStart(w, len(w.wokenDevices()), "sleeps")
 		})
 	}
 }

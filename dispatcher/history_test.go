@@ -14,15 +14,15 @@ import (
 // time, regardless of how their grants end.
 func TestHistoryHasNoTwoInOneSlot(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	runOnBackends(t, func(b *testBench) {
 		const capacity, fleet, rounds = 3, 8, 12
-		b.pool("a", capacity, minute)
+		b.createPool("a", capacity, minute)
 		names := make([]string, fleet)
 		for i := range names {
 			names[i] = fmt.Sprintf("d%d", i)
 		}
 		for range rounds {
-			b.batch("a", nil, names...)
+			b.createBatch("a", nil, names...)
 		}
 		var mu sync.Mutex
 		given := map[int64]devices.Task{} // key is the token
@@ -31,7 +31,7 @@ func TestHistoryHasNoTwoInOneSlot(t *testing.T) {
 			wait.Go(func() {
 				draw := rand.New(rand.NewPCG(uint64(n), 1)) //nolint:gosec // which end comes when
 				for range 5 * rounds {
-					reply := b.report(name, `{"id":"x"}`)
+					reply := b.sendReport(name, `{"id":"x"}`)
 					if reply.Task == nil {
 						continue
 					}
@@ -39,10 +39,10 @@ func TestHistoryHasNoTwoInOneSlot(t *testing.T) {
 					given[reply.Task.Token] = *reply.Task
 					mu.Unlock()
 					if draw.IntN(6) == 0 {
-						_, _ = b.ForceRelease(b.ctx, "a", reply.Task.Slot, store.Force{Token: reply.Task.Token, Now: true})
+						_, _ = b.ForceRelease(b.ctx, "a", reply.Task.Slot, store.ForcedRelease{Token: reply.Task.Token, AtOnce: true})
 						continue
 					}
-					b.report(name, fmt.Sprintf(`{"id":"y","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, reply.Task.ID, reply.Task.Token))
+					b.sendReport(name, fmt.Sprintf(`{"id":"y","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, reply.Task.ID, reply.Task.Token))
 				}
 			})
 		}

@@ -17,15 +17,15 @@ func TestResultsAreExpectedByKind(t *testing.T) {
 	expect := func(kind string, want time.Duration) {
 		t.Helper()
 		want = want * 85 / 100
-		if got := d.whenReady("p", kind, time.Hour); got < want-time.Millisecond || got > want+time.Millisecond {
+		if got := d.delayAfterGrant("p", kind, time.Hour); got < want-time.Millisecond || got > want+time.Millisecond {
 			t.Errorf("%s expected after %s, want %s", kind, got, want)
 		}
 	}
 	expect("long", 5*time.Second)
-	d.Waiters.Pools.Held("p", "long", 10*time.Minute)
+	d.Waiters.Pools.RecordHold("p", "long", 10*time.Minute)
 	expect("long", 10*time.Minute)
 	expect("short", 10*time.Minute) // no sample of this kind yet: the mean of the pool is used
-	d.Waiters.Pools.Held("p", "short", 10*time.Second)
+	d.Waiters.Pools.RecordHold("p", "short", 10*time.Second)
 	expect("short", 10*time.Second)
 	expect("long", 10*time.Minute)
 }
@@ -46,13 +46,13 @@ func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 		{time.Second, 5 * time.Second, 9 * time.Second, 5},         // a short lease
 	} {
 		d := New(Config{Jitter: func() float64 { return 0.5 }})
-		d.Waiters.Pools.Held("p", "k", test.mean)
+		d.Waiters.Pools.RecordHold("p", "k", test.mean)
 		g, asked := store.Grant{Pool: "p", Kind: "k", GrantedAt: start, LeaseLength: test.lease}, 1
-		at := d.whenReady("p", "k", test.lease)
+		at := d.delayAfterGrant("p", "k", test.lease)
 		for ; at < test.works; asked++ {
-			at += d.stillWorks(g, start.Add(at))
+			at += d.delayWhileRunning(g, start.Add(at))
 		}
-		if asked > test.most || at > test.works+max(test.works/4, test.lease/30, decision.Soonest) {
+		if asked > test.most || at > test.works+max(test.works/4, test.lease/30, decision.MinReportDelay) {
 			t.Errorf("%s of work among %s, lease %s: asked %d times, the last time after %s", test.works, test.mean, test.lease, asked, at)
 		}
 	}
@@ -64,18 +64,18 @@ func TestADeviceThatReportsOnlyWhenToldHoldsItsSlotNotMuchLonger(t *testing.T) {
 	t.Parallel()
 	draw := rand.New(rand.NewPCG(1, 2))
 	d := New(Config{Jitter: draw.Float64})
-	d.Waiters.Pools.Held("p", "k", 10*time.Minute) // the first task took long
+	d.Waiters.Pools.RecordHold("p", "k", 10*time.Minute) // the first task took long
 	const devices, last = 2000, 500
 	var worked, held time.Duration
 	start := time.Now()
 	for i := range devices {
 		works := time.Duration((10 + 20*draw.Float64()) * float64(time.Second))
 		g := store.Grant{Pool: "p", Kind: "k", GrantedAt: start, LeaseLength: 2 * time.Hour}
-		holds := d.whenReady("p", "k", 2*time.Hour)
+		holds := d.delayAfterGrant("p", "k", 2*time.Hour)
 		for holds < works {
-			holds += d.stillWorks(g, start.Add(holds))
+			holds += d.delayWhileRunning(g, start.Add(holds))
 		}
-		d.Waiters.Pools.Held("p", "k", holds)
+		d.Waiters.Pools.RecordHold("p", "k", holds)
 		if i >= devices-last {
 			worked, held = worked+works, held+holds
 		}

@@ -10,22 +10,22 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// elapsing is a clock of elapsed time that only advances if a test calls pass.
-type elapsing struct {
-	mu sync.Mutex
-	at time.Time
+// manualClock is a clock of elapsed time that only advances if a test calls pass.
+type manualClock struct {
+	mu      sync.Mutex
+	current time.Time
 }
 
-func (e *elapsing) now() time.Time {
+func (e *manualClock) now() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.at
+	return e.current
 }
 
-func (e *elapsing) pass(by time.Duration) {
+func (e *manualClock) advance(by time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.at = e.at.Add(by)
+	e.current = e.current.Add(by)
 }
 
 // idleSeconds returns the idle slot-seconds that a replica counted for pool a.
@@ -45,33 +45,33 @@ func idleSeconds(t *testing.T, r *prometheus.Registry) float64 {
 	return 0
 }
 
-// idleBench runs a test on a dispatcher whose own clock only advances if the test moves it. The ledger's
+// runWithManualClock runs a test on a dispatcher whose own clock only advances if the test moves it. The ledger's
 // clock runs as usual.
-func idleBench(t *testing.T, test func(b *bench, clock *elapsing, r func() float64)) {
+func runWithManualClock(t *testing.T, test func(b *testBench, clock *manualClock, r func() float64)) {
 	t.Helper()
-	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
+	for name, open := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			clock, registry := &elapsing{at: time.Now()}, prometheus.NewRegistry()
+			clock, registry := &manualClock{current: time.Now()}, prometheus.NewRegistry()
 			b := open(t, func(c *dispatcher.Config) { c.Now, c.Registerer = clock.now, registry })
 			test(b, clock, func() float64 { return idleSeconds(t, registry) })
 		})
 	}
 }
 
-// look advances the replica's clock by passed and calls CountIdle, which counts if the ledger has enough idle
+// countIdleAfter advances the replica's clock by passed and calls CountIdle, which counts if the ledger has enough idle
 // time to assign.
-func (b *bench) look(clock *elapsing, passed time.Duration) {
+func (b *testBench) countIdleAfter(clock *manualClock, elapsed time.Duration) {
 	b.t.Helper()
-	clock.pass(passed)
+	clock.advance(elapsed)
 	if err := b.Upkeep.CountIdle(b.ctx); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-// untilCounted calls look until the count grows, and returns the increase. Before each call it advances the
+// awaitIdleCount calls look until the count grows, and returns the increase. Before each call it advances the
 // replica's clock by apart.
-func (b *bench) untilCounted(clock *elapsing, apart time.Duration, count func() float64) float64 {
+func (b *testBench) awaitIdleCount(clock *manualClock, interval time.Duration, count func() float64) float64 {
 	b.t.Helper()
 	before := count()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -80,7 +80,7 @@ func (b *bench) untilCounted(clock *elapsing, apart time.Duration, count func() 
 		if time.Now().After(deadline) {
 			b.t.Fatal("nothing is counted")
 		}
-		b.look(clock, apart)
+		b.countIdleAfter(clock, interval)
 	}
 	return count() - before
 }
@@ -88,14 +88,14 @@ func (b *bench) untilCounted(clock *elapsing, apart time.Duration, count func() 
 // The number of idle slots is the number of free slots that devices that are present could use.
 func TestIdleSlotsAreCounted(t *testing.T) {
 	t.Parallel()
-	idleBench(t, func(b *bench, clock *elapsing, count func() float64) {
-		b.pool("a", 3, minute)
-		b.look(clock, 0) // the first call only records the time
+	runWithManualClock(t, func(b *testBench, clock *manualClock, count func() float64) {
+		b.createPool("a", 3, minute)
+		b.countIdleAfter(clock, 0) // the first call only records the time
 		for _, device := range []string{"d1", "d2"} {
-			b.report(device, `{"id":"1","accept":false}`)
+			b.sendReport(device, `{"id":"1","accept":false}`)
 		}
-		b.batch("a", nil, "d1", "d2", "away-1", "away-2", "away-3")
-		b.look(clock, time.Second)
+		b.createBatch("a", nil, "d1", "d2", "away-1", "away-2", "away-3")
+		b.countIdleAfter(clock, time.Second)
 		if n := count(); n != 0 {
 			b.t.Errorf("%f slot-seconds, and nobody was seen", n)
 		}
@@ -104,17 +104,17 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 		}
 		// The calls are one second apart on the replica's clock, and the ledger assigns at least 0.9 s to
 		// each. Sums of such values are not exact.
-		if n := b.untilCounted(clock, time.Second, count); n < 1.799 || n > 2.001 {
+		if n := b.awaitIdleCount(clock, time.Second, count); n < 1.799 || n > 2.001 {
 			b.t.Errorf("%f slot-seconds in one second, want those of two slots", n)
 		}
-		b.granted("d1")
-		if n := b.untilCounted(clock, time.Second, count); n < 0.899 || n > 1.001 {
+		b.expectGrant("d1")
+		if n := b.awaitIdleCount(clock, time.Second, count); n < 0.899 || n > 1.001 {
 			b.t.Errorf("%f slot-seconds in one second, want those of one slot", n)
 		}
-		b.granted("d2")
+		b.expectGrant("d2")
 		before := count()
 		for range 3 {
-			b.look(clock, time.Minute)
+			b.countIdleAfter(clock, time.Minute)
 		}
 		if n := count(); n != before {
 			b.t.Errorf("%f slot-seconds more, and who is there has its slot", n-before)
@@ -125,24 +125,24 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 // A full pool has no idle slots. Time before the last call of the replica does not count as idle.
 func TestAFullPoolIsNotIdle(t *testing.T) {
 	t.Parallel()
-	idleBench(t, func(b *bench, clock *elapsing, count func() float64) {
-		b.pool("a", 1, minute)
-		b.batch("a", nil, "d1", "d2", "d3")
-		g := b.granted("d1")
-		b.report("d2", `{"id":"1"}`)
-		b.report("d3", `{"id":"1"}`)
+	runWithManualClock(t, func(b *testBench, clock *manualClock, count func() float64) {
+		b.createPool("a", 1, minute)
+		b.createBatch("a", nil, "d1", "d2", "d3")
+		g := b.expectGrant("d1")
+		b.sendReport("d2", `{"id":"1"}`)
+		b.sendReport("d3", `{"id":"1"}`)
 		if err := b.Seen.Flush(b.ctx); err != nil {
 			b.t.Fatal(err)
 		}
 		for range 3 {
-			b.look(clock, time.Second)
+			b.countIdleAfter(clock, time.Second)
 		}
 		if n := count(); n != 0 {
 			b.t.Errorf("%f slot-seconds of a full pool", n)
 		}
-		b.ended("d1", g, "succeeded", "", "recorded")
+		b.sendResult("d1", g, "succeeded", "", "recorded")
 		// The ledger assigns at least 0.9 s.
-		if n := b.untilCounted(clock, 10*time.Millisecond, count); n > 0.011 {
+		if n := b.awaitIdleCount(clock, 10*time.Millisecond, count); n > 0.011 {
 			b.t.Errorf("%f slot-seconds, but the replica looked 10 ms ago", n)
 		}
 	})
@@ -151,14 +151,14 @@ func TestAFullPoolIsNotIdle(t *testing.T) {
 // Two replicas together count as much as one replica would.
 func TestReplicasShareIdleTime(t *testing.T) {
 	t.Parallel()
-	clock, first, second := &elapsing{at: time.Now()}, prometheus.NewRegistry(), prometheus.NewRegistry()
-	b := onServers(t, func(c *dispatcher.Config) { c.Now, c.Registerer = clock.now, first })
+	clock, first, second := &manualClock{current: time.Now()}, prometheus.NewRegistry(), prometheus.NewRegistry()
+	b := newServerBench(t, func(c *dispatcher.Config) { c.Now, c.Registerer = clock.now, first })
 	other := dispatcher.New(dispatcher.Config{
 		Store: b.store, Semaphore: b.semaphore, Now: clock.now, Registerer: second, ReportPeriod: time.Hour,
 	})
-	b.pool("a", 3, minute)
-	b.report("d1", `{"id":"1","accept":false}`)
-	b.batch("a", nil, "d1")
+	b.createPool("a", 3, minute)
+	b.sendReport("d1", `{"id":"1","accept":false}`)
+	b.createBatch("a", nil, "d1")
 	if err := b.Seen.Flush(b.ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestReplicasShareIdleTime(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing is counted")
 		}
-		clock.pass(time.Hour) // without the ledger each replica would count the whole time
+		clock.advance(time.Hour) // without the ledger each replica would count the whole time
 		var wait sync.WaitGroup
 		for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
 			wait.Go(func() {

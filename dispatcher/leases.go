@@ -25,13 +25,15 @@ type Leaser struct {
 	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
 }
 
-// as returns l as the sender of a report of the holder device.
-func (l Leaser) as(device string) devices.Caller {
+// asSender returns l as the sender of a report of the holder device.
+func (l Leaser) asSender(device string) devices.Caller {
 	return devices.Caller{Device: devices.ID(device), Via: devices.ViaLease, Token: l.Token}
 }
 
 // owns reports whether device is a holder of l.
-func (l Leaser) owns(device string) bool { return strings.HasPrefix(device, store.Holder(l.Name, "")) }
+func (l Leaser) owns(device string) bool {
+	return strings.HasPrefix(device, store.HolderDevice(l.Name, ""))
+}
 
 // LeaseRequest is a request for a slot of a pool.
 type LeaseRequest struct {
@@ -49,12 +51,12 @@ type LeaseRequest struct {
 
 // Lease is a lease that is open or has ended.
 type Lease struct {
-	Task   store.Task
-	Grant  *store.Grant   // nil if the lease waits or has ended
-	Usable time.Duration  // the slot may be used for this time, counted from the sending of the request plus Held
-	Held   time.Duration  // time for which the answer waited
-	Why    decision.Cause // reason why the lease holds no slot
-	After  time.Duration  // time after which the caller of a waiting lease asks again
+	Task       store.Task
+	Grant      *store.Grant   // nil if the lease waits or has ended
+	Usable     time.Duration  // the slot may be used for this time, counted from the sending of the request plus Held
+	Held       time.Duration  // time for which the answer waited
+	Cause      decision.Cause // reason why the lease holds no slot
+	RetryAfter time.Duration  // time after which the caller of a waiting lease asks again
 }
 
 // LostError is the error for a lease that has ended, or whose holder must stop.
@@ -74,12 +76,12 @@ var ErrLeaseToken = errors.New("a lease that is held is given back with its toke
 var ErrUnconfirmed = errors.New("no slot can be confirmed now")
 
 const (
-	// tryStay is the lifetime of the lease of a request without a wait, if the request breaks off.
-	tryStay = 10 * time.Second
-	// leaseLook is the interval at which a waiting caller tries again in a pool whose callers have a bound. While
+	// noWaitStay is the lifetime of the lease of a request without a wait, if the request breaks off.
+	noWaitStay = 10 * time.Second
+	// boundedRetryInterval is the interval at which a waiting caller tries again in a pool whose callers have a bound. While
 	// the callers hold as many slots as they may, the caller is in no queue, and the message that a lease ended
 	// may be lost.
-	leaseLook = 5 * time.Second
+	boundedRetryInterval = 5 * time.Second
 )
 
 // Acquire gets a slot for the holder of a caller, or returns why there is no slot. If the holder has a lease
@@ -89,7 +91,7 @@ const (
 func (d Leases) Acquire(ctx context.Context, r LeaseRequest) (Lease, error) {
 	began := d.config.Now()
 	if r.unnamed = r.Holder == ""; r.unnamed {
-		r.Holder = nonce()
+		r.Holder = newNonce()
 	}
 	got, again, err := d.acquire(ctx, r, began)
 	if again {
@@ -106,22 +108,22 @@ func (d Leases) acquire(ctx context.Context, r LeaseRequest, began time.Time) (g
 	}
 	defer func() {
 		if r.unnamed && (err != nil || ctx.Err() != nil) {
-			d.letGo(ctx, r, opened.Task)
+			d.endUnnamedLease(ctx, r, opened.Task)
 		}
 	}()
 	opened, reply, err := d.askForLease(ctx, r, opened, began)
-	d.leaveLine(ctx, r, opened, reply, began)
+	d.shortenStay(ctx, r, opened, reply, began)
 	if err != nil {
-		d.takeBack(ctx, r, opened)
+		d.dropNoWaitLease(ctx, r, opened)
 		return Lease{}, false, err
 	}
-	return d.answered(ctx, r, opened, reply, began)
+	return d.leaseAfterReply(ctx, r, opened, reply, began)
 }
 
-// answered returns the state of a lease after the reply to its holder. again reports whether the lease changed
+// leaseAfterReply returns the state of a lease after the reply to its holder. again reports whether the lease changed
 // since that reply.
-func (d Leases) answered(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (got Lease, again bool, err error) {
-	got, err = d.leaseOf(ctx, opened.Task, began)
+func (d Leases) leaseAfterReply(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (got Lease, again bool, err error) {
+	got, err = d.readLease(ctx, opened.Task, began)
 	switch {
 	case err != nil:
 		return Lease{}, false, err
@@ -131,29 +133,29 @@ func (d Leases) answered(ctx context.Context, r LeaseRequest, opened store.Lease
 		}
 		return got, false, nil
 	case got.Grant == nil && got.Task.State != store.Pending:
-		return Lease{}, got.Task.State == store.TimedOut, d.lost(ctx, got.Task, 0) // timed out: the slot of the holder was just taken back
-	case got.Grant == nil && r.Wait == 0 && reply.Reason == devices.ReasonUnavailable && !d.standsStill(ctx, opened.Task):
-		d.takeBack(ctx, r, opened)
+		return Lease{}, got.Task.State == store.TimedOut, d.lostError(ctx, got.Task, 0) // timed out: the slot of the holder was just taken back
+	case got.Grant == nil && r.Wait == 0 && reply.Reason == devices.ReasonUnavailable && !d.isInStandstill(ctx, opened.Task):
+		d.dropNoWaitLease(ctx, r, opened)
 		return Lease{}, false, fmt.Errorf("%w: %w: pool %s", devices.ErrUnavailable, ErrUnconfirmed, r.Pool)
 	}
 	refused, err := d.refusedLease(ctx, r, opened, got, reply)
 	// If the code is CodeRunning, another request of the holder got the slot just now.
-	return refused, err == nil && got.Grant == nil && refused.Why.Code == decision.CodeRunning, err
+	return refused, err == nil && got.Grant == nil && refused.Cause.Code == decision.CodeRunning, err
 }
 
-// standsStill reports whether a lease waits because its pool grants nothing after a restore.
-func (d Leases) standsStill(ctx context.Context, task int64) bool {
-	e, err := d.Explainer.Why(ctx, task)
+// isInStandstill reports whether a lease waits because its pool grants nothing after a restore.
+func (d Leases) isInStandstill(ctx context.Context, task int64) bool {
+	e, err := d.Explainer.ExplainTask(ctx, task)
 	return err == nil && e.Causes[0].Code == decision.CodeStandstill
 }
 
 func (d Leases) openLease(ctx context.Context, r LeaseRequest) (store.LeaseTask, error) {
-	stay := tryStay
+	stay := noWaitStay
 	if r.Wait > 0 {
-		stay = r.Wait + store.Stay
+		stay = r.Wait + store.PositionTTL
 	}
 	opened, err := d.config.Store.OpenLease(ctx, store.NewLease{
-		Pool: r.Pool, Holder: store.Holder(r.Name, r.Holder), Lease: r.Lease, Metadata: r.Metadata, Stay: stay,
+		Pool: r.Pool, Holder: store.HolderDevice(r.Name, r.Holder), Lease: r.Lease, Metadata: r.Metadata, WaitFor: stay,
 	})
 	if err != nil && !errors.Is(err, store.ErrUnknownPool) && !errors.Is(err, store.ErrExists) {
 		err = fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
@@ -164,66 +166,66 @@ func (d Leases) openLease(ctx context.Context, r LeaseRequest) (store.LeaseTask,
 // askForLease reports as the holder until the holder is granted a slot, or until r.Wait has passed. It returns
 // the lease as it was last opened.
 func (d Leases) askForLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask, began time.Time) (store.LeaseTask, devices.Reply, error) {
-	caller, report := r.as(store.Holder(r.Name, r.Holder)), devices.Report{ID: nonce(), Accept: true}
+	caller, report := r.asSender(store.HolderDevice(r.Name, r.Holder)), devices.Report{ID: newNonce(), Accept: true}
 	if r.Wait == 0 {
 		reply, err := d.HandleReport(ctx, caller, report)
 		return opened, reply, err
 	}
-	for wait, aside := r.Wait, false; ; {
-		if opened.Bounded {
-			wait = min(wait, leaseLook)
+	for wait, hasYielded := r.Wait, false; ; {
+		if opened.HasCallerBound {
+			wait = min(wait, boundedRetryInterval)
 		}
-		h, held, err := d.wait(ctx, caller, report, wait, r.OnPark)
+		h, held, err := d.handleWithWait(ctx, caller, report, wait, r.OnPark)
 		if err != nil {
 			return opened, devices.Reply{}, err
 		}
 		wait = r.Wait - d.config.Now().Sub(began)
-		if !held || ctx.Err() != nil || wait <= 0 || !waitsOn(h.reply) {
+		if !held || ctx.Err() != nil || wait <= 0 || !mayStillGetSlot(h.reply) {
 			return opened, h.reply, err
 		}
-		if aside = aside || h.from.aside; aside && !h.from.own { // the caller counts again as ahead of the callers behind it
+		if hasYielded = hasYielded || h.reporter.hasYielded; hasYielded && !h.reporter.blockedAlone { // the caller counts again as ahead of the callers behind it
 			rest := r
 			rest.Wait = wait
 			again, err := d.openLease(ctx, rest)
 			if err != nil {
 				return opened, h.reply, err
 			}
-			opened, aside = again, false
+			opened, hasYielded = again, false
 		}
 	}
 }
 
-// waitsOn reports whether a caller has no slot yet and may still get one by waiting. If the holder has no open
+// mayStillGetSlot reports whether a caller has no slot yet and may still get one by waiting. If the holder has no open
 // task (ReasonNone), somebody else ended the lease, or the holder asks in another request.
-func waitsOn(reply devices.Reply) bool {
-	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitingOf(reply.Reason).Parks
+func mayStillGetSlot(reply devices.Reply) bool {
+	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitRuleFor(reply.Reason).MayPark
 }
 
-// leaveLine shortens the stay of a lease in the ledger if its caller disconnected, or was answered before its
+// shortenStay shortens the stay of a lease in the ledger if its caller disconnected, or was answered before its
 // wait was over. The caller counts as ahead of other callers until the time at which it should ask again. Its
 // position lasts for store.Stay after that time.
-func (d Leases) leaveLine(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
+func (d Leases) shortenStay(ctx context.Context, r LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
 	rest := r.Wait - d.config.Now().Sub(began)
 	switch {
 	case reply.Task != nil:
 		return
 	case r.Wait > 0 && rest <= 0: // the lease was opened for this time
 		return
-	case r.Wait == 0 && opened.New: // takeBack deletes the lease
+	case r.Wait == 0 && opened.Created: // dropNoWaitLease deletes the lease
 		return
 	}
 	after := min(max(rest, 0), time.Duration(reply.ReportAfterMS)*time.Millisecond)
 	if ctx.Err() != nil {
 		after = 0
 	}
-	if err := d.config.Store.StayLease(context.WithoutCancel(ctx), opened, store.Stay+after); err != nil {
+	if err := d.config.Store.ExtendLeaseWait(context.WithoutCancel(ctx), opened, store.PositionTTL+after); err != nil {
 		d.log.WarnContext(ctx, "a caller that left stays in line for longer", "err", err)
 	}
 }
 
-// letGo ends the lease of an unnamed holder whose caller got no answer and so cannot ask for the lease
+// endUnnamedLease ends the lease of an unnamed holder whose caller got no answer and so cannot ask for the lease
 // again. It gives back the slot, or the position in line.
-func (d Leases) letGo(ctx context.Context, r LeaseRequest, task int64) {
+func (d Leases) endUnnamedLease(ctx context.Context, r LeaseRequest, task int64) {
 	ctx = context.WithoutCancel(ctx)
 	err := ErrLeaseToken
 	for tries := 0; tries < 2 && errors.Is(err, ErrLeaseToken); tries++ { // it may be granted between the two calls
@@ -242,20 +244,20 @@ func (d Leases) letGo(ctx context.Context, r LeaseRequest, task int64) {
 	}
 }
 
-// takeBack deletes a lease that was opened for a request without a wait.
-func (d Leases) takeBack(ctx context.Context, r LeaseRequest, opened store.LeaseTask) {
-	if r.Wait > 0 || !opened.New {
+// dropNoWaitLease deletes a lease that was opened for a request without a wait.
+func (d Leases) dropNoWaitLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask) {
+	if r.Wait > 0 || !opened.Created {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
 	if _, err := d.config.Store.DropLease(ctx, opened); err != nil {
 		d.log.WarnContext(ctx, "a lease that was tried expires by itself", "err", err)
 	}
-	d.Waiters.Offers.Update(store.Holder(r.Name, r.Holder), slots.WaiterLeft, []string{r.Pool})
+	d.Waiters.Offers.Update(store.HolderDevice(r.Name, r.Holder), slots.WaiterLeft, []string{r.Pool})
 }
 
-// leaseOf reads a lease for a request that was received at began.
-func (d Leases) leaseOf(ctx context.Context, task int64, began time.Time) (Lease, error) {
+// readLease reads a lease for a request that was received at began.
+func (d Leases) readLease(ctx context.Context, task int64, began time.Time) (Lease, error) {
 	held := d.config.Now().Sub(began)
 	found, grant, _, err := d.config.Store.Task(ctx, task)
 	if err != nil {
@@ -263,20 +265,20 @@ func (d Leases) leaseOf(ctx context.Context, task int64, began time.Time) (Lease
 	}
 	got := Lease{Task: found, Grant: grant, Held: held}
 	if grant != nil {
-		got.Usable = d.usable(*grant)
+		got.Usable = d.usableTime(*grant)
 	}
 	return got, nil
 }
 
 // refusedLease returns the lease with the reason why it has no slot. If the request does not wait, it deletes the lease.
 func (d Leases) refusedLease(ctx context.Context, r LeaseRequest, opened store.LeaseTask, got Lease, reply devices.Reply) (Lease, error) {
-	defer d.takeBack(ctx, r, opened)
-	e, err := d.Explainer.Why(ctx, opened.Task)
+	defer d.dropNoWaitLease(ctx, r, opened)
+	e, err := d.Explainer.ExplainTask(ctx, opened.Task)
 	if err != nil {
 		return Lease{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
-	got.Grant, got.Why = nil, e.Causes[0]
-	got.After = max(time.Duration(reply.ReportAfterMS)*time.Millisecond, parkAgain)
+	got.Grant, got.Cause = nil, e.Causes[0]
+	got.RetryAfter = max(time.Duration(reply.ReportAfterMS)*time.Millisecond, maxDelayAfterPark)
 	if r.Wait == 0 {
 		d.metrics.leases.WithLabelValues(r.Pool, "refused").Inc()
 	}
@@ -287,22 +289,22 @@ func (d Leases) refusedLease(ctx context.Context, r LeaseRequest, opened store.L
 // sooner than without the call. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
 func (d Leases) Renew(ctx context.Context, l Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
 	began := d.config.Now()
-	of, _, err := d.ownLease(ctx, l, pool, task)
+	leaseTask, _, err := d.readOwnLease(ctx, l, pool, task)
 	if err != nil {
 		return Lease{}, err
 	}
-	reply, err := d.HandleReport(ctx, l.as(of.Device), devices.Report{
-		ID: nonce(), Running: []devices.Running{{Task: task, Token: token, Lease: length}},
+	reply, err := d.HandleReport(ctx, l.asSender(leaseTask.Device), devices.Report{
+		ID: newNonce(), Running: []devices.Running{{Task: task, Token: token, Lease: length}},
 	})
 	if err != nil {
 		return Lease{}, err
 	}
-	got, err := d.leaseOf(ctx, task, began)
+	got, err := d.readLease(ctx, task, began)
 	if err != nil {
 		return Lease{}, err
 	}
 	if len(reply.Renewed) == 0 || got.Grant == nil || got.Grant.Token != token {
-		lost := d.lost(ctx, got.Task, token)
+		lost := d.lostError(ctx, got.Task, token)
 		d.metrics.leases.WithLabelValues(pool, "lost").Inc()
 		return Lease{}, lost
 	}

@@ -10,21 +10,21 @@ import (
 )
 
 // setPoolWindows sets the windows of pool "a" in the ledger and in the semaphore.
-func (b *bench) setPoolWindows(windows []store.Window) {
+func (b *testBench) setPoolWindows(windows []store.Window) {
 	b.t.Helper()
 	b.changePool("", func(spec *store.PoolSpec) { spec.Windows = windows })
 }
 
-// ahead returns the number of waiting callers ahead of a holder.
-func (b *bench) ahead(holder string) int {
+// callersAhead returns the number of waiting callers ahead of a holder.
+func (b *testBench) callersAhead(holder string) int {
 	b.t.Helper()
-	found, err := b.store.CallersBefore(b.ctx, "a", b.leaseTask(holder))
+	found, err := b.store.CallerBoundOf(b.ctx, "a", b.leaseTask(holder))
 	b.must(err)
 	return found.Ahead
 }
 
-// tooLong returns a request for a lease that does not fit into openForAnHour.
-func tooLong() dispatcher.LeaseRequest {
+// tooLongRequest returns a request for a lease that does not fit into openWindows.
+func tooLongRequest() dispatcher.LeaseRequest {
 	return dispatcher.LeaseRequest{Holder: "too-long", Lease: 24 * time.Hour, Wait: long}
 }
 
@@ -32,72 +32,72 @@ func tooLong() dispatcher.LeaseRequest {
 // slot.
 func TestACallerThatDoesNotFitLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.callers(1)
-		b.setPoolWindows(b.openForAnHour())
-		waits := b.inLineFor(b.Dispatcher, tooLong())
+	runOnBackends(t, func(b *testBench) {
+		b.createCallerPool(1)
+		b.setPoolWindows(b.openWindows())
+		waits := b.startLeaseRequest(b.Dispatcher, tooLongRequest())
 		b.expectWhy(b.leaseTask("too-long"), []decision.Code{decision.CodePoolWindow}, "less than its lease")
-		g := b.leased("fits")
-		next := b.inLine(b.Dispatcher, "next", long)
-		if ahead := b.ahead("next"); ahead != 0 {
+		g := b.expectLease("fits")
+		next := b.startLeaseWait(b.Dispatcher, "next", long)
+		if ahead := b.callersAhead("next"); ahead != 0 {
 			b.t.Errorf("%d callers count as ahead, want none", ahead)
 		}
 		b.endLease("fits", g)
-		b.endLease("next", next.holds())
-		waits.waits()
+		b.endLease("next", next.awaitGrant())
+		waits.expectWaiting()
 	})
 }
 
 // The same holds for the window of the batch that contains the leases.
 func TestACallerThatDoesNotFitTheBatchLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.callers(1)
-		first := b.leased("first")
-		b.setWindows(b.task(first.Task).Batch, b.openForAnHour())
+	runOnServers(t, func(b *testBench) {
+		b.createCallerPool(1)
+		first := b.expectLease("first")
+		b.setWindows(b.readTask(first.Task).Batch, b.openWindows())
 		b.endLease("first", first)
-		b.inLineFor(b.Dispatcher, tooLong())
-		b.leased("fits")
+		b.startLeaseRequest(b.Dispatcher, tooLongRequest())
+		b.expectLease("fits")
 	})
 }
 
 // When its own obstacle is gone, a caller counts again as ahead of the callers that came later.
 func TestACallerThatStoodAsideStandsAgain(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.callers(1)
-		b.setPoolWindows(b.openForAnHour())
-		first := b.inLineFor(b.Dispatcher, tooLong())
-		g := b.leased("fits")
-		second := b.inLine(b.Dispatcher, "second", long)
+	runOnServers(t, func(b *testBench) {
+		b.createCallerPool(1)
+		b.setPoolWindows(b.openWindows())
+		first := b.startLeaseRequest(b.Dispatcher, tooLongRequest())
+		g := b.expectLease("fits")
+		second := b.startLeaseWait(b.Dispatcher, "second", long)
 		b.setPoolWindows(nil)
-		b.eventually("the first caller stands before the second", func() bool { return b.ahead("second") == 1 })
+		b.awaitCondition("the first caller stands before the second", func() bool { return b.callersAhead("second") == 1 })
 		b.endLease("fits", g)
-		first.holds()
-		second.waits()
+		first.awaitGrant()
+		second.expectWaiting()
 	})
 }
 
 // An obstacle for all callers of a pool does not change their order.
 func TestAShutPoolKeepsTheOrderOfCallers(t *testing.T) {
 	t.Parallel()
-	for name, shut := range map[string]func(*bench){
-		"paused": func(b *bench) { b.changePool("for the test", func(spec *store.PoolSpec) { spec.Paused = true }) },
-		"closed": func(b *bench) { b.setPoolWindows(b.shut()) },
+	for name, shut := range map[string]func(*testBench){
+		"paused": func(b *testBench) { b.changePool("for the test", func(spec *store.PoolSpec) { spec.Paused = true }) },
+		"closed": func(b *testBench) { b.setPoolWindows(b.closedWindows()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forServers(t, func(b *bench) {
-				b.callers(1)
+			runOnServers(t, func(b *testBench) {
+				b.createCallerPool(1)
 				shut(b)
-				first := b.inLine(b.Dispatcher, "z-first", long)
-				second := b.inLine(b.Dispatcher, "second", long)
-				if ahead := b.ahead("second"); ahead != 1 {
+				first := b.startLeaseWait(b.Dispatcher, "z-first", long)
+				second := b.startLeaseWait(b.Dispatcher, "second", long)
+				if ahead := b.callersAhead("second"); ahead != 1 {
 					b.t.Errorf("%d callers count as ahead of the second, want 1", ahead)
 				}
 				b.changePool("", func(spec *store.PoolSpec) { spec.Paused, spec.Windows = false, nil })
-				first.holds()
-				second.waits()
+				first.awaitGrant()
+				second.expectWaiting()
 			})
 		})
 	}

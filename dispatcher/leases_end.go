@@ -13,67 +13,67 @@ import (
 // End gives a slot back, or ends the wait for a slot. A repeated call succeeds. If token is not the token of the
 // lease, End changes nothing. It returns store.ErrNotFound, ErrLeaseToken, *LostError or devices.ErrUnavailable.
 func (d Leases) End(ctx context.Context, l Leaser, pool string, task, token int64) error {
-	of, grant, err := d.ownLease(ctx, l, pool, task)
+	leaseTask, grant, err := d.readOwnLease(ctx, l, pool, task)
 	switch {
 	case err != nil:
 		return err
 	case grant != nil && token == 0:
 		return ErrLeaseToken
 	case grant != nil && grant.Token == token:
-		return d.giveBack(ctx, l, of, token)
-	case of.State == store.Pending && token == 0:
-		return d.giveUp(ctx, l, of)
+		return d.returnSlot(ctx, l, leaseTask, token)
+	case leaseTask.State == store.Pending && token == 0:
+		return d.endWaiting(ctx, l, leaseTask)
 	case token != 0 && d.endedByHolder(ctx, task, token), grant == nil && token == 0:
 		return nil
 	}
-	return d.lost(ctx, of, token)
+	return d.lostError(ctx, leaseTask, token)
 }
 
-// ownLease reads a lease of the caller l. It returns store.ErrNotFound if l has no lease with this task in pool.
-func (d Leases) ownLease(ctx context.Context, l Leaser, pool string, task int64) (store.Task, *store.Grant, error) {
-	of, grant, _, err := d.config.Store.Task(ctx, task)
+// readOwnLease reads a lease of the caller l. It returns store.ErrNotFound if l has no lease with this task in pool.
+func (d Leases) readOwnLease(ctx context.Context, l Leaser, pool string, task int64) (store.Task, *store.Grant, error) {
+	leaseTask, grant, _, err := d.config.Store.Task(ctx, task)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return of, nil, err //nolint:wrapcheck // the store's own
+		return leaseTask, nil, err //nolint:wrapcheck // the store's own
 	case err != nil:
-		return of, nil, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, task, err)
-	case of.Pool != pool || !l.owns(of.Device):
-		return of, nil, store.ErrNotFound
+		return leaseTask, nil, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, task, err)
+	case leaseTask.Pool != pool || !l.owns(leaseTask.Device):
+		return leaseTask, nil, store.ErrNotFound
 	}
-	return of, grant, nil
+	return leaseTask, grant, nil
 }
 
-// giveBack gives the slot of a lease back: it reports that the task of the lease succeeded.
-func (d Leases) giveBack(ctx context.Context, l Leaser, of store.Task, token int64) error {
-	reply, err := d.HandleReport(ctx, l.as(of.Device), devices.Report{
-		ID: nonce(), Results: []devices.Result{{Task: of.ID, Token: token, Status: devices.StatusSucceeded}},
+// returnSlot gives the slot of a lease back: it reports that the task of the lease succeeded.
+func (d Leases) returnSlot(ctx context.Context, l Leaser, leaseTask store.Task, token int64) error {
+	reply, err := d.HandleReport(ctx, l.asSender(leaseTask.Device), devices.Report{
+		ID: newNonce(), Results: []devices.Result{{Task: leaseTask.ID, Token: token, Status: devices.StatusSucceeded}},
 	})
 	if err != nil {
 		return err
 	}
 	if len(reply.Acks) == 0 {
-		return fmt.Errorf("%w: lease %d", devices.ErrUnavailable, of.ID)
+		return fmt.Errorf("%w: lease %d", devices.ErrUnavailable, leaseTask.ID)
 	}
 	if got := reply.Acks[0].Outcome; got != devices.OutcomeRecorded && got != devices.OutcomeDuplicate {
-		return d.lost(ctx, of, token)
+		return d.lostError(ctx, leaseTask, token)
 	}
-	d.metrics.leases.WithLabelValues(of.Pool, "ended").Inc()
+	d.metrics.leases.WithLabelValues(leaseTask.Pool, "ended").Inc()
 	return nil
 }
 
-// giveUp ends the wait of a lease, unless the lease was granted just now. A parked request of its holder is
+// endWaiting ends the wait of a lease, unless the lease was granted just now. A parked request of its holder is
 // answered now.
-func (d Leases) giveUp(ctx context.Context, l Leaser, of store.Task) error {
-	held, err := d.config.Store.GiveUpLease(ctx, l.Name, of.ID)
+func (d Leases) endWaiting(ctx context.Context, l Leaser, leaseTask store.Task) error {
+	held, err := d.config.Store.GiveUpLease(ctx, l.Name, leaseTask.ID)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: ending the waiting of lease %d: %w", devices.ErrUnavailable, of.ID, err)
+		return fmt.Errorf("%w: ending the waiting of lease %d: %w", devices.ErrUnavailable, leaseTask.ID, err)
 	case held:
 		return ErrLeaseToken
 	}
-	d.Waiters.Offers.Update(of.Device, slots.WaiterLeft, []string{of.Pool})
-	d.Waiters.Relay.WakeCallers(of.Pool)
-	_, err = d.HandleReport(ctx, l.as(of.Device), devices.Report{ID: nonce()})
+	d.Waiters.Offers.Update(leaseTask.Device, slots.WaiterLeft, []string{leaseTask.Pool})
+	d.Waiters.Relay.WakeCallers(leaseTask.Pool)
+	_, err = d.HandleReport(ctx, l.asSender(leaseTask.Device), devices.Report{ID: newNonce()})
 	return err
 }
 
@@ -88,14 +88,14 @@ func (d Leases) endedByHolder(ctx context.Context, task, token int64) bool {
 	return false
 }
 
-// lost returns the error for a lease that has ended, is held under another token, or must be stopped.
-func (d Leases) lost(ctx context.Context, of store.Task, token int64) error {
-	e, err := d.Explainer.Why(ctx, of.ID)
+// lostError returns the error for a lease that has ended, is held under another token, or must be stopped.
+func (d Leases) lostError(ctx context.Context, leaseTask store.Task, token int64) error {
+	e, err := d.Explainer.ExplainTask(ctx, leaseTask.ID)
 	if err != nil {
 		return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
 	lost := &LostError{Why: "ended", Detail: e.Causes[0].Detail}
-	_, grant, attempts, err := d.config.Store.Task(ctx, of.ID)
+	_, grant, attempts, err := d.config.Store.Task(ctx, leaseTask.ID)
 	if err != nil {
 		return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}

@@ -12,32 +12,32 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// expectStays checks that a holder keeps its position for at most store.Stay after the time at which it is to
+// expectKeepsPosition checks that a holder keeps its position for at most store.Stay after the time at which it is to
 // ask again. Until then it counts as ahead of others.
-func (b *bench) expectStays(holder string, after time.Duration) {
+func (b *testBench) expectKeepsPosition(holder string, askAgainIn time.Duration) {
 	b.t.Helper()
-	task := b.task(b.leaseTask(holder))
+	task := b.readTask(b.leaseTask(holder))
 	now, err := b.store.Clock(b.ctx)
 	b.must(err)
-	if left := task.NotAfter.Sub(now); left <= 0 || left > store.Stay+after {
-		b.t.Errorf("%s keeps its position for another %s, want at most %s", holder, left, store.Stay+after)
+	if left := task.NotAfter.Sub(now); left <= 0 || left > store.PositionTTL+askAgainIn {
+		b.t.Errorf("%s keeps its position for another %s, want at most %s", holder, left, store.PositionTTL+askAgainIn)
 	}
 }
 
 // A caller that was passed over, got its place in the queue back and then disconnects blocks no other caller.
 func TestACallerThatLeavesAfterItStoodAsideBlocksNobody(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.callers(1)
-		b.setPoolWindows(b.openForAnHour())
-		first := b.inLineFor(b.Dispatcher, tooLong())
-		g := b.leased("fits")
-		b.inLine(b.Dispatcher, "second", long)
+	runOnServers(t, func(b *testBench) {
+		b.createCallerPool(1)
+		b.setPoolWindows(b.openWindows())
+		first := b.startLeaseRequest(b.Dispatcher, tooLongRequest())
+		g := b.expectLease("fits")
+		b.startLeaseWait(b.Dispatcher, "second", long)
 		b.setPoolWindows(nil)
-		b.eventually("the first caller stands before the second", func() bool { return b.ahead("second") == 1 })
-		first.leave()
+		b.awaitCondition("the first caller stands before the second", func() bool { return b.callersAhead("second") == 1 })
+		first.disconnect()
 		<-first.done
-		b.expectStays("too-long", 0)
+		b.expectKeepsPosition("too-long", 0)
 		b.endLease("fits", g)
 	})
 }
@@ -47,52 +47,52 @@ func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 	t.Parallel()
 	t.Run("its replica stops", func(t *testing.T) {
 		t.Parallel()
-		b := light(t)
-		b.callers(1)
-		b.leased("held")
-		waits := b.inLine(b.Dispatcher, "waits", long)
+		b := newLightBench(t)
+		b.createCallerPool(1)
+		b.expectLease("held")
+		waits := b.startLeaseWait(b.Dispatcher, "waits", long)
 		b.Waiters.Parks.Stop()
 		<-waits.done
-		b.expectStays("waits", waits.got.After)
+		b.expectKeepsPosition("waits", waits.got.RetryAfter)
 	})
 	t.Run("its slot cannot be confirmed", func(t *testing.T) {
 		t.Parallel()
-		b, spies := spied(t)
-		b.callers(1)
-		spies.down("Acquire")
-		got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "waits", Wait: long, OnPark: func() {}})
+		b, spies := newSpiedBench(t)
+		b.createCallerPool(1)
+		spies.failCalls("Acquire")
+		got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: "waits", Wait: long, OnPark: func() {}})
 		if err != nil || got.Grant != nil {
 			t.Fatalf("%+v, %v", got, err)
 		}
-		b.expectStays("waits", got.After)
+		b.expectKeepsPosition("waits", got.RetryAfter)
 	})
 	t.Run("its token is revoked", func(t *testing.T) {
 		t.Parallel()
-		b := light(t)
-		b.callers(1)
-		b.leased("held")
-		revoked := ci()
+		b := newLightBench(t)
+		b.createCallerPool(1)
+		b.expectLease("held")
+		revoked := testCaller()
 		revoked.Token = [32]byte{1} // the hash belongs to no token
-		waits := b.inLineFor(b.Dispatcher, dispatcher.LeaseRequest{Leaser: revoked, Holder: "waits", Wait: long})
-		wake(b.Dispatcher, store.Holder("ci", "waits"))
+		waits := b.startLeaseRequest(b.Dispatcher, dispatcher.LeaseRequest{Leaser: revoked, Holder: "waits", Wait: long})
+		notifyOffer(b.Dispatcher, store.HolderDevice("ci", "waits"))
 		<-waits.done
-		b.expectStays("waits", waits.got.After)
+		b.expectKeepsPosition("waits", waits.got.RetryAfter)
 	})
 }
 
 // If a request of a holder disconnects, the wait of a later request of the same holder is not shortened.
 func TestALaterRequestKeepsItsPosition(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.callers(1)
-	b.leased("held")
-	first := b.inLine(b.Dispatcher, "waits", 2*long)
-	b.inLine(b.Dispatcher, "waits", long)
+	b := newLightBench(t)
+	b.createCallerPool(1)
+	b.expectLease("held")
+	first := b.startLeaseWait(b.Dispatcher, "waits", 2*long)
+	b.startLeaseWait(b.Dispatcher, "waits", long)
 	<-first.done // the later request ended it
-	if e := b.tryLease("behind"); e.Why.Code != decision.CodeCallersFull || e.Why.Position != 2 {
-		t.Errorf("%+v, want that one waits before it", e.Why)
+	if e := b.tryAcquire("behind"); e.Cause.Code != decision.CodeCallersFull || e.Cause.Position != 2 {
+		t.Errorf("%+v, want that one waits before it", e.Cause)
 	}
-	if left := b.task(b.leaseTask("waits")).NotAfter; time.Until(*left) < long {
+	if left := b.readTask(b.leaseTask("waits")).NotAfter; time.Until(*left) < long {
 		t.Errorf("it keeps its position until %s", left)
 	}
 }
@@ -101,19 +101,19 @@ func TestALaterRequestKeepsItsPosition(t *testing.T) {
 // caller.
 func TestATryInsteadOfAWaitBlocksNobody(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.callers(1)
-	b.leased("held")
-	first := b.inLine(b.Dispatcher, "waits", long)
-	b.tryLease("waits")
+	b := newLightBench(t)
+	b.createCallerPool(1)
+	b.expectLease("held")
+	first := b.startLeaseWait(b.Dispatcher, "waits", long)
+	b.tryAcquire("waits")
 	<-first.done
-	b.expectStays("waits", 0)
+	b.expectKeepsPosition("waits", 0)
 }
 
-// unnamed requests a lease without the name of a holder, so the request cannot be repeated for the same
+// acquireUnnamed requests a lease without the name of a holder, so the request cannot be repeated for the same
 // lease.
-func (b *bench) unnamed(ctx context.Context, wait time.Duration) (dispatcher.Lease, error) {
-	return b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Wait: wait, OnPark: func() {}})
+func (b *testBench) acquireUnnamed(ctx context.Context, wait time.Duration) (dispatcher.Lease, error) {
+	return b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Wait: wait, OnPark: func() {}})
 }
 
 // If the connection of a caller without a name breaks during the commit of its grant, or before the response,
@@ -126,22 +126,22 @@ func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
 	}{"tried once": {0, "Claim"}, "in line": {long, "Claim"}, "all was read": {0, "Task"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, spies := spied(t)
-			b.pool("a", 2, minute)
+			b, spies := newSpiedBench(t)
+			b.createPool("a", 2, minute)
 			ctx, breakOff := context.WithCancel(b.ctx)
-			spies.after(test.after, breakOff)
-			_, _ = b.unnamed(ctx, test.wait)
+			spies.runAfter(test.after, breakOff)
+			_, _ = b.acquireUnnamed(ctx, test.wait)
 			b.expectHeld(0)
 
 			ctx, breakOff = context.WithCancel(b.ctx)
-			spies.after(test.after, breakOff)
-			_, err := b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job", Wait: test.wait, OnPark: func() {}})
+			spies.runAfter(test.after, breakOff)
+			_, err := b.leases().Acquire(ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: "job", Wait: test.wait, OnPark: func() {}})
 			if ctx.Err() == nil {
 				t.Fatalf("not claimed: %v", err)
 			}
-			spies.ease()
+			spies.removeHooks()
 			b.expectHeld(1)
-			if got := b.tryLease("job"); got.Grant == nil || got.Grant.Redelivered == 0 {
+			if got := b.tryAcquire("job"); got.Grant == nil || got.Grant.Redelivered == 0 {
 				t.Errorf("asked again: %+v", got)
 			}
 		})
@@ -151,12 +151,12 @@ func TestNoSlotIsHeldForACallerThatCannotAskAgain(t *testing.T) {
 // A caller without a name that gets an error cannot ask for its lease again, so its slot is freed.
 func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 1, minute)
-	spies.after("Claim", func() {
-		spies.hook("before Task", func() error { spies.ease(); return errDown })
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 1, minute)
+	spies.runAfter("Claim", func() {
+		spies.setHook("before Task", func() error { spies.removeHooks(); return errDown })
 	})
-	if _, err := b.unnamed(b.ctx, 0); !errors.Is(err, devices.ErrUnavailable) {
+	if _, err := b.acquireUnnamed(b.ctx, 0); !errors.Is(err, devices.ErrUnavailable) {
 		t.Fatalf("%v, want unavailable", err)
 	}
 	b.expectHeld(0)
@@ -165,13 +165,13 @@ func TestNoSlotIsHeldForACallerThatGotAnError(t *testing.T) {
 // A caller without a name that disconnects leaves the queue at once.
 func TestACallerWithoutANameLeavesTheLine(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.callers(1)
-	b.leased("held")
-	waits := b.inLineFor(b.Dispatcher, dispatcher.LeaseRequest{Wait: long})
-	waits.leave()
+	b := newLightBench(t)
+	b.createCallerPool(1)
+	b.expectLease("held")
+	waits := b.startLeaseRequest(b.Dispatcher, dispatcher.LeaseRequest{Wait: long})
+	waits.disconnect()
 	<-waits.done
-	if e := b.tryLease("behind"); e.Why.Code != decision.CodeCallersFull || e.Why.Position != 1 {
-		t.Errorf("%+v, want that nobody waits before it", e.Why)
+	if e := b.tryAcquire("behind"); e.Cause.Code != decision.CodeCallersFull || e.Cause.Position != 1 {
+		t.Errorf("%+v, want that nobody waits before it", e.Cause)
 	}
 }

@@ -16,33 +16,33 @@ import (
 // as soon as a slot is free. A repeated request keeps its position.
 func TestCallersWaitInTheirOrder(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.callers(1)
-		g := b.leased("first")
-		second := b.inLine(b.Dispatcher, "z-second", long)
-		third := b.inLine(b.Dispatcher, "third", long)
-		if got := b.tryLease("fourth"); got.Why.Code != decision.CodeCallersFull || got.Why.Position != 3 {
-			b.t.Errorf("%+v, want position 3", got.Why)
+	runOnBackends(t, func(b *testBench) {
+		b.createCallerPool(1)
+		g := b.expectLease("first")
+		second := b.startLeaseWait(b.Dispatcher, "z-second", long)
+		third := b.startLeaseWait(b.Dispatcher, "third", long)
+		if got := b.tryAcquire("fourth"); got.Cause.Code != decision.CodeCallersFull || got.Cause.Position != 3 {
+			b.t.Errorf("%+v, want position 3", got.Cause)
 		}
-		second.leave()
+		second.disconnect()
 		<-second.done
-		second = b.inLine(b.Dispatcher, "z-second", long)
-		if e := b.why(b.leaseTask("z-second")); e.Causes[0].Code != decision.CodeCallersFull || e.Causes[0].Position != 1 {
+		second = b.startLeaseWait(b.Dispatcher, "z-second", long)
+		if e := b.explainTask(b.leaseTask("z-second")); e.Causes[0].Code != decision.CodeCallersFull || e.Causes[0].Position != 1 {
 			b.t.Errorf("%+v, want position 1", e.Causes)
 		}
-		third.waits()
+		third.expectWaiting()
 		b.endLease("first", g)
-		g = second.holds()
-		third.waits()
+		g = second.awaitGrant()
+		third.expectWaiting()
 		b.endLease("z-second", g)
-		third.holds()
+		third.awaitGrant()
 	})
 }
 
 // leaseTask returns the task id of the open lease of a holder.
-func (b *bench) leaseTask(holder string) int64 {
+func (b *testBench) leaseTask(holder string) int64 {
 	b.t.Helper()
-	views, err := b.store.Views(b.ctx, []string{store.Holder("ci", holder)})
+	views, err := b.store.DeviceViews(b.ctx, []string{store.HolderDevice("ci", holder)})
 	if err != nil || len(views[0].Candidates) != 1 {
 		b.t.Fatalf("%s waits with %+v, %v", holder, views, err)
 	}
@@ -52,13 +52,13 @@ func (b *bench) leaseTask(holder string) int64 {
 // If a caller frees a slot at one replica, a caller that waits at another replica gets it.
 func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		other := b.replica()
-		b.callers(1)
-		g := b.leased("first")
-		w := b.inLine(other, "second", long)
+	runOnServers(t, func(b *testBench) {
+		other := b.addParkingReplica()
+		b.createCallerPool(1)
+		g := b.expectLease("first")
+		w := b.startLeaseWait(other, "second", long)
 		b.endLease("first", g)
-		w.holds()
+		w.awaitGrant()
 	})
 }
 
@@ -66,10 +66,10 @@ func TestTheNextCallerMayWaitElsewhere(t *testing.T) {
 // cannot end the wait.
 func TestWaitingIsGivenUp(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 1, minute)
-		g := b.leased("one")
-		w := b.inLine(b.Dispatcher, "two", long)
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		g := b.expectLease("one")
+		w := b.startLeaseWait(b.Dispatcher, "two", long)
 		task := b.leaseTask("two")
 		for _, name := range []string{"other", "c"} { // the name of the holder's caller, "ci", begins with "c"
 			if err := b.leases().End(b.ctx, dispatcher.Leaser{Name: name}, "a", task, 0); !errors.Is(err, store.ErrNotFound) {
@@ -77,7 +77,7 @@ func TestWaitingIsGivenUp(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if err := b.leases().End(b.ctx, ci(), "a", task, 0); err != nil {
+			if err := b.leases().End(b.ctx, testCaller(), "a", task, 0); err != nil {
 				b.t.Fatal(err)
 			}
 		}
@@ -88,7 +88,7 @@ func TestWaitingIsGivenUp(t *testing.T) {
 		b.expectState(task, store.Cancelled)
 		b.endLease("one", g)
 		b.expectHeld(0)
-		b.leased("two")
+		b.expectLease("two")
 	})
 }
 
@@ -96,19 +96,19 @@ func TestWaitingIsGivenUp(t *testing.T) {
 // it.
 func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
 	t.Parallel()
-	b, s := spied(t)
-	b.pool("a", 1, minute)
-	first := b.leased("first")
-	w := b.inLine(b.Dispatcher, "second", long)
+	b, s := newSpiedBench(t)
+	b.createPool("a", 1, minute)
+	first := b.expectLease("first")
+	w := b.startLeaseWait(b.Dispatcher, "second", long)
 	var g store.Grant
-	s.before("GiveUpLease", func() {
+	s.runBefore("GiveUpLease", func() {
 		b.endLease("first", first)
-		g = w.holds()
+		g = w.awaitGrant()
 	})
-	if err := b.leases().End(b.ctx, ci(), "a", b.leaseTask("second"), 0); !errors.Is(err, dispatcher.ErrLeaseToken) {
+	if err := b.leases().End(b.ctx, testCaller(), "a", b.leaseTask("second"), 0); !errors.Is(err, dispatcher.ErrLeaseToken) {
 		t.Errorf("given up: %v", err)
 	}
-	if _, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, 0); err != nil {
+	if _, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, 0); err != nil {
 		t.Errorf("renewed: %v", err)
 	}
 	b.endLease("second", g)
@@ -120,31 +120,31 @@ func TestALeaseGrantedMeanwhileIsNotGivenUp(t *testing.T) {
 func TestACallerThatDoesNotComeBackExpires(t *testing.T) {
 	t.Parallel()
 	counts := prometheus.NewRegistry()
-	b := light(t, func(c *dispatcher.Config) { c.Registerer = counts })
-	b.callers(1)
-	g := b.leased("first")
-	gone := b.inLine(b.Dispatcher, "gone", time.Second)
+	b := newLightBench(t, func(c *dispatcher.Config) { c.Registerer = counts })
+	b.createCallerPool(1)
+	g := b.expectLease("first")
+	gone := b.startLeaseWait(b.Dispatcher, "gone", time.Second)
 	<-gone.done
-	if gone.err != nil || gone.got.Grant != nil || gone.got.Why.Code != decision.CodeCallersFull {
+	if gone.err != nil || gone.got.Grant != nil || gone.got.Cause.Code != decision.CodeCallersFull {
 		t.Fatalf("%+v, %v", gone.got, gone.err)
 	}
 	task := gone.got.Task.ID
-	waits, err := b.store.OpenLease(b.ctx, store.NewLease{Pool: "a", Holder: store.Holder("ci", "gone")})
+	waits, err := b.store.OpenLease(b.ctx, store.NewLease{Pool: "a", Holder: store.HolderDevice("ci", "gone")})
 	if err != nil || waits.Task != task {
 		t.Fatalf("%+v, %v, want task %d", waits, err, task)
 	}
-	b.must(b.store.StayLease(b.ctx, waits, 0))
+	b.must(b.store.ExtendLeaseWait(b.ctx, waits, 0))
 	if n, err := b.store.Expire(b.ctx, 10); err != nil || n != 1 {
 		t.Fatalf("%d expired, %v", n, err)
 	}
 	b.expectState(task, store.Expired)
-	if got := b.tryLease("third"); got.Grant != nil {
+	if got := b.tryAcquire("third"); got.Grant != nil {
 		t.Errorf("%+v", got)
 	}
 	b.endLease("first", g)
-	b.leased("second")
+	b.expectLease("second")
 	for _, name := range []string{"first", "gone", "second"} {
-		if seen := b.Seen.At(store.Holder("ci", name)); !seen.IsZero() {
+		if seen := b.Seen.LastReport(store.HolderDevice("ci", name)); !seen.IsZero() {
 			t.Errorf("%s was seen as a device at %s", name, seen)
 		}
 	}

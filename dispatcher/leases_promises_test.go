@@ -9,25 +9,25 @@ import (
 	"testing"
 )
 
-// cell names the tests of one promise of the README for one difference between callers and devices. A cell
+// promiseCell names the tests of one promise of the README for one difference between callers and devices. A cell
 // that begins with "cannot: " gives the reason why the difference cannot break the promise.
-type cell string
+type promiseCell string
 
-// difference is one way in which a caller differs from a device, with a cell for each promise.
-type difference struct {
+// callerDifference is one way in which a caller differs from a device, with a cell for each promise.
+type callerDifference struct {
 	name string
 
-	cap, task, result, leak, fenced, failsClosed, idle cell
+	cap, task, result, leak, fenced, failsClosed, idle promiseCell
 }
 
 const (
-	noResult = "cannot: a lease has no result but its end, which is committed before it is answered"
-	notAsked = "cannot: no decision about a slot reads it"
+	noResult        = "cannot: a lease has no result but its end, which is committed before it is answered"
+	notReadForSlots = "cannot: no decision about a slot reads it"
 )
 
-// differences returns the table. A new difference gets a row.
-func differences() []difference {
-	return []difference{
+// callerDifferences returns the table. A new difference gets a row.
+func callerDifferences() []callerDifference {
+	return []callerDifference{
 		{
 			name: "a lease has a length of its own, and a renewal may change it",
 			cap:  "TestEachLeaseIsDoubtedForItsOwnLength, TestTheLengthOfALease", task: "TestALeaseThatIsNotRenewedIsReaped", result: noResult,
@@ -68,7 +68,7 @@ func differences() []difference {
 		{
 			name: "retention removes the batches of past days, while callers may wait in them",
 			cap:  "cannot: it removes only tasks that have ended", task: "TestRetentionKeepsOpenLeases", result: noResult,
-			leak: "TestRetentionKeepsOpenLeases", fenced: "cannot: tokens only increase, whatever is removed", failsClosed: notAsked,
+			leak: "TestRetentionKeepsOpenLeases", fenced: "cannot: tokens only increase, whatever is removed", failsClosed: notReadForSlots,
 			idle: "TestRetentionKeepsOpenLeases",
 		},
 		{
@@ -79,7 +79,7 @@ func differences() []difference {
 		},
 		{
 			name: "a lease that was only tried is deleted, and taken out of the folded counts",
-			cap:  notAsked, task: "TestLeasesAreCountedExactly, TestATryLeavesNothingBehind", result: noResult, leak: "TestATryLeavesNothing",
+			cap:  notReadForSlots, task: "TestLeasesAreCountedExactly, TestATryLeavesNothingBehind", result: noResult, leak: "TestATryLeavesNothing",
 			fenced: "TestATryGetsWhatItsHolderGotMeanwhile, TestATryLeavesNothingBehind", failsClosed: "TestATryThatCannotBeConfirmed", idle: "TestATryLeavesNothing",
 		},
 		{
@@ -106,8 +106,8 @@ func differences() []difference {
 	}
 }
 
-func (d difference) cells() map[string]cell {
-	return map[string]cell{
+func (d callerDifference) cellsByPromise() map[string]promiseCell {
+	return map[string]promiseCell{
 		"cap": d.cap, "no task lost": d.task, "no result lost": d.result, "no leak": d.leak,
 		"idempotent and fenced": d.fenced, "fail closed": d.failsClosed, "no idle slot": d.idle,
 	}
@@ -117,9 +117,9 @@ func (d difference) cells() map[string]cell {
 // cell names must exist.
 func TestCallersKeepThePromisesOfDevices(t *testing.T) {
 	t.Parallel()
-	all := testsOfModule(t)
-	for _, d := range differences() {
-		for promise, c := range d.cells() {
+	all := moduleTestNames(t)
+	for _, d := range callerDifferences() {
+		for promise, c := range d.cellsByPromise() {
 			if reason, is := strings.CutPrefix(string(c), "cannot: "); is && reason != "" {
 				continue
 			}
@@ -132,8 +132,8 @@ func TestCallersKeepThePromisesOfDevices(t *testing.T) {
 	}
 }
 
-// testsOfModule returns the names of all tests.
-func testsOfModule(t *testing.T) map[string]bool {
+// moduleTestNames returns the names of all tests.
+func moduleTestNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
 	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)

@@ -11,12 +11,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// leaseFor acquires a slot of pool "a" with a lease of the given length.
-func (b *bench) leaseFor(holder string, length time.Duration) dispatcher.Lease {
+// acquireWithLength acquires a slot of pool "a" with a lease of the given length.
+func (b *testBench) acquireWithLength(holder string, length time.Duration) dispatcher.Lease {
 	b.t.Helper()
-	got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: holder, Lease: length})
+	got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: holder, Lease: length})
 	if err != nil || got.Grant == nil {
-		b.t.Fatalf("lease of %s: %+v, %v", holder, got.Why, err)
+		b.t.Fatalf("lease of %s: %+v, %v", holder, got.Cause, err)
 	}
 	return got
 }
@@ -32,27 +32,27 @@ func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forBackends(t, func(b *bench) {
-				b.pool("a", 1, minute)
-				g := *b.leaseFor("job", time.Hour).Grant
-				b.ageing(b.t, step.before)
-				if _, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, minute/2); err != nil {
+			runOnBackends(t, func(b *testBench) {
+				b.createPool("a", 1, minute)
+				g := *b.acquireWithLength("job", time.Hour).Grant
+				b.ageGrants(b.t, step.before)
+				if _, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, minute/2); err != nil {
 					b.t.Fatal(err)
 				}
-				b.ageing(b.t, step.after)
-				b.expectDoubted()
+				b.ageGrants(b.t, step.after)
+				b.expectClockDistrusted()
 			})
 		})
 	}
 }
 
-// expectDoubted starts a replica that knows from the stored clock pair that the database clock stepped. It
+// expectClockDistrusted starts a replica that knows from the stored clock pair that the database clock stepped. It
 // checks that the replica ends no lease within a minute.
-func (b *bench) expectDoubted() {
+func (b *testBench) expectClockDistrusted() {
 	b.t.Helper()
 	clock, err := b.store.LeaseClock(b.ctx)
 	b.must(err)
-	b.must(b.store.KeepClockPair(b.ctx, store.ClockPair{Ledger: clock.Kept.Ledger.Add(-2 * time.Hour), Wall: clock.Kept.Wall}))
+	b.must(b.store.StoreClockPair(b.ctx, store.ClockPair{Ledger: clock.StoredPair.Ledger.Add(-2 * time.Hour), Wall: clock.StoredPair.Wall}))
 	start := time.Now()
 	// The first reading takes a minute, because here the database clock does not advance by itself.
 	var readings []time.Time
@@ -76,9 +76,9 @@ func (b *bench) expectDoubted() {
 // lease has more time left, and gives its length otherwise.
 func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 1, minute)
-		g := *b.leaseFor("job", time.Hour).Grant
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		g := *b.acquireWithLength("job", time.Hour).Grant
 		for _, renewal := range []struct {
 			passes, length, least, most time.Duration
 		}{
@@ -90,8 +90,8 @@ func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 			{minute, 0, minute, 2*minute - 10*time.Second},
 			{110 * time.Second, 20 * time.Second, time.Second, 16 * time.Second}, // the margin is again a fifth of the lease
 		} {
-			b.ageing(b.t, renewal.passes)
-			got, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, renewal.length)
+			b.ageGrants(b.t, renewal.passes)
+			got, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, renewal.length)
 			if err != nil || got.Usable < renewal.least || got.Usable > renewal.most {
 				b.t.Fatalf("%+v: usable for %s, %v", renewal, got.Usable, err)
 			}
@@ -99,37 +99,37 @@ func TestALeaseIsShortenedOnlyAtItsEnd(t *testing.T) {
 	})
 }
 
-// promised records the responses for one lease of a caller. All times are relative to its request. Time
+// promisedLease records the responses for one lease of a caller. All times are relative to its request. Time
 // passes by the clock and by the ageing of the grant.
-type promised struct {
-	b       *bench
-	task    int64
-	token   int64
-	start   time.Time
-	aged    time.Duration
-	ends    time.Duration // latest end in a response
-	longest time.Duration // longest remaining time in a response
+type promisedLease struct {
+	b             *testBench
+	task          int64
+	token         int64
+	start         time.Time
+	aged          time.Duration
+	latestEnd     time.Duration // latest end in a response
+	longestUsable time.Duration // longest remaining time in a response
 }
 
-func (p *promised) now() time.Duration { return p.aged + time.Since(p.start) }
+func (p *promisedLease) elapsed() time.Duration { return p.aged + time.Since(p.start) }
 
-// renew lets time pass and renews the lease. It returns false if the lease has ended.
-func (p *promised) renew(rt *rapid.T, passes, length time.Duration) bool {
-	p.b.ageing(p.b.t, passes)
-	p.aged += passes
-	asked := p.now()
-	got, err := p.b.leases().Renew(p.b.ctx, ci(), "a", p.task, p.token, length)
+// renewAfter lets time pass and renews the lease. It returns false if the lease has ended.
+func (p *promisedLease) renewAfter(rt *rapid.T, pause, length time.Duration) bool {
+	p.b.ageGrants(p.b.t, pause)
+	p.aged += pause
+	asked := p.elapsed()
+	got, err := p.b.leases().Renew(p.b.ctx, testCaller(), "a", p.task, p.token, length)
 	if err != nil {
 		return false
 	}
-	took := p.now() - asked
-	p.longest = max(p.longest, got.Usable)
-	if end := asked + got.Held + got.Usable; end < p.ends-took-time.Second {
-		rt.Fatalf("renewed for %s: the answer ends %s before an earlier one", length, p.ends-end)
+	took := p.elapsed() - asked
+	p.longestUsable = max(p.longestUsable, got.Usable)
+	if end := asked + got.Held + got.Usable; end < p.latestEnd-took-time.Second {
+		rt.Fatalf("renewed for %s: the answer ends %s before an earlier one", length, p.latestEnd-end)
 	}
-	p.ends = max(p.ends, asked+got.Usable)
-	if got.Grant.Longest < p.longest {
-		rt.Fatalf("renewed for %s: the clock guard waits for %s, and an answer said %s", length, got.Grant.Longest, p.longest)
+	p.latestEnd = max(p.latestEnd, asked+got.Usable)
+	if got.Grant.LongestLease < p.longestUsable {
+		rt.Fatalf("renewed for %s: the clock guard waits for %s, and an answer said %s", length, got.Grant.LongestLease, p.longestUsable)
 	}
 	return true
 }
@@ -139,27 +139,27 @@ func (p *promised) renew(rt *rapid.T, passes, length time.Duration) bool {
 // waits for is never shorter than the time in a response.
 func TestNoRenewalTakesAnAnswerBack(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 1, minute)
+	b := newLightBench(t)
+	b.createPool("a", 1, minute)
 	lengths := rapid.SampledFrom([]time.Duration{0, 5 * time.Second, 10 * time.Second, 49 * time.Second, 51 * time.Second, 20 * minute, time.Hour, 24 * time.Hour})
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
-		defer func() { b.lapse(); b.reap() }()
-		p := &promised{b: b, start: time.Now()}
-		got := b.leaseFor(fmt.Sprint("job", run), max(5*time.Second, lengths.Draw(rt, "length")))
-		p.task, p.token, p.ends, p.longest = got.Grant.Task, got.Grant.Token, got.Usable, got.Usable
+		defer func() { b.endAllLeases(); b.reap() }()
+		p := &promisedLease{b: b, start: time.Now()}
+		got := b.acquireWithLength(fmt.Sprint("job", run), max(5*time.Second, lengths.Draw(rt, "length")))
+		p.task, p.token, p.latestEnd, p.longestUsable = got.Grant.Task, got.Grant.Token, got.Usable, got.Usable
 		if rapid.Bool().Draw(rt, "near the end of the longest run") {
 			const day = 24*time.Hour - 10*minute
-			p.renew(rt, 0, 24*time.Hour)
+			p.renewAfter(rt, 0, 24*time.Hour)
 			for range 6 {
-				p.renew(rt, day, 24*time.Hour)
+				p.renewAfter(rt, day, 24*time.Hour)
 			}
-			p.renew(rt, day, 10*time.Second)
+			p.renewAfter(rt, day, 10*time.Second)
 		}
 		for range rapid.IntRange(1, 8).Draw(rt, "renewals") {
-			left := max(0, p.ends-p.now()-time.Second)
-			if !p.renew(rt, time.Duration(rapid.Int64Range(0, int64(left)).Draw(rt, "passes")), lengths.Draw(rt, "renewed for")) {
+			left := max(0, p.latestEnd-p.elapsed()-time.Second)
+			if !p.renewAfter(rt, time.Duration(rapid.Int64Range(0, int64(left)).Draw(rt, "passes")), lengths.Draw(rt, "renewed for")) {
 				break
 			}
 		}

@@ -15,40 +15,40 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// ci returns the caller of the tests.
-func ci() dispatcher.Leaser { return dispatcher.Leaser{Name: "ci"} }
+// testCaller returns the caller of the tests.
+func testCaller() dispatcher.Leaser { return dispatcher.Leaser{Name: "ci"} }
 
-// callers creates pool "a" with five slots and leases of a minute, in which callers may hold at most bound
+// createCallerPool creates pool "a" with five slots and leases of a minute, in which callers may hold at most bound
 // slots.
-func (b *bench) callers(bound int) {
+func (b *testBench) createCallerPool(maxCallerSlots int) {
 	b.t.Helper()
-	b.putPool(store.PoolSpec{Capacity: 5, Lease: minute, Callers: &bound})
+	b.putPoolA(store.PoolSpec{Capacity: 5, Lease: minute, Callers: &maxCallerSlots})
 }
 
-// putPool sets pool "a".
-func (b *bench) putPool(spec store.PoolSpec) {
+// putPoolA sets pool "a".
+func (b *testBench) putPoolA(spec store.PoolSpec) {
 	b.t.Helper()
 	_, _, err := b.store.PutPool(b.ctx, "test", "a", spec)
 	b.must(err)
 }
 
-func (b *bench) leases() dispatcher.Leases { return dispatcher.Leases{Dispatcher: b.Dispatcher} }
+func (b *testBench) leases() dispatcher.Leases { return dispatcher.Leases{Dispatcher: b.Dispatcher} }
 
-// tryLease requests a lease without a wait.
-func (b *bench) tryLease(holder string) dispatcher.Lease {
+// tryAcquire requests a lease without a wait.
+func (b *testBench) tryAcquire(holder string) dispatcher.Lease {
 	b.t.Helper()
-	got, err := b.acquire(holder)
+	got, err := b.acquireWithRetries(holder)
 	if err != nil {
 		b.t.Fatalf("lease of %s: %v", holder, err)
 	}
 	return got
 }
 
-// acquire requests a lease, and repeats the request while the dispatcher returns unavailable. The dispatcher
+// acquireWithRetries requests a lease, and repeats the request while the dispatcher returns unavailable. The dispatcher
 // does so on a busy machine if Redis granted the slot more than 3 s ago.
-func (b *bench) acquire(holder string) (got dispatcher.Lease, err error) {
-	for range retries {
-		got, err = b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: holder})
+func (b *testBench) acquireWithRetries(holder string) (got dispatcher.Lease, err error) {
+	for range maxRetries {
+		got, err = b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: holder})
 		if !errors.Is(err, devices.ErrUnavailable) {
 			break
 		}
@@ -56,40 +56,40 @@ func (b *bench) acquire(holder string) (got dispatcher.Lease, err error) {
 	return got, err
 }
 
-// leased requests a lease, expects that it is granted at once, and returns the grant.
-func (b *bench) leased(holder string) store.Grant {
+// expectLease requests a lease, expects that it is granted at once, and returns the grant.
+func (b *testBench) expectLease(holder string) store.Grant {
 	b.t.Helper()
-	got := b.tryLease(holder)
+	got := b.tryAcquire(holder)
 	if got.Grant == nil {
-		b.t.Fatalf("lease of %s: %+v", holder, got.Why)
+		b.t.Fatalf("lease of %s: %+v", holder, got.Cause)
 	}
 	return *got.Grant
 }
 
-// asking is a request for a lease that waits in the queue.
-type asking struct {
-	b      *bench
-	holder string
-	parked chan struct{}
-	leave  context.CancelFunc
-	done   chan struct{}
-	got    dispatcher.Lease
-	err    error
+// leaseRequest is a request for a lease that waits in the queue.
+type leaseRequest struct {
+	b          *testBench
+	holder     string
+	parked     chan struct{}
+	disconnect context.CancelFunc
+	done       chan struct{}
+	got        dispatcher.Lease
+	err        error
 }
 
-// inLine requests a lease, and returns when the request waits.
-func (b *bench) inLine(d *dispatcher.Dispatcher, holder string, wait time.Duration) *asking {
+// startLeaseWait requests a lease, and returns when the request waits.
+func (b *testBench) startLeaseWait(d *dispatcher.Dispatcher, holder string, wait time.Duration) *leaseRequest {
 	b.t.Helper()
-	return b.inLineFor(d, dispatcher.LeaseRequest{Holder: holder, Wait: wait})
+	return b.startLeaseRequest(d, dispatcher.LeaseRequest{Holder: holder, Wait: wait})
 }
 
-// inLineFor is inLine for a request in pool "a" with further fields.
-func (b *bench) inLineFor(d *dispatcher.Dispatcher, r dispatcher.LeaseRequest) *asking {
+// startLeaseRequest is startLeaseWait for a request in pool "a" with further fields.
+func (b *testBench) startLeaseRequest(d *dispatcher.Dispatcher, r dispatcher.LeaseRequest) *leaseRequest {
 	b.t.Helper()
 	ctx, leave := context.WithCancel(b.ctx)
-	a := &asking{b: b, holder: r.Holder, parked: make(chan struct{}), leave: leave, done: make(chan struct{})}
+	a := &leaseRequest{b: b, holder: r.Holder, parked: make(chan struct{}), disconnect: leave, done: make(chan struct{})}
 	if r.Name == "" {
-		r.Leaser = ci()
+		r.Leaser = testCaller()
 	}
 	r.Pool, r.OnPark = "a", sync.OnceFunc(func() { close(a.parked) })
 	go func() {
@@ -105,8 +105,8 @@ func (b *bench) inLineFor(d *dispatcher.Dispatcher, r dispatcher.LeaseRequest) *
 	return a
 }
 
-// holds returns the grant with which the wait ends.
-func (a *asking) holds() store.Grant {
+// awaitGrant returns the grant with which the wait ends.
+func (a *leaseRequest) awaitGrant() store.Grant {
 	a.b.t.Helper()
 	select {
 	case <-a.done:
@@ -114,12 +114,12 @@ func (a *asking) holds() store.Grant {
 		a.b.t.Fatalf("%s was not answered", a.holder)
 	}
 	if a.err != nil || a.got.Grant == nil {
-		a.b.t.Fatalf("%s: %+v, %v", a.holder, a.got.Why, a.err)
+		a.b.t.Fatalf("%s: %+v, %v", a.holder, a.got.Cause, a.err)
 	}
 	return *a.got.Grant
 }
 
-func (a *asking) waits() {
+func (a *leaseRequest) expectWaiting() {
 	a.b.t.Helper()
 	select {
 	case <-a.done:
@@ -128,34 +128,34 @@ func (a *asking) waits() {
 	}
 }
 
-func (b *bench) endLease(holder string, g store.Grant) {
+func (b *testBench) endLease(holder string, g store.Grant) {
 	b.t.Helper()
-	if err := b.leases().End(b.ctx, ci(), "a", g.Task, g.Token); err != nil {
+	if err := b.leases().End(b.ctx, testCaller(), "a", g.Task, g.Token); err != nil {
 		b.t.Fatalf("the end of the lease of %s: %v", holder, err)
 	}
 }
 
 func TestALeaseGoesFromGrantToEnd(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 2, minute)
-		first := b.tryLease("job")
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 2, minute)
+		first := b.tryAcquire("job")
 		g := first.Grant
 		if g == nil || g.Device != "@ci/job" || g.Pool != "a" || first.Usable > 50*time.Second || first.Usable < 45*time.Second {
 			b.t.Fatalf("%+v, want a lease of a minute less the margin", first)
 		}
 		b.expectHeld(1)
-		if again := b.leased("job"); again.Task != g.Task || again.Token != g.Token || again.Slot != g.Slot {
+		if again := b.expectLease("job"); again.Task != g.Task || again.Token != g.Token || again.Slot != g.Slot {
 			b.t.Errorf("asked again: %+v, want %+v", again, g)
 		}
-		renewed, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, 10*minute)
+		renewed, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, 10*minute)
 		if err != nil || renewed.Usable < 9*minute {
 			b.t.Errorf("renewed: %+v, %v", renewed, err)
 		}
-		if views, err := b.store.Registered(b.ctx, []string{"@ci/job"}); err != nil || views[0].Device != nil {
+		if views, err := b.store.DeviceRegistrations(b.ctx, []string{"@ci/job"}); err != nil || views[0].Device != nil {
 			b.t.Errorf("a device was registered: %+v, %v", views[0].Device, err)
 		}
-		if err := b.leases().End(b.ctx, ci(), "a", g.Task, 0); !errors.Is(err, dispatcher.ErrLeaseToken) {
+		if err := b.leases().End(b.ctx, testCaller(), "a", g.Task, 0); !errors.Is(err, dispatcher.ErrLeaseToken) {
 			b.t.Errorf("ended without a token: %v", err)
 		}
 		b.endLease("job", *g)
@@ -167,21 +167,21 @@ func TestALeaseGoesFromGrantToEnd(t *testing.T) {
 }
 
 // expectLost renews a lease and ends it, and checks that both calls return that the holder has lost it.
-func (b *bench) expectLost(g store.Grant, why string) {
+func (b *testBench) expectLost(g store.Grant, reason string) {
 	b.t.Helper()
 	var lost *dispatcher.LostError
-	if _, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, 0); !errors.As(err, &lost) || lost.Why != why {
-		b.t.Errorf("renewed: %v (%+v), want that it is %s", err, lost, why)
+	if _, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, 0); !errors.As(err, &lost) || lost.Why != reason {
+		b.t.Errorf("renewed: %v (%+v), want that it is %s", err, lost, reason)
 	}
-	err := b.leases().End(b.ctx, ci(), "a", g.Task, g.Token)
-	if why == "ended" {
+	err := b.leases().End(b.ctx, testCaller(), "a", g.Task, g.Token)
+	if reason == "ended" {
 		if err != nil {
 			b.t.Errorf("ended again: %v", err)
 		}
 		return
 	}
-	if !errors.As(err, &lost) || lost.Why != why {
-		b.t.Errorf("given back: %v, want that it is %s", err, why)
+	if !errors.As(err, &lost) || lost.Why != reason {
+		b.t.Errorf("given back: %v, want that it is %s", err, reason)
 	}
 }
 
@@ -189,13 +189,13 @@ func (b *bench) expectLost(g store.Grant, why string) {
 // change the new lease.
 func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 1, minute)
-		g := b.leased("old")
-		w := b.inLine(b.Dispatcher, "new", long)
-		b.lapse()
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		g := b.expectLease("old")
+		w := b.startLeaseWait(b.Dispatcher, "new", long)
+		b.endAllLeases()
 		b.reap()
-		next := w.holds()
+		next := w.awaitGrant()
 		if next.Slot != g.Slot || next.Token <= g.Token {
 			b.t.Errorf("grant %+v after %+v", next, g)
 		}
@@ -203,7 +203,7 @@ func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
 		b.expectLost(g, "reaped")
 		b.expectHeld(1)
 		b.expectState(next.Task, store.Dispatched)
-		if err := b.leases().End(b.ctx, ci(), "a", next.Task, g.Token); err == nil {
+		if err := b.leases().End(b.ctx, testCaller(), "a", next.Task, g.Token); err == nil {
 			b.t.Error("an older token ended the lease of another one")
 		}
 		b.expectHeld(1)
@@ -213,17 +213,17 @@ func TestALeaseThatIsNotRenewedIsReaped(t *testing.T) {
 // A request without a wait that is refused leaves no task, no waiter and no slot behind.
 func TestATryLeavesNothing(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 1, minute)
-		g := b.leased("one")
-		got := b.tryLease("two")
-		if got.Grant != nil || got.Why.Code != decision.CodeFull || got.After <= 0 {
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		g := b.expectLease("one")
+		got := b.tryAcquire("two")
+		if got.Grant != nil || got.Cause.Code != decision.CodeFull || got.RetryAfter <= 0 {
 			b.t.Fatalf("%+v, want that the pool is full", got)
 		}
 		if _, _, _, err := b.store.Task(b.ctx, got.Task.ID); !errors.Is(err, store.ErrNotFound) {
 			b.t.Errorf("its task is there: %v", err)
 		}
-		b.expectWaiting("a", 0)
+		b.awaitQueueLength("a", 0)
 		b.endLease("one", g)
 		b.expectHeld(0)
 	})
@@ -233,24 +233,24 @@ func TestATryLeavesNothing(t *testing.T) {
 // maximum.
 func TestCallersAndDevicesShareTheCap(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	runOnBackends(t, func(b *testBench) {
 		const capacity, bound, each = 5, 3, 20
-		b.callers(bound)
+		b.createCallerPool(bound)
 		names := make([]string, each)
 		for i := range names {
 			names[i] = fmt.Sprintf("d%d", i)
 		}
-		b.batch("a", nil, names...)
+		b.createBatch("a", nil, names...)
 		var all sync.WaitGroup
 		var callers, fleet atomic.Int64
 		for i, name := range names {
 			all.Go(func() {
-				if got := b.report(name, `{"id":"x"}`); got.Task != nil {
+				if got := b.sendReport(name, `{"id":"x"}`); got.Task != nil {
 					fleet.Add(1)
 				}
 			})
 			all.Go(func() {
-				got, err := b.acquire(fmt.Sprint(i))
+				got, err := b.acquireWithRetries(fmt.Sprint(i))
 				if err != nil {
 					b.t.Error(err)
 				}
@@ -264,10 +264,10 @@ func TestCallersAndDevicesShareTheCap(t *testing.T) {
 			b.t.Errorf("%d callers and %d devices", callers.Load(), fleet.Load())
 		}
 		for _, name := range names { // the remaining slots go to devices
-			b.report(name, `{"id":"x"}`)
+			b.sendReport(name, `{"id":"x"}`)
 		}
 		b.expectHeld(capacity)
-		if got := b.tryLease("last"); got.Grant != nil {
+		if got := b.tryAcquire("last"); got.Grant != nil {
 			b.t.Error("a sixth holder")
 		}
 	})
@@ -276,21 +276,21 @@ func TestCallersAndDevicesShareTheCap(t *testing.T) {
 // Concurrent requests of one holder get the same lease.
 func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 9, minute)
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 9, minute)
 		var all sync.WaitGroup
 		tokens := make([]int64, 9)
 		for i := range tokens {
 			all.Go(func() {
 				ask := func() (dispatcher.Lease, error) {
-					return b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job", Wait: time.Duration(i%2) * long})
+					return b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: "job", Wait: time.Duration(i%2) * long})
 				}
 				got, err := ask()
-				for errors.Is(err, devices.ErrUnavailable) || err == nil && got.Why.Code == decision.CodeNextReport { // unknown to Redis
+				for errors.Is(err, devices.ErrUnavailable) || err == nil && got.Cause.Code == decision.CodeNextReport { // unknown to Redis
 					got, err = ask()
 				}
 				if err != nil || got.Grant == nil {
-					b.t.Errorf("%+v, %v", got.Why, err)
+					b.t.Errorf("%+v, %v", got.Cause, err)
 					return
 				}
 				tokens[i] = got.Grant.Token
@@ -310,10 +310,10 @@ func TestRequestsOfAHolderAtOnceGetOneLease(t *testing.T) {
 // nothing is left behind.
 func TestATryThatCannotBeConfirmed(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 1, minute)
-	spies.down("Acquire")
-	_, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job"})
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 1, minute)
+	spies.failCalls("Acquire")
+	_, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: "job"})
 	if !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("%v, want unavailable", err)
 	}
@@ -325,14 +325,14 @@ func TestATryThatCannotBeConfirmed(t *testing.T) {
 // If the number of slots that callers hold cannot be read, no caller is granted a slot, but devices are.
 func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.callers(1)
-	spies.down("CallersBefore")
-	if _, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "job"}); !errors.Is(err, devices.ErrUnavailable) {
+	b, spies := newSpiedBench(t)
+	b.createCallerPool(1)
+	spies.failCalls("CallersBefore")
+	if _, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: "job"}); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("%v, want unavailable", err)
 	}
-	b.batch("a", nil, "d1")
-	b.granted("d1")
+	b.createBatch("a", nil, "d1")
+	b.expectGrant("d1")
 	b.expectHeld(1)
 }
 
@@ -340,16 +340,16 @@ func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 // read, the first request returns that lease.
 func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 1, minute)
-	g := b.leased("other")
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 1, minute)
+	g := b.expectLease("other")
 	var got store.Grant
-	spies.after("Task", func() {
-		spies.ease()
+	spies.runAfter("Task", func() {
+		spies.removeHooks()
 		b.endLease("other", g)
-		got = b.leased("job")
+		got = b.expectLease("job")
 	})
-	if lease := b.tryLease("job"); lease.Grant == nil || lease.Grant.Token != got.Token {
+	if lease := b.tryAcquire("job"); lease.Grant == nil || lease.Grant.Token != got.Token {
 		t.Errorf("%+v, want %+v", lease, got)
 	}
 }
@@ -357,24 +357,24 @@ func TestATryGetsWhatItsHolderGotMeanwhile(t *testing.T) {
 // If Redis loses all its data, no lease ends and no slot is granted twice.
 func TestLeasesOutliveRedis(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 2, minute)
-		one, two := b.leased("one"), b.leased("two")
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 2, minute)
+		one, two := b.expectLease("one"), b.expectLease("two")
 		if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
 			b.t.Fatal(err)
 		}
-		if got := b.tryLease("three"); got.Grant != nil {
+		if got := b.tryAcquire("three"); got.Grant != nil {
 			b.t.Errorf("a third lease: %+v", got.Grant)
 		}
-		if again := b.leased("one"); again.Token != one.Token {
+		if again := b.expectLease("one"); again.Token != one.Token {
 			b.t.Errorf("another lease: %+v", again)
 		}
-		if _, err := b.leases().Renew(b.ctx, ci(), "a", two.Task, two.Token, 0); err != nil {
+		if _, err := b.leases().Renew(b.ctx, testCaller(), "a", two.Task, two.Token, 0); err != nil {
 			b.t.Errorf("renewed: %v", err)
 		}
 		b.expectHeld(2)
 		b.endLease("one", one)
-		b.leased("three")
+		b.expectLease("three")
 		b.expectHeld(2)
 	})
 }
@@ -383,17 +383,17 @@ func TestLeasesOutliveRedis(t *testing.T) {
 // that the holder should end the lease.
 func TestLeasesAreReleasedByForce(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 2, minute)
-		g := b.leased("one")
-		if _, err := b.ForceRelease(b.ctx, "a", g.Slot, store.Force{Actor: "ops", Reason: "test"}); err != nil {
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 2, minute)
+		g := b.expectLease("one")
+		if _, err := b.ForceRelease(b.ctx, "a", g.Slot, store.ForcedRelease{Actor: "ops", Reason: "test"}); err != nil {
 			b.t.Fatal(err)
 		}
 		var lost *dispatcher.LostError
-		if _, err := b.leases().Renew(b.ctx, ci(), "a", g.Task, g.Token, 0); !errors.As(err, &lost) || lost.Why != devices.CancelCancelled || !lost.Cancel {
+		if _, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, 0); !errors.As(err, &lost) || lost.Why != devices.CancelCancelled || !lost.Cancel {
 			b.t.Errorf("renewed: %+v", lost)
 		}
-		if _, err := b.ForceRelease(b.ctx, "a", g.Slot, store.Force{Actor: "ops", Reason: "test", Now: true}); err != nil {
+		if _, err := b.ForceRelease(b.ctx, "a", g.Slot, store.ForcedRelease{Actor: "ops", Reason: "test", AtOnce: true}); err != nil {
 			b.t.Fatal(err)
 		}
 		b.expectLost(g, "released")
@@ -401,8 +401,8 @@ func TestLeasesAreReleasedByForce(t *testing.T) {
 	})
 }
 
-// openForAnHour returns a daily window that opened a minute ago and stays open for almost one more hour.
-func (b *bench) openForAnHour() []store.Window {
+// openWindows returns a daily window that opened a minute ago and stays open for almost one more hour.
+func (b *testBench) openWindows() []store.Window {
 	b.t.Helper()
 	now, err := b.store.Clock(b.ctx)
 	b.must(err)
@@ -414,11 +414,11 @@ func (b *bench) openForAnHour() []store.Window {
 // the window.
 func TestALeaseOfItsOwnLengthFitsTheWindow(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.putPool(store.PoolSpec{Capacity: 1, Lease: 2 * time.Hour, Windows: b.openForAnHour()})
-		got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: ci(), Pool: "a", Holder: "short", Lease: minute})
+	runOnBackends(t, func(b *testBench) {
+		b.putPoolA(store.PoolSpec{Capacity: 1, Lease: 2 * time.Hour, Windows: b.openWindows()})
+		got, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: "short", Lease: minute})
 		if err != nil || got.Grant == nil {
-			b.t.Errorf("a lease of a minute in a window of an hour: %+v, %v", got.Why, err)
+			b.t.Errorf("a lease of a minute in a window of an hour: %+v, %v", got.Cause, err)
 		}
 	})
 }

@@ -26,8 +26,8 @@ type Ledger interface {
 
 // viewLedger reads devices. Each method returns one view per device, in the order of devices.
 type viewLedger interface {
-	Registered(ctx context.Context, devices []string) ([]store.View, error)
-	Views(ctx context.Context, devices []string) ([]store.View, error)
+	DeviceRegistrations(ctx context.Context, devices []string) ([]store.DeviceView, error)
+	DeviceViews(ctx context.Context, devices []string) ([]store.DeviceView, error)
 }
 
 // reportLedger records the contents of reports.
@@ -44,25 +44,25 @@ type grantLedger interface {
 	Claim(ctx context.Context, claims []store.Claim, wait bool) ([]store.ClaimOutcome, error)
 	Suppress(ctx context.Context, list []store.Suppression) ([]bool, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
-	ForceRelease(ctx context.Context, pool string, slot int, f store.Force, settle store.Settle) (store.Grant, error)
+	ForceRelease(ctx context.Context, pool string, slot int, f store.ForcedRelease, settle store.Settle) (store.Grant, error)
 }
 
 // leaseLedger keeps the leases of callers.
 type leaseLedger interface {
 	OpenLease(ctx context.Context, n store.NewLease) (store.LeaseTask, error)
 	DropLease(ctx context.Context, task store.LeaseTask) (bool, error)
-	StayLease(ctx context.Context, task store.LeaseTask, stay time.Duration) error
+	ExtendLeaseWait(ctx context.Context, task store.LeaseTask, stay time.Duration) error
 	GiveUpLease(ctx context.Context, actor string, task int64) (bool, error)
-	StepAside(ctx context.Context, task int64) (bool, error)
+	YieldPlace(ctx context.Context, task int64) (bool, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 }
 
 // explanationLedger reads waiting tasks, and the facts that explain their wait.
 type explanationLedger interface {
 	TaskView(ctx context.Context, task int64) (store.TaskView, error)
-	SampleWaiting(ctx context.Context, of store.WaitingOf, most int) (store.WaitingTasks, error)
-	NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (store.WaitingTasks, error)
-	CallersBefore(ctx context.Context, pool string, task int64) (store.Callers, error)
+	SampleWaiting(ctx context.Context, of store.WaitingScope, most int) (store.WaitingTasks, error)
+	NextWaiting(ctx context.Context, of store.WaitingScope, after store.WaitingPosition, limit int) (store.WaitingTasks, error)
+	CallerBoundOf(ctx context.Context, pool string, task int64) (store.CallerBound, error)
 }
 
 // Store is the part of the ledger that this package and the packages below it use. *store.Store implements it on
@@ -79,7 +79,7 @@ type Store interface {
 
 // Semaphore assigns the numbered slots of the pools. *slots.Semaphore implements it.
 type Semaphore interface {
-	Standing(ctx context.Context, pool, device string, tasks []slots.Waiter) (slots.Standing, error)
+	ReadQueuePlaces(ctx context.Context, pool, device string, tasks []slots.Waiter) (slots.QueuePlaces, error)
 	waiters.Semaphore
 	upkeep.Semaphore
 }

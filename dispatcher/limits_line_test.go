@@ -11,27 +11,27 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// keptLong makes offers last longer than any test. If another device gets the slot, the offer was given back.
-func keptLong(w *wakes) func(*dispatcher.Config) {
+// withLongOffers makes offers last longer than any test. If another device gets the slot, the offer was given back.
+func withLongOffers(w *wakeRecorder) func(*dispatcher.Config) {
 	return func(c *dispatcher.Config) { c.Waker, c.Offer = w, long }
 }
 
-// contested creates a pool with one slot, which "first" holds. The account of "limited" has started a task
+// createContestedPool creates a pool with one slot, which "first" holds. The account of "limited" has started a task
 // already, the account of "free" has not. Both devices wait, in this order.
-func (b *bench) contested(lineUp func(device string)) (held devices.Task) {
+func (b *testBench) createContestedPool(enqueue func(device string)) (held devices.Task) {
 	b.t.Helper()
-	b.pool("a", 1, long)
+	b.createPool("a", 1, long)
 	b.reconcile()
 	for device, account := range map[string]string{"before": "x", "limited": "x", "same": "x", "first": "y", "free": "z"} {
-		b.device(device, account)
+		b.createAccountDevice(device, account)
 	}
-	b.batch("a", nil, "before", "first")
-	b.batch("a", nil, "limited", "free", "same")
-	b.ended("before", b.granted("before"), "succeeded", "", devices.OutcomeRecorded)
-	held = b.granted("first")
-	lineUp("limited")
-	lineUp("free")
-	b.changePool("", func(p *store.PoolSpec) { p.Limits = json.RawMessage(oneAnHour) })
+	b.createBatch("a", nil, "before", "first")
+	b.createBatch("a", nil, "limited", "free", "same")
+	b.sendResult("before", b.expectGrant("before"), "succeeded", "", devices.OutcomeRecorded)
+	held = b.expectGrant("first")
+	enqueue("limited")
+	enqueue("free")
+	b.changePool("", func(p *store.PoolSpec) { p.Limits = json.RawMessage(oneAnHourPerAccount) })
 	return held
 }
 
@@ -40,25 +40,25 @@ func (b *bench) contested(lineUp func(device string)) (held devices.Task) {
 func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"asked": false, "known": true} {
-		for kind, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *bench{"embedded": embedded, "servers": onServers} {
+		for kind, backend := range map[string]func(testing.TB, ...func(*dispatcher.Config)) *testBench{"embedded": newEmbeddedBench, "servers": newServerBench} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				t.Parallel()
-				w := &wakes{}
-				b := backend(t, keptLong(w), unhurried)
-				held := b.contested(func(device string) { b.expectPushed(device, devices.ReasonFull) })
+				w := &wakeRecorder{}
+				b := backend(t, withLongOffers(w), withLongPeriod)
+				held := b.createContestedPool(func(device string) { b.expectSessionReason(device, devices.ReasonFull) })
 				woken := []string{"free"}
 				if known { // the refusal of this report makes the policies known
 					b.expectReason("same", `{"id":"1"}`, devices.ReasonLimited)
 				} else {
 					woken = append(woken, "limited")
 				}
-				b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
+				b.sendResult("first", held, "succeeded", "", devices.OutcomeRecorded)
 				if !known {
-					b.eventuallyWoken(w, "limited")
-					b.expectPushed("limited", devices.ReasonLimited)
+					b.awaitWoken(w, "limited")
+					b.expectSessionReason("limited", devices.ReasonLimited)
 				}
-				b.eventuallyWoken(w, woken...)
-				b.expectPushed("free", devices.ReasonGranted)
+				b.awaitWoken(w, woken...)
+				b.expectSessionReason("free", devices.ReasonGranted)
 			})
 		}
 	}
@@ -68,60 +68,60 @@ func TestALimitedDeviceKeepsNoSlot(t *testing.T) {
 // if the limited device was to report first.
 func TestALimitedDeviceThatPollsHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		held := b.contested(func(device string) { b.expectReason(device, `{"id":"1"}`, devices.ReasonFull) })
-		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
+	runOnServers(t, func(b *testBench) {
+		held := b.createContestedPool(func(device string) { b.expectReason(device, `{"id":"1"}`, devices.ReasonFull) })
+		b.sendResult("first", held, "succeeded", "", devices.OutcomeRecorded)
 		b.expectReason("limited", `{"id":"2"}`, devices.ReasonLimited)
-		b.eventually("a grant to who stands behind", func() bool {
-			return b.report("free", `{"id":"2"}`).Reason == devices.ReasonGranted
+		b.awaitCondition("a grant to who stands behind", func() bool {
+			return b.sendReport("free", `{"id":"2"}`).Reason == devices.ReasonGranted
 		})
-	}, unhurried)
+	}, withLongPeriod)
 }
 
 // TestALimitedParkedReportLetsTheNextHaveTheSlot checks that the next device gets the slot, and that the
 // parked report of the limited device continues to wait.
 func TestALimitedParkedReportLetsTheNextHaveTheSlot(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		var parked []*waiting
-		held := b.contested(func(device string) { parked = append(parked, b.parks(device)) })
-		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
-		if a := parked[1].answered(); a.Reason != devices.ReasonGranted {
+	runOnServers(t, func(b *testBench) {
+		var parked []*pendingReport
+		held := b.createContestedPool(func(device string) { parked = append(parked, b.parkReport(device)) })
+		b.sendResult("first", held, "succeeded", "", devices.OutcomeRecorded)
+		if a := parked[1].awaitAnswer(); a.Reason != devices.ReasonGranted {
 			b.t.Errorf("who stands behind: %+v", a)
 		}
-		parked[0].stillParked()
-	}, unhurried, func(c *dispatcher.Config) { c.Offer = long })
+		parked[0].expectStillParked()
+	}, withLongPeriod, func(c *dispatcher.Config) { c.Offer = long })
 }
 
 // TestSleepersThatAreLimitedAreNotWoken checks that limited devices that sleep are not woken, and do not
 // block the search for devices that are not limited.
 func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	t.Parallel()
-	w := &wakes{}
-	b := onServers(t, keptLong(w), unhurried)
-	b.limitedPool(1)
+	w := &wakeRecorder{}
+	b := newServerBench(t, withLongOffers(w), withLongPeriod)
+	b.createLimitedPool(1)
 	b.reconcile()
 	var names []string
 	for i := range 30 { // more devices than one step of handing on passes over
 		names = append(names, fmt.Sprintf("d%d", i))
-		b.device(names[i], "x")
+		b.createAccountDevice(names[i], "x")
 	}
-	b.device("free", "z")
+	b.createAccountDevice("free", "z")
 	names = append(names, "free")
 	for _, device := range names {
-		b.expectPushed(device, devices.ReasonNone)
+		b.expectSessionReason(device, devices.ReasonNone)
 	}
 	b.must(b.Seen.Flush(b.ctx))
-	b.device("before", "x")
-	b.batch("a", nil, "before")
-	b.ended("before", b.granted("before"), "succeeded", "", devices.OutcomeRecorded)
+	b.createAccountDevice("before", "x")
+	b.createBatch("a", nil, "before")
+	b.sendResult("before", b.expectGrant("before"), "succeeded", "", devices.OutcomeRecorded)
 	if _, err := b.Policies.SettleAll(b.ctx); err != nil {
 		t.Fatal(err)
 	}
-	b.batch("a", nil, names...)
+	b.createBatch("a", nil, names...)
 	b.Waiters.Filler.Fill("a")
-	b.eventuallyWoken(w, "free")
-	line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{Period: minute, Offer: minute}, nil)
+	b.awaitWoken(w, "free")
+	line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{ReportPeriod: minute, OfferTTL: minute}, nil)
 	if err != nil || line.Waiting != 1 {
 		t.Errorf("line: %+v, %v; want nobody in it but who was woken", line, err)
 	}
@@ -131,21 +131,21 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 // even if its policies refuse starts now.
 func TestAHolderIsNotLimited(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.limitedPool(9)
-		b.device("d1", "x")
-		b.device("d2", "x")
-		b.batch("a", nil, "d1", "d2")
-		task := b.granted("d1")
+	runOnServers(t, func(b *testBench) {
+		b.createLimitedPool(9)
+		b.createAccountDevice("d1", "x")
+		b.createAccountDevice("d2", "x")
+		b.createBatch("a", nil, "d1", "d2")
+		task := b.expectGrant("d1")
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-		again := b.report("d1", `{"id":"2"}`) // the first reply was lost
+		again := b.sendReport("d1", `{"id":"2"}`) // the first reply was lost
 		if again.Task == nil || again.Task.ID != task.ID || again.Task.Redelivered != 1 {
 			b.t.Fatalf("delivered again: %+v", again)
 		}
-		renewed := b.report("d1", running(*again.Task))
+		renewed := b.sendReport("d1", runningReport(*again.Task))
 		if len(renewed.Renewed) != 1 {
 			b.t.Errorf("while it runs: %+v", renewed)
 		}
-		b.ended("d1", *again.Task, "succeeded", "", devices.OutcomeRecorded)
-	}, unhurried)
+		b.sendResult("d1", *again.Task, "succeeded", "", devices.OutcomeRecorded)
+	}, withLongPeriod)
 }

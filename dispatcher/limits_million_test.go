@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// aMillionADay is a policy with a window that contains a million attempts.
-const aMillionADay = `[{"name":"a-day","per":"tags.account","algorithm":"sliding","windows":[{"max":100,"per_ms":86400000}]}]`
+// hundredADay is a policy with a window that contains a million attempts.
+const hundredADay = `[{"name":"a-day","per":"tags.account","algorithm":"sliding","windows":[{"max":100,"per_ms":86400000}]}]`
 
 // TestRebuildOfAMillion measures the time until a policy can be checked if its window has a million attempts
 // of 10,000 accounts:
@@ -24,9 +24,9 @@ func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures 
 	if os.Getenv("MILLION") == "" {
 		t.Skip("runs with MILLION=1 in the environment")
 	}
-	dsn := postgres.NewLedger(t)
-	b := newBench(t, backends.Postgres(t, dsn), cache.NewDatabase(t), unhurried)
-	b.pool("a", 9, minute)
+	dsn := sharedPostgres.NewLedger(t)
+	b := newBench(t, backends.OpenPostgres(t, dsn), sharedRedis.NewDatabase(t), withLongPeriod)
+	b.createPool("a", 9, minute)
 	db, err := sql.Open("postgres", dsn)
 	b.must(err)
 	defer func() { _ = db.Close() }()
@@ -42,13 +42,13 @@ func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures 
 		_, err := db.ExecContext(b.ctx, statement)
 		b.must(err)
 	}
-	b.device("late", "7")
-	b.batch("a", nil, "late")
-	b.changePool("", func(p *store.PoolSpec) { p.Limits = json.RawMessage(aMillionADay) })
+	b.createAccountDevice("late", "7")
+	b.createBatch("a", nil, "late")
+	b.changePool("", func(p *store.PoolSpec) { p.Limits = json.RawMessage(hundredADay) })
 	stop, most := make(chan struct{}), make(chan uint64)
 	go func() { most <- highestHeap(stop) }()
 	begin, reports := time.Now(), 0
-	for b.report("late", `{"id":"1"}`).Reason == devices.ReasonUnavailable {
+	for b.sendReport("late", `{"id":"1"}`).Reason == devices.ReasonUnavailable {
 		reports++
 	}
 	took := time.Since(begin)
@@ -58,16 +58,16 @@ func TestRebuildOfAMillion(t *testing.T) { //nolint:paralleltest // it measures 
 }
 
 // highestHeap measures the heap until stop is closed, and returns the maximum.
-func highestHeap(stop chan struct{}) (most uint64) {
+func highestHeap(stop chan struct{}) (maxBytes uint64) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		most = max(most, m.HeapAlloc)
+		maxBytes = max(maxBytes, m.HeapAlloc)
 		select {
 		case <-stop:
-			return most
+			return maxBytes
 		case <-tick.C:
 		}
 	}

@@ -18,17 +18,17 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// slowStarts is a ledger in which reads of the starts of pool "a" wait until tell is closed.
-type slowStarts struct {
+// slowStartsStore is a ledger in which reads of the starts of pool "a" wait until tell is closed.
+type slowStartsStore struct {
 	dispatcher.Store
 
-	tell chan struct{}
+	release chan struct{}
 }
 
-func (s *slowStarts) Starts(ctx context.Context, pool string, before int64, limit int) ([]store.Start, error) {
+func (s *slowStartsStore) Starts(ctx context.Context, pool string, before int64, limit int) ([]store.GrantStart, error) {
 	if pool == "a" {
 		select {
-		case <-s.tell:
+		case <-s.release:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -41,21 +41,21 @@ func (s *slowStarts) Starts(ctx context.Context, pool string, before int64, limi
 // devices, are served.
 func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
-	slow := &slowStarts{tell: make(chan struct{})}
+	slow := &slowStartsStore{release: make(chan struct{})}
 	var later atomic.Int64
-	b := light(t, unhurried, func(c *dispatcher.Config) {
+	b := newLightBench(t, withLongPeriod, func(c *dispatcher.Config) {
 		slow.Store, c.Store = c.Store, slow
 		c.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 	})
-	b.limitedPool(60)
-	_, _, err := b.store.PutPool(b.ctx, "test", "b", store.PoolSpec{Capacity: 60, Lease: time.Minute, Limits: json.RawMessage(oneAnHour)})
+	b.createLimitedPool(60)
+	_, _, err := b.store.PutPool(b.ctx, "test", "b", store.PoolSpec{Capacity: 60, Lease: time.Minute, Limits: json.RawMessage(oneAnHourPerAccount)})
 	b.must(err)
 	var names []string
 	for i := range 40 {
 		names = append(names, fmt.Sprintf("d%d", i))
-		b.device(names[i], names[i])
+		b.createAccountDevice(names[i], names[i])
 	}
-	b.batch("a", nil, names...)
+	b.createBatch("a", nil, names...)
 	b.expectReason("d0", `{"id":"1"}`, devices.ReasonUnavailable) // this report waited for a while
 	later.Store(int64(time.Minute))
 	began := time.Now()
@@ -65,20 +65,20 @@ func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("40 reports took %s: they waited one after another", took)
 	}
-	b.batch("b", nil, "d0", "d1")
+	b.createBatch("b", nil, "d0", "d1")
 	for _, name := range []string{"d0", "d1"} {
-		if task := b.granted(name); task.Pool != "b" {
+		if task := b.expectGrant(name); task.Pool != "b" {
 			t.Errorf("%s was granted of pool %s", name, task.Pool)
 		}
 	}
-	close(slow.tell)
-	b.eventually("pool a to be known", func() bool { return b.report("d2", `{"id":"3"}`).Reason == devices.ReasonGranted })
+	close(slow.release)
+	b.awaitCondition("pool a to be known", func() bool { return b.sendReport("d2", `{"id":"3"}`).Reason == devices.ReasonGranted })
 }
 
-// deafReservations fails every reservation.
-type deafReservations struct{ policies.Reservations }
+// failingReservations fails every reservation.
+type failingReservations struct{ policies.Reservations }
 
-func (deafReservations) Reserve(context.Context, string, []limits.Check) ([]limits.Answer, error) {
+func (failingReservations) Reserve(context.Context, string, []limits.Check) ([]limits.Answer, error) {
 	return nil, limits.ErrUnavailable
 }
 
@@ -88,24 +88,24 @@ func TestWhatIsNotCheckedIsCounted(t *testing.T) {
 	t.Parallel()
 	for what, reason := range map[string]devices.Reason{"closed": devices.ReasonUnavailable, "open": devices.ReasonGranted} {
 		registry := prometheus.NewRegistry()
-		b := light(t, unhurried, func(c *dispatcher.Config) {
-			c.Limits.Reservations, c.Registerer = deafReservations{c.Limits.Reservations}, registry
+		b := newLightBench(t, withLongPeriod, func(c *dispatcher.Config) {
+			c.Limits.Reservations, c.Registerer = failingReservations{c.Limits.Reservations}, registry
 		})
-		b.limitedPool(9)
+		b.createLimitedPool(9)
 		b.changePool("", func(p *store.PoolSpec) {
-			p.Limits = json.RawMessage(strings.Replace(oneAnHour, `"per":`, `"on_error":"`+what+`","per":`, 1))
+			p.Limits = json.RawMessage(strings.Replace(oneAnHourPerAccount, `"per":`, `"on_error":"`+what+`","per":`, 1))
 		})
-		b.device("d1", "x")
-		b.batch("a", nil, "d1")
+		b.createAccountDevice("d1", "x")
+		b.createBatch("a", nil, "d1")
 		b.expectReason("d1", `{"id":"1"}`, reason)
-		if n := limitChecks(t, registry, "unchecked"); n != 1 {
+		if n := limitCheckCount(t, registry, "unchecked"); n != 1 {
 			t.Errorf("%s: %f were counted", what, n)
 		}
 	}
 }
 
-// limitChecks returns the number of checks with an outcome, summed over all policies.
-func limitChecks(t *testing.T, registry *prometheus.Registry, outcome string) (n float64) {
+// limitCheckCount returns the number of checks with an outcome, summed over all policies.
+func limitCheckCount(t *testing.T, registry *prometheus.Registry, outcome string) (n float64) {
 	t.Helper()
 	families, err := registry.Gather()
 	if err != nil {
@@ -127,14 +127,14 @@ func limitChecks(t *testing.T, registry *prometheus.Registry, outcome string) (n
 // allows the start, nor much later.
 func TestALimitedDeviceComesWhenItMay(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.limitedPool(9)
-		b.device("d1", "x")
-		b.device("d2", "x")
-		b.batch("a", nil, "d1", "d2")
-		b.granted("d1")
+	runOnServers(t, func(b *testBench) {
+		b.createLimitedPool(9)
+		b.createAccountDevice("d1", "x")
+		b.createAccountDevice("d2", "x")
+		b.createBatch("a", nil, "d1", "d2")
+		b.expectGrant("d1")
 		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-		e := b.why(b.tasksOf("d2")[0])
+		e := b.explainTask(b.deviceTaskIDs("d2")[0])
 		opens := e.Causes[0].Until.Sub(e.At) // why ran some time after the reply
 		if after := time.Duration(reply.ReportAfterMS) * time.Millisecond; after < opens || after > 72*time.Minute {
 			b.t.Errorf("told to come after %s, it may in %s", after, opens)

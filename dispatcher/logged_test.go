@@ -17,13 +17,13 @@ func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {
 	t.Parallel()
 	var out lockedBuffer
 	now := time.Now()
-	b, spies := spied(t, func(c *dispatcher.Config) {
+	b, spies := newSpiedBench(t, func(c *dispatcher.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
 		c.Now = func() time.Time { return now }
 	})
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d0", "d1", "d2", "d3")
-	spies.down("Acquire")
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d0", "d1", "d2", "d3")
+	spies.failCalls("Acquire")
 	for i := range 4 {
 		b.expectReason(fmt.Sprintf("d%d", i), `{}`, devices.ReasonUnavailable)
 	}
@@ -50,12 +50,12 @@ func TestABadEntryIsLogged(t *testing.T) {
 			t.Parallel()
 			var out lockedBuffer
 			now := time.Now()
-			b := light(t, func(c *dispatcher.Config) {
+			b := newLightBench(t, func(c *dispatcher.Config) {
 				c.Logger = slog.New(slog.NewTextHandler(&out, nil))
 				c.Now = func() time.Time { return now }
 			})
 			for range 3 {
-				b.report("d", test.body)
+				b.sendReport("d", test.body)
 			}
 			if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, test.want) {
 				t.Errorf("logged %s, want one line with %s", got, test.want)

@@ -34,17 +34,17 @@ func newMetrics(set *meters.Set) *metrics {
 		denials:   set.Counter("slot_denials_total", "Reports with open work that were granted nothing, by reason.", "pool", "reason"),
 		conflicts: set.Counter("slot_conflicts_total", "Slots that Redis gave and the ledger refused.", "pool"),
 		forced:    set.Counter("slots_forced_total", "Slots that operators freed at once, while their device may have gone on.", "pool"),
-		hold:      set.Histogram(meters.PoolSeconds(), "slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
-		wait:      set.Histogram(meters.PoolSeconds(), "task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
+		hold:      set.Histogram(meters.PoolBuckets(), "slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
+		wait:      set.Histogram(meters.PoolBuckets(), "task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
 		results:   set.Counter("results_total", "Results of devices, by outcome.", "outcome"),
 		reports:   set.Counter("reports_total", "Reports of devices, by the reason of the reply or the code of the refusal.", "transport", "reason"),
-		duration:  set.Histogram(meters.Seconds(), "report_duration_seconds", "Time to answer a report.", "transport"),
+		duration:  set.Histogram(meters.DurationBuckets(), "report_duration_seconds", "Time to answer a report.", "transport"),
 		leases:    set.Counter("leases_total", "Leases of callers, by what became of the request.", "pool", "outcome"),
 		panics:    set.Counter("panics_total", "Panics that ended a request or a pass, and not the process. Each is a fault of the program, and logged.").WithLabelValues(),
 	}
 	m.marks.needless = set.Counter("marks_needless_total", "Marks of devices that were found to have no work, and taken away.").WithLabelValues()
 	m.marks.missing = set.Counter("marks_missing_total", "Devices with work that had no mark, of each 256th that was told that it has none. Each is a fault of the program.").WithLabelValues()
-	set.First(func(pool string) {
+	set.OnNewPool(func(pool string) {
 		for _, c := range []*prometheus.CounterVec{m.grants, m.conflicts, m.forced} {
 			c.WithLabelValues(pool)
 		}
@@ -52,25 +52,25 @@ func newMetrics(set *meters.Set) *metrics {
 	return m
 }
 
-func (m *metrics) granted(c store.Candidate, view store.View) {
+func (m *metrics) countGrant(c store.Candidate, view store.DeviceView) {
 	m.grants.WithLabelValues(c.Pool).Inc()
 	m.wait.WithLabelValues(c.Pool).Observe(view.Now.Sub(c.CreatedAt).Seconds())
 }
 
-// denied counts a report that had open work and got no task. It counts once, for the pool of
+// countDenial counts a report that had open work and got no task. It counts once, for the pool of
 // the device's oldest batch.
-func (m *metrics) denied(h *handling) {
-	pool := h.from.oldestPool()
+func (m *metrics) countDenial(h *reportHandling) {
+	pool := h.reporter.oldestPool()
 	if pool == "" || h.reply.Reason == devices.ReasonGranted {
 		return
 	}
 	m.denials.WithLabelValues(pool, string(h.reply.Reason)).Inc()
-	m.set.Count(pool, meters.Tally{Denied: 1})
+	m.set.AddTally(pool, meters.Tally{Denied: 1})
 }
 
-func (m *metrics) conflicted(pool string) {
+func (m *metrics) countConflict(pool string) {
 	m.conflicts.WithLabelValues(pool).Inc()
-	m.set.Count(pool, meters.Tally{Conflicts: 1})
+	m.set.AddTally(pool, meters.Tally{Conflicts: 1})
 }
 
 // CountReport counts one report that took this time and came over transport ("http", "mqtt").

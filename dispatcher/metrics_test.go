@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
-// series returns the number of series of each metric in a registry.
-func series(t *testing.T, r *prometheus.Registry) map[string]int {
+// seriesCounts returns the number of series of each metric in a registry.
+func seriesCounts(t *testing.T, r *prometheus.Registry) map[string]int {
 	t.Helper()
 	families, err := r.Gather()
 	if err != nil {
@@ -29,17 +29,17 @@ func TestMetricsFollowThePools(t *testing.T) {
 	r := prometheus.NewRegistry()
 	d := New(Config{Registerer: r})
 	m, set := d.metrics, d.metrics.set
-	set.Show("a")
-	set.Show("b")
+	set.InitPool("a")
+	set.InitPool("b")
 	m.grants.WithLabelValues("b").Inc()
 	m.denials.WithLabelValues("b", "full").Inc()
 	m.hold.WithLabelValues("b", "succeeded").Observe(1)
 	m.wait.WithLabelValues("b").Observe(1)
-	set.Count("b", meters.Tally{Drift: 1})
-	m.conflicted("a")
+	set.AddTally("b", meters.Tally{Drift: 1})
+	m.countConflict("a")
 	d.Waiters.Handoffs.Record("b", time.Second)
-	set.Show("b")
-	n := series(t, r)
+	set.InitPool("b")
+	n := seriesCounts(t, r)
 	for name, want := range map[string]int{
 		"dispatcher_slot_grants_total": 2, "dispatcher_slot_conflicts_total": 2, "dispatcher_slots_forced_total": 2,
 		"dispatcher_slot_idle_seconds_total": 2, "dispatcher_slots_reaped_total": 4, "dispatcher_handoff_duration_seconds": 1,
@@ -52,7 +52,7 @@ func TestMetricsFollowThePools(t *testing.T) {
 		t.Errorf("tallies: %+v, %+v", a, b)
 	}
 	set.Forget("b")
-	n = series(t, r)
+	n = seriesCounts(t, r)
 	for name, want := range map[string]int{
 		"dispatcher_slot_grants_total": 1, "dispatcher_slot_conflicts_total": 1, "dispatcher_slots_forced_total": 1,
 		"dispatcher_slot_idle_seconds_total": 1, "dispatcher_slots_reaped_total": 2, "dispatcher_handoff_duration_seconds": 0,

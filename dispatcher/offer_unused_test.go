@@ -11,34 +11,34 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// unusedOffer is a case in which a device is refused after an offer in pool b. The device also waits in pool
+// unusedOfferCase is a case in which a device is refused after an offer in pool b. The device also waits in pool
 // a.
-type unusedOffer struct {
-	set  func(b *bench, inA, inB int64) // changes the batches of the device
-	body string
-	a, b int // number of waiters afterwards in each pool; in b, this includes the device that is offered the slot next
+type unusedOfferCase struct {
+	changeBatches          func(b *testBench, inA, inB int64) // changes the batches of the device
+	body                   string
+	waitersInA, waitersInB int // number of waiters afterwards in each pool; in b, this includes the device that is offered the slot next
 }
 
-func unusedOffers() map[devices.Reason]unusedOffer {
+func unusedOfferCases() map[devices.Reason]unusedOfferCase {
 	const asks = `{"id":"p"}`
-	limit := func(b *bench, _, inB int64) {
-		b.changePool("", func(s *store.PoolSpec) { s.Limits = json.RawMessage(oneAnHour) })
+	limit := func(b *testBench, _, inB int64) {
+		b.changePool("", func(s *store.PoolSpec) { s.Limits = json.RawMessage(oneAnHourPerAccount) })
 		b.pauseBatch(inB, "")
 	}
-	return map[devices.Reason]unusedOffer{
-		devices.ReasonFull:        {func(b *bench, _, inB int64) { b.pauseBatch(inB, "") }, asks, 1, 2},
+	return map[devices.Reason]unusedOfferCase{
+		devices.ReasonFull:        {func(b *testBench, _, inB int64) { b.pauseBatch(inB, "") }, asks, 1, 2},
 		devices.ReasonLimited:     {limit, asks, 0, 2},
 		devices.ReasonUnavailable: {limit, asks, 0, 2}, // policies cannot be checked
-		devices.ReasonPaused: {func(b *bench, inA, inB int64) {
+		devices.ReasonPaused: {func(b *testBench, inA, inB int64) {
 			b.pauseBatch(inA, "")
 			b.pauseBatch(inB, "")
 		}, asks, 0, 1},
-		devices.ReasonWindow: {func(b *bench, inA, inB int64) {
-			b.setWindows(inA, b.shut())
-			b.setWindows(inB, b.shut())
+		devices.ReasonWindow: {func(b *testBench, inA, inB int64) {
+			b.setWindows(inA, b.closedWindows())
+			b.setWindows(inB, b.closedWindows())
 		}, asks, 0, 1},
-		devices.ReasonDeclined: {func(*bench, int64, int64) {}, `{"id":"p","accept":false}`, 1, 2},
-		devices.ReasonBusy:     {func(*bench, int64, int64) {}, `{"id":"p","running":[{"task":1000,"token":7}]}`, 1, 2}, // it must stop first
+		devices.ReasonDeclined: {func(*testBench, int64, int64) {}, `{"id":"p","accept":false}`, 1, 2},
+		devices.ReasonBusy:     {func(*testBench, int64, int64) {}, `{"id":"p","running":[{"task":1000,"token":7}]}`, 1, 2}, // it must stop first
 	}
 }
 
@@ -46,78 +46,78 @@ func unusedOffers() map[devices.Reason]unusedOffer {
 // which it may still start, and leaves the other queues.
 func TestAnUnusedOfferGoesOn(t *testing.T) {
 	t.Parallel()
-	for reason, offer := range unusedOffers() {
+	for reason, offer := range unusedOfferCases() {
 		t.Run(string(reason), func(t *testing.T) {
 			t.Parallel()
-			w := &wakes{}
-			b := onServers(t, keptLong(w), unhurried, func(c *dispatcher.Config) {
+			w := &wakeRecorder{}
+			b := newServerBench(t, withLongOffers(w), withLongPeriod, func(c *dispatcher.Config) {
 				if reason == devices.ReasonUnavailable {
 					c.Limits = nil
 				}
 			})
-			b.expectUnused(w, offer, reason)
+			b.expectUnusedOffer(w, offer, reason)
 		})
 	}
 }
 
-func (b *bench) expectUnused(w *wakes, offer unusedOffer, reason devices.Reason) {
+func (b *testBench) expectUnusedOffer(w *wakeRecorder, offer unusedOfferCase, reason devices.Reason) {
 	b.t.Helper()
-	b.pool("a", 1, long)
-	b.pool("b", 1, long)
+	b.createPool("a", 1, long)
+	b.createPool("b", 1, long)
 	b.reconcile()
 	for device, account := range map[string]string{"one": "x", "waits": "x", "two": "y", "next": "z"} {
-		b.device(device, account)
+		b.createAccountDevice(device, account)
 	}
-	b.batch("a", nil, "one")
-	b.batch("b", nil, "two")
-	inA, inB := b.batch("a", nil, "waits"), b.batch("b", nil, "waits")
-	b.batch("b", nil, "next")
-	b.granted("one")
-	two := b.granted("two")
-	b.expectPushed("waits", devices.ReasonFull)
-	b.expectPushed("next", devices.ReasonFull)
-	b.ended("two", two, "succeeded", "", devices.OutcomeRecorded)
-	b.eventuallyWoken(w, "waits")
+	b.createBatch("a", nil, "one")
+	b.createBatch("b", nil, "two")
+	inA, inB := b.createBatch("a", nil, "waits"), b.createBatch("b", nil, "waits")
+	b.createBatch("b", nil, "next")
+	b.expectGrant("one")
+	two := b.expectGrant("two")
+	b.expectSessionReason("waits", devices.ReasonFull)
+	b.expectSessionReason("next", devices.ReasonFull)
+	b.sendResult("two", two, "succeeded", "", devices.OutcomeRecorded)
+	b.awaitWoken(w, "waits")
 
-	offer.set(b, inA, inB)
+	offer.changeBatches(b, inA, inB)
 	report, err := devices.DecodeReport([]byte(offer.body))
 	b.must(err)
 	reply, err := b.HandleReport(b.ctx, devices.Caller{Device: "waits", Via: devices.ViaSession}, report)
 	if err != nil || reply.Reason != reason {
 		b.t.Fatalf("%s, %v; want %s", reply.Reason, err, reason)
 	}
-	b.eventuallyWoken(w, "waits", "next")
-	b.expectWaiting("a", offer.a)
-	b.expectWaiting("b", offer.b)
+	b.awaitWoken(w, "waits", "next")
+	b.awaitQueueLength("a", offer.waitersInA)
+	b.awaitQueueLength("b", offer.waitersInB)
 }
 
 // TestAParkedDeviceWithoutWorkLeavesTheQueue checks that a parked device leaves the queue if its batch is
 // cancelled and it is then offered a slot.
 func TestAParkedDeviceWithoutWorkLeavesTheQueue(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("b", 1, long)
-		b.batch("b", nil, "holds")
-		batch := b.batch("b", nil, "waits")
-		b.batch("b", nil, "next")
-		held := b.granted("holds")
-		waits, next := b.parks("waits"), b.parks("next")
+	runOnServers(t, func(b *testBench) {
+		b.createPool("b", 1, long)
+		b.createBatch("b", nil, "holds")
+		batch := b.createBatch("b", nil, "waits")
+		b.createBatch("b", nil, "next")
+		held := b.expectGrant("holds")
+		waits, next := b.parkReport("waits"), b.parkReport("next")
 		_, err := b.store.CancelBatch(b.ctx, "op", batch)
 		b.must(err)
-		b.ended("holds", held, "succeeded", "", devices.OutcomeRecorded)
-		if a := next.answered(); a.Reason != devices.ReasonGranted {
+		b.sendResult("holds", held, "succeeded", "", devices.OutcomeRecorded)
+		if a := next.awaitAnswer(); a.Reason != devices.ReasonGranted {
 			b.t.Errorf("the next: %+v", a)
 		}
-		waits.stillParked()
-		b.expectWaiting("b", 0)
-	}, unhurried, func(c *dispatcher.Config) { c.Offer = long })
+		waits.expectStillParked()
+		b.awaitQueueLength("b", 0)
+	}, withLongPeriod, func(c *dispatcher.Config) { c.Offer = long })
 }
 
-// expectWaiting waits until the queue of a pool has want waiters.
-func (b *bench) expectWaiting(pool string, want int) {
+// awaitQueueLength waits until the queue of a pool has want waiters.
+func (b *testBench) awaitQueueLength(pool string, want int) {
 	b.t.Helper()
-	b.eventually("queue of "+pool, func() bool {
-		line, err := b.semaphore.OfferSlots(b.ctx, pool, slots.Pace{Period: time.Hour, Offer: long}, nil)
+	b.awaitCondition("queue of "+pool, func() bool {
+		line, err := b.semaphore.OfferSlots(b.ctx, pool, slots.Pace{ReportPeriod: time.Hour, OfferTTL: long}, nil)
 		return err == nil && line.Waiting == want
 	})
 }

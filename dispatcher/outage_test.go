@@ -20,11 +20,11 @@ func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			var passed atomic.Int64
-			b, spies := spied(t, func(c *dispatcher.Config) {
+			b, spies := newSpiedBench(t, func(c *dispatcher.Config) {
 				c.ReportPeriod, c.Now = period, func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 			})
-			b.pool("a", 5, minute)
-			b.batch("a", nil, "d1")
+			b.createPool("a", 5, minute)
+			b.createBatch("a", nil, "d1")
 			refused := func() time.Duration {
 				t.Helper()
 				reply, err := b.tryReport("d1", `{"id":"1"}`)
@@ -36,7 +36,7 @@ func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 				}
 				return time.Duration(reply.ReportAfterMS) * time.Millisecond
 			}
-			spies.down(call)
+			spies.failCalls(call)
 			if got := refused(); got != 3*time.Second {
 				t.Errorf("at first after %s, want seconds", got)
 			}
@@ -44,8 +44,8 @@ func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 			if got := refused(); got != period/2 {
 				t.Errorf("later after %s, want half a period in the mean", got)
 			}
-			spies.ease()
-			b.granted("d1")
+			spies.removeHooks()
+			b.expectGrant("d1")
 			if got := b.AfterRefusal(devices.ReasonUnavailable); got != 3*time.Second {
 				t.Errorf("afterwards after %s", got)
 			}
@@ -57,15 +57,15 @@ func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 // outage, so devices are not delayed.
 func TestARequestThatEndsIsNoOutage(t *testing.T) {
 	t.Parallel()
-	marking(t, func(b *bench, _ *spies, clock *stoppedClock) {
+	runWithMarks(t, func(b *testBench, _ *storeSpies, clock *stoppedClock) {
 		b.t.Helper()
 		ended, end := context.WithCancel(b.ctx)
 		end()
-		if mark := b.Explainer.MarkOf(ended, "d"); mark != nil {
+		if mark := b.Explainer.DeviceMark(ended, "d"); mark != nil {
 			b.t.Errorf("%+v, and the request had ended", mark)
 		}
 		before := b.AfterRefusal(devices.ReasonUnavailable)
-		clock.pass(time.Minute)
+		clock.advance(time.Minute)
 		if got := b.AfterRefusal(devices.ReasonUnavailable); got != before {
 			b.t.Errorf("a minute later devices are put off for %s, not %s", got, before)
 		}

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	parkAgain = 250 * time.Millisecond // a device whose wait is over reports again within this time
-	elsewhere = 5 * time.Second        // a device whose replica stops reports again within this time
+	maxDelayAfterPark = 250 * time.Millisecond // a device whose wait is over reports again within this time
+	maxDelayAfterStop = 5 * time.Second        // a device whose replica stops reports again within this time
 )
 
-// Wait handles a report as HandleReport does, but lets an answer without a task wait for at most wait.
+// HandleWaiting handles a report as HandleReport does, but lets an answer without a task wait for at most wait.
 // Results are committed before the wait, and acknowledged in the answer. Wait calls onPark when the wait
 // begins: from then on the report does not count as in progress, and the answer comes within wait plus
 // devices.AnswerAfterWait. held reports whether the report may have been parked. It is false if there was
@@ -23,61 +23,61 @@ const (
 //
 // The wait ends with a grant, with a refusal that waiting cannot change, with the end of ctx (the device is
 // gone, and nothing is granted), with a newer report of the device, or with the stop of this process.
-func (d *Dispatcher) Wait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (reply devices.Reply, held bool, err error) {
-	h, held, err := d.wait(ctx, caller, report, wait, onPark)
+func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (reply devices.Reply, held bool, err error) {
+	h, held, err := d.handleWithWait(ctx, caller, report, wait, onPark)
 	if err != nil {
 		return devices.Reply{}, false, err
 	}
 	return h.reply, held, nil
 }
 
-// wait does the work of Wait, and returns the handling of the report.
-func (d *Dispatcher) wait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (h *handling, held bool, err error) {
-	park := waiters.NewPark(string(caller.Device), wait)
+// handleWithWait does the work of Wait, and returns the handling of the report.
+func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, report devices.Report, handleWithWait time.Duration, onPark func()) (h *reportHandling, held bool, err error) {
+	park := waiters.NewParkedReport(string(caller.Device), handleWithWait)
 	defer d.Waiters.Parks.Leave(park)
 	h, err = d.handle(ctx, caller, report, park)
 	if err != nil {
 		return nil, false, err
 	}
-	held = h.from.park != nil
+	held = h.reporter.park != nil
 	if held && h.mayWait() {
-		held = (&parkedReport{d: d, h: h, park: park}).holdAnswer(ctx, onPark)
+		held = (&parkedHandling{d: d, h: h, park: park}).holdAnswer(ctx, onPark)
 	}
 	switch {
 	case h.reply.Task != nil && d.Waiters.Parks.Leave(park) == waiters.Superseded:
-		h.from.wakeNewer(ctx)
-	case h.reply.Task == nil && h.from.park != nil && ctx.Err() != nil:
+		h.reporter.wakeNewer(ctx)
+	case h.reply.Task == nil && h.reporter.park != nil && ctx.Err() != nil:
 		d.Waiters.Departures.Add(park)
 	}
-	d.metrics.denied(h)
+	d.metrics.countDenial(h)
 	return h, held, nil
 }
 
 // mayWait reports whether the answer may wait because the device may still get a task. An answer with a
 // credential is sent at once. A device with more tasks that policies drop does not wait: it reports again soon.
-func (h *handling) mayWait() bool {
-	if h.more && h.reply.Reason == devices.ReasonLimited {
+func (h *reportHandling) mayWait() bool {
+	if h.mayHaveMoreDrops && h.reply.Reason == devices.ReasonLimited {
 		return false
 	}
-	return decision.WaitingOf(h.reply.Reason).Parks && h.reply.Task == nil && h.reply.Credential == ""
+	return decision.WaitRuleFor(h.reply.Reason).MayPark && h.reply.Task == nil && h.reply.Credential == ""
 }
 
-// parkedReport is a report whose answer waits for a task. Whenever it is woken, it makes another attempt.
-type parkedReport struct {
+// parkedHandling is a report whose answer waits for a task. Whenever it is woken, it makes another attempt.
+type parkedHandling struct {
 	d    *Dispatcher
-	h    *handling
-	park *waiters.Park
+	h    *reportHandling
+	park *waiters.ParkedReport
 }
 
 // holdAnswer holds the answer back. It returns false if it is unknown whether the report is the newest of its
 // device: then the report is answered at once.
-func (p *parkedReport) holdAnswer(ctx context.Context, onPark func()) bool {
+func (p *parkedHandling) holdAnswer(ctx context.Context, onPark func()) bool {
 	if err := p.d.Waiters.Relay.Park(ctx, p.park, p.park.Wait+devices.AnswerAfterWait); err != nil {
 		p.d.log.WarnContext(ctx, "report not parked", "err", err)
 		return false
 	}
-	seen, began := p.h.from.seenAt(), p.d.config.Now()
-	p.h.from.markParked(seen)
+	seen, began := p.h.reporter.seenAt(), p.d.config.Now()
+	p.h.reporter.recordParked(seen)
 	onPark()
 	p.shrink()
 	timer, period := time.NewTimer(p.park.Wait), time.NewTicker(p.d.config.ReportPeriod)
@@ -90,18 +90,18 @@ func (p *parkedReport) holdAnswer(ctx context.Context, onPark func()) bool {
 		case <-timer.C:
 			last = true
 		case <-period.C:
-			p.h.from.markParked(seen.Add(p.d.config.Now().Sub(began)))
+			p.h.reporter.recordParked(seen.Add(p.d.config.Now().Sub(began)))
 			continue
 		case <-p.park.Signal():
 		}
 		// This is measured before the attempt, because the lease of a grant begins later.
 		p.h.reply.HeldMS = p.d.config.Now().Sub(began).Milliseconds()
-		ending, call := p.d.Waiters.Parks.Look(p.park)
-		if ending != waiters.Parked {
-			p.endWait(ending)
+		state, wake := p.d.Waiters.Parks.Poll(p.park)
+		if state != waiters.Parked {
+			p.endWait(state)
 			return true
 		}
-		if call.Called && p.attemptAgain(ctx, call) {
+		if wake.Woken && p.attemptAgain(ctx, wake) {
 			return true
 		}
 		if last {
@@ -112,27 +112,27 @@ func (p *parkedReport) holdAnswer(ctx context.Context, onPark func()) bool {
 }
 
 // shrink drops the data that another attempt does not need, because many reports are parked.
-func (p *parkedReport) shrink() {
+func (p *parkedHandling) shrink() {
 	p.h.report = devices.Report{ID: p.h.report.ID, Accept: p.h.report.Accept}
 	p.h.mentioned = nil
-	p.h.from.pool, p.h.from.view = p.h.from.oldestPool(), store.View{}
+	p.h.reporter.storedPool, p.h.reporter.view = p.h.reporter.oldestPool(), store.DeviceView{}
 }
 
 // endWait writes the answer of a report that was granted nothing.
-func (p *parkedReport) endWait(why waiters.Ending) {
+func (p *parkedHandling) endWait(why waiters.WaitState) {
 	switch why {
 	case waiters.Superseded:
 		p.h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0)
 	case waiters.Stopping:
-		p.h.reply.ReportAfterMS = int64(p.d.config.Jitter() * float64(elsewhere.Milliseconds()))
+		p.h.reply.ReportAfterMS = int64(p.d.config.Jitter() * float64(maxDelayAfterStop.Milliseconds()))
 	default:
-		p.h.reply.ReportAfterMS = int64(p.d.config.Jitter() * float64(parkAgain.Milliseconds()))
+		p.h.reply.ReportAfterMS = int64(p.d.config.Jitter() * float64(maxDelayAfterPark.Milliseconds()))
 	}
 }
 
 // attemptAgain makes another attempt to get the device a task. It returns false if the report continues to wait.
-func (p *parkedReport) attemptAgain(ctx context.Context, call waiters.Call) (final bool) {
-	done, ok := p.d.Waiters.Parks.Begin(ctx)
+func (p *parkedHandling) attemptAgain(ctx context.Context, call waiters.WakeCall) (final bool) {
+	done, ok := p.d.Waiters.Parks.BeginDecision(ctx)
 	if !ok {
 		return true
 	}
@@ -140,11 +140,11 @@ func (p *parkedReport) attemptAgain(ctx context.Context, call waiters.Call) (fin
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
 	defer p.shrink()
-	p.h.from.pool = ""
-	steps := p.d.Waiters.Handoffs.Steps(work, call.Since)
-	steps.Done("called", call.At)
+	p.h.reporter.storedPool = ""
+	steps := p.d.Waiters.Handoffs.Steps(work, call.FreedAt)
+	steps.Done("called", call.WokenAt)
 	steps.Done("woken", p.d.config.Now())
-	switch admitted, err := p.h.from.isStillAdmitted(work); {
+	switch admitted, err := p.h.reporter.isStillAdmitted(work); {
 	case err != nil:
 		p.d.log.WarnContext(ctx, "nothing granted: not confirmed", "err", err)
 		p.h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
@@ -156,14 +156,14 @@ func (p *parkedReport) attemptAgain(ctx context.Context, call waiters.Call) (fin
 		return true
 	}
 	steps.Done("read", p.d.config.Now())
-	p.h.nextTask(work, call.Pools(), steps)
-	if t := p.h.reply.Task; t != nil && t.Pool == call.Pool && !call.Since.IsZero() {
-		p.d.Waiters.Handoffs.Record(call.Pool, p.d.config.Now().Sub(call.Since))
+	p.h.tryNextTask(work, call.OfferedPools(), steps)
+	if t := p.h.reply.Task; t != nil && t.Pool == call.Pool && !call.FreedAt.IsZero() {
+		p.d.Waiters.Handoffs.Record(call.Pool, p.d.config.Now().Sub(call.FreedAt))
 		steps.Log(call.Pool, "park")
 	}
 	if !p.h.mayWait() {
 		return true
 	}
-	p.h.from.markParked(p.h.from.seenAt())
+	p.h.reporter.recordParked(p.h.reporter.seenAt())
 	return false
 }

@@ -12,44 +12,44 @@ import (
 
 func TestNewestReportOfADeviceWins(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 1, minute)
+	b := newLightBench(t)
+	b.createPool("a", 1, minute)
 	for name, newer := range map[string]func(device string){
-		"parked":         func(device string) { b.parks(device) },
+		"parked":         func(device string) { b.parkReport(device) },
 		"answered":       func(device string) { b.expectReason(device, `{}`, devices.ReasonNone) },
 		"reporting only": func(device string) { b.expectReason(device, `{"accept":false}`, devices.ReasonDeclined) },
 	} {
 		device := strings.ReplaceAll(name, " ", "-")
-		older := b.parks(device)
+		older := b.parkReport(device)
 		newer(device)
-		if a := older.answered(); a.Reason != devices.ReasonNone || a.Re != device+"-waits" || a.ReportAfterMS < 1000 {
+		if a := older.awaitAnswer(); a.Reason != devices.ReasonNone || a.Re != device+"-waits" || a.ReportAfterMS < 1000 {
 			t.Errorf("%s: the older report got %+v, want none, and no haste", name, a)
 		}
 	}
-	b.batch("a", nil, "parked")
-	wake(b.Dispatcher, "parked")
+	b.createBatch("a", nil, "parked")
+	notifyOffer(b.Dispatcher, "parked")
 }
 
 // A grant to an older report of a device is not lost. The newer report of the device, which was refused
 // before the grant, gets the same grant.
 func TestGrantToAnOlderReportReachesTheNewer(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 1, minute)
-	older := b.parks("d1")
-	b.batch("a", nil, "d1")
-	var newer *waiting
-	spies.before("Claim", func() {
-		spies.ease()
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 1, minute)
+	older := b.parkReport("d1")
+	b.createBatch("a", nil, "d1")
+	var newer *pendingReport
+	spies.runBefore("Claim", func() {
+		spies.removeHooks()
 		// The newer report is refused: the older one has the slot, but no grant yet.
-		newer = b.parks("d1")
+		newer = b.parkReport("d1")
 	})
-	wake(b.Dispatcher, "d1")
-	first := older.answered()
+	notifyOffer(b.Dispatcher, "d1")
+	first := older.awaitAnswer()
 	if first.Task == nil {
 		t.Fatalf("%+v, want a grant", first)
 	}
-	a := newer.answered()
+	a := newer.awaitAnswer()
 	if a.Task == nil || a.Task.Token != first.Task.Token || a.Task.Redelivered != 1 {
 		t.Errorf("the newer report got %+v, want the grant %d again", a, first.Task.Token)
 	}
@@ -57,25 +57,25 @@ func TestGrantToAnOlderReportReachesTheNewer(t *testing.T) {
 
 func TestNewestReportWinsOverReplicas(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		other := b.replica()
-		b.pool("a", 1, minute)
+	runOnBackends(t, func(b *testBench) {
+		other := b.addParkingReplica()
+		b.createPool("a", 1, minute)
 		replicas := []*dispatcher.Dispatcher{b.Dispatcher, other}
-		var older *waiting
+		var older *pendingReport
 		for n := range 6 {
-			w := b.wait(replicas[n%2], fleetCaller("d1"), fmt.Sprintf(`{"id":"%d"}`, n), long)
-			w.isParked()
+			w := b.startReport(replicas[n%2], fleetCaller("d1"), fmt.Sprintf(`{"id":"%d"}`, n), long)
+			w.awaitParked()
 			if older != nil {
-				if a := older.answered(); a.Reason != devices.ReasonNone || a.Re != strconv.Itoa(n-1) {
+				if a := older.awaitAnswer(); a.Reason != devices.ReasonNone || a.Re != strconv.Itoa(n-1) {
 					b.t.Errorf("%+v, want none for report %d", a, n-1)
 				}
 			}
 			older = w
 		}
-		older.stillParked()
-		b.batch("a", nil, "d1")
-		wake(other, "d1")
-		if a := older.answered(); a.Task == nil {
+		older.expectStillParked()
+		b.createBatch("a", nil, "d1")
+		notifyOffer(other, "d1")
+		if a := older.awaitAnswer(); a.Task == nil {
 			b.t.Errorf("the newest: %+v, want a grant", a)
 		}
 	})

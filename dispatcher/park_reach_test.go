@@ -17,33 +17,33 @@ import (
 func TestTheDeviceOfAParkedReportIsReachable(t *testing.T) {
 	t.Parallel()
 	type replica = *dispatcher.Dispatcher
-	for name, change := range map[string]func(b *bench, one, other replica) (writeInOrder []replica){
-		"one replica": func(b *bench, one, other replica) []replica {
-			b.polls(one, "d")
-			b.parksAt(one, "d")
+	for name, change := range map[string]func(b *testBench, one, other replica) (writeInOrder []replica){
+		"one replica": func(b *testBench, one, other replica) []replica {
+			b.sendPoll(one, "d")
+			b.parkReportAt(one, "d")
 			return []replica{one, other}
 		},
-		"the older report is written last": func(b *bench, one, other replica) []replica {
-			b.polls(one, "d")
-			b.parksAt(other, "d")
+		"the older report is written last": func(b *testBench, one, other replica) []replica {
+			b.sendPoll(one, "d")
+			b.parkReportAt(other, "d")
 			return []replica{other, one}
 		},
-		"the older report is written first": func(b *bench, one, other replica) []replica {
-			b.polls(one, "d")
-			b.parksAt(other, "d")
+		"the older report is written first": func(b *testBench, one, other replica) []replica {
+			b.sendPoll(one, "d")
+			b.parkReportAt(other, "d")
 			return []replica{one, other}
 		},
-		"the older report was parked and its connection broke": func(b *bench, one, other replica) []replica {
-			b.breaks(one, "d")
-			b.parksAt(other, "d")
+		"the older report was parked and its connection broke": func(b *testBench, one, other replica) []replica {
+			b.breakParkedReport(one, "d")
+			b.parkReportAt(other, "d")
 			return []replica{other, one}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forServers(t, func(b *bench) {
-				other := b.replica()
-				b.isReachable("d")
+			runOnServers(t, func(b *testBench) {
+				other := b.addParkingReplica()
+				b.makeReachable("d")
 				for _, at := range change(b, b.Dispatcher, other) {
 					b.must(at.Seen.FlushReached(b.ctx))
 				}
@@ -57,14 +57,14 @@ func TestTheDeviceOfAParkedReportIsReachable(t *testing.T) {
 // next report is announced. The departure is newer than the data that the next report has read.
 func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		one := b.parking()
-		other := b.parking(func(c *dispatcher.Config) {
-			c.Parking = &hooked{Parking: parked.New(b.redis, b.database), before: func() { b.breaks(one, "d") }}
+	runOnServers(t, func(b *testBench) {
+		one := b.newParkingReplica()
+		other := b.newParkingReplica(func(c *dispatcher.Config) {
+			c.Parking = &hookedParking{Parking: parked.New(b.redis, b.redisDatabase), beforeNewest: func() { b.breakParkedReport(one, "d") }}
 		})
-		b.isReachable("d")
-		b.parksAt(other, "d")
-		b.eventually("the device is reachable", func() bool {
+		b.makeReachable("d")
+		b.parkReportAt(other, "d")
+		b.awaitCondition("the device is reachable", func() bool {
 			b.must(other.Seen.FlushReached(b.ctx))
 			b.must(one.Seen.FlushReached(b.ctx))
 			device, err := b.store.Device(b.ctx, "d")
@@ -77,48 +77,48 @@ func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 // is therefore not treated as gone.
 func TestTheDeviceOfAParkedReportIsSeenInEachPeriod(t *testing.T) {
 	t.Parallel()
-	b := light(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Millisecond })
-	b.parks("d")
-	first := b.Seen.At("d")
-	b.eventually("three periods later", func() bool { return b.Seen.At("d").Sub(first) >= 30*time.Millisecond })
+	b := newLightBench(t, func(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Millisecond })
+	b.parkReport("d")
+	first := b.Seen.LastReport("d")
+	b.awaitCondition("three periods later", func() bool { return b.Seen.LastReport("d").Sub(first) >= 30*time.Millisecond })
 	b.must(b.Seen.Flush(b.ctx))
 	b.expectReach("d", store.ReachPark)
 }
 
-// isReachable registers a device and sets its reach in the ledger to a parked report.
-func (b *bench) isReachable(device string) {
+// makeReachable registers a device and sets its reach in the ledger to a parked report.
+func (b *testBench) makeReachable(device string) {
 	b.t.Helper()
-	b.registered(device)
+	b.registerDevices(device)
 	d, err := b.store.Device(b.ctx, device)
 	b.must(err)
-	b.must(b.store.TouchDevices(b.ctx, map[string]store.Seen{device: {At: d.CreatedAt, Reach: store.ReachPark}}))
+	b.must(b.store.TouchDevices(b.ctx, map[string]store.LastReport{device: {At: d.CreatedAt, Reach: store.ReachPark}}))
 }
 
-// polls sends a report without a wait to a replica.
-func (b *bench) polls(at *dispatcher.Dispatcher, device string) {
+// sendPoll sends a report without a wait to a replica.
+func (b *testBench) sendPoll(replica *dispatcher.Dispatcher, device string) {
 	b.t.Helper()
-	_, err := at.HandleReport(b.ctx, fleetCaller(device), devices.Report{ID: "polls", Accept: true})
+	_, err := replica.HandleReport(b.ctx, fleetCaller(device), devices.Report{ID: "polls", Accept: true})
 	b.must(err)
 }
 
-// parksAt parks a report at a replica.
-func (b *bench) parksAt(at *dispatcher.Dispatcher, device string) *waiting {
+// parkReportAt parks a report at a replica.
+func (b *testBench) parkReportAt(replica *dispatcher.Dispatcher, device string) *pendingReport {
 	b.t.Helper()
-	w := b.wait(at, fleetCaller(device), `{"id":"waits"}`, long)
-	w.isParked()
+	w := b.startReport(replica, fleetCaller(device), `{"id":"waits"}`, long)
+	w.awaitParked()
 	return w
 }
 
-// breaks parks a report at a replica, breaks its connection and waits until the departure is recorded.
-func (b *bench) breaks(at *dispatcher.Dispatcher, device string) {
+// breakParkedReport parks a report at a replica, breaks its connection and waits until the departure is recorded.
+func (b *testBench) breakParkedReport(replica *dispatcher.Dispatcher, device string) {
 	b.t.Helper()
-	w := b.parksAt(at, device)
-	w.leave()
-	w.answered()
-	b.must(at.Waiters.Stop(b.ctx))
+	w := b.parkReportAt(replica, device)
+	w.disconnect()
+	w.awaitAnswer()
+	b.must(replica.Waiters.Stop(b.ctx))
 }
 
-func (b *bench) expectReach(device string, want store.Reach) {
+func (b *testBench) expectReach(device string, want store.Reach) {
 	b.t.Helper()
 	got, err := b.store.Device(b.ctx, device)
 	if err != nil || got.Reach != want {

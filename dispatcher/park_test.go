@@ -13,33 +13,33 @@ import (
 // A slot that a device frees is granted to the next device, whose report is parked.
 func TestParkedReportIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 1, minute)
-		b.batch("a", nil, "d1", "d2")
-		first := b.granted("d1")
-		w := b.parks("d2")
-		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
-		a := w.answered()
-		if a.Reason != devices.ReasonGranted || a.Task == nil || a.Re != "d2-waits" || !a.held || a.HeldMS < 0 {
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		b.createBatch("a", nil, "d1", "d2")
+		first := b.expectGrant("d1")
+		w := b.parkReport("d2")
+		b.sendResult("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		a := w.awaitAnswer()
+		if a.Reason != devices.ReasonGranted || a.Task == nil || a.Re != "d2-waits" || !a.wasParked || a.HeldMS < 0 {
 			b.t.Fatalf("%+v, want a grant", a)
 		}
 		b.expectHeld(1)
-		b.ended("d2", *a.Task, "succeeded", "", devices.OutcomeRecorded)
-	}, keepingOffers)
+		b.sendResult("d2", *a.Task, "succeeded", "", devices.OutcomeRecorded)
+	}, withMinuteOffers)
 }
 
 // The same holds if the report is parked at another replica than the one that frees the slot.
 func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		other := b.replica()
-		b.pool("a", 1, minute)
-		b.batch("a", nil, "d1", "d2")
-		first := b.granted("d1")
-		w := b.wait(other, fleetCaller("d2"), `{"id":"x"}`, long)
-		w.isParked()
-		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
-		if a := w.answered(); a.Task == nil || a.Re != "x" {
+	runOnServers(t, func(b *testBench) {
+		other := b.addParkingReplica()
+		b.createPool("a", 1, minute)
+		b.createBatch("a", nil, "d1", "d2")
+		first := b.expectGrant("d1")
+		w := b.startReport(other, fleetCaller("d2"), `{"id":"x"}`, long)
+		w.awaitParked()
+		b.sendResult("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		if a := w.awaitAnswer(); a.Task == nil || a.Re != "x" {
 			b.t.Errorf("%+v, want a grant", a)
 		}
 	})
@@ -48,17 +48,17 @@ func TestParkedReportElsewhereIsGrantedWhatIsLeft(t *testing.T) {
 // Results are recorded before the wait, and acknowledged in the reply.
 func TestParkedReportKeepsItsAcks(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 1, minute)
-	b.batch("a", nil, "d1")
-	g := b.granted("d1")
-	w := b.wait(b.Dispatcher, fleetCaller("d1"), result(g, "succeeded", ""), long)
-	w.isParked()
+	b := newLightBench(t)
+	b.createPool("a", 1, minute)
+	b.createBatch("a", nil, "d1")
+	g := b.expectGrant("d1")
+	w := b.startReport(b.Dispatcher, fleetCaller("d1"), resultReport(g, "succeeded", ""), long)
+	w.awaitParked()
 	b.expectState(g.ID, store.Succeeded)
 	b.expectHeld(0)
-	b.batch("a", nil, "d1")
-	wake(b.Dispatcher, "d1")
-	a := w.answered()
+	b.createBatch("a", nil, "d1")
+	notifyOffer(b.Dispatcher, "d1")
+	a := w.awaitAnswer()
 	if len(a.Acks) != 1 || a.Acks[0].Outcome != devices.OutcomeRecorded || a.Acks[0].Token != g.Token || a.Task == nil || a.Task.ID == g.ID {
 		t.Errorf("%+v, want the result acknowledged and the next task", a)
 	}
@@ -66,20 +66,20 @@ func TestParkedReportKeepsItsAcks(t *testing.T) {
 
 func TestParkedReportWaitsOnWithoutAGrant(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 1, minute)
-	b.batch("a", nil, "d1", "d2")
-	first := b.granted("d1")
-	w := b.parks("d2")
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 1, minute)
+	b.createBatch("a", nil, "d1", "d2")
+	first := b.expectGrant("d1")
+	w := b.parkReport("d2")
 	for range 3 { // each time another device was faster
-		spies.answers("Acquire")
-		wake(b.Dispatcher, "d2")
-		b.eventually("look", func() bool { return spies.answers("Acquire") > 0 })
-		w.stillParked()
+		spies.takeCallCount("Acquire")
+		notifyOffer(b.Dispatcher, "d2")
+		b.awaitCondition("look", func() bool { return spies.takeCallCount("Acquire") > 0 })
+		w.expectStillParked()
 	}
-	b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
-	wake(b.Dispatcher, "d2")
-	if a := w.answered(); a.Task == nil {
+	b.sendResult("d1", first, "succeeded", "", devices.OutcomeRecorded)
+	notifyOffer(b.Dispatcher, "d2")
+	if a := w.awaitAnswer(); a.Task == nil {
 		t.Errorf("%+v, want the grant at last", a)
 	}
 }
@@ -88,15 +88,15 @@ func TestParkedReportWaitsOnWithoutAGrant(t *testing.T) {
 // report.
 func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t, func(c *dispatcher.Config) { c.ReportPeriod = time.Second })
-	b.pool("a", 0, minute)
-	b.batch("a", nil, "d1")
+	b, spies := newSpiedBench(t, func(c *dispatcher.Config) { c.ReportPeriod = time.Second })
+	b.createPool("a", 0, minute)
+	b.createBatch("a", nil, "d1")
 	b.expectReason("d1", `{}`, devices.ReasonFull)
-	if got := time.Duration(spies.longest.Load()); got != time.Second {
+	if got := time.Duration(spies.lastPeriod.Load()); got != time.Second {
 		t.Errorf("a report that does not wait: again within %s, want 1 s", got)
 	}
-	b.parks("d1")
-	if got := time.Duration(spies.longest.Load()); got != long {
+	b.parkReport("d1")
+	if got := time.Duration(spies.lastPeriod.Load()); got != long {
 		t.Errorf("a parked report: again within %s, want %s", got, long)
 	}
 }
@@ -104,19 +104,19 @@ func TestLineExpectsAParkedReportAfterItsWait(t *testing.T) {
 // A wake-up between the decision and the beginning of the wait is not lost.
 func TestWakeBeforeTheWaitIsNotLost(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
+	b, spies := newSpiedBench(t)
 	other := *b // another replica, because slots of this one would be coalesced with the call in progress
-	other.Dispatcher = b.parking()
-	b.pool("a", 1, minute)
-	b.batch("a", nil, "d1", "d2")
-	first := b.granted("d1")
-	spies.after("Acquire", func() {
-		spies.ease()
-		other.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
-		wake(b.Dispatcher, "d2")
+	other.Dispatcher = b.newParkingReplica()
+	b.createPool("a", 1, minute)
+	b.createBatch("a", nil, "d1", "d2")
+	first := b.expectGrant("d1")
+	spies.runAfter("Acquire", func() {
+		spies.removeHooks()
+		other.sendResult("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		notifyOffer(b.Dispatcher, "d2")
 	})
-	w := b.wait(b.Dispatcher, fleetCaller("d2"), `{"id":"x"}`, long)
-	if a := w.answered(); a.Task == nil {
+	w := b.startReport(b.Dispatcher, fleetCaller("d2"), `{"id":"x"}`, long)
+	if a := w.awaitAnswer(); a.Task == nil {
 		t.Errorf("%+v, want a grant", a)
 	}
 }
@@ -127,29 +127,29 @@ func TestHeldTimeIsOverBeforeTheLeaseBegins(t *testing.T) {
 	t.Parallel()
 	var elapsed atomic.Int64
 	start := time.Now()
-	b, spies := spied(t, func(c *dispatcher.Config) {
+	b, spies := newSpiedBench(t, func(c *dispatcher.Config) {
 		c.Now = func() time.Time { return start.Add(time.Duration(elapsed.Load())) }
 	})
-	b.pool("a", 1, minute)
-	w := b.parks("d1")
-	b.batch("a", nil, "d1")
+	b.createPool("a", 1, minute)
+	w := b.parkReport("d1")
+	b.createBatch("a", nil, "d1")
 	elapsed.Store(int64(7 * time.Second))
-	spies.before("Claim", func() { elapsed.Add(int64(2 * time.Second)) })
-	wake(b.Dispatcher, "d1")
-	if a := w.answered(); a.Task == nil || a.HeldMS != 7000 {
+	spies.runBefore("Claim", func() { elapsed.Add(int64(2 * time.Second)) })
+	notifyOffer(b.Dispatcher, "d1")
+	if a := w.awaitAnswer(); a.Task == nil || a.HeldMS != 7000 {
 		t.Errorf("%+v, want a grant after 7000 ms", a)
 	}
 }
 
 func TestLostAnswerOfAParkedReportIsDeliveredAgain(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 1, minute)
-		w := b.parks("d1")
-		b.batch("a", nil, "d1")
-		wake(b.Dispatcher, "d1")
-		lost := w.answered()
-		again := b.wait(b.Dispatcher, fleetCaller("d1"), `{"id":"again"}`, long).answered()
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		w := b.parkReport("d1")
+		b.createBatch("a", nil, "d1")
+		notifyOffer(b.Dispatcher, "d1")
+		lost := w.awaitAnswer()
+		again := b.startReport(b.Dispatcher, fleetCaller("d1"), `{"id":"again"}`, long).awaitAnswer()
 		if lost.Task == nil || again.Task == nil || again.Task.Token != lost.Task.Token || again.Task.Redelivered != 1 || again.Re != "again" {
 			b.t.Errorf("%+v after %+v, want the same grant", again, lost)
 		}

@@ -16,13 +16,13 @@ import (
 // partialStore fails to record one result.
 type partialStore struct {
 	dispatcher.Store
-	badResult int64 // id of the task whose result is not recorded
+	failingTask int64 // id of the task whose result is not recorded
 }
 
 func (s *partialStore) RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome {
 	outcomes := make([]store.ResultOutcome, len(results))
 	for i, r := range results {
-		if r.Task == s.badResult {
+		if r.Task == s.failingTask {
 			outcomes[i].Err = errDown
 			continue
 		}
@@ -37,12 +37,12 @@ func (s *partialStore) RecordResults(ctx context.Context, results []store.Result
 func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 	t.Parallel()
 	ledger := &partialStore{}
-	b := light(t, func(c *dispatcher.Config) { ledger.Store, c.Store = c.Store, ledger })
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1", "d2")
-	b.batch("a", nil, "d2")
-	done, runs := b.granted("d1"), b.granted("d2")
-	ledger.badResult = done.ID
+	b := newLightBench(t, func(c *dispatcher.Config) { ledger.Store, c.Store = c.Store, ledger })
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1", "d2")
+	b.createBatch("a", nil, "d2")
+	done, runs := b.expectGrant("d1"), b.expectGrant("d2")
+	ledger.failingTask = done.ID
 
 	body := fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":"succeeded"},{"task":99,"token":7,"status":"failed"}],
 		"running":[{"task":%d,"token":%d}]}`, done.ID, done.Token, runs.ID, runs.Token)
@@ -57,7 +57,7 @@ func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 		t.Errorf("reply %+v: want none acknowledged, one renewed", reply)
 	}
 	// If the report contains nothing else, there is no reply.
-	if _, err := b.tryReport("d2", result(done, "succeeded", "")); !errors.Is(err, devices.ErrUnavailable) {
+	if _, err := b.tryReport("d2", resultReport(done, "succeeded", "")); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("nothing recorded: %v", err)
 	}
 }
@@ -66,12 +66,12 @@ func TestAResultThatFailsSpoilsNothing(t *testing.T) {
 // cancellation could not be recorded.
 func TestEveryRunningEntryIsAnswered(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 5, minute)
-	b.batch("a", func(in *store.Batch) { in.MaxRun = minute }, "d1")
-	g := b.granted("d1")
-	b.lapse()
-	spies.down("AskCancel")
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 5, minute)
+	b.createBatch("a", func(in *store.Batch) { in.MaxRun = minute }, "d1")
+	g := b.expectGrant("d1")
+	b.endAllLeases()
+	spies.failCalls("AskCancel")
 	reply := b.expectReason("d1", fmt.Sprintf(`{"id":"r","running":[{"task":%d,"token":%d},{"task":%d,"token":1234567}]}`,
 		g.ID, g.Token, g.ID), devices.ReasonUnavailable)
 	if len(reply.Cancel) != 2 || reply.Cancel[0].Why != devices.CancelMaxRun || reply.Cancel[1].Why != devices.CancelStale {
@@ -84,23 +84,23 @@ func TestEveryRunningEntryIsAnswered(t *testing.T) {
 // redelivery took long.
 func TestAGrantThatEndsBesideItsRedelivery(t *testing.T) {
 	t.Parallel()
-	for at, hook := range map[string]func(*spies, string, func()){"before": (*spies).before, "after": (*spies).after} {
+	for at, hook := range map[string]func(*storeSpies, string, func()){"before": (*storeSpies).runBefore, "after": (*storeSpies).runAfter} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			var passed atomic.Int64
-			b, spies := spied(t, func(c *dispatcher.Config) {
+			b, spies := newSpiedBench(t, func(c *dispatcher.Config) {
 				c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 			})
-			b.pool("a", 5, minute)
-			b.batch("a", nil, "d1")
-			b.batch("a", nil, "d1")
-			first := b.granted("d1")
+			b.createPool("a", 5, minute)
+			b.createBatch("a", nil, "d1")
+			b.createBatch("a", nil, "d1")
+			first := b.expectGrant("d1")
 			hook(spies, "Redeliver", func() {
-				spies.ease()
-				b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+				spies.removeHooks()
+				b.sendResult("d1", first, "succeeded", "", devices.OutcomeRecorded)
 				passed.Add(int64(2 * time.Second))
 			})
-			if second := b.granted("d1"); second.ID == first.ID {
+			if second := b.expectGrant("d1"); second.ID == first.ID {
 				t.Errorf("granted %+v, want the other task", second)
 			}
 			b.expectHeld(1)
@@ -112,11 +112,11 @@ func TestAGrantThatEndsBesideItsRedelivery(t *testing.T) {
 // the lease.
 func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 5, 10*time.Second)
-	b.batch("a", nil, "d1")
-	g := b.granted("d1")
-	reply := b.expectReason("d1", running(g), devices.ReasonBusy)
+	b := newLightBench(t)
+	b.createPool("a", 5, 10*time.Second)
+	b.createBatch("a", nil, "d1")
+	g := b.expectGrant("d1")
+	reply := b.expectReason("d1", runningReport(g), devices.ReasonBusy)
 	if lease := reply.Renewed[0].LeaseMS; reply.ReportAfterMS > lease/2 {
 		t.Errorf("report after %d ms with %d ms left to run", reply.ReportAfterMS, lease)
 	}
@@ -126,7 +126,7 @@ func TestWhatRunsIsAskedBackInTimeToRenew(t *testing.T) {
 // configured fleet token is empty.
 func TestAnEmptyFleetTokenIsNone(t *testing.T) {
 	t.Parallel()
-	b := light(t, func(c *dispatcher.Config) { c.FleetTokens = []string{""} })
+	b := newLightBench(t, func(c *dispatcher.Config) { c.FleetTokens = []string{""} })
 	if _, err := b.Authenticate(b.ctx, "d1", ""); !errors.Is(err, devices.ErrUnauthenticated) {
 		t.Errorf("no credential: %v", err)
 	}

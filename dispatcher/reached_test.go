@@ -12,14 +12,14 @@ import (
 // touchingStore records the devices that are written and their reach.
 type touchingStore struct {
 	dispatcher.Store
-	mu      sync.Mutex
-	touched map[string]store.Reach
+	mu           sync.Mutex
+	writtenReach map[string]store.Reach
 }
 
-func (s *touchingStore) TouchDevices(ctx context.Context, seen map[string]store.Seen) error {
+func (s *touchingStore) TouchDevices(ctx context.Context, seen map[string]store.LastReport) error {
 	s.mu.Lock()
 	for device, last := range seen {
-		s.touched[device] = last.Reach
+		s.writtenReach[device] = last.Reach
 	}
 	s.mu.Unlock()
 	return s.Store.TouchDevices(ctx, seen)
@@ -29,31 +29,31 @@ func (s *touchingStore) TouchDevices(ctx context.Context, seen map[string]store.
 // written soon, but only if the ledger has another reach.
 func TestReachIsWrittenSoon(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		touching := &touchingStore{Store: b.store, touched: map[string]store.Reach{}}
-		d := dispatcher.New(dispatcher.Config{Store: touching, Semaphore: b.semaphore, Waker: &wakes{}, FleetTokens: []string{"0123456789abcdef"}})
+	runOnServers(t, func(b *testBench) {
+		touching := &touchingStore{Store: b.store, writtenReach: map[string]store.Reach{}}
+		d := dispatcher.New(dispatcher.Config{Store: touching, Semaphore: b.semaphore, Waker: &wakeRecorder{}, FleetTokens: []string{"0123456789abcdef"}})
 		b.Dispatcher = d
-		b.registered("woken")
+		b.registerDevices("woken")
 		expect := func(want map[string]store.Reach) {
 			b.t.Helper()
 			b.must(d.Seen.FlushReached(b.ctx))
-			if len(touching.touched) != len(want) {
-				b.t.Fatalf("written %v, want %v", touching.touched, want)
+			if len(touching.writtenReach) != len(want) {
+				b.t.Fatalf("written %v, want %v", touching.writtenReach, want)
 			}
 			for device, reach := range want {
 				got, err := b.store.Device(b.ctx, device)
-				if err != nil || got.Reach != reach || touching.touched[device] != reach {
-					b.t.Errorf("%s can be told by %d (%v), written %v", device, got.Reach, err, touching.touched)
+				if err != nil || got.Reach != reach || touching.writtenReach[device] != reach {
+					b.t.Errorf("%s can be told by %d (%v), written %v", device, got.Reach, err, touching.writtenReach)
 				}
 			}
-			touching.touched = map[string]store.Reach{}
+			touching.writtenReach = map[string]store.Reach{}
 		}
-		b.pushed("woken", `{"id":"1"}`)
-		b.report("polls", `{}`)
+		b.reportOverSession("woken", `{"id":"1"}`)
+		b.sendReport("polls", `{}`)
 		expect(map[string]store.Reach{"woken": store.ReachPush})
-		b.pushed("woken", `{"id":"2"}`)
+		b.reportOverSession("woken", `{"id":"2"}`)
 		expect(nil)
-		b.report("woken", `{}`) // now the device polls
+		b.sendReport("woken", `{}`) // now the device polls
 		expect(map[string]store.Reach{"woken": store.ReachNone})
 	})
 }

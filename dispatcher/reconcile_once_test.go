@@ -16,15 +16,15 @@ import (
 // counts as an orphan.
 func TestRestoreTakesBackWhatEndedMeanwhile(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 2, minute)
-	b.batch("a", nil, "d1", "d2")
-	g := b.granted("d1")
-	b.granted("d2")
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 2, minute)
+	b.createBatch("a", nil, "d1", "d2")
+	g := b.expectGrant("d1")
+	b.expectGrant("d2")
 	b.redis.FlushDB(b.ctx)
-	spies.before("Restore", func() {
-		spies.ease()
-		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+	spies.runBefore("Restore", func() {
+		spies.removeHooks()
+		b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded)
 	})
 	if r := b.reconcile(); r.Restored != 1 {
 		t.Errorf("reconciled %+v, want one restored", r)
@@ -37,17 +37,17 @@ func TestRestoreTakesBackWhatEndedMeanwhile(t *testing.T) {
 // slot.
 func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	b.pool("a", 2, minute)
-	b.batch("a", nil, "d1")
-	g := b.granted("d1")
+	b, spies := newSpiedBench(t)
+	b.createPool("a", 2, minute)
+	b.createBatch("a", nil, "d1")
+	g := b.expectGrant("d1")
 	b.redis.FlushDB(b.ctx)
 	if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
 		t.Fatal(err)
 	}
 	ended := false
-	spies.before("Adopt", func() {
-		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+	spies.runBefore("Adopt", func() {
+		b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded)
 		ended = true
 	})
 	if r := b.reconcile(); r.Added != 1 || !ended {
@@ -63,44 +63,44 @@ func TestAnUnknownPoolIsRestoredOnceForAllReports(t *testing.T) {
 	const fleet = 20
 	var reads int64
 	for range 5 { // on a busy machine some reports come too late to share the first restore
-		if reads = readsOfALostPool(t, fleet); reads <= fleet/2 {
+		if reads = countLostPoolReads(t, fleet); reads <= fleet/2 {
 			return
 		}
 	}
 	t.Errorf("the pool was read %d times for %d reports", reads, fleet)
 }
 
-// readsOfALostPool returns the number of reads of the pool if fleet devices report concurrently.
-func readsOfALostPool(t *testing.T, fleet int) int64 {
+// countLostPoolReads returns the number of reads of the pool if fleet devices report concurrently.
+func countLostPoolReads(t *testing.T, fleet int) int64 {
 	t.Helper()
-	b, spies := spied(t)
+	b, spies := newSpiedBench(t)
 	var reads atomic.Int64
 	hold := make(chan struct{}) // closed when all reports have had time to arrive
-	spies.before("Pool", func() {
+	spies.runBefore("Pool", func() {
 		reads.Add(1)
 		<-hold
 	})
-	b.pool("a", fleet, minute)
+	b.createPool("a", fleet, minute)
 	names := make([]string, fleet)
 	for i := range names {
 		names[i] = fmt.Sprintf("d%d", i)
 	}
-	b.batch("a", nil, names...)
+	b.createBatch("a", nil, names...)
 	var reports sync.WaitGroup
 	for _, name := range names {
-		reports.Go(func() { b.granted(name) })
+		reports.Go(func() { b.expectGrant(name) })
 	}
 	// The semaphore has answered all reports that the pool is unknown. Some of these answers may not have
 	// been handled yet.
-	b.eventually("a reading of the pool", func() bool { return spies.asked.Load() >= int64(fleet) && reads.Load() > 0 })
+	b.awaitCondition("a reading of the pool", func() bool { return spies.slotRequests.Load() >= int64(fleet) && reads.Load() > 0 })
 	close(hold)
 	reports.Wait()
 	b.expectHeld(fleet)
 	return reads.Load()
 }
 
-// eventually polls until the condition holds, for at most two minutes.
-func (b *bench) eventually(what string, holds func() bool) {
+// awaitCondition polls until the condition holds, for at most two minutes.
+func (b *testBench) awaitCondition(what string, holds func() bool) {
 	b.t.Helper()
 	deadline := time.After(2 * time.Minute)
 	tick := time.NewTicker(time.Millisecond)

@@ -9,12 +9,12 @@ import (
 
 func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.report("d1", `{}`)
+	b := newLightBench(t)
+	b.sendReport("d1", `{}`)
 	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.overBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
+	if _, err := b.reportOverBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("report: %v", err)
 	}
 	if err := b.AuthenticateSession(b.ctx, "d1", "fleet-token-of-the-tests"); !errors.Is(err, devices.ErrForbidden) {
@@ -26,21 +26,21 @@ func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 // not redelivered.
 func TestABadResultIsAMention(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
-	g := b.granted("d1")
-	if reply := b.report("d1", result(g, "nonsense", "")); reply.Reason != devices.ReasonBusy {
+	b := newLightBench(t)
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1")
+	g := b.expectGrant("d1")
+	if reply := b.sendReport("d1", resultReport(g, "nonsense", "")); reply.Reason != devices.ReasonBusy {
 		t.Errorf("reply %+v, want busy", reply)
 	}
 }
 
 func TestAClaimThatFailedForCertainGivesItsSlotBack(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t)
-	spies.down("Claim")
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
+	b, spies := newSpiedBench(t)
+	spies.failCalls("Claim")
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1")
 	b.expectReason("d1", `{}`, devices.ReasonUnavailable)
 	b.expectHeld(0)
 }

@@ -11,18 +11,18 @@ import (
 )
 
 // renew answers every entry of running with exactly one entry, of renewed or of cancel.
-func (h *handling) renew(ctx context.Context) error {
+func (h *reportHandling) renew(ctx context.Context) error {
 	var valid []store.Renewal
 	for _, r := range h.report.Running {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
 		switch {
 		case r.Invalid != "":
-			h.d.log.WarnContext(ctx, "an entry of running is not valid: its task is to stop", "device", h.from.caller.Device, "task", r.Task, "code", r.Invalid)
-			h.cancel(r.Task, r.Token, devices.CancelStale)
-		case h.from.view.Device.Blocked:
-			h.cancel(r.Task, r.Token, devices.CancelBlocked)
+			h.d.log.WarnContext(ctx, "an entry of running is not valid: its task is to stop", "device", h.reporter.caller.Device, "task", r.Task, "code", r.Invalid)
+			h.addCancel(r.Task, r.Token, devices.CancelStale)
+		case h.reporter.view.Device.Blocked:
+			h.addCancel(r.Task, r.Token, devices.CancelBlocked)
 		default:
-			valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.from.caller.Device), Lease: r.Lease})
+			valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.reporter.caller.Device), Lease: r.Lease})
 		}
 	}
 	if len(valid) == 0 {
@@ -39,14 +39,14 @@ func (h *handling) renew(ctx context.Context) error {
 	return failed
 }
 
-func (h *handling) answerRenewal(ctx context.Context, r store.Renewal, outcome store.RenewalOutcome) error {
-	usable := h.d.usable(outcome.Grant)
+func (h *reportHandling) answerRenewal(ctx context.Context, r store.Renewal, outcome store.RenewalOutcome) error {
+	usable := h.d.usableTime(outcome.Grant)
 	why := stopReason(outcome, usable < h.d.config.LeaseMin)
 	if why == "" {
 		h.reply.Renewed = append(h.reply.Renewed, devices.Renewed{Task: r.Task, Token: r.Token, LeaseMS: usable.Milliseconds()})
 		return nil
 	}
-	h.cancel(r.Task, r.Token, why)
+	h.addCancel(r.Task, r.Token, why)
 	if why != devices.CancelMaxRun {
 		return nil
 	}
@@ -57,8 +57,8 @@ func (h *handling) answerRenewal(ctx context.Context, r store.Renewal, outcome s
 	return nil
 }
 
-func (h *handling) cancel(task, token int64, why string) {
-	h.stopping = true
+func (h *reportHandling) addCancel(task, token int64, why string) {
+	h.mustStop = true
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: why})
 }
 
@@ -80,9 +80,9 @@ func stopReason(o store.RenewalOutcome, spent bool) string {
 	return ""
 }
 
-// usable returns the time for which a device may use a grant from now on: the remaining time by the
+// usableTime returns the time for which a device may use a grant from now on: the remaining time by the
 // ledger's clock minus the margin. The margin is at most a fifth of the lease.
-func (d *Dispatcher) usable(g store.Grant) time.Duration {
+func (d *Dispatcher) usableTime(g store.Grant) time.Duration {
 	margin := min(d.config.LeaseMargin, g.LeaseLength/5)
 	return min(g.Remaining, g.LeaseLength) - margin
 }

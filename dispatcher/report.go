@@ -12,16 +12,16 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// handling carries one report through the steps: results, running tasks, redelivery, next task, refusal. It
+// reportHandling carries one report through the steps: results, running tasks, redelivery, next task, refusal. It
 // composes the reply.
-type handling struct {
-	d         *Dispatcher
-	from      *reporter
-	report    devices.Report
-	reply     devices.Reply
-	mentioned map[grantKey]bool // grants that the report mentions
-	stopping  bool              // the device runs a task that it has no right to run
-	more      bool              // field more of the last attempt
+type reportHandling struct {
+	d                *Dispatcher
+	reporter         *reporter
+	report           devices.Report
+	reply            devices.Reply
+	mentioned        map[grantKey]bool // grants that the report mentions
+	mustStop         bool              // the device runs a task that it has no right to run
+	mayHaveMoreDrops bool              // field more of the last attempt
 }
 
 // handleLimit limits the time to handle one report. It is below the age of an orphan (upkeep), and
@@ -39,27 +39,27 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	d.metrics.denied(h)
+	d.metrics.countDenial(h)
 	return h.reply, nil
 }
 
 // handle is HandleReport for a report that may be parked as p if p is not nil and there is room. Every
 // report of a device ends the wait of an older one.
-func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, p *waiters.Park) (*handling, error) {
+func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, p *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: not begun: %w", devices.ErrUnavailable, err)
 	}
-	check := d.idlers.checkMark(ctx, caller, report)
+	check := d.markChecker.checkMark(ctx, caller, report)
 	switch {
-	case check.idle:
+	case check.isIdle:
 		return d.answerIdle(caller, report, p, check), nil
-	case check.crowded:
-		return d.putOff(caller, report), nil
+	case check.isOverloaded:
+		return d.answerOverloaded(caller, report), nil
 	}
 	defer check.done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
-	view, err := d.read(ctx, caller.Device, whole(!says(report)))
+	view, err := d.readView(ctx, caller.Device, fullView(!hasContents(report)))
 	if err != nil {
 		return nil, err
 	}
@@ -68,39 +68,39 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 		return nil, err //nolint:wrapcheck // the registry's own
 	}
 	view.Device = admitted.Device
-	h := &handling{
-		d: d, from: &reporter{d: d, caller: caller, view: view}, report: report, mentioned: make(map[grantKey]bool),
+	h := &reportHandling{
+		d: d, reporter: &reporter{d: d, caller: caller, view: view}, report: report, mentioned: make(map[grantKey]bool),
 		reply: devices.Reply{Re: report.ID, Credential: admitted.Credential},
 	}
-	h.from.arrive(p)
-	h.from.markSeen(h.from.seenAt(), view.Device != nil && view.Device.Reach != h.from.reach())
-	h.from.noteAdmission(admitted.Credential)
-	if err := h.answer(ctx); err != nil {
+	h.reporter.replaceOlder(p)
+	h.reporter.recordSeen(h.reporter.seenAt(), view.Device != nil && view.Device.Reach != h.reporter.reach())
+	h.reporter.recordAdmission(admitted.Credential)
+	if err := h.runSteps(ctx); err != nil {
 		return nil, err
 	}
-	d.idlers.settleMark(ctx, caller.Device, check, h.foundNoWork())
+	d.markChecker.correctMark(ctx, caller.Device, check, h.foundNoWork())
 	return h, nil
 }
 
-// answer runs the steps. If a part of the report cannot be recorded, the other parts are still
+// runSteps runs the steps. If a part of the report cannot be recorded, the other parts are still
 // recorded, and the reply ends before anything is granted.
-func (h *handling) answer(ctx context.Context) error {
+func (h *reportHandling) runSteps(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
-	if trouble == nil && says(h.report) {
-		trouble = h.from.lookAgain(ctx)
+	if trouble == nil && hasContents(h.report) {
+		trouble = h.reporter.rereadView(ctx)
 	}
 	if trouble != nil {
-		return h.unavailable(trouble)
+		return h.replyUnavailable(trouble)
 	}
-	h.tellCancelled()
-	h.nextTask(ctx, nil, nil)
+	h.addUnmentionedCancel()
+	h.tryNextTask(ctx, nil, nil)
 	return nil
 }
 
-// unavailable ends a reply after err. If the reply already contains an acknowledgement, a renewal
+// replyUnavailable ends a reply after err. If the reply already contains an acknowledgement, a renewal
 // or a cancel, it keeps them and gets the reason "unavailable". Otherwise unavailable returns err, and
 // the transport requests the report again.
-func (h *handling) unavailable(err error) error {
+func (h *reportHandling) replyUnavailable(err error) error {
 	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
 		return err
 	}
@@ -109,32 +109,32 @@ func (h *handling) unavailable(err error) error {
 	return nil
 }
 
-// says reports whether a report contains more than the request for a task. If it does, handle reads
+// hasContents reports whether a report contains more than the request for a task. If it does, handle reads
 // only the registration of the device, which decides whether the report is accepted. answer reads the
 // tasks and the grant of the device after it has recorded the contents of the report.
-func says(r devices.Report) bool {
+func hasContents(r devices.Report) bool {
 	return len(r.Results)+len(r.Running) > 0 || r.Attributes != nil
 }
 
-func (d *Dispatcher) look(ctx context.Context, device devices.ID) (store.View, error) {
-	return d.read(ctx, device, true)
+func (d *Dispatcher) readFullView(ctx context.Context, device devices.ID) (store.DeviceView, error) {
+	return d.readView(ctx, device, true)
 }
 
-func (d *Dispatcher) read(ctx context.Context, device devices.ID, all whole) (store.View, error) {
+func (d *Dispatcher) readView(ctx context.Context, device devices.ID, all fullView) (store.DeviceView, error) {
 	asked := d.config.Now()
-	view, err := d.together.views.Do(ctx, all, string(device))
-	d.away.ledger.saw(err, asked)
+	view, err := d.ledgerCalls.views.Do(ctx, all, string(device))
+	d.outages.ledger.record(err, asked)
 	if err != nil {
-		return store.View{}, fmt.Errorf("%w: reading the device: %w", devices.ErrUnavailable, err)
+		return store.DeviceView{}, fmt.Errorf("%w: reading the device: %w", devices.ErrUnavailable, err)
 	}
 	return view, nil
 }
 
-func (h *handling) mergeAttributes(ctx context.Context) error {
+func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	if h.report.Attributes == nil {
 		return nil
 	}
-	err := h.d.config.Store.MergeAttributes(ctx, string(h.from.caller.Device), h.report.Attributes)
+	err := h.d.config.Store.MergeAttributes(ctx, string(h.reporter.caller.Device), h.report.Attributes)
 	if errors.Is(err, store.ErrTooLarge) {
 		// This error must not discard the device's results.
 		h.reply.Code = devices.CodeAttributesTooLarge
@@ -147,26 +147,26 @@ func (h *handling) mergeAttributes(ctx context.Context) error {
 	return nil
 }
 
-// tellCancelled adds the device's grant to the cancel entries of the reply, if a cancel of the grant was
+// addUnmentionedCancel adds the device's grant to the cancel entries of the reply, if a cancel of the grant was
 // requested and the report does not mention the grant.
-func (h *handling) tellCancelled() {
-	g := h.from.view.Grant
+func (h *reportHandling) addUnmentionedCancel() {
+	g := h.reporter.view.Grant
 	if g == nil || g.CancelWhy == "" || h.mentioned[grantKey{g.Task, g.Token}] {
 		return
 	}
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: g.Task, Token: g.Token, Why: g.CancelWhy})
 }
 
-// nextTask attempts to get the device its next task, and writes the outcome into the reply. offered are
+// tryNextTask attempts to get the device its next task, and writes the outcome into the reply. offered are
 // pools in which a slot is known to be offered to the device. steps is nil if the report was not woken.
-func (h *handling) nextTask(ctx context.Context, offered []string, steps *waiters.Steps) {
+func (h *reportHandling) tryNextTask(ctx context.Context, offered []string, steps *waiters.Steps) {
 	a := attempt{
-		d: h.d, from: h.from, accept: h.report.Accept, nameable: h.report.ID != "" || h.from.caller.Via != devices.ViaSession,
-		mentioned: h.mentioned, stopping: h.stopping, nonce: nonce(), steps: steps,
-		offered: offered, full: make(map[string]bool), limited: make(map[int64]decision.Obstacle),
+		d: h.d, reporter: h.reporter, acceptsTask: h.report.Accept, canNameReport: h.report.ID != "" || h.reporter.caller.Via != devices.ViaSession,
+		mentioned: h.mentioned, mustStop: h.mustStop, nonce: newNonce(), steps: steps,
+		offeredPools: offered, full: make(map[string]bool), obstacles: make(map[int64]decision.Obstacle),
 	}
 	a.run(ctx)
-	h.more = a.more
+	h.mayHaveMoreDrops = a.mayHaveMoreDrops
 	if a.granted != nil {
 		h.deliver(*a.granted)
 		return
@@ -174,30 +174,30 @@ func (h *handling) nextTask(ctx context.Context, offered []string, steps *waiter
 	if a.needsID { // from a reply that names no report, the device cannot compute the age of the reply
 		h.reply.Code, h.reply.Detail = "id_required", "id: needed over MQTT to be granted anything"
 	}
-	h.refuse(a.refused, a.turn)
+	h.refuse(a.refusal, a.untilTurn)
 }
 
-func (h *handling) deliver(g store.Grant) {
-	usable := h.d.usable(g)
+func (h *reportHandling) deliver(g store.Grant) {
+	usable := h.d.usableTime(g)
 	h.reply.Reason, h.reply.Limited = devices.ReasonGranted, nil
 	h.reply.Task = &devices.Task{
 		ID: g.Task, Token: g.Token, Pool: g.Pool, Slot: g.Slot, Kind: g.Kind, Payload: g.Payload,
 		Attempt: g.Attempt, Redelivered: g.Redelivered, LeaseMS: usable.Milliseconds(),
 	}
-	h.reply.ReportAfterMS = h.d.whenReady(g.Pool, g.Kind, usable).Milliseconds()
+	h.reply.ReportAfterMS = h.d.delayAfterGrant(g.Pool, g.Kind, usable).Milliseconds()
 }
 
 // refuse writes a reply without a task. turn is the time after which a device in the queue of a full pool is to
 // report again. If choice.Reason is not a full pool, turn is ignored. A device that runs a task is asked to report
 // when its task is probably finished, and in time to renew its lease.
-func (h *handling) refuse(choice decision.Choice, turn time.Duration) {
+func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration) {
 	h.reply.Reason, h.reply.Limited = choice.Reason, nil
 	if choice.Reason == devices.ReasonLimited {
 		h.reply.Limited = devices.NewLimited(choice.Policy, choice.Until)
 	}
-	h.reply.ReportAfterMS = h.d.timing().After(choice, h.from.view.Now, turn).Milliseconds()
-	if g := h.from.view.Grant; g != nil && len(h.reply.Renewed) > 0 {
-		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, h.d.stillWorks(*g, h.from.view.Now).Milliseconds())
+	h.reply.ReportAfterMS = h.d.timing().DelayAfter(choice, h.reporter.view.Now, untilTurn).Milliseconds()
+	if g := h.reporter.view.Grant; g != nil && len(h.reply.Renewed) > 0 {
+		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, h.d.delayWhileRunning(*g, h.reporter.view.Now).Milliseconds())
 	}
 	for _, r := range h.reply.Renewed {
 		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, r.LeaseMS/2)
@@ -205,7 +205,7 @@ func (h *handling) refuse(choice decision.Choice, turn time.Duration) {
 }
 
 // foundNoWork reports whether the ledger has neither a task nor a grant for the device.
-func (h *handling) foundNoWork() bool {
-	view := h.from.view
+func (h *reportHandling) foundNoWork() bool {
+	view := h.reporter.view
 	return h.reply.Reason == devices.ReasonNone && len(view.Candidates) == 0 && view.Grant == nil && view.Device != nil
 }

@@ -11,18 +11,18 @@ import (
 // BenchmarkReport measures sequential reports on real servers: of a device without work, of a device that
 // meets a full pool, and of a device that runs a task from grant to result (two reports).
 func BenchmarkReport(b *testing.B) {
-	bench := onServers(b)
-	bench.pool("full", 0, minute)
-	bench.pool("open", 60, minute)
-	bench.batch("full", nil, "refused")
+	bench := newServerBench(b)
+	bench.createPool("full", 0, minute)
+	bench.createPool("open", 60, minute)
+	bench.createBatch("full", nil, "refused")
 	b.Run("none", func(b *testing.B) {
 		for b.Loop() {
-			bench.report("idle", `{"id":"x"}`)
+			bench.sendReport("idle", `{"id":"x"}`)
 		}
 	})
 	b.Run("full", func(b *testing.B) {
 		for b.Loop() {
-			bench.report("refused", `{"id":"x"}`)
+			bench.sendReport("refused", `{"id":"x"}`)
 		}
 	})
 	b.Run("grant+result", func(b *testing.B) {
@@ -30,15 +30,15 @@ func BenchmarkReport(b *testing.B) {
 		for i := range names {
 			names[i] = fmt.Sprintf("d%d", i)
 		}
-		bench.batch("open", nil, names...)
+		bench.createBatch("open", nil, names...)
 		n := 0
 		for b.Loop() {
 			name := names[n%len(names)]
 			n++
 			if n%len(names) == 0 {
-				bench.batch("open", nil, names...)
+				bench.createBatch("open", nil, names...)
 			}
-			bench.ended(name, bench.granted(name), "succeeded", `,"output":{"down_mbps":94.1}`, devices.OutcomeRecorded)
+			bench.sendResult(name, bench.expectGrant(name), "succeeded", `,"output":{"down_mbps":94.1}`, devices.OutcomeRecorded)
 		}
 	})
 }
@@ -46,26 +46,26 @@ func BenchmarkReport(b *testing.B) {
 // BenchmarkReportsAtOnce measures 60 concurrent reports until the last one is granted, as after a batch was
 // queued and its first devices were woken. It compares separate calls with coalesced calls.
 func BenchmarkReportsAtOnce(b *testing.B) {
-	const together = 60
+	const concurrentReports = 60
 	for _, alone := range []bool{true, false} {
 		b.Run(map[bool]string{true: "each alone", false: "together"}[alone], func(b *testing.B) {
-			bench := onServers(b)
+			bench := newServerBench(b)
 			if alone {
-				bench.Alone()
+				bench.DisableCoalescing()
 			}
-			bench.pool("a", together, minute)
-			names := make([]string, together)
+			bench.createPool("a", concurrentReports, minute)
+			names := make([]string, concurrentReports)
 			for i := range names {
 				names[i] = fmt.Sprintf("d%d", i)
 			}
 			for b.Loop() {
 				b.StopTimer()
-				bench.batch("a", nil, names...)
+				bench.createBatch("a", nil, names...)
 				b.StartTimer()
-				tasks := bench.grantedAtOnce(names)
+				tasks := bench.grantConcurrently(names)
 				b.StopTimer()
 				for i, task := range tasks {
-					bench.ended(names[i], task, "succeeded", "", devices.OutcomeRecorded)
+					bench.sendResult(names[i], task, "succeeded", "", devices.OutcomeRecorded)
 				}
 				b.StartTimer()
 			}
@@ -73,11 +73,11 @@ func BenchmarkReportsAtOnce(b *testing.B) {
 	}
 }
 
-func (b *bench) grantedAtOnce(names []string) []devices.Task {
+func (b *testBench) grantConcurrently(names []string) []devices.Task {
 	tasks := make([]devices.Task, len(names))
 	var wait sync.WaitGroup
 	for i, name := range names {
-		wait.Go(func() { tasks[i] = b.granted(name) })
+		wait.Go(func() { tasks[i] = b.expectGrant(name) })
 	}
 	wait.Wait()
 	return tasks

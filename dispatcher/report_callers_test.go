@@ -12,24 +12,24 @@ import (
 
 func TestABlockedDeviceIsToldToStop(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
-	g := b.granted("d1")
+	b := newLightBench(t)
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1")
+	g := b.expectGrant("d1")
 	if err := b.store.SetBlocked(b.ctx, "test", "d1", true); err != nil {
 		t.Fatal(err)
 	}
-	reply := b.report("d1", running(g))
+	reply := b.sendReport("d1", runningReport(g))
 	if len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelBlocked || reply.Reason != devices.ReasonBlocked {
 		t.Errorf("reply %+v, want cancel blocked", reply)
 	}
-	b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded) // no result is lost
+	b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded) // no result is lost
 	b.expectState(g.ID, store.Succeeded)
 }
 
 func TestTheFleetTokenHoldsUntilADeviceUsesItsOwn(t *testing.T) {
 	t.Parallel()
-	b := light(t)
+	b := newLightBench(t)
 	own := credentials.NewToken()
 	hash := credentials.HashToken(own)
 	if _, err := b.store.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, hash[:], nil); err != nil {
@@ -62,9 +62,9 @@ func TestTheFleetTokenHoldsUntilADeviceUsesItsOwn(t *testing.T) {
 
 func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 	t.Parallel()
-	b := light(t, func(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll })
-	first := b.report("new", `{}`).Credential
-	second := b.report("new", `{}`).Credential // the first reply was lost
+	b := newLightBench(t, func(c *dispatcher.Config) { c.FleetMode = credentials.FleetEnroll })
+	first := b.sendReport("new", `{}`).Credential
+	second := b.sendReport("new", `{}`).Credential // the first reply was lost
 	if first == "" || second == "" || first == second {
 		t.Fatalf("credentials %q and %q", first, second)
 	}
@@ -88,15 +88,15 @@ func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 // new task and for a redelivered one.
 func TestOverBrokersATaskNeedsAnID(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
+	b := newLightBench(t)
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1")
 	for redelivered := range 2 {
-		reply, err := b.overBroker("d1", "")
+		reply, err := b.reportOverBroker("d1", "")
 		if err != nil || reply.Task != nil || reply.Code != "id_required" {
 			t.Errorf("without id: %+v, %v", reply, err)
 		}
-		reply, err = b.overBroker("d1", "r1")
+		reply, err = b.reportOverBroker("d1", "r1")
 		if err != nil || reply.Task == nil || reply.Task.Redelivered != redelivered || reply.Re != "r1" {
 			t.Errorf("with id: %+v, %v; want it redelivered %d times", reply, err, redelivered)
 		}
@@ -105,8 +105,8 @@ func TestOverBrokersATaskNeedsAnID(t *testing.T) {
 
 func TestBrokerDevicesWithoutAFleetTokenMustBeKnown(t *testing.T) {
 	t.Parallel()
-	b := light(t, func(c *dispatcher.Config) { c.FleetTokens = nil })
-	if _, err := b.overBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
+	b := newLightBench(t, func(c *dispatcher.Config) { c.FleetTokens = nil })
+	if _, err := b.reportOverBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("unknown device: %v", err)
 	}
 	if _, err := b.store.Device(b.ctx, "d1"); !errors.Is(err, store.ErrNotFound) {

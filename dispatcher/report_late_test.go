@@ -11,23 +11,23 @@ import (
 
 func TestALostGrantIsDeliveredAgain(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 2, minute)
-		b.batch("a", nil, "d1")
-		b.batch("a", nil, "d1")
-		first := b.granted("d1")
-		again := b.granted("d1")
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 2, minute)
+		b.createBatch("a", nil, "d1")
+		b.createBatch("a", nil, "d1")
+		first := b.expectGrant("d1")
+		again := b.expectGrant("d1")
 		if again.Token != first.Token || again.Redelivered != 1 || again.LeaseMS > first.LeaseMS {
 			b.t.Errorf("again %+v after %+v: want the same grant, no more time", again, first)
 		}
 		b.expectHeld(1)
 		// A report without the grant frees nothing, a report that lists it is busy, and accept:false
 		// declines.
-		b.expectReason("d1", running(first), devices.ReasonBusy)
+		b.expectReason("d1", runningReport(first), devices.ReasonBusy)
 		b.expectReason("d1", `{"accept":false}`, devices.ReasonDeclined)
 		b.expectHeld(1)
 		// The reply to the result contains the next task.
-		reply := b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		reply := b.sendResult("d1", first, "succeeded", "", devices.OutcomeRecorded)
 		if reply.Task == nil || reply.Task.ID == first.ID || reply.Task.Token <= first.Token {
 			b.t.Errorf("after the result: %+v, want the second task with a higher token", reply.Task)
 		}
@@ -36,29 +36,29 @@ func TestALostGrantIsDeliveredAgain(t *testing.T) {
 
 func TestRedeliveryNeedsTime(t *testing.T) {
 	t.Parallel()
-	b := light(t, func(c *dispatcher.Config) { c.LeaseMargin, c.LeaseMin = 0, 10*minute })
-	b.pool("a", 1, time.Hour)
-	b.batch("a", nil, "d1")
-	b.granted("d1")
-	b.ageing(t, 40*minute) // 20 minutes are left
-	if again := b.granted("d1"); again.Redelivered != 1 || again.LeaseMS > (20*minute).Milliseconds() {
+	b := newLightBench(t, func(c *dispatcher.Config) { c.LeaseMargin, c.LeaseMin = 0, 10*minute })
+	b.createPool("a", 1, time.Hour)
+	b.createBatch("a", nil, "d1")
+	b.expectGrant("d1")
+	b.ageGrants(t, 40*minute) // 20 minutes are left
+	if again := b.expectGrant("d1"); again.Redelivered != 1 || again.LeaseMS > (20*minute).Milliseconds() {
 		t.Errorf("again %+v, want the grant with what is left of it", again)
 	}
-	b.ageing(t, 15*minute) // 5 minutes are left, which is less than the minimum
+	b.ageGrants(t, 15*minute) // 5 minutes are left, which is less than the minimum
 	b.expectReason("d1", `{}`, devices.ReasonBusy)
 	b.expectHeld(1)
 }
 
 func TestALateResultNeverTouchesANewerGrant(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 10, minute)
-		b.batch("a", func(in *store.Batch) { in.RetryBackoff = time.Hour }, "waits")
-		b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, "over")
-		b.batch("a", func(in *store.Batch) { in.RetryBackoff = 0; in.Lease = 0 }, "again")
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 10, minute)
+		b.createBatch("a", func(in *store.Batch) { in.RetryBackoff = time.Hour }, "waits")
+		b.createBatch("a", func(in *store.Batch) { in.OnLost = "fail" }, "over")
+		b.createBatch("a", func(in *store.Batch) { in.RetryBackoff = 0; in.Lease = 0 }, "again")
 
-		waits, over, again := b.granted("waits"), b.granted("over"), b.granted("again")
-		b.lapse()
+		waits, over, again := b.expectGrant("waits"), b.expectGrant("over"), b.expectGrant("again")
+		b.endAllLeases()
 		if r := b.reap(); r.Retried != 2 || r.Ended != 1 {
 			b.t.Fatalf("reaped %+v, want 2 retried and 1 ended", r)
 		}
@@ -67,27 +67,27 @@ func TestALateResultNeverTouchesANewerGrant(t *testing.T) {
 		b.expectState(waits.ID, store.Pending)
 
 		// A late success ends a task that is pending again or timed out.
-		b.ended("waits", waits, "succeeded", `,"output":1`, devices.OutcomeLate)
+		b.sendResult("waits", waits, "succeeded", `,"output":1`, devices.OutcomeLate)
 		b.expectState(waits.ID, store.Succeeded)
-		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
+		b.sendResult("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
 		b.expectState(over.ID, store.Succeeded)
-		b.ended("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
+		b.sendResult("over", over, "succeeded", `,"output":2`, devices.OutcomeLate)
 
 		// A late success never changes a task that has a newer grant.
-		b.pool("a", 10, minute)
-		newer := b.granted("again")
+		b.createPool("a", 10, minute)
+		newer := b.expectGrant("again")
 		if newer.Token <= again.Token || newer.Attempt != 2 {
 			b.t.Fatalf("granted anew %+v after %+v", newer, again)
 		}
-		b.ended("again", again, "succeeded", `,"output":"old"`, devices.OutcomeLate)
+		b.sendResult("again", again, "succeeded", `,"output":"old"`, devices.OutcomeLate)
 		b.expectState(again.ID, store.Dispatched)
-		stale := b.report("again", running(again))
+		stale := b.sendReport("again", runningReport(again))
 		if len(stale.Cancel) != 1 || stale.Cancel[0].Why != devices.CancelStale {
 			b.t.Errorf("running under the old token: %+v, want cancel stale", stale)
 		}
 		b.expectHeld(1)
-		b.ended("again", newer, "succeeded", `,"output":"new"`, devices.OutcomeRecorded)
-		if got := b.task(again.ID); string(got.Output) != `"new"` {
+		b.sendResult("again", newer, "succeeded", `,"output":"new"`, devices.OutcomeRecorded)
+		if got := b.readTask(again.ID); string(got.Output) != `"new"` {
 			b.t.Errorf("output %s, want the newer grant's", got.Output)
 		}
 	})
@@ -95,15 +95,15 @@ func TestALateResultNeverTouchesANewerGrant(t *testing.T) {
 
 func TestLapsedIsStillRecordedBeforeTheReaperComes(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 10, minute)
-	b.batch("a", nil, "d1")
-	g := b.granted("d1")
-	b.lapse()
-	expired := b.report("d1", running(g))
+	b := newLightBench(t)
+	b.createPool("a", 10, minute)
+	b.createBatch("a", nil, "d1")
+	g := b.expectGrant("d1")
+	b.endAllLeases()
+	expired := b.sendReport("d1", runningReport(g))
 	if len(expired.Cancel) != 1 || expired.Cancel[0].Why != devices.CancelExpired {
 		t.Errorf("running beyond the lease: %+v, want cancel expired", expired)
 	}
-	b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
+	b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded)
 	b.expectHeld(0)
 }

@@ -17,12 +17,12 @@ const (
 
 func TestATaskGoesFromGrantToResult(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 60, 300*time.Second)
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 60, 300*time.Second)
 		b.expectReason("d1", `{}`, devices.ReasonNone)
-		b.batch("a", nil, "d1")
+		b.createBatch("a", nil, "d1")
 
-		reply := b.report("d1", `{"id":"boot-1"}`)
+		reply := b.sendReport("d1", `{"id":"boot-1"}`)
 		g := reply.Task
 		if reply.Re != "boot-1" || reply.Reason != devices.ReasonGranted || g == nil {
 			b.t.Fatalf("reply %+v, want a grant", reply)
@@ -37,31 +37,31 @@ func TestATaskGoesFromGrantToResult(t *testing.T) {
 		b.expectHeld(1)
 
 		output := ",\"output\":{\"down_mbps\": 94.10, \"text\":\"\\u00e9 \u00fc\"}"
-		b.ended("d1", *g, "succeeded", output, devices.OutcomeRecorded)
+		b.sendResult("d1", *g, "succeeded", output, devices.OutcomeRecorded)
 		b.expectHeld(0)
-		done := b.task(g.ID)
+		done := b.readTask(g.ID)
 		if done.State != store.Succeeded || string(done.Output) != "{\"down_mbps\": 94.10, \"text\":\"\\u00e9 \u00fc\"}" {
 			b.t.Errorf("task %s with output %s", done.State, done.Output)
 		}
-		b.ended("d1", *g, "succeeded", output, devices.OutcomeDuplicate)
+		b.sendResult("d1", *g, "succeeded", output, devices.OutcomeDuplicate)
 		b.expectReason("d1", `{}`, devices.ReasonNone)
 	})
 }
 
 func TestCapIsNeverExceeded(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	runOnBackends(t, func(b *testBench) {
 		const capacity, fleet = 5, 40
-		b.pool("a", capacity, minute)
+		b.createPool("a", capacity, minute)
 		var names []string
 		for i := range fleet {
 			names = append(names, fmt.Sprintf("d%d", i))
 		}
-		b.batch("a", nil, names...)
+		b.createBatch("a", nil, names...)
 		var mu sync.Mutex
 		held, refused := map[int]string{}, map[string]bool{}
 		ask := func(name string) {
-			reply := b.report(name, `{"id":"x"}`)
+			reply := b.sendReport(name, `{"id":"x"}`)
 			mu.Lock()
 			defer mu.Unlock()
 			if reply.Reason == devices.ReasonFull {
@@ -85,7 +85,7 @@ func TestCapIsNeverExceeded(t *testing.T) {
 		wait.Wait()
 		// If the ledger confirms a slot too late, on a busy machine, the slot is released. A device that was
 		// refused before gets the slot when it reports again.
-		for i := 0; len(held) < capacity && i < retries*fleet; i++ {
+		for i := 0; len(held) < capacity && i < maxRetries*fleet; i++ {
 			ask(names[i%fleet])
 		}
 		if len(held) != capacity || len(refused) != fleet-capacity {
@@ -97,44 +97,44 @@ func TestCapIsNeverExceeded(t *testing.T) {
 
 func TestResultsEndTasksAsTheySay(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 10, minute)
-		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "fails", "rejects", "returns", "cancelled")
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 10, minute)
+		b.createBatch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "fails", "rejects", "returns", "cancelled")
 
-		failing := b.granted("fails")
+		failing := b.expectGrant("fails")
 		// The reply to the result contains the retry: attempt 2 with a higher token.
-		reply := b.ended("fails", failing, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
+		reply := b.sendResult("fails", failing, "failed", `,"error":"no route"`, devices.OutcomeRecorded)
 		if reply.Task == nil || reply.Task.Attempt != 2 || reply.Task.Token <= failing.Token {
 			b.t.Fatalf("after a failure: %+v, want attempt 2", reply.Task)
 		}
-		b.ended("fails", *reply.Task, "failed", `,"error":"still none"`, devices.OutcomeRecorded)
-		if got := b.task(failing.ID); got.State != store.Failed || got.Error != "still none" || got.Attempts != 2 {
+		b.sendResult("fails", *reply.Task, "failed", `,"error":"still none"`, devices.OutcomeRecorded)
+		if got := b.readTask(failing.ID); got.State != store.Failed || got.Error != "still none" || got.Attempts != 2 {
 			b.t.Errorf("task %+v, want failed after two attempts", got)
 		}
 		// Both results are repeated. Each is a duplicate, by its own token.
-		b.ended("fails", failing, "failed", "", devices.OutcomeDuplicate)
-		b.ended("fails", *reply.Task, "succeeded", "", devices.OutcomeDuplicate)
+		b.sendResult("fails", failing, "failed", "", devices.OutcomeDuplicate)
+		b.sendResult("fails", *reply.Task, "succeeded", "", devices.OutcomeDuplicate)
 		b.expectState(failing.ID, store.Failed)
 
-		rejecting := b.granted("rejects")
-		b.ended("rejects", rejecting, "rejected", "", devices.OutcomeRecorded)
+		rejecting := b.expectGrant("rejects")
+		b.sendResult("rejects", rejecting, "rejected", "", devices.OutcomeRecorded)
 		b.expectState(rejecting.ID, store.Failed)
 
-		returning := b.granted("returns")
-		after := b.ended("returns", returning, "returned", `,"retry_after_ms":3600000`, devices.OutcomeRecorded)
+		returning := b.expectGrant("returns")
+		after := b.sendResult("returns", returning, "returned", `,"retry_after_ms":3600000`, devices.OutcomeRecorded)
 		if after.Reason != devices.ReasonWindow {
 			b.t.Errorf("after a return for an hour: %s, want window", after.Reason)
 		}
-		if got := b.task(returning.ID); got.State != store.Pending || got.Attempts != 0 || got.Returned != 1 {
+		if got := b.readTask(returning.ID); got.State != store.Pending || got.Attempts != 0 || got.Returned != 1 {
 			b.t.Errorf("returned task %+v: want pending, not counted", got)
 		}
 
-		stopping := b.granted("cancelled")
+		stopping := b.expectGrant("cancelled")
 		if _, err := b.store.CancelTask(b.ctx, "test", stopping.ID); err != nil {
 			b.t.Fatal(err)
 		}
 		b.expectState(stopping.ID, store.Dispatched)
-		notice := b.expectReason("cancelled", running(stopping), devices.ReasonBusy)
+		notice := b.expectReason("cancelled", runningReport(stopping), devices.ReasonBusy)
 		if len(notice.Cancel) != 1 || notice.Cancel[0].Why != devices.CancelCancelled || len(notice.Renewed) != 0 {
 			b.t.Errorf("notice %+v, want one cancel", notice)
 		}
@@ -143,7 +143,7 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 		if silent := b.expectReason("cancelled", `{}`, devices.ReasonBusy); len(silent.Cancel) != 1 {
 			b.t.Errorf("cancel not told to a device that is silent about it: %+v", silent)
 		}
-		b.ended("cancelled", stopping, "failed", "", devices.OutcomeRecorded)
+		b.sendResult("cancelled", stopping, "failed", "", devices.OutcomeRecorded)
 		b.expectState(stopping.ID, store.Cancelled)
 		b.expectHeld(0)
 	})
@@ -151,35 +151,35 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 
 func TestResultsOfOtherGrantsChangeNothing(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 10, minute)
-		b.batch("a", nil, "d1", "d2")
-		one, two := b.granted("d1"), b.granted("d2")
-		b.ended("d2", one, "succeeded", "", devices.OutcomeUnknown) // a task of another device
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 10, minute)
+		b.createBatch("a", nil, "d1", "d2")
+		one, two := b.expectGrant("d1"), b.expectGrant("d2")
+		b.sendResult("d2", one, "succeeded", "", devices.OutcomeUnknown) // a task of another device
 		wrong := two
 		wrong.Token += 1000
-		b.ended("d2", wrong, "succeeded", "", devices.OutcomeUnknown)
-		b.ended("d2", wrong, "succeeded", "", devices.OutcomeUnknown) // repeated, with the same outcome
+		b.sendResult("d2", wrong, "succeeded", "", devices.OutcomeUnknown)
+		b.sendResult("d2", wrong, "succeeded", "", devices.OutcomeUnknown) // repeated, with the same outcome
 		b.expectState(one.ID, store.Dispatched)
 		b.expectState(two.ID, store.Dispatched)
 		b.expectHeld(2)
 		// An entry of running with a task of another device gets a cancel and changes nothing.
-		reply := b.report("d2", running(one))
+		reply := b.sendReport("d2", runningReport(one))
 		if len(reply.Cancel) != 1 || len(reply.Renewed) != 0 || reply.Reason != devices.ReasonBusy {
 			b.t.Errorf("running a foreign task: %+v, want one cancel and busy", reply)
 		}
-		b.ended("d1", one, "succeeded", "", devices.OutcomeRecorded)
+		b.sendResult("d1", one, "succeeded", "", devices.OutcomeRecorded)
 	})
 }
 
 func TestBadEntriesDoNotSpoilNeighbours(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 10, minute)
-		b.batch("a", nil, "d1")
-		g := b.granted("d1")
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 10, minute)
+		b.createBatch("a", nil, "d1")
+		g := b.expectGrant("d1")
 		big := strings.Repeat("x", 33<<10)
-		reply := b.report("d1", fmt.Sprintf(`{"results":[
+		reply := b.sendReport("d1", fmt.Sprintf(`{"results":[
 			{"task":"x","token":1,"status":"succeeded"},
 			{"task":%[1]d,"token":%[2]d,"status":"succeeded","output":%[3]q,"later":1},
 			{"task":%[1]d,"token":%[2]d,"status":"nonsense"}]}`, g.ID, g.Token, big))
@@ -191,7 +191,7 @@ func TestBadEntriesDoNotSpoilNeighbours(t *testing.T) {
 		if fmt.Sprint(outcomes) != want {
 			b.t.Errorf("acks %v, want %s", outcomes, want)
 		}
-		if got := b.task(g.ID); got.State != store.Succeeded || got.Output != nil {
+		if got := b.readTask(g.ID); got.State != store.Succeeded || got.Output != nil {
 			b.t.Errorf("task %s output %d bytes, want succeeded without output", got.State, len(got.Output))
 		}
 	})
@@ -199,45 +199,45 @@ func TestBadEntriesDoNotSpoilNeighbours(t *testing.T) {
 
 func TestALeaseIsRenewedUntilMaxRun(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
+	runOnServers(t, func(b *testBench) {
 		const lease, maxRun, step = 10 * minute, 30 * minute, 4 * minute
-		b.pool("a", 10, lease)
-		b.batch("a", func(in *store.Batch) { in.MaxRun = maxRun }, "d1")
-		g := b.granted("d1")
+		b.createPool("a", 10, lease)
+		b.createBatch("a", func(in *store.Batch) { in.MaxRun = maxRun }, "d1")
+		g := b.expectGrant("d1")
 		for passed := time.Duration(0); passed < maxRun; passed += step {
-			reply := b.report("d1", running(g))
+			reply := b.sendReport("d1", runningReport(g))
 			if len(reply.Cancel) != 0 || len(reply.Renewed) != 1 {
 				b.t.Fatalf("after %s: reply %+v, want a renewal", passed, reply)
 			}
 			if left := time.Duration(reply.Renewed[0].LeaseMS) * time.Millisecond; left <= 0 || left > min(lease, maxRun-passed) {
 				b.t.Fatalf("after %s renewed for %s", passed, left)
 			}
-			b.ageing(b.t, step)
+			b.ageGrants(b.t, step)
 		}
-		reply := b.report("d1", running(g))
+		reply := b.sendReport("d1", runningReport(g))
 		if len(reply.Renewed) != 0 || len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelMaxRun {
 			b.t.Fatalf("after max_run: reply %+v, want to stop for it", reply)
 		}
 		// After a cancel, any result except a success ends the task.
-		b.ended("d1", g, "failed", "", devices.OutcomeRecorded)
+		b.sendResult("d1", g, "failed", "", devices.OutcomeRecorded)
 		b.expectState(g.ID, store.Cancelled)
 	})
 }
 
 func TestARefusalSaysItsReason(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("full", 0, minute)
-		b.pool("open", 5, minute)
+	runOnServers(t, func(b *testBench) {
+		b.createPool("full", 0, minute)
+		b.createPool("open", 5, minute)
 		future := time.Now().Add(time.Hour)
-		b.batch("full", nil, "full", "elsewhere")
-		b.batch("open", nil, "elsewhere", "blocked")
-		b.batch("open", func(in *store.Batch) { in.NotBefore = &future }, "early")
+		b.createBatch("full", nil, "full", "elsewhere")
+		b.createBatch("open", nil, "elsewhere", "blocked")
+		b.createBatch("open", func(in *store.Batch) { in.NotBefore = &future }, "early")
 		past := time.Now().Add(-time.Hour)
-		b.batch("open", func(in *store.Batch) { in.NotAfter = &past }, "gone")
+		b.createBatch("open", func(in *store.Batch) { in.NotAfter = &past }, "gone")
 
 		b.expectReason("full", `{}`, devices.ReasonFull)
-		if got := b.granted("elsewhere"); got.Pool != "open" {
+		if got := b.expectGrant("elsewhere"); got.Pool != "open" {
 			b.t.Errorf("granted in pool %s, want the one that has room", got.Pool)
 		}
 		early := b.expectReason("early", `{}`, devices.ReasonWindow)
@@ -267,10 +267,10 @@ func TestARefusalSaysItsReason(t *testing.T) {
 // Inside a batch, priority goes before age.
 func TestPriorityThenAge(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 5, minute)
+	b := newLightBench(t)
+	b.createPool("a", 5, minute)
 	urgent := 1
-	batch, err := b.store.CreateBatch(b.ctx, "test", store.Batch{Pool: "a", MaxAttempts: 1}, store.Queue{
+	batch, err := b.store.CreateBatch(b.ctx, "test", store.Batch{Pool: "a", MaxAttempts: 1}, store.NewBatchTasks{
 		Tasks: func(yield func(store.NewTask, error) bool) {
 			for _, priority := range []*int{nil, nil, &urgent} {
 				if !yield(store.NewTask{Device: "d1", Priority: priority}, nil) {
@@ -284,9 +284,9 @@ func TestPriorityThenAge(t *testing.T) {
 	}
 	var order []int64
 	for range 3 {
-		g := b.granted("d1")
+		g := b.expectGrant("d1")
 		order = append(order, g.ID)
-		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded) // the reply contains the next grant
+		b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded) // the reply contains the next grant
 	}
 	if len(order) != 3 || order[0] < order[1] || order[0] < order[2] || order[1] > order[2] {
 		t.Errorf("tasks of batch %d in the order %v, want the last, then by age", batch.ID, order)
@@ -297,36 +297,36 @@ func TestPriorityThenAge(t *testing.T) {
 // hold.
 func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 9, minute)
-		old := b.batch("a", nil, "d1", "d2", "d3")
-		young := b.batch("a", nil, "d1", "d4")
-		heavy := b.batch("a", func(in *store.Batch) { in.Weight = 3 }, "d1", "d5")
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 9, minute)
+		old := b.createBatch("a", nil, "d1", "d2", "d3")
+		young := b.createBatch("a", nil, "d1", "d4")
+		heavy := b.createBatch("a", func(in *store.Batch) { in.Weight = 3 }, "d1", "d5")
 		for _, device := range []string{"d2", "d3", "d4", "d5"} {
-			b.granted(device)
+			b.expectGrant(device)
 		}
 		// Slots held by other devices / weight: old 2/1, young 1/1, heavy 1/3.
 		for i, want := range []int64{heavy, young, old} {
-			g := b.granted("d1")
-			if got := b.task(g.ID).Batch; got != want {
+			g := b.expectGrant("d1")
+			if got := b.readTask(g.ID).Batch; got != want {
 				b.t.Errorf("grant %d is of batch %d, want %d", i, got, want)
 			}
-			b.ended("d1", g, "succeeded", `,"output":null`, devices.OutcomeRecorded)
+			b.sendResult("d1", g, "succeeded", `,"output":null`, devices.OutcomeRecorded)
 		}
 	})
 }
 
 func TestDuplicateReportsAtOnceGetOneGrant(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 60, minute)
-		b.batch("a", nil, "d1")
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 60, minute)
+		b.createBatch("a", nil, "d1")
 		var mu sync.Mutex
 		tokens := map[int64]bool{}
 		var wait sync.WaitGroup
 		for range 20 {
 			wait.Go(func() {
-				reply := b.report("d1", `{"id":"same"}`)
+				reply := b.sendReport("d1", `{"id":"same"}`)
 				mu.Lock()
 				defer mu.Unlock()
 				if reply.Task != nil {
@@ -344,12 +344,12 @@ func TestDuplicateReportsAtOnceGetOneGrant(t *testing.T) {
 
 func TestAttributesOverTheirLimitDoNotCostAResult(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 5, minute)
-	b.batch("a", nil, "d1")
-	g := b.granted("d1")
-	b.report("d1", fmt.Sprintf(`{"attributes":{"one":%q}}`, strings.Repeat("x", 7<<10)))
-	reply := b.report("d1", fmt.Sprintf(`{"attributes":{"two":%q},"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`,
+	b := newLightBench(t)
+	b.createPool("a", 5, minute)
+	b.createBatch("a", nil, "d1")
+	g := b.expectGrant("d1")
+	b.sendReport("d1", fmt.Sprintf(`{"attributes":{"one":%q}}`, strings.Repeat("x", 7<<10)))
+	reply := b.sendReport("d1", fmt.Sprintf(`{"attributes":{"two":%q},"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`,
 		strings.Repeat("y", 7<<10), g.ID, g.Token))
 	if len(reply.Acks) != 1 || reply.Acks[0].Outcome != devices.OutcomeRecorded || reply.Code != "attributes_too_large" {
 		t.Errorf("reply %+v, want the result recorded and the attributes refused", reply)

@@ -15,29 +15,29 @@ import (
 // reporter is the sender of a report: a device with its latest view from the ledger, or the holder of a
 // lease, which reports like a device.
 type reporter struct {
-	d      *Dispatcher
-	caller devices.Caller
-	view   store.View
-	park   *waiters.Park // nil if the answer may not wait (long poll)
-	pool   string        // stored result of oldestPool, while the view of a parked report is empty
+	d          *Dispatcher
+	caller     devices.Caller
+	view       store.DeviceView
+	park       *waiters.ParkedReport // nil if the answer may not wait (long poll)
+	storedPool string                // stored result of oldestPool, while the view of a parked report is empty
 
-	callers *store.Callers // the bound of the callers of its pool; nil if the reporter is a device
-	own     bool           // the last refusal of the caller had a reason that concerns this caller alone
-	aside   bool           // a refusal had such a reason: callers behind it go first until OpenLease is called again
+	callers      *store.CallerBound // the bound of the callers of its pool; nil if the reporter is a device
+	blockedAlone bool               // the last refusal of the caller had a reason that concerns this caller alone
+	hasYielded   bool               // a refusal had such a reason: callers behind it go first until OpenLease is called again
 }
 
-// arrive ends the wait of an older report of the device. The new report may be parked as p if p is not
+// replaceOlder ends the wait of an older report of the device. The new report may be parked as p if p is not
 // nil and there is room.
-func (r *reporter) arrive(p *waiters.Park) {
-	if r.d.Waiters.Parks.Arrive(string(r.caller.Device), p) {
+func (r *reporter) replaceOlder(p *waiters.ParkedReport) {
+	if r.d.Waiters.Parks.Replace(string(r.caller.Device), p) {
 		r.park = p
 	}
 }
 
-// lookAgain reads the view again. A device that was deleted since the previous read stays in the view: its
+// rereadView reads the view again. A device that was deleted since the previous read stays in the view: its
 // next report is refused.
-func (r *reporter) lookAgain(ctx context.Context) error {
-	view, err := r.d.look(ctx, r.caller.Device)
+func (r *reporter) rereadView(ctx context.Context) error {
+	view, err := r.d.readFullView(ctx, r.caller.Device)
 	if err != nil {
 		return err
 	}
@@ -53,31 +53,31 @@ func (r *reporter) lookAgain(ctx context.Context) error {
 
 // isStillAdmitted reads the view again, and reports whether the caller may still act for the device.
 func (r *reporter) isStillAdmitted(ctx context.Context) (bool, error) {
-	if err := r.lookAgain(ctx); err != nil {
+	if err := r.rereadView(ctx); err != nil {
 		return false, err
 	}
-	return r.d.Devices.AdmitStill(ctx, r.caller, r.view) //nolint:wrapcheck // the registry's own
+	return r.d.Devices.IsStillAdmitted(ctx, r.caller, r.view) //nolint:wrapcheck // the registry's own
 }
 
-// noteAdmission records that the caller was admitted, so that its next report can be answered from the
+// recordAdmission records that the caller was admitted, so that its next report can be answered from the
 // mark of the device. It records nothing if credential, the token that the reply carries, is not empty.
-func (r *reporter) noteAdmission(credential string) {
+func (r *reporter) recordAdmission(credential string) {
 	if device := r.view.Device; r.d.Marks == nil || device == nil || r.caller.Via == devices.ViaLease || device.Blocked || credential != "" {
 		return
 	}
-	r.d.Devices.NoteAdmission(r.caller, r.reach())
+	r.d.Devices.RecordAdmission(r.caller, r.reach())
 }
 
 // pools returns the pools in which the device has open work, each once.
-func (r *reporter) pools() []string { return decision.PoolsOf(r.view.Candidates) }
+func (r *reporter) pools() []string { return decision.DistinctPools(r.view.Candidates) }
 
 // oldestPool returns the pool of the device's oldest open batch, or an empty string if the device has no open
 // task.
 func (r *reporter) oldestPool() string {
 	if len(r.view.Candidates) == 0 {
-		return r.pool
+		return r.storedPool
 	}
-	return slices.MinFunc(r.view.Candidates, decision.Older).Pool
+	return slices.MinFunc(r.view.Candidates, decision.CompareBatchAge).Pool
 }
 
 // reach returns how the device can be notified of a slot from now on.
@@ -109,53 +109,53 @@ func (r *reporter) seenAt() time.Time {
 	return r.view.Now
 }
 
-// markSeen records that the device reported at the ledger's time at, and records its reach. If urgent is true, the
+// recordSeen records that the device reported at the ledger's time at, and records its reach. If urgent is true, the
 // next pass "reached" writes the reach, even if the ledger seems to have it already.
-func (r *reporter) markSeen(at time.Time, urgent bool) {
+func (r *reporter) recordSeen(at time.Time, urgent bool) {
 	if r.caller.Via == devices.ViaLease { // there is no device
 		return
 	}
-	mark := r.d.Seen.Mark
+	mark := r.d.Seen.Record
 	if urgent {
-		mark = r.d.Seen.MarkReach
+		mark = r.d.Seen.RecordReach
 	}
-	mark(string(r.caller.Device), store.Seen{At: at, Reach: r.reach()})
+	mark(string(r.caller.Device), store.LastReport{At: at, Reach: r.reach()})
 }
 
-// markParked records that the device is reached by a parked report. It is urgent because another replica
+// recordParked records that the device is reached by a parked report. It is urgent because another replica
 // may be about to write ReachNone for an older report or a broken connection.
-func (r *reporter) markParked(at time.Time) { r.markSeen(at, true) }
+func (r *reporter) recordParked(at time.Time) { r.recordSeen(at, true) }
 
 // wakeNewer wakes the newer report that ended this report. The device may not receive the answer of this
 // report, and the newer report may have been decided before this report was granted a task.
 func (r *reporter) wakeNewer(ctx context.Context) {
-	if _, err := r.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.Call{{Device: string(r.caller.Device)}}); err != nil {
+	if _, err := r.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.WakeMessage{{Device: string(r.caller.Device)}}); err != nil {
 		r.d.log.WarnContext(ctx, "a grant waits for the next report of its device", "err", err)
 	}
 }
 
-// countCallers reads how many slots callers hold, if the reporter is a caller.
-func (r *reporter) countCallers(ctx context.Context) error {
+// readCallerBound reads how many slots callers hold, if the reporter is a caller.
+func (r *reporter) readCallerBound(ctx context.Context) error {
 	r.callers = nil // drops the bound of an earlier decision
 	if r.caller.Via != devices.ViaLease || len(r.view.Candidates) == 0 {
 		return nil
 	}
 	c := r.view.Candidates[0] // a holder has exactly one task
-	found, err := r.d.config.Store.CallersBefore(ctx, c.Pool, c.Task)
+	found, err := r.d.config.Store.CallerBoundOf(ctx, c.Pool, c.Task)
 	r.callers = &found
 	return err //nolint:wrapcheck // the store says what it was doing
 }
 
-// stepAside lets the callers behind this caller go first if this caller was refused for a reason that concerns
+// yieldPlace lets the callers behind this caller go first if this caller was refused for a reason that concerns
 // it alone. From then on, this caller does not count for the bound of callers.
-func (r *reporter) stepAside(ctx context.Context, refused decision.Choice) {
-	r.own = refused.Own && r.callers != nil && r.callers.Bound != nil
-	if !r.own {
+func (r *reporter) yieldPlace(ctx context.Context, refused decision.Choice) {
+	r.blockedAlone = refused.BlocksOneTask && r.callers != nil && r.callers.Bound != nil
+	if !r.blockedAlone {
 		return
 	}
-	r.aside = true
+	r.hasYielded = true
 	c := r.view.Candidates[0]
-	stood, err := r.d.config.Store.StepAside(ctx, c.Task)
+	stood, err := r.d.config.Store.YieldPlace(ctx, c.Task)
 	if err != nil {
 		r.d.log.WarnContext(ctx, "callers wait behind one that cannot start", "pool", c.Pool, "err", err)
 	}

@@ -12,49 +12,49 @@ import (
 // recordResults commits every result of the report and frees the slots of the ended grants.
 // The acknowledgements are in the order of the results. If it returns an error, the results
 // that could not be committed are not acknowledged, and the device sends them again.
-func (h *handling) recordResults(ctx context.Context) error {
+func (h *reportHandling) recordResults(ctx context.Context) error {
 	var valid []store.Result
 	for _, r := range h.report.Results {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
 		if r.Invalid == "" {
-			valid = append(valid, ledgerResult(h.from.caller.Device, r))
+			valid = append(valid, ledgerResult(h.reporter.caller.Device, r))
 		}
 	}
 	var outcomes []store.ResultOutcome
 	if len(valid) > 0 {
 		var err error
-		if outcomes, err = h.d.together.results.Do(ctx, struct{}{}, valid); err != nil {
+		if outcomes, err = h.d.ledgerCalls.results.Do(ctx, struct{}{}, valid); err != nil {
 			return fmt.Errorf("%w: recording results: %w", devices.ErrUnavailable, err)
 		}
 	}
 	var failed error
 	for _, r := range h.report.Results {
 		if r.Invalid != "" {
-			h.d.log.WarnContext(ctx, "a result is not valid: rejected", "device", h.from.caller.Device, "task", r.Task, "code", r.Invalid)
-			h.ack(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.OutcomeRejected, Code: r.Invalid})
+			h.d.log.WarnContext(ctx, "a result is not valid: rejected", "device", h.reporter.caller.Device, "task", r.Task, "code", r.Invalid)
+			h.addAck(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.OutcomeRejected, Code: r.Invalid})
 			continue
 		}
 		outcome := outcomes[0]
 		outcomes = outcomes[1:]
-		if rescue.Told(h.d.Panicked).Tell("recording a result", outcome.Err) != nil {
+		if rescue.PanicHandler(h.d.Panicked).Report("recording a result", outcome.Err) != nil {
 			failed = fmt.Errorf("%w: recording a result: %w", devices.ErrUnavailable, outcome.Err)
 			continue
 		}
 		if outcome.Ended != nil {
-			h.d.freeSlotOf(ctx, *outcome.Ended, causeOf(r.Status))
+			h.d.freeGrantSlot(ctx, *outcome.Ended, endCause(r.Status))
 		}
-		h.ack(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.Outcome(outcome.Kind), Code: ackCode(r)})
+		h.addAck(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.Outcome(outcome.Kind), Code: ackCode(r)})
 	}
 	return failed
 }
 
-func (h *handling) ack(ack devices.Ack) {
-	h.d.metrics.results.WithLabelValues(string(ack.Outcome)).Inc()
-	h.reply.Acks = append(h.reply.Acks, ack)
+func (h *reportHandling) addAck(addAck devices.Ack) {
+	h.d.metrics.results.WithLabelValues(string(addAck.Outcome)).Inc()
+	h.reply.Acks = append(h.reply.Acks, addAck)
 }
 
-// causeOf returns the ledger's end cause for a status of the wire. It is empty for an unknown status.
-func causeOf(s devices.Status) store.EndCause {
+// endCause returns the ledger's end cause for a status of the wire. It is empty for an unknown status.
+func endCause(s devices.Status) store.EndCause {
 	switch s {
 	case devices.StatusSucceeded:
 		return store.BySuccess
@@ -70,7 +70,7 @@ func causeOf(s devices.Status) store.EndCause {
 
 func ledgerResult(device devices.ID, r devices.Result) store.Result {
 	return store.Result{
-		Device: string(device), Task: r.Task, Token: r.Token, Cause: causeOf(r.Status),
+		Device: string(device), Task: r.Task, Token: r.Token, Cause: endCause(r.Status),
 		Output: r.Output, Dropped: r.OutputDropped, Error: r.Error, RetryAfter: r.RetryAfter,
 	}
 }

@@ -18,11 +18,11 @@ const (
 
 // settle decides the next state of a task whose grant ended. It is pure except for the
 // jitter of the backoff.
-func (d *Dispatcher) settle(e store.Ending) store.Settlement {
+func (d *Dispatcher) settle(e store.SettleInput) store.Settlement {
 	return settlement(e, d.config.Jitter)
 }
 
-func settlement(e store.Ending, jitter func() float64) store.Settlement {
+func settlement(e store.SettleInput, jitter func() float64) store.Settlement {
 	if e.Cause == store.BySuccess {
 		return store.Settlement{State: store.Succeeded, Counted: true}
 	}
@@ -37,23 +37,23 @@ func settlement(e store.Ending, jitter func() float64) store.Settlement {
 	case store.ByLapse, store.ByOperator:
 		return settleLost(e, jitter)
 	default:
-		return retryOr(store.Failed, slices.Contains(e.RetryOn, string(store.Failed)), e, jitter)
+		return retryOrEnd(store.Failed, slices.Contains(e.RetryOn, string(store.Failed)), e, jitter)
 	}
 }
 
 // endsCancelled reports whether the task ends as cancelled. After a cancel request, every result
 // except a success ends the task. A lapse or a forced release ends the task only if an operator
 // cancelled the task itself: a task that a blocked or overdue device left may be tried again.
-func endsCancelled(e store.Ending) bool {
+func endsCancelled(e store.SettleInput) bool {
 	if e.Cause == store.ByLapse || e.Cause == store.ByOperator {
 		return e.CancelWhy == devices.CancelCancelled
 	}
 	return e.CancelWhy != ""
 }
 
-func settleReturn(e store.Ending, jitter func() float64) store.Settlement {
+func settleReturn(e store.SettleInput, jitter func() float64) store.Settlement {
 	if e.Returned >= maxReturns {
-		return retryOr(store.Failed, slices.Contains(e.RetryOn, string(store.Failed)), e, jitter)
+		return retryOrEnd(store.Failed, slices.Contains(e.RetryOn, string(store.Failed)), e, jitter)
 	}
 	delay := e.RetryAfter
 	if delay == 0 {
@@ -62,16 +62,16 @@ func settleReturn(e store.Ending, jitter func() float64) store.Settlement {
 	return store.Settlement{State: store.Pending, Delay: delay, Returned: true}
 }
 
-func settleLost(e store.Ending, jitter func() float64) store.Settlement {
+func settleLost(e store.SettleInput, jitter func() float64) store.Settlement {
 	retry := e.OnLost != "fail" && slices.Contains(e.RetryOn, string(store.TimedOut))
-	return retryOr(store.TimedOut, retry, e, jitter)
+	return retryOrEnd(store.TimedOut, retry, e, jitter)
 }
 
-// retryOr gives the task another attempt if retry is true and attempts are left. Otherwise the task ends in the
+// retryOrEnd gives the task another attempt if retry is true and attempts are left. Otherwise the task ends in the
 // state end.
-func retryOr(end store.TaskState, retry bool, e store.Ending, jitter func() float64) store.Settlement {
+func retryOrEnd(endState store.TaskState, retry bool, e store.SettleInput, jitter func() float64) store.Settlement {
 	if !retry || e.Attempts+1 >= e.MaxAttempts {
-		return store.Settlement{State: end, Counted: true}
+		return store.Settlement{State: endState, Counted: true}
 	}
 	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(e.RetryBackoff, e.Attempts, jitter)}
 }
@@ -86,24 +86,24 @@ func backoff(base time.Duration, earlier int, jitter func() float64) time.Durati
 
 // ForceRelease takes a slot back from its holder and returns its grant. If f.Now is true, the slot is free
 // at once, even if its device still works. It returns store.ErrNotFound if nobody holds the slot.
-func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f store.Force) (store.Grant, error) {
+func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, f store.ForcedRelease) (store.Grant, error) {
 	g, err := d.config.Store.ForceRelease(ctx, pool, slot, f, d.settle)
 	if err != nil {
 		return store.Grant{}, fmt.Errorf("forced release: %w", err)
 	}
-	if f.Now {
+	if f.AtOnce {
 		d.metrics.forced.WithLabelValues(pool).Inc()
-		d.freeSlotOf(ctx, g, store.ByOperator)
+		d.freeGrantSlot(ctx, g, store.ByOperator)
 		d.Waiters.Filler.Fill(pool)
 	}
 	return g, nil
 }
 
-// freeSlotOf frees the slot of a grant that the ledger has deleted. If the semaphore cannot be reached,
+// freeGrantSlot frees the slot of a grant that the ledger has deleted. If the semaphore cannot be reached,
 // reconciliation frees the slot later.
-func (d *Dispatcher) freeSlotOf(ctx context.Context, g store.Grant, cause store.EndCause) {
+func (d *Dispatcher) freeGrantSlot(ctx context.Context, g store.Grant, cause store.EndCause) {
 	held := g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt)
-	d.Waiters.Pools.Held(g.Pool, g.Kind, held)
+	d.Waiters.Pools.RecordHold(g.Pool, g.Kind, held)
 	d.metrics.hold.WithLabelValues(g.Pool, string(cause)).Observe(held.Seconds())
 	d.Waiters.Slots.Return(ctx, g.Pool, g.Lease)
 	if store.IsCaller(g.Device) {

@@ -14,23 +14,23 @@ import (
 // times: at most a seventh of them within any second, whatever their reason is.
 func TestAStormHasNoEcho(t *testing.T) {
 	t.Parallel()
-	const fleet, most = 300, 300 / 7
+	const fleet, maxPerSecond = 300, 300 / 7
 	for name, test := range map[string]struct {
-		prepare func(b *bench, names []string)
+		prepare func(b *testBench, names []string)
 		want    devices.Reason
 	}{
-		"nothing to do": {func(*bench, []string) {}, devices.ReasonNone},
-		"a full pool": {func(b *bench, names []string) {
-			b.pool("a", 5, minute)
-			b.batch("a", nil, names...)
+		"nothing to do": {func(*testBench, []string) {}, devices.ReasonNone},
+		"a full pool": {func(b *testBench, names []string) {
+			b.createPool("a", 5, minute)
+			b.createBatch("a", nil, names...)
 			b.reconcile()
 			for i := range 5 {
-				b.asks("a", fmt.Sprint("holds", i), int64(1_000_000+i), 0)
+				b.requestSlot("a", fmt.Sprint("holds", i), int64(1_000_000+i), 0)
 			}
 		}, devices.ReasonFull},
-		"a pool that is paused": {func(b *bench, names []string) {
-			b.pool("a", 5, minute)
-			in := b.batch("a", nil, names...)
+		"a pool that is paused": {func(b *testBench, names []string) {
+			b.createPool("a", 5, minute)
+			in := b.createBatch("a", nil, names...)
 			_, err := b.store.PauseBatch(b.ctx, "op", in, "")
 			b.must(err)
 		}, devices.ReasonPaused},
@@ -38,7 +38,7 @@ func TestAStormHasNoEcho(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			draw := rand.New(rand.NewPCG(7, 7)) // the generator is safe here because the reports are sequential
-			b := onServers(t, func(c *dispatcher.Config) { c.Jitter = draw.Float64 })
+			b := newServerBench(t, func(c *dispatcher.Config) { c.Jitter = draw.Float64 })
 			var names []string
 			for i := range fleet {
 				names = append(names, fmt.Sprint("d", i))
@@ -51,7 +51,7 @@ func TestAStormHasNoEcho(t *testing.T) {
 				seconds[time.Duration(reply.ReportAfterMS)*time.Millisecond/time.Second]++
 			}
 			for second, n := range seconds {
-				if n > most {
+				if n > maxPerSecond {
 					t.Errorf("%d of %d devices are told to come %d s later", n, fleet, second)
 				}
 			}

@@ -36,15 +36,15 @@ func TestDebugLogHasTheStepsOfAHandoff(t *testing.T) {
 	line := regexp.MustCompile(`msg="handed on" pool=a via=park called=\S+ woken=\S+ read=\S+ acquired=\S+ claimed=\S+\n`)
 	for level, want := range map[slog.Level]int{slog.LevelDebug: 1, slog.LevelInfo: 0} {
 		var log lockedBuffer
-		b := light(t, keepingOffers, func(c *dispatcher.Config) {
+		b := newLightBench(t, withMinuteOffers, func(c *dispatcher.Config) {
 			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))
 		})
-		b.pool("a", 1, minute)
-		b.batch("a", nil, "d1", "d2")
-		first := b.granted("d1")
-		w := b.parks("d2")
-		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
-		if a := w.answered(); a.Task == nil {
+		b.createPool("a", 1, minute)
+		b.createBatch("a", nil, "d1", "d2")
+		first := b.expectGrant("d1")
+		w := b.parkReport("d2")
+		b.sendResult("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		if a := w.awaitAnswer(); a.Task == nil {
 			t.Fatalf("%+v, want a grant", a)
 		}
 		if got := len(line.FindAllString(log.String(), -1)); got != want {

@@ -16,38 +16,38 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// dropping returns policies that drop the starts that they refuse.
-func dropping(policies string) json.RawMessage {
+// withDrop returns policies that drop the starts that they refuse.
+func withDrop(policies string) json.RawMessage {
 	return json.RawMessage(strings.ReplaceAll(policies, `"name":`, `"on_limited":"drop","name":`))
 }
 
-// droppingPool creates pool "a", in which each account may start one task an hour. Further tasks are
+// createDroppingPool creates pool "a", in which each account may start one task an hour. Further tasks are
 // suppressed.
-func (b *bench) droppingPool(capacity int) {
+func (b *testBench) createDroppingPool(capacity int) {
 	b.t.Helper()
-	_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: time.Minute, Limits: dropping(oneAnHour)})
+	_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: capacity, Lease: time.Minute, Limits: withDrop(oneAnHourPerAccount)})
 	b.must(err)
 }
 
-// payloads queues a task for one device with each of the payloads.
-func (b *bench) payloads(device string, batch store.Batch, payloads ...string) []int64 {
+// queuePayloads queues a task for one device with each of the payloads.
+func (b *testBench) queuePayloads(device string, batch store.Batch, queuePayloads ...string) []int64 {
 	b.t.Helper()
 	batch.Pool, batch.Weight, batch.MaxAttempts = "a", 1, 1
-	_, err := b.store.CreateBatch(b.ctx, "test", batch, store.Queue{Tasks: func(yield func(store.NewTask, error) bool) {
-		for _, p := range payloads {
+	_, err := b.store.CreateBatch(b.ctx, "test", batch, store.NewBatchTasks{Tasks: func(yield func(store.NewTask, error) bool) {
+		for _, p := range queuePayloads {
 			if !yield(store.NewTask{Device: device, Payload: json.RawMessage(p)}, nil) {
 				return
 			}
 		}
 	}})
 	b.must(err)
-	return b.tasksOf(device)
+	return b.deviceTaskIDs(device)
 }
 
 // expectSuppressed checks the state of a task, its reason, the answer of `why` and its event.
-func (b *bench) expectSuppressed(task int64, words ...string) {
+func (b *testBench) expectSuppressed(task int64, words ...string) {
 	b.t.Helper()
-	got := b.task(task)
+	got := b.readTask(task)
 	if got.State != store.Suppressed {
 		b.t.Fatalf("task %d is %s, want that it is suppressed", task, got.State)
 	}
@@ -59,14 +59,14 @@ func (b *bench) expectSuppressed(task int64, words ...string) {
 	b.expectWhy(task, []decision.Code{"suppressed"}, words...)
 	events, err := b.store.Events(b.ctx, store.EventFilter{Kind: "task.suppressed", Device: got.Device, Limit: 1000})
 	b.must(err)
-	told := 0
+	eventCount := 0
 	for _, e := range events {
 		if e.Task == task && e.Detail == got.Error {
-			told++
+			eventCount++
 		}
 	}
-	if told != 1 {
-		b.t.Errorf("%d events tell of task %d", told, task)
+	if eventCount != 1 {
+		b.t.Errorf("%d events tell of task %d", eventCount, task)
 	}
 }
 
@@ -74,17 +74,17 @@ func (b *bench) expectSuppressed(task int64, words ...string) {
 // that the same report gets the next task of the device.
 func TestAStartBeyondTheQuotaFails(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.droppingPool(9)
-		b.pool("free", 9, time.Minute)
-		b.device("d1", "x")
-		b.device("d2", "x")
-		batch := b.batch("a", nil, "d1", "d2")
-		first := b.granted("d1")
-		refused := b.tasksOf("d2")[0]
+	runOnServers(t, func(b *testBench) {
+		b.createDroppingPool(9)
+		b.createPool("free", 9, time.Minute)
+		b.createAccountDevice("d1", "x")
+		b.createAccountDevice("d2", "x")
+		batch := b.createBatch("a", nil, "d1", "d2")
+		first := b.expectGrant("d1")
+		refused := b.deviceTaskIDs("d2")[0]
 		b.expectWhy(refused, []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "ends as suppressed")
-		b.batch("free", nil, "d2")
-		if got := b.granted("d2"); got.Pool != "free" {
+		b.createBatch("free", nil, "d2")
+		if got := b.expectGrant("d2"); got.Pool != "free" {
 			b.t.Errorf("granted of pool %s, want the other task with the same report", got.Pool)
 		}
 		b.expectSuppressed(refused, "policy per-account of pool a lets 1 per 1h0m0s start for tags.account=x")
@@ -97,63 +97,63 @@ func TestAStartBeyondTheQuotaFails(t *testing.T) {
 		if got.Counts[store.Suppressed] != 1 || got.Counts[store.Pending] != 0 {
 			b.t.Errorf("counts of the batch: %v", got.Counts)
 		}
-		b.ended("d1", first, "succeeded", "", devices.OutcomeRecorded)
+		b.sendResult("d1", first, "succeeded", "", devices.OutcomeRecorded)
 
 		_, err = b.store.RetryTask(b.ctx, "ann", refused) // an operator retries the task, and the quota is raised
 		b.must(err)
 		b.changePool("", func(p *store.PoolSpec) {
-			p.Limits = dropping(strings.Replace(oneAnHour, `"max":1`, `"max":2`, 1))
+			p.Limits = withDrop(strings.Replace(oneAnHourPerAccount, `"max":1`, `"max":2`, 1))
 		})
-		b.ended("d2", *b.report("d2", `{"id":"2"}`).Task, "succeeded", "", devices.OutcomeRecorded)
-		if task := b.granted("d2"); task.ID != refused {
+		b.sendResult("d2", *b.sendReport("d2", `{"id":"2"}`).Task, "succeeded", "", devices.OutcomeRecorded)
+		if task := b.expectGrant("d2"); task.ID != refused {
 			b.t.Errorf("granted %+v, want the task that is tried again", task)
 		}
-	}, unhurried)
+	}, withLongPeriod)
 }
 
 // TestARepeatedMessageIsRejected checks that a task with repeated content is suppressed, and that a task with
 // other content starts.
 func TestARepeatedMessageIsRejected(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 9, time.Minute)
-		b.device("d1", "x")
-		tasks := b.payloads("d1", store.Batch{Limits: dropping(twoAlike)}, `{"n":1,"m":2}`, `{"m":2,"n":1}`, `{"n":1,"m":2}`, `{"n":2}`)
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 9, time.Minute)
+		b.createAccountDevice("d1", "x")
+		tasks := b.queuePayloads("d1", store.Batch{Limits: withDrop(twoDuplicatesAnHour)}, `{"n":1,"m":2}`, `{"m":2,"n":1}`, `{"n":1,"m":2}`, `{"n":2}`)
 		for _, want := range []int64{tasks[0], tasks[1], tasks[3]} {
-			task := b.granted("d1")
+			task := b.expectGrant("d1")
 			if task.ID != want {
 				b.t.Errorf("granted %d, want %d", task.ID, want)
 			}
-			b.ended("d1", task, "succeeded", "", devices.OutcomeRecorded)
+			b.sendResult("d1", task, "succeeded", "", devices.OutcomeRecorded)
 		}
 		b.expectSuppressed(tasks[2], "same-content", "2 equal ones per 1h0m0s")
 		b.expectReason("d1", `{"id":"1"}`, devices.ReasonNone)
-	}, unhurried)
+	}, withLongPeriod)
 }
 
 // TestManyBeyondTheQuota checks a device with more refused tasks than one report reads and ends.
 func TestManyBeyondTheQuota(t *testing.T) {
 	t.Parallel()
-	b := light(t, unhurried)
-	b.droppingPool(9)
-	b.device("d1", "x")
-	tasks := b.payloads("d1", store.Batch{}, strings.Split(strings.TrimSuffix(strings.Repeat("{} ", 200), " "), " ")...)
-	b.ended("d1", b.granted("d1"), "succeeded", "", devices.OutcomeRecorded) // this report ends some of the tasks, too
+	b := newLightBench(t, withLongPeriod)
+	b.createDroppingPool(9)
+	b.createAccountDevice("d1", "x")
+	tasks := b.queuePayloads("d1", store.Batch{}, strings.Split(strings.TrimSuffix(strings.Repeat("{} ", 200), " "), " ")...)
+	b.sendResult("d1", b.expectGrant("d1"), "succeeded", "", devices.OutcomeRecorded) // this report ends some of the tasks, too
 	left := func() int64 {
-		batch, err := b.store.Batch(b.ctx, b.task(tasks[0]).Batch)
+		batch, err := b.store.Batch(b.ctx, b.readTask(tasks[0]).Batch)
 		b.must(err)
 		return batch.Counts[store.Pending]
 	}
 	before := left()
-	w := b.wait(b.Dispatcher, fleetCaller("d1"), `{"id":"w"}`, long)
-	if a := w.answered(); a.Reason != devices.ReasonLimited || a.ReportAfterMS > 1500 {
+	w := b.startReport(b.Dispatcher, fleetCaller("d1"), `{"id":"w"}`, long)
+	if a := w.awaitAnswer(); a.Reason != devices.ReasonLimited || a.ReportAfterMS > 1500 {
 		t.Errorf("%+v, want that the device comes back at once", a)
 	}
 	if n := left(); n == 0 || n > before-50 {
 		t.Errorf("one report left %d of %d", n, before)
 	}
 	for range 3 {
-		if b.report("d1", `{"id":"2"}`).Reason == devices.ReasonNone {
+		if b.sendReport("d1", `{"id":"2"}`).Reason == devices.ReasonNone {
 			break
 		}
 	}
@@ -169,53 +169,55 @@ func TestManyBeyondTheQuota(t *testing.T) {
 func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 	t.Parallel()
 	const roomy = `,{"name":"roomy","per":"device","algorithm":"fixed","per_ms":3600000,"max":100,"on_limited":"drop"}]`
-	forServers(t, func(b *bench) {
-		b.limitedPool(9)
-		b.changePool("", func(p *store.PoolSpec) { p.Limits = json.RawMessage(strings.TrimSuffix(oneAnHour, "]") + roomy) })
-		b.device("d1", "x")
-		b.device("d2", "x")
-		b.batch("a", nil, "d1", "d2")
-		b.granted("d1")
+	runOnServers(t, func(b *testBench) {
+		b.createLimitedPool(9)
+		b.changePool("", func(p *store.PoolSpec) {
+			p.Limits = json.RawMessage(strings.TrimSuffix(oneAnHourPerAccount, "]") + roomy)
+		})
+		b.createAccountDevice("d1", "x")
+		b.createAccountDevice("d2", "x")
+		b.createBatch("a", nil, "d1", "d2")
+		b.expectGrant("d1")
 		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-		b.expectState(b.tasksOf("d2")[0], store.Pending)
+		b.expectState(b.deviceTaskIDs("d2")[0], store.Pending)
 
-		b.changePool("", func(p *store.PoolSpec) { p.Limits = dropping(oneAnHour) })
-		b.device("d3", "y")
-		b.device("d4", "y")
-		b.batch("a", nil, "d3", "d4")
-		loses := b.lossy()
-		loses.lose.Store(true)
-		b.granted("d3") // its start is not counted yet
-		if e := b.expectWhy(b.tasksOf("d4")[0], []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "just being decided"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
+		b.changePool("", func(p *store.PoolSpec) { p.Limits = withDrop(oneAnHourPerAccount) })
+		b.createAccountDevice("d3", "y")
+		b.createAccountDevice("d4", "y")
+		b.createBatch("a", nil, "d3", "d4")
+		loses := b.lossyFake()
+		loses.failsSettle.Store(true)
+		b.expectGrant("d3") // its start is not counted yet
+		if e := b.expectWhy(b.deviceTaskIDs("d4")[0], []decision.Code{decision.CodeLimited, decision.CodeDeviceUnseen}, "just being decided"); strings.Contains(e.Causes[0].Remedy, "suppressed") {
 			b.t.Errorf("beside a reservation: %+v", e.Causes)
 		}
 		b.expectReason("d4", `{"id":"1"}`, devices.ReasonLimited)
-		b.expectState(b.tasksOf("d4")[0], store.Pending)
-		loses.deaf.Store(true)
+		b.expectState(b.deviceTaskIDs("d4")[0], store.Pending)
+		loses.isDown.Store(true)
 		b.expectReason("d4", `{"id":"2"}`, devices.ReasonUnavailable)
-		b.expectState(b.tasksOf("d4")[0], store.Pending)
-		loses.deaf.Store(false)
+		b.expectState(b.deviceTaskIDs("d4")[0], store.Pending)
+		loses.isDown.Store(false)
 		if _, err := b.Policies.SettleAll(b.ctx); err != nil {
 			b.t.Fatal(err)
 		}
 		b.expectReason("d4", `{"id":"3"}`, devices.ReasonNone)
-		b.expectSuppressed(b.tasksOf("d4")[0])
-	}, unhurried, mayLose)
+		b.expectSuppressed(b.deviceTaskIDs("d4")[0])
+	}, withLongPeriod, useLossyReservations)
 }
 
 // TestATaskThatStartedIsNotDropped checks that a second attempt waits if only the first attempt of the task
 // uses up the quota.
 func TestATaskThatStartedIsNotDropped(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.droppingPool(9)
-		b.device("fails", "x")
-		b.device("returns", "y")
-		b.device("other", "x")
-		b.batch("a", nil, "fails", "returns", "other")
-		failed, returned := b.granted("fails"), b.granted("returns")
-		b.ended("fails", failed, "failed", "", devices.OutcomeRecorded)
-		b.ended("returns", returned, "returned", "", devices.OutcomeRecorded)
+	runOnServers(t, func(b *testBench) {
+		b.createDroppingPool(9)
+		b.createAccountDevice("fails", "x")
+		b.createAccountDevice("returns", "y")
+		b.createAccountDevice("other", "x")
+		b.createBatch("a", nil, "fails", "returns", "other")
+		failed, returned := b.expectGrant("fails"), b.expectGrant("returns")
+		b.sendResult("fails", failed, "failed", "", devices.OutcomeRecorded)
+		b.sendResult("returns", returned, "returned", "", devices.OutcomeRecorded)
 		for device, task := range map[string]int64{"fails": failed.ID, "returns": returned.ID} {
 			b.expectReason(device, `{"id":"again"}`, devices.ReasonLimited)
 			b.expectState(task, store.Pending)
@@ -224,30 +226,30 @@ func TestATaskThatStartedIsNotDropped(t *testing.T) {
 			}
 		}
 		b.expectReason("other", `{"id":"1"}`, devices.ReasonNone)
-		b.expectSuppressed(b.tasksOf("other")[0])
+		b.expectSuppressed(b.deviceTaskIDs("other")[0])
 		b.changePool("", func(p *store.PoolSpec) {
-			p.Limits = dropping(strings.Replace(oneAnHour, `"max":1`, `"max":2`, 1))
+			p.Limits = withDrop(strings.Replace(oneAnHourPerAccount, `"max":1`, `"max":2`, 1))
 		})
-		if got := b.granted("fails"); got.ID != failed.ID || got.Attempt != 2 {
+		if got := b.expectGrant("fails"); got.ID != failed.ID || got.Attempt != 2 {
 			b.t.Errorf("granted %+v, want the second attempt", got)
 		}
-	}, unhurried)
+	}, withLongPeriod)
 }
 
 // TestTwoReplicasSuppressATaskOnce checks that a task is suppressed once if its device reports to two
 // replicas concurrently.
 func TestTwoReplicasSuppressATaskOnce(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		other := b.otherReplica()
-		b.droppingPool(60)
+	runOnBackends(t, func(b *testBench) {
+		other := b.newLimitsReplica()
+		b.createDroppingPool(60)
 		var names []string
 		for i := range 10 {
 			names = append(names, fmt.Sprintf("d%d", i))
-			b.device(names[i], "x")
+			b.createAccountDevice(names[i], "x")
 		}
-		batch := b.batch("a", nil, names...)
-		b.granted(names[0])
+		batch := b.createBatch("a", nil, names...)
+		b.expectGrant(names[0])
 		var all sync.WaitGroup
 		for _, name := range names[1:] {
 			for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
@@ -266,43 +268,43 @@ func TestTwoReplicasSuppressATaskOnce(t *testing.T) {
 			b.t.Errorf("counts of the batch: %v", got.Counts)
 		}
 		for _, name := range names[1:] {
-			b.expectSuppressed(b.tasksOf(name)[0])
+			b.expectSuppressed(b.deviceTaskIDs(name)[0])
 		}
-	}, unhurried)
+	}, withLongPeriod)
 }
 
 // TestAWaiterWithoutItsTaskLeavesTheQueue checks that a waiter leaves the queue if its task is suppressed,
 // whether it polls or has a parked report. The parked report continues to wait.
 func TestAWaiterWithoutItsTaskLeavesTheQueue(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 1, long)
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 1, long)
 		b.reconcile()
 		for _, device := range []string{"before", "parked", "polls"} {
-			b.device(device, "x")
+			b.createAccountDevice(device, "x")
 		}
-		b.device("first", "y")
-		b.device("next", "z")
-		b.batch("a", nil, "before", "first")
-		b.ended("before", b.granted("before"), "succeeded", "", devices.OutcomeRecorded)
-		held := b.granted("first")
-		b.batch("a", nil, "parked", "polls", "next")
-		parked := b.parks("parked")
+		b.createAccountDevice("first", "y")
+		b.createAccountDevice("next", "z")
+		b.createBatch("a", nil, "before", "first")
+		b.sendResult("before", b.expectGrant("before"), "succeeded", "", devices.OutcomeRecorded)
+		held := b.expectGrant("first")
+		b.createBatch("a", nil, "parked", "polls", "next")
+		parked := b.parkReport("parked")
 		b.expectReason("polls", `{"id":"1"}`, devices.ReasonFull)
-		next := b.parks("next")
-		b.expectWaiting("a", 3)
-		b.changePool("", func(p *store.PoolSpec) { p.Limits = dropping(oneAnHour) })
+		next := b.parkReport("next")
+		b.awaitQueueLength("a", 3)
+		b.changePool("", func(p *store.PoolSpec) { p.Limits = withDrop(oneAnHourPerAccount) })
 		b.expectReason("polls", `{"id":"2"}`, devices.ReasonNone)
-		b.expectWaiting("a", 2)
-		b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
-		if a := next.answered(); a.Reason != devices.ReasonGranted {
+		b.awaitQueueLength("a", 2)
+		b.sendResult("first", held, "succeeded", "", devices.OutcomeRecorded)
+		if a := next.awaitAnswer(); a.Reason != devices.ReasonGranted {
 			b.t.Errorf("who stands behind: %+v", a)
 		}
-		parked.stillParked()
-		b.expectSuppressed(b.tasksOf("parked")[0])
-		b.expectSuppressed(b.tasksOf("polls")[0])
-		b.expectWaiting("a", 0)
-	}, unhurried, func(c *dispatcher.Config) { c.Offer = long })
+		parked.expectStillParked()
+		b.expectSuppressed(b.deviceTaskIDs("parked")[0])
+		b.expectSuppressed(b.deviceTaskIDs("polls")[0])
+		b.awaitQueueLength("a", 0)
+	}, withLongPeriod, func(c *dispatcher.Config) { c.Offer = long })
 }
 
 // TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem checks that people can read the value of a payload
@@ -313,30 +315,30 @@ func TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out lockedBuffer
-			b := light(t, unhurried, func(c *dispatcher.Config) { c.Logger = slog.New(slog.NewTextHandler(&out, nil)) })
-			b.pool("a", 9, time.Minute)
-			b.device("d1", "x")
+			b := newLightBench(t, withLongPeriod, func(c *dispatcher.Config) { c.Logger = slog.New(slog.NewTextHandler(&out, nil)) })
+			b.createPool("a", 9, time.Minute)
+			b.createAccountDevice("d1", "x")
 			limit := fmt.Sprintf(`[{"name":"per-phone","per":"payload.to","algorithm":"fixed","per_ms":3600000,"max":1,"reveal":%t}]`, reveals)
-			tasks := b.payloads("d1", store.Batch{Limits: json.RawMessage(limit)}, `{"to":"+49"}`, `{"to":"+49"}`)
-			b.ended("d1", b.granted("d1"), "succeeded", "", devices.OutcomeRecorded)
-			waits := b.why(tasks[1])
-			b.changeBatchLimits(b.task(tasks[1]).Batch, dropping(limit))
+			tasks := b.queuePayloads("d1", store.Batch{Limits: json.RawMessage(limit)}, `{"to":"+49"}`, `{"to":"+49"}`)
+			b.sendResult("d1", b.expectGrant("d1"), "succeeded", "", devices.OutcomeRecorded)
+			waits := b.explainTask(tasks[1])
+			b.changeBatchLimits(b.readTask(tasks[1]).Batch, withDrop(limit))
 			b.expectReason("d1", `{"id":"2"}`, devices.ReasonNone)
 			b.expectSuppressed(tasks[1], "per-phone")
-			top, err := b.Policies.Top(b.ctx, "a", 5)
+			top, err := b.Policies.TopRefused(b.ctx, "a", 5)
 			b.must(err)
-			for what, said := range map[string]string{
-				"why": waits.Causes[0].Detail, "error and event": b.task(tasks[1]).Error, "limited": top[0].Subject, "log": out.String(),
+			for what, text := range map[string]string{
+				"why": waits.Causes[0].Detail, "error and event": b.readTask(tasks[1]).Error, "limited": top[0].Subject, "log": out.String(),
 			} {
-				if strings.Contains(said, "+49") != reveals || !strings.Contains(said, "payload.to") {
-					t.Errorf("%s: %s", what, said)
+				if strings.Contains(text, "+49") != reveals || !strings.Contains(text, "payload.to") {
+					t.Errorf("%s: %s", what, text)
 				}
 			}
 		})
 	}
 }
 
-func (b *bench) changeBatchLimits(batch int64, limits json.RawMessage) {
+func (b *testBench) changeBatchLimits(batch int64, limits json.RawMessage) {
 	b.t.Helper()
 	_, err := b.store.ChangeBatch(b.ctx, "test", batch, func(in *store.Batch) error {
 		in.Limits = limits
@@ -352,16 +354,16 @@ func TestRefusalsAreLoggedAsASample(t *testing.T) {
 	var out lockedBuffer
 	var minutes atomic.Int64
 	began := time.Now()
-	b := light(t, func(c *dispatcher.Config) {
+	b := newLightBench(t, func(c *dispatcher.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
 		c.Now = func() time.Time { return began.Add(time.Duration(minutes.Load()) * time.Minute) }
 	})
-	b.limitedPool(9)
+	b.createLimitedPool(9)
 	for _, d := range []string{"d1", "d2", "d3"} {
-		b.device(d, "x")
+		b.createAccountDevice(d, "x")
 	}
-	b.batch("a", nil, "d1", "d2", "d3")
-	b.granted("d1")
+	b.createBatch("a", nil, "d1", "d2", "d3")
+	b.expectGrant("d1")
 	refuse := func(times int, want string) {
 		t.Helper()
 		before := out.String()
@@ -376,7 +378,7 @@ func TestRefusalsAreLoggedAsASample(t *testing.T) {
 	refuse(3, line+"waits left_out=0")
 	minutes.Add(1)
 	refuse(1, line+"waits left_out=2")
-	b.changePool("", func(p *store.PoolSpec) { p.Limits = dropping(oneAnHour) })
+	b.changePool("", func(p *store.PoolSpec) { p.Limits = withDrop(oneAnHourPerAccount) })
 	minutes.Add(1)
 	b.expectReason("d3", `{"id":"1"}`, devices.ReasonNone)
 	if got := out.String(); !strings.Contains(got, line+"suppressed left_out=0") {

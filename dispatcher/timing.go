@@ -13,43 +13,43 @@ const longAgain = 30 // after twice the usual time, a device is asked again afte
 
 // timing returns the parameters that determine when devices report again.
 func (d *Dispatcher) timing() decision.Timing {
-	return decision.Timing{Period: d.config.ReportPeriod, Jitter: d.config.Jitter, Away: func() time.Duration {
+	return decision.Timing{Period: d.config.ReportPeriod, Jitter: d.config.Jitter, Outage: func() time.Duration {
 		now := d.config.Now()
-		return max(d.away.ledger.lasted(now), d.away.semaphore.lasted(now))
+		return max(d.outages.ledger.duration(now), d.outages.semaphore.duration(now))
 	}}
 }
 
 // AfterRefusal returns the time after which a device reports again if its whole report
 // was refused for this reason. The time includes jitter.
 func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
-	return d.timing().AfterRefusal(reason)
+	return d.timing().DelayAfterRefusal(reason)
 }
 
-// whenReady returns the time after which a device with a new grant reports: when the result
+// delayAfterGrant returns the time after which a device with a new grant reports: when the result
 // is probably ready, and at most lease/2, when the lease must be renewed. The estimate is
 // slightly less than the recent hold time of tasks of its kind: a device that reports only
 // when it is asked to would never show that tasks became shorter, and the hold time could
 // only grow.
-func (d *Dispatcher) whenReady(pool, kind string, lease time.Duration) time.Duration {
-	return min(decision.Bounded(d.usual(pool, kind)), lease/2)
+func (d *Dispatcher) delayAfterGrant(pool, kind string, lease time.Duration) time.Duration {
+	return min(decision.ClampDelay(d.expectedHold(pool, kind)), lease/2)
 }
 
-// usual returns 0.8 to 0.9 of the usual hold time of tasks of a kind.
-func (d *Dispatcher) usual(pool, kind string) time.Duration {
-	return time.Duration(float64(d.Waiters.Pools.HoldOf(pool, kind)) * (0.8 + 0.1*d.config.Jitter()))
+// expectedHold returns 0.8 to 0.9 of the usual hold time of tasks of a kind.
+func (d *Dispatcher) expectedHold(pool, kind string) time.Duration {
+	return time.Duration(float64(d.Waiters.Pools.UsualKindHold(pool, kind)) * (0.8 + 0.1*d.config.Jitter()))
 }
 
-// stillWorks returns the time after which a device that works on a grant reports again: when
+// delayWhileRunning returns the time after which a device that works on a grant reports again: when
 // the task is probably finished, but not before another eighth of the time worked so far. If
 // the task has taken twice the usual hold time of its kind, that hold time is no estimate any
 // more, and the time is at least LeaseLength/longAgain.
-func (d *Dispatcher) stillWorks(g store.Grant, now time.Time) time.Duration {
+func (d *Dispatcher) delayWhileRunning(g store.Grant, now time.Time) time.Duration {
 	worked := now.Sub(g.GrantedAt)
 	again := worked / 8
-	if worked >= 2*d.Waiters.Pools.HoldOf(g.Pool, g.Kind) {
+	if worked >= 2*d.Waiters.Pools.UsualKindHold(g.Pool, g.Kind) {
 		again = max(again, g.LeaseLength/longAgain)
 	}
-	return decision.Bounded(max(d.usual(g.Pool, g.Kind)-worked, again))
+	return decision.ClampDelay(max(d.expectedHold(g.Pool, g.Kind)-worked, again))
 }
 
 // outage records since when a server that reports need has not answered.
@@ -58,8 +58,8 @@ type outage struct {
 	since time.Time // zero if the server answers
 }
 
-// saw records the result of a call that began at began.
-func (o *outage) saw(err error, began time.Time) {
+// record records the result of a call that began at began.
+func (o *outage) record(err error, began time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -70,8 +70,8 @@ func (o *outage) saw(err error, began time.Time) {
 	}
 }
 
-// lasted returns how long the server has not answered. It is 0 if the server answers.
-func (o *outage) lasted(now time.Time) time.Duration {
+// duration returns how long the server has not answered. It is 0 if the server answers.
+func (o *outage) duration(now time.Time) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.since.IsZero() {

@@ -24,74 +24,74 @@ const viewLimit = handleLimit / 2
 
 // Limits of the coalesced calls of each kind.
 const (
-	lanes  = 2  // maximum number of concurrent calls
-	fill   = 32 // a second call begins while one is in progress if this number of entries wait
-	atMost = 64 // maximum number of entries in one call
+	maxConcurrentCalls = 2  // maximum number of concurrent calls
+	secondCallFill     = 32 // a second call begins while one is in progress if this number of entries wait
+	maxCallEntries     = 64 // maximum number of entries in one call
 )
 
-// together coalesces the calls to the ledger that the reports of many devices need.
-type together struct {
-	views        *viewing
+// ledgerCalls coalesces the calls to the ledger that the reports of many devices need.
+type ledgerCalls struct {
+	views        *viewCalls
 	results      *coalesce.Calls[struct{}, []store.Result, []store.ResultOutcome]
-	claims       *claiming
+	claims       *claimCalls
 	suppressions *coalesce.Calls[struct{}, []store.Suppression, []bool]
 }
 
-func newTogether(ledger Ledger, settle store.Settle, now func() time.Time, panicked rescue.Told) together {
+func newLedgerCalls(ledger Ledger, settle store.Settle, now func() time.Time, panicked rescue.PanicHandler) ledgerCalls {
 	record := func(ctx context.Context, all []store.Result) ([]store.ResultOutcome, error) {
 		return ledger.RecordResults(ctx, all, settle), nil
 	}
 	end := func(ctx context.Context, all []store.Suppression) ([]bool, error) { return ledger.Suppress(ctx, all) }
-	return together{
-		views: newViewing(ledger, panicked), results: newRecording(record, panicked),
-		claims: newClaiming(ledger, now, panicked), suppressions: newRecording(end, panicked),
+	return ledgerCalls{
+		views: newViewCalls(ledger, panicked), results: newRecordCalls(record, panicked),
+		claims: newClaimCalls(ledger, now, panicked), suppressions: newRecordCalls(end, panicked),
 	}
 }
 
-// acquired is a slot that the semaphore gave, with the claim that is to be made for it.
-type acquired struct {
+// acquiredSlot is a slot that the semaphore gave, with the claim that is to be made for it.
+type acquiredSlot struct {
 	store.Claim
 	asked time.Time // time of the request to the semaphore
 }
 
-// claimed is the outcome of the claim of an acquired slot.
-type claimed struct {
+// claimResult is the outcome of the claim of an acquired slot.
+type claimResult struct {
 	store.ClaimOutcome
 	late bool // the slot was not claimed, because more than claimAge had passed
 }
 
-// viewing reads many devices in one call: only their registrations if the key whole is false, and
+// viewCalls reads many devices in one call: only their registrations if the key whole is false, and
 // everything that their reports need if it is true.
-type viewing = coalesce.Calls[whole, string, store.View]
+type viewCalls = coalesce.Calls[fullView, string, store.DeviceView]
 
-type whole bool
+type fullView bool
 
-func newViewing(ledger viewLedger, panicked rescue.Told) *viewing {
-	view := func(ctx context.Context, all whole, names []string) ([]store.View, error) {
+func newViewCalls(ledger viewLedger, panicked rescue.PanicHandler) *viewCalls {
+	view := func(ctx context.Context, all fullView, names []string) ([]store.DeviceView, error) {
 		if all {
-			return ledger.Views(ctx, names)
+			return ledger.DeviceViews(ctx, names)
 		}
-		return ledger.Registered(ctx, names)
+		return ledger.DeviceRegistrations(ctx, names)
 	}
-	return &viewing{Call: view, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Limit: viewLimit, Panicked: panicked}
+	return &viewCalls{Call: view, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Limit: viewLimit, OnPanic: panicked}
 }
 
-// claiming claims slots of all pools in one call. A claim that finds its pool locked is repeated in a
+// claimCalls claims slots of all pools in one call. A claim that finds its pool locked is repeated in a
 // call for this pool alone, which waits for the lock: so a locked pool does not delay other pools.
 // Claims of callers are also made by pool, and wait for the lock.
-type claiming = coalesce.Calls[string, acquired, claimed]
+type claimCalls = coalesce.Calls[string, acquiredSlot, claimResult]
 
 const allPools = "" // no pool has this name
 
-func newClaiming(ledger grantLedger, now func() time.Time, panicked rescue.Told) *claiming {
-	claim := func(ctx context.Context, pool string, all []acquired) ([]claimed, error) {
+func newClaimCalls(ledger grantLedger, now func() time.Time, panicked rescue.PanicHandler) *claimCalls {
+	claim := func(ctx context.Context, pool string, all []acquiredSlot) ([]claimResult, error) {
 		return claimAll(ctx, ledger, now(), all, pool != allPools)
 	}
-	return &claiming{Call: claim, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Limit: claimLimit, Panicked: panicked}
+	return &claimCalls{Call: claim, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Limit: claimLimit, OnPanic: panicked}
 }
 
 // claim claims a slot in one call with the claims of other reports.
-func (t *together) claim(ctx context.Context, claim acquired) (claimed, error) {
+func (t *ledgerCalls) claim(ctx context.Context, claim acquiredSlot) (claimResult, error) {
 	key := allPools
 	if store.IsCaller(claim.Device) { // callers are counted under a lock, for which no device should wait
 		key = claim.Pool + "/callers"
@@ -106,23 +106,23 @@ func (t *together) claim(ctx context.Context, claim acquired) (claimed, error) {
 // recordLimit limits the time of a call that records results or ends tasks to half of handleLimit.
 const recordLimit = handleLimit / 2
 
-// newRecording returns Calls that merge the lists of many reports into one call. call must return one outcome
+// newRecordCalls returns Calls that merge the lists of many reports into one call. call must return one outcome
 // for each entry, in order.
-func newRecording[In, Out any](call func(ctx context.Context, all []In) ([]Out, error), panicked rescue.Told) *coalesce.Calls[struct{}, []In, []Out] {
+func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out, error), panicked rescue.PanicHandler) *coalesce.Calls[struct{}, []In, []Out] {
 	record := func(ctx context.Context, _ struct{}, reports [][]In) ([][]Out, error) {
 		outcomes, err := call(ctx, slices.Concat(reports...))
 		if err != nil {
 			return nil, err
 		}
-		of := make([][]Out, len(reports))
+		perReport := make([][]Out, len(reports))
 		for i, list := range reports {
-			of[i], outcomes = outcomes[:len(list)], outcomes[len(list):]
+			perReport[i], outcomes = outcomes[:len(list)], outcomes[len(list):]
 		}
-		return of, nil
+		return perReport, nil
 	}
 	size := func(list []In) int { return len(list) }
 	return &coalesce.Calls[struct{}, []In, []Out]{
-		Call: record, Alone: hadNoEffect, Lanes: lanes, Fill: fill, Most: atMost, Size: size, Limit: recordLimit, Panicked: panicked,
+		Call: record, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Limit: recordLimit, OnPanic: panicked,
 	}
 }
 
@@ -134,13 +134,13 @@ func hadNoEffect(err error) bool {
 }
 
 // claimAll claims, in one transaction, the slots that were acquired at most claimAge ago. The rest are late.
-func claimAll(ctx context.Context, ledger grantLedger, now time.Time, all []acquired, wait bool) ([]claimed, error) {
-	done := make([]claimed, len(all))
+func claimAll(ctx context.Context, ledger grantLedger, now time.Time, all []acquiredSlot, wait bool) ([]claimResult, error) {
+	done := make([]claimResult, len(all))
 	var claims []store.Claim
-	var of []int
+	var indexes []int
 	for i, a := range all {
 		if done[i].late = now.Sub(a.asked) > claimAge; !done[i].late {
-			claims, of = append(claims, a.Claim), append(of, i)
+			claims, indexes = append(claims, a.Claim), append(indexes, i)
 		}
 	}
 	if len(claims) == 0 {
@@ -150,7 +150,7 @@ func claimAll(ctx context.Context, ledger grantLedger, now time.Time, all []acqu
 	if err != nil {
 		return nil, err //nolint:wrapcheck // by the caller
 	}
-	for n, i := range of {
+	for n, i := range indexes {
 		done[i].ClaimOutcome = outcomes[n]
 	}
 	return done, nil

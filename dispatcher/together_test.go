@@ -10,13 +10,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// noting grants and records all claims.
-type noting struct {
+// claimRecorder grants and records all claims.
+type claimRecorder struct {
 	Ledger
 	claims []store.Claim
 }
 
-func (n *noting) Claim(_ context.Context, claims []store.Claim, _ bool) ([]store.ClaimOutcome, error) {
+func (n *claimRecorder) Claim(_ context.Context, claims []store.Claim, _ bool) ([]store.ClaimOutcome, error) {
 	n.claims = append(n.claims, claims...)
 	out := make([]store.ClaimOutcome, len(claims))
 	for i, c := range claims {
@@ -30,8 +30,8 @@ func (n *noting) Claim(_ context.Context, claims []store.Claim, _ bool) ([]store
 func TestWhatWaitedTooLongIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
-	ledger := &noting{}
-	got, err := claimAll(t.Context(), ledger, now, []acquired{
+	ledger := &claimRecorder{}
+	got, err := claimAll(t.Context(), ledger, now, []acquiredSlot{
 		{store.Claim{Task: 1}, now.Add(-claimAge - 1)},
 		{store.Claim{Task: 2}, now.Add(-claimAge)},
 		{store.Claim{Task: 3}, now.Add(-time.Minute)},

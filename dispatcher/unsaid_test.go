@@ -13,56 +13,58 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 )
 
-// passEvery is the interval of the pass `hand on` in the application (see TestSlotsAreHandedOnTwiceASecond
+// passInterval is the interval of the pass `hand on` in the application (see TestSlotsAreHandedOnTwiceASecond
 // there).
-const passEvery = 500 * time.Millisecond
+const passInterval = 500 * time.Millisecond
 
-// at sets the clock of offers to a time after moment.
-func (b *bench) at(moment time.Time, after time.Duration) { b.mini.SetTime(moment.Add(after)) }
+// setOfferClock sets the clock of offers to a time after moment.
+func (b *testBench) setOfferClock(moment time.Time, after time.Duration) {
+	b.mini.SetTime(moment.Add(after))
+}
 
 // If a replica dies between the release of a slot and the wake-up, or loses the reply to the release, another
 // replica wakes the waiter within a second, whenever its passes run.
 func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 	t.Parallel()
-	for _, first := range []time.Duration{time.Millisecond, passEvery / 2, passEvery - time.Millisecond, passEvery} {
+	for _, first := range []time.Duration{time.Millisecond, passInterval / 2, passInterval - time.Millisecond, passInterval} {
 		t.Run(fmt.Sprint("passes from ", first), func(t *testing.T) {
 			t.Parallel()
 			var config dispatcher.Config
-			lossy, living := &lossySemaphore{}, &wakes{}
-			b := embedded(t, pushing(&wakes{}), func(c *dispatcher.Config) {
+			lossy, living := &lossySemaphore{}, &wakeRecorder{}
+			b := newEmbeddedBench(t, withWaker(&wakeRecorder{}), func(c *dispatcher.Config) {
 				config = *c
 				lossy.Semaphore, c.Semaphore = c.Semaphore, lossy
 			})
 			config.Waker = living
-			other := &bench{Dispatcher: dispatcher.New(config), t: t, ctx: b.ctx, store: b.store, semaphore: b.semaphore, redis: b.redis}
-			b.pool("a", 1, minute)
+			other := &testBench{Dispatcher: dispatcher.New(config), t: t, ctx: b.ctx, store: b.store, semaphore: b.semaphore, redis: b.redis}
+			b.createPool("a", 1, minute)
 			other.reconcile()
-			b.registered("first", "second")
-			b.batch("a", nil, "first", "second")
+			b.registerDevices("first", "second")
+			b.createBatch("a", nil, "first", "second")
 			freed := time.Now()
-			b.at(freed, 0)
-			held := b.expectPushed("first", devices.ReasonGranted)
-			b.expectPushed("second", devices.ReasonFull)
-			b.pushed("first", result(*held.Task, "succeeded", ""))
-			if lossy.lost.Load() != 1 {
-				t.Fatalf("%d offers lost, want 1", lossy.lost.Load())
+			b.setOfferClock(freed, 0)
+			held := b.expectSessionReason("first", devices.ReasonGranted)
+			b.expectSessionReason("second", devices.ReasonFull)
+			b.reportOverSession("first", resultReport(*held.Task, "succeeded", ""))
+			if lossy.lostOffers.Load() != 1 {
+				t.Fatalf("%d offers lost, want 1", lossy.lostOffers.Load())
 			}
-			for after := first; after <= first+passEvery; after += passEvery { // runs two passes
-				b.at(freed, after)
+			for after := first; after <= first+passInterval; after += passInterval { // runs two passes
+				b.setOfferClock(freed, after)
 				b.must(other.Waiters.Filler.FillAll(b.ctx))
 			}
 			b.must(other.Waiters.Stop(b.ctx))
-			if got := living.woken(); !slices.Contains(got, "second") {
+			if got := living.wokenDevices(); !slices.Contains(got, "second") {
 				t.Errorf("woken after two passes: %q", got)
 			}
 		})
 	}
 }
 
-// silentBoard loses the messages to other replicas.
-type silentBoard struct{ waiters.Parking }
+// losingBoard loses the messages to other replicas.
+type losingBoard struct{ waiters.Parking }
 
-func (silentBoard) Wake(context.Context, []parked.Call) error { return nil }
+func (losingBoard) Wake(context.Context, []parked.WakeMessage) error { return nil }
 
 // A report that is parked at a replica that receives no messages also gets its slot within a second. The
 // passes of its own replica find the offer, whenever they run, and even if the passes of the other replica
@@ -71,14 +73,14 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	for _, first := range [][2]time.Duration{ // first pass of the replica that frees the slot, and of the replica with the parked report
-		{ms, passEvery}, {passEvery, ms}, {passEvery, passEvery}, {passEvery / 2, passEvery - ms}, {passEvery - ms, passEvery / 2},
+		{ms, passInterval}, {passInterval, ms}, {passInterval, passInterval}, {passInterval / 2, passInterval - ms}, {passInterval - ms, passInterval / 2},
 	} {
 		t.Run(fmt.Sprint("passes from ", first), func(t *testing.T) {
 			t.Parallel()
-			b := embedded(t)
+			b := newEmbeddedBench(t)
 			replica := func() *dispatcher.Dispatcher {
 				d := dispatcher.New(dispatcher.Config{
-					Store: b.store, Semaphore: b.semaphore, Parking: silentBoard{parked.New(b.redis, b.database)},
+					Store: b.store, Semaphore: b.semaphore, Parking: losingBoard{parked.New(b.redis, b.redisDatabase)},
 					FleetTokens: []string{"fleet-token-of-the-tests"}, Offer: minute,
 				})
 				t.Cleanup(func() { _ = d.Waiters.Stop(context.Background()) })
@@ -86,26 +88,26 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 			}
 			frees, deaf := replica(), replica()
 			b.Dispatcher = frees
-			b.pool("a", 1, minute)
+			b.createPool("a", 1, minute)
 			b.reconcile()
 			_, err := deaf.Upkeep.Reconcile(b.ctx)
 			b.must(err)
-			b.batch("a", nil, "first", "waits")
+			b.createBatch("a", nil, "first", "waits")
 			freed := time.Now()
-			b.at(freed, 0)
-			held := b.granted("first")
-			w := b.wait(deaf, fleetCaller("waits"), `{}`, long)
-			w.isParked()
-			b.ended("first", held, "succeeded", "", devices.OutcomeRecorded)
-			for after := time.Duration(0); after <= 2*passEvery; after += ms {
+			b.setOfferClock(freed, 0)
+			held := b.expectGrant("first")
+			w := b.startReport(deaf, fleetCaller("waits"), `{}`, long)
+			w.awaitParked()
+			b.sendResult("first", held, "succeeded", "", devices.OutcomeRecorded)
+			for after := time.Duration(0); after <= 2*passInterval; after += ms {
 				for i, d := range []*dispatcher.Dispatcher{frees, deaf} {
-					if after >= first[i] && (after-first[i])%passEvery == 0 {
-						b.at(freed, after)
+					if after >= first[i] && (after-first[i])%passInterval == 0 {
+						b.setOfferClock(freed, after)
 						b.must(d.Waiters.Filler.FillAll(b.ctx))
 					}
 				}
 			}
-			if a := w.answered(); a.Task == nil {
+			if a := w.awaitAnswer(); a.Task == nil {
 				t.Errorf("%+v, want a grant", a)
 			}
 		})
@@ -117,33 +119,33 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	t.Parallel()
 	const kept = 3 * time.Second
-	w := &wakes{}
-	b := embedded(t, pushing(w), func(c *dispatcher.Config) { c.Offer = kept })
-	b.pool("a", 1, minute)
+	w := &wakeRecorder{}
+	b := newEmbeddedBench(t, withWaker(w), func(c *dispatcher.Config) { c.Offer = kept })
+	b.createPool("a", 1, minute)
 	b.reconcile()
-	b.registered("first", "gone", "next", "last")
-	b.batch("a", nil, "first", "gone", "next", "last")
+	b.registerDevices("first", "gone", "next", "last")
+	b.createBatch("a", nil, "first", "gone", "next", "last")
 	began := time.Now()
-	b.at(began, 0)
-	held := b.expectPushed("first", devices.ReasonGranted)
-	b.expectPushed("gone", devices.ReasonFull)
-	b.expectPushed("next", devices.ReasonFull)
-	b.pushed("first", result(*held.Task, "succeeded", ""))
-	b.eventuallyWoken(w, "gone")
-	b.at(began, kept)
+	b.setOfferClock(began, 0)
+	held := b.expectSessionReason("first", devices.ReasonGranted)
+	b.expectSessionReason("gone", devices.ReasonFull)
+	b.expectSessionReason("next", devices.ReasonFull)
+	b.reportOverSession("first", resultReport(*held.Task, "succeeded", ""))
+	b.awaitWoken(w, "gone")
+	b.setOfferClock(began, kept)
 	b.must(b.Waiters.Filler.FillAll(b.ctx))
-	b.eventuallyWoken(w, "gone", "next")
+	b.awaitWoken(w, "gone", "next")
 
-	held = b.expectPushed("next", devices.ReasonGranted)
-	b.pushed("next", result(*held.Task, "succeeded", ""))
-	_, due, err := b.semaphore.Queues(b.ctx, []string{"a"})
-	if offered, err2 := b.semaphore.Offered(b.ctx, []string{"a"}, "gone"); err != nil || err2 != nil || len(offered)+len(due) > 0 {
+	held = b.expectSessionReason("next", devices.ReasonGranted)
+	b.reportOverSession("next", resultReport(*held.Task, "succeeded", ""))
+	_, due, err := b.semaphore.FindWaitingPools(b.ctx, []string{"a"})
+	if offered, err2 := b.semaphore.PoolsWithOffer(b.ctx, []string{"a"}, "gone"); err != nil || err2 != nil || len(offered)+len(due) > 0 {
 		t.Errorf("a slot is kept for a device that is gone: %v, due %v (%v, %v)", offered, due, err, err2)
 	}
-	held = b.expectPushed("last", devices.ReasonGranted) // no slot is kept for the device that is gone
+	held = b.expectSessionReason("last", devices.ReasonGranted) // no slot is kept for the device that is gone
 
-	b.expectPushed("gone", devices.ReasonFull)
-	b.pushed("last", result(*held.Task, "succeeded", ""))
-	b.eventuallyWoken(w, "gone", "next", "gone")
-	b.expectPushed("gone", devices.ReasonGranted)
+	b.expectSessionReason("gone", devices.ReasonFull)
+	b.reportOverSession("last", resultReport(*held.Task, "succeeded", ""))
+	b.awaitWoken(w, "gone", "next", "gone")
+	b.expectSessionReason("gone", devices.ReasonGranted)
 }

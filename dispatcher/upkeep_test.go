@@ -13,29 +13,29 @@ import (
 
 func TestALapsedLeaseIsReaped(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 2, minute)
-		b.pool("long", 2, minute)
-		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "d1")
-		b.batch("long", nil, "d2")
-		b.granted("d2")
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 2, minute)
+		b.createPool("long", 2, minute)
+		b.createBatch("a", func(in *store.Batch) { in.MaxAttempts = 2; in.RetryBackoff = 0 }, "d1")
+		b.createBatch("long", nil, "d2")
+		b.expectGrant("d2")
 		if r := b.reap(); r.Retried+r.Ended != 0 {
 			b.t.Errorf("reaped %+v before the lease ended", r)
 		}
-		g := b.granted("d1")
-		b.lapse()
+		g := b.expectGrant("d1")
+		b.endAllLeases()
 		if r := b.reap(); r.Retried != 1 || r.Ended != 0 {
 			b.t.Errorf("reaped %+v, want one retried", r)
 		}
 		b.expectHeld(0)
-		if got := b.task(g.ID); got.State != store.Pending || got.Attempts != 1 {
+		if got := b.readTask(g.ID); got.State != store.Pending || got.Attempts != 1 {
 			b.t.Errorf("task %+v, want pending after one attempt", got)
 		}
-		second := b.granted("d1")
+		second := b.expectGrant("d1")
 		if second.Attempt != 2 || second.Token <= g.Token || second.ID != g.ID {
 			b.t.Errorf("second attempt %+v after %+v", second, g)
 		}
-		b.lapse()
+		b.endAllLeases()
 		if r := b.reap(); r.Ended != 1 {
 			b.t.Errorf("reaped %+v, want one ended", r)
 		}
@@ -51,21 +51,21 @@ func TestALapsedLeaseIsReaped(t *testing.T) {
 // ends the lease.
 func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 2, minute)
-		b.batch("a", func(in *store.Batch) { in.MaxAttempts = 2 }, "d1")
-		b.granted("d1")
-		b.lapse()
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 2, minute)
+		b.createBatch("a", func(in *store.Batch) { in.MaxAttempts = 2 }, "d1")
+		b.expectGrant("d1")
+		b.endAllLeases()
 		clock, err := b.store.LeaseClock(b.ctx)
 		b.must(err)
-		if clock.Kept == nil {
+		if clock.StoredPair == nil {
 			b.t.Fatal("the first replica kept no pair of clocks")
 		}
 		for _, test := range []struct {
 			step time.Duration
 			want int
 		}{{100 * time.Hour, 0}, {0, 1}} {
-			b.must(b.store.KeepClockPair(b.ctx, store.ClockPair{Ledger: clock.Kept.Ledger.Add(-test.step), Wall: clock.Kept.Wall}))
+			b.must(b.store.StoreClockPair(b.ctx, store.ClockPair{Ledger: clock.StoredPair.Ledger.Add(-test.step), Wall: clock.StoredPair.Wall}))
 			other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore})
 			if r, err := other.Upkeep.Reap(b.ctx); err != nil || r.Retried != test.want {
 				b.t.Errorf("after a step of %s: reaped %+v, %v; want %d", test.step, r, err, test.want)
@@ -77,18 +77,18 @@ func TestAReplicaThatStartsAfterAStepEndsNoLease(t *testing.T) {
 // TestReapManyAtOnce checks two concurrent reapers that end more grants than one transaction does.
 func TestReapManyAtOnce(t *testing.T) {
 	t.Parallel()
-	b := onServers(t)
+	b := newServerBench(t)
 	const fleet = 205
-	b.pool("a", fleet, minute)
+	b.createPool("a", fleet, minute)
 	var names []string
 	for i := range fleet {
 		names = append(names, fmt.Sprintf("d%d", i))
 	}
-	b.batch("a", func(in *store.Batch) { in.OnLost = "fail" }, names...)
+	b.createBatch("a", func(in *store.Batch) { in.OnLost = "fail" }, names...)
 	for _, n := range names {
-		b.granted(n)
+		b.expectGrant(n)
 	}
-	b.lapse()
+	b.endAllLeases()
 	ended := make(chan int, 2)
 	for range 2 {
 		go func() {
@@ -109,14 +109,14 @@ func TestReapManyAtOnce(t *testing.T) {
 // and leaves alone a slot that is being claimed, although an earlier attempt of its task has ended.
 func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 3, minute)
-		b.batch("a", nil, "d1", "y")
-		g, failed := b.granted("d1"), b.granted("y")
-		b.report("y", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"failed"}]}`, failed.ID, failed.Token))
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 3, minute)
+		b.createBatch("a", nil, "d1", "y")
+		g, failed := b.expectGrant("d1"), b.expectGrant("y")
+		b.sendReport("y", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"failed"}]}`, failed.ID, failed.Token))
 		// One slot is an orphan of a replica that died before its claim. The other one belongs to a claim in
 		// progress, for the second attempt of its task.
-		adopt := []slots.Holding{
+		adopt := []slots.LedgerGrant{
 			{Lease: "7.1.old", Device: "x", Slot: 1, Remaining: minute, Age: 11 * time.Second},
 			{Lease: fmt.Sprintf("%d.2.new", failed.ID), Device: "y", Slot: 2, Remaining: minute, Age: time.Second},
 		}
@@ -144,24 +144,24 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 // ledger is free after the reconciliation, however young it is.
 func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", 1, minute)
-		b.batch("a", nil, "d1", "d2")
-		g := b.granted("d1")
+	runOnBackends(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		b.createBatch("a", nil, "d1", "d2")
+		g := b.expectGrant("d1")
 		before, err := b.semaphore.Snapshot(b.ctx, "a")
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		b.ended("d1", g, "succeeded", "", devices.OutcomeRecorded)
-		stale := slots.Holding{Lease: before.Leases[0].ID, Device: "d1", Slot: 0, Remaining: minute, Age: time.Second}
-		if _, err := b.semaphore.Adopt(b.ctx, "a", []slots.Holding{stale}); err != nil {
+		b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded)
+		stale := slots.LedgerGrant{Lease: before.Leases[0].ID, Device: "d1", Slot: 0, Remaining: minute, Age: time.Second}
+		if _, err := b.semaphore.Adopt(b.ctx, "a", []slots.LedgerGrant{stale}); err != nil {
 			b.t.Fatal(err)
 		}
 		b.expectReason("d2", `{}`, devices.ReasonFull)
 		if r := b.reconcile(); r.Freed != 1 {
 			b.t.Errorf("reconciled %+v, want one freed", r)
 		}
-		b.granted("d2")
+		b.expectGrant("d2")
 	})
 }
 
@@ -169,11 +169,11 @@ func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 // time.
 func TestReconcileFreesOrphansOfTheFuture(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("a", 3, minute)
+	b := newEmbeddedBench(t)
+	b.createPool("a", 3, minute)
 	b.reconcile()
-	young := slots.Holding{Lease: "8.1.new", Device: "y", Slot: 2, Remaining: minute, Age: time.Second}
-	if _, err := b.semaphore.Adopt(b.ctx, "a", []slots.Holding{young}); err != nil {
+	young := slots.LedgerGrant{Lease: "8.1.new", Device: "y", Slot: 2, Remaining: minute, Age: time.Second}
+	if _, err := b.semaphore.Adopt(b.ctx, "a", []slots.LedgerGrant{young}); err != nil {
 		t.Fatal(err)
 	}
 	b.mini.SetTime(time.Now().Add(-time.Hour))
@@ -184,11 +184,11 @@ func TestReconcileFreesOrphansOfTheFuture(t *testing.T) {
 
 func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 2, minute)
-		b.batch("a", nil, "d1", "d2", "d3")
-		b.granted("d1")
-		b.granted("d2")
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 2, minute)
+		b.createBatch("a", nil, "d1", "d2", "d3")
+		b.expectGrant("d1")
+		b.expectGrant("d2")
 		// A stale Redis: the pool is known, and empty.
 		b.redis.FlushDB(b.ctx)
 		if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
@@ -205,22 +205,22 @@ func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 
 func TestReconcileTellsRedisOfNewPools(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.pool("a", 2, minute)
-	b.pool("b", 3, minute)
+	b := newLightBench(t)
+	b.createPool("a", 2, minute)
+	b.createPool("b", 3, minute)
 	if r := b.reconcile(); r.Restored != 2 {
 		t.Errorf("reconciled %+v, want both restored", r)
 	}
 	snapshot, err := b.semaphore.Snapshot(b.ctx, "b")
-	if err != nil || !snapshot.Known || snapshot.Capacity != 3 {
+	if err != nil || !snapshot.PoolKnown || snapshot.Capacity != 3 {
 		t.Errorf("pool b: %+v, %v", snapshot, err)
 	}
 }
 
 func TestLastSeenIsThatOfTheReport(t *testing.T) {
 	t.Parallel()
-	b := light(t)
-	b.report("d1", `{}`)
+	b := newLightBench(t)
+	b.sendReport("d1", `{}`)
 	if err := b.Seen.Flush(b.ctx); err != nil {
 		t.Fatal(err)
 	}

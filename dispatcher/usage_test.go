@@ -24,32 +24,32 @@ func TestUsageIsWhatStarted(t *testing.T) {
 		{"name":"long","per":"tags.account","algorithm":"sliding","windows":[{"max":500,"per_ms":86400000}]},
 		{"name":"same","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":100,"reveal":true},
 		{"name":"all","per":"pool","algorithm":"fixed","per_ms":86400000,"max":1000}]`
-	forServers(t, func(b *bench) {
+	runOnServers(t, func(b *testBench) {
 		draw := rand.New(rand.NewPCG(7, 7))
 		_, _, err := b.store.PutPool(b.ctx, "test", "a", store.PoolSpec{Capacity: 9, Lease: time.Minute, Limits: json.RawMessage(policies)})
 		b.must(err)
-		b.profile("solar", `[{"name":"sparing","per":"device","algorithm":"fixed","per_ms":86400000,"max":40}]`)
+		b.putProfile("solar", `[{"name":"sparing","per":"device","algorithm":"fixed","per_ms":86400000,"max":40}]`)
 		for i := range 6 {
 			_, err := b.store.CreateDevice(b.ctx, "test", fmt.Sprint("d", i), store.DeviceSpec{Tags: map[string]string{"account": fmt.Sprint(i % 3)}, Profile: "solar"}, []byte{byte(i)}, nil)
 			b.must(err)
 		}
 		for range 40 {
 			device := fmt.Sprint("d", draw.IntN(6))
-			b.payloads(device, store.Batch{}, fmt.Sprintf(`{"to":%d}`, draw.IntN(4)))
-			b.ended(device, b.granted(device), "succeeded", "", devices.OutcomeRecorded)
+			b.queuePayloads(device, store.Batch{}, fmt.Sprintf(`{"to":%d}`, draw.IntN(4)))
+			b.sendResult(device, b.expectGrant(device), "succeeded", "", devices.OutcomeRecorded)
 		}
 		b.expectUsage(40)
-		b.wipe(9)
+		b.wipeRedis(9)
 		b.expectUsage(40)
 		b.changePool("", func(p *store.PoolSpec) {
 			p.Limits = json.RawMessage(policies[:len(policies)-1] + `,{"name":"new","per":"device","algorithm":"fixed","per_ms":86400000,"max":70}]`)
 		})
 		b.expectUsage(40)
-	}, unhurried)
+	}, withLongPeriod)
 }
 
 // expectUsage compares the usage of all subjects, and of each device, with the starts.
-func (b *bench) expectUsage(starts int) {
+func (b *testBench) expectUsage(starts int) {
 	b.t.Helper()
 	pool, err := b.store.Pool(b.ctx, "a")
 	b.must(err)
@@ -58,10 +58,10 @@ func (b *bench) expectUsage(starts int) {
 	if len(all) != starts {
 		b.t.Fatalf("%d started, want %d", len(all), starts)
 	}
-	used := func(owner string, ofLimits json.RawMessage) map[string]int64 {
+	used := func(owner string, policiesJSON json.RawMessage) map[string]int64 {
 		counts := map[string]int64{}
 		var policies []limits.Policy
-		b.must(json.Unmarshal(ofLimits, &policies))
+		b.must(json.Unmarshal(policiesJSON, &policies))
 		rules, err := limits.Compile(owner, policies)
 		b.must(err)
 		for _, s := range all {
@@ -78,7 +78,7 @@ func (b *bench) expectUsage(starts int) {
 	for i, u := range highest {
 		name := u.Rule.Name + " of " + u.Subject.Label
 		if u.Used != want[name] || u.Remaining != u.Max-u.Used || u.Reset <= 0 || i > 0 && u.Used*highest[i-1].Max > highest[i-1].Used*u.Max {
-			b.t.Errorf("%s: %+v, want %d", name, u.Standing, want[name])
+			b.t.Errorf("%s: %+v, want %d", name, u.WindowUse, want[name])
 		}
 		delete(want, name)
 	}
@@ -98,7 +98,7 @@ func (b *bench) expectUsage(starts int) {
 		for _, u := range uses {
 			named[u.Rule.Name] = true
 			if name := u.Rule.Name + " of " + u.Subject.Label; u.Used != want[name] {
-				b.t.Errorf("of %s, %s: %+v, want %d", device.ID, name, u.Standing, want[name])
+				b.t.Errorf("of %s, %s: %+v, want %d", device.ID, name, u.WindowUse, want[name])
 			}
 		}
 		if !named["daily"] || !named["sparing"] || named["same"] {

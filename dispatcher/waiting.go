@@ -15,74 +15,76 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// MostJudged is the maximum number of tasks that one request evaluates. It is large enough to show a share of 1 %.
-const MostJudged = 500
+// MaxEvaluated is the maximum number of tasks that one request evaluates. It is large enough to show a share of 1 %.
+const MaxEvaluated = 500
 
 const (
-	// judgeShare is the part of the remaining time that an evaluation may take. The rest is for the answer.
-	judgeShare = 0.75
-	// firstJudged is the number of tasks in the first step. Each later step has twice as many tasks as
+	// evaluationTimeShare is the part of the remaining time that an evaluation may take. The rest is for the answer.
+	evaluationTimeShare = 0.75
+	// firstStepTasks is the number of tasks in the first step. Each later step has twice as many tasks as
 	// the step before. A step that is not finished in time is dropped.
-	firstJudged = 16
-	// looksAtOnce limits the tasks that are evaluated concurrently: each may need a connection to Redis.
-	looksAtOnce = 16
+	firstStepTasks = 16
+	// maxConcurrentEvaluations limits the tasks that are evaluated concurrently: each may need a connection to Redis.
+	maxConcurrentEvaluations = 16
 )
 
-// Waiting summarizes why a set of tasks waits, grouped by reason.
-type Waiting struct {
-	Total  int64 // waiting tasks
-	Judged int   // evaluated tasks; if it is less than Total, the counts of Parts are extrapolated to Total
-	Parts  []decision.Part
+// WaitSummary summarizes why a set of tasks waits, grouped by reason.
+type WaitSummary struct {
+	Total     int64 // waiting tasks
+	Evaluated int   // evaluated tasks; if it is less than Total, the counts of Parts are extrapolated to Total
+	Groups    []decision.CauseGroup
 }
 
-// WhyWaiting evaluates the waiting tasks of a batch or a pool, each as Why does, and counts them by reason.
+// SummarizeWaiting evaluates the waiting tasks of a batch or a pool, each as Why does, and counts them by reason.
 // If more than most tasks wait, it evaluates a sample. If the time of ctx runs out, it evaluates fewer tasks.
 // Tasks are evaluated in random order, so fewer tasks are a fair sample too. It returns store.ErrNotFound if
 // there is no such batch or pool.
-func (x *Explainer) WhyWaiting(ctx context.Context, of store.WaitingOf, most int) (Waiting, error) {
-	sample, err := x.ledger.SampleWaiting(ctx, of, min(most, MostJudged))
+func (x *Explainer) SummarizeWaiting(ctx context.Context, scope store.WaitingScope, maxTasks int) (WaitSummary, error) {
+	sample, err := x.ledger.SampleWaiting(ctx, scope, min(maxTasks, MaxEvaluated))
 	if err != nil {
-		return Waiting{}, fmt.Errorf("explaining: %w", err)
+		return WaitSummary{}, fmt.Errorf("explaining: %w", err)
 	}
 	mathrand.Shuffle(len(sample.Views), func(i, j int) { sample.Views[i], sample.Views[j] = sample.Views[j], sample.Views[i] })
-	judged, err := x.judge(ctx, sample.Views)
+	evaluated, err := x.evaluate(ctx, sample.Views)
 	if err != nil {
-		return Waiting{}, fmt.Errorf("explaining: %w", err)
+		return WaitSummary{}, fmt.Errorf("explaining: %w", err)
 	}
-	if len(judged) == 0 { // all tasks that waited have started since they were counted
-		return Waiting{}, nil
+	if len(evaluated) == 0 { // all tasks that waited have started since they were counted
+		return WaitSummary{}, nil
 	}
 	// The sorting keeps the examples of an answer the same as long as the tasks are the same.
-	slices.SortFunc(judged, func(a, b decision.Judged) int { return store.MarkOf(a.Task).Compare(store.MarkOf(b.Task)) })
-	return Waiting{Total: sample.Total, Judged: len(judged), Parts: decision.Parts(judged, sample.Total)}, nil
+	slices.SortFunc(evaluated, func(a, b decision.ExplainedTask) int {
+		return store.WaitingPositionOf(a.Task).Compare(store.WaitingPositionOf(b.Task))
+	})
+	return WaitSummary{Total: sample.Total, Evaluated: len(evaluated), Groups: decision.GroupByCode(evaluated, sample.Total)}, nil
 }
 
-// NextWaiting evaluates the next tasks that wait behind the mark after, in the order of their batches. It
-// evaluates at most limit and at most MostJudged tasks, and fewer if the time of ctx runs out. more is true
+// EvaluateNext evaluates the next tasks that wait behind the mark after, in the order of their batches. It
+// evaluates at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. more is true
 // if more tasks wait behind them. It returns store.ErrNotFound if there is no such batch or pool.
-func (x *Explainer) NextWaiting(ctx context.Context, of store.WaitingOf, after store.LineMark, limit int) (judged []decision.Judged, more bool, err error) {
-	found, err := x.ledger.NextWaiting(ctx, of, after, min(limit, MostJudged))
+func (x *Explainer) EvaluateNext(ctx context.Context, scope store.WaitingScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
+	found, err := x.ledger.NextWaiting(ctx, scope, after, min(limit, MaxEvaluated))
 	if err == nil {
-		judged, err = x.judge(ctx, found.Views)
+		evaluated, err = x.evaluate(ctx, found.Views)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("explaining: %w", err)
 	}
-	return judged, !found.All || len(judged) < len(found.Views), nil
+	return evaluated, !found.IsComplete || len(evaluated) < len(found.Views), nil
 }
 
-// judge explains waiting tasks, each as Why does, in the order of views. If the time runs out, it returns the
+// evaluate explains waiting tasks, each as Why does, in the order of views. If the time runs out, it returns the
 // tasks that are evaluated already. If there are no such tasks, it evaluates all tasks from the ledger alone.
-func (x *Explainer) judge(ctx context.Context, views []store.TaskView) ([]decision.Judged, error) {
-	within, cancel := deadline.Share(ctx, judgeShare)
+func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]decision.ExplainedTask, error) {
+	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
-	all := newCrowd(x)
-	judged := make([]decision.Judged, 0, len(views))
-	for step := firstJudged; len(judged) < len(views); step *= 2 {
-		next := views[len(judged):min(len(judged)+step, len(views))]
-		var done []decision.Judged
-		err := rescue.Within(within, func() (err error) {
-			answers, err := x.judgeStep(within, next, all)
+	all := newSharedLookups(x)
+	evaluated := make([]decision.ExplainedTask, 0, len(views))
+	for step := firstStepTasks; len(evaluated) < len(views); step *= 2 {
+		next := views[len(evaluated):min(len(evaluated)+step, len(views))]
+		var done []decision.ExplainedTask
+		err := rescue.CallWithin(within, func() (err error) {
+			answers, err := x.evaluateConcurrently(within, next, all)
 			if err == nil && within.Err() == nil {
 				done = answers
 			}
@@ -92,119 +94,119 @@ func (x *Explainer) judge(ctx context.Context, views []store.TaskView) ([]decisi
 			break
 		}
 		if err != nil {
-			return nil, x.panicked.Tell("judging tasks", err)
+			return nil, x.panicked.Report("judging tasks", err)
 		}
-		judged = append(judged, done...)
+		evaluated = append(evaluated, done...)
 	}
-	if len(judged) > 0 {
-		return judged, nil
+	if len(evaluated) > 0 {
+		return evaluated, nil
 	}
-	return x.judgeByLedger(ctx, views), ctx.Err()
+	return x.evaluateByLedger(ctx, views), ctx.Err()
 }
 
-// judgeStep explains tasks concurrently. A lookup that several tasks share is made once.
-func (x *Explainer) judgeStep(ctx context.Context, views []store.TaskView, all *crowd) ([]decision.Judged, error) {
-	limited := x.policies.OfEach(ctx, views)
-	judged := make([]decision.Judged, len(views))
+// evaluateConcurrently explains tasks concurrently. A lookup that several tasks share is made once.
+func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.TaskView, all *sharedLookups) ([]decision.ExplainedTask, error) {
+	obstacles := x.policies.FindAllObstacles(ctx, views)
+	evaluated := make([]decision.ExplainedTask, len(views))
 	var group rescue.Group
-	group.SetLimit(looksAtOnce)
+	group.SetLimit(maxConcurrentEvaluations)
 	for i, v := range views {
 		group.Go(func() error {
-			judged[i] = decision.Judged{Task: v.Task, Cause: x.explain(ctx, v, limited[i], all).Causes[0]}
+			evaluated[i] = decision.ExplainedTask{Task: v.Task, Cause: x.explain(ctx, v, obstacles[i], all).Causes[0]}
 			return nil
 		})
 	}
-	return judged, group.Wait()
+	return evaluated, group.Wait()
 }
 
-// judgeByLedger explains tasks without Redis, which did not answer in time.
-func (x *Explainer) judgeByLedger(ctx context.Context, views []store.TaskView) []decision.Judged {
-	judged := make([]decision.Judged, len(views))
+// evaluateByLedger explains tasks without Redis, which did not answer in time.
+func (x *Explainer) evaluateByLedger(ctx context.Context, views []store.TaskView) []decision.ExplainedTask {
+	evaluated := make([]decision.ExplainedTask, len(views))
 	for i, v := range views {
-		judged[i] = decision.Judged{Task: v.Task, Cause: x.explain(ctx, v, nil, noLookups{}).Causes[0]}
+		evaluated[i] = decision.ExplainedTask{Task: v.Task, Cause: x.explain(ctx, v, nil, noLookups{}).Causes[0]}
 	}
-	return judged
+	return evaluated
 }
 
-// crowd makes the lookups for many tasks that are evaluated concurrently. Tasks of the same pool and batches
+// sharedLookups makes the lookups for many tasks that are evaluated concurrently. Tasks of the same pool and batches
 // share one Standing. The order between batches depends on the batches alone, and the
 // order inside a batch is that of priority and age.
-type crowd struct {
+type sharedLookups struct {
 	explainer *Explainer
 
 	mu        sync.Mutex
-	standings map[string]func() decision.Standing        // by pool and batches; looked up for the device of the first task
+	standings map[string]func() decision.PoolStatus      // by pool and batches; looked up for the device of the first task
 	offers    map[string]func() map[string]time.Duration // by pool; the time left of each offer, by device
 
 	ledger sync.Mutex // held while the ledger is read, so that an evaluation uses one connection
 }
 
-func newCrowd(x *Explainer) *crowd {
-	return &crowd{explainer: x, standings: make(map[string]func() decision.Standing), offers: make(map[string]func() map[string]time.Duration)}
+func newSharedLookups(x *Explainer) *sharedLookups {
+	return &sharedLookups{explainer: x, standings: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
-// once returns the result of ask for a key. It calls ask for the first caller only.
-func once[T any](c *crowd, known map[string]func() T, key string, ask func() T) T {
+// lookUpOnce returns the result of ask for a key. It calls ask for the first caller only.
+func lookUpOnce[T any](c *sharedLookups, results map[string]func() T, key string, lookUp func() T) T {
 	c.mu.Lock()
-	one := known[key]
+	one := results[key]
 	if one == nil {
-		one = sync.OnceValue(ask)
-		known[key] = one
+		one = sync.OnceValue(lookUp)
+		results[key] = one
 	}
 	c.mu.Unlock()
 	return one()
 }
 
-// standing shares lookups. The Standing that it returns has neither a position nor the time of the next report.
-func (c *crowd) standing(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.Standing {
-	best := bestOfEach(tasks)
+// poolStatus shares lookups. The Standing that it returns has neither a position nor the time of the next report.
+func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, v store.TaskView) decision.PoolStatus {
+	best := firstTaskPerBatch(tasks)
 	key := []byte(pool)
 	for _, one := range best {
 		key = strconv.AppendInt(append(key, ' '), one.Batch, 10)
 	}
-	s := once(c, c.standings, string(key), func() decision.Standing {
-		s := c.explainer.standing(ctx, pool, best, v)
-		s.Position, s.InQueue, s.Due = 0, false, 0
-		if first := slices.IndexFunc(best, func(one store.Candidate) bool { return one.Task == s.First }); first >= 0 {
-			s.First = best[first].Batch // the shared value names the batch; each caller replaces the batch by its own task below
+	s := lookUpOnce(c, c.standings, string(key), func() decision.PoolStatus {
+		s := c.explainer.poolStatus(ctx, pool, best, v)
+		s.Position, s.InQueue, s.ReportDueIn = 0, false, 0
+		if first := slices.IndexFunc(best, func(one store.Candidate) bool { return one.Task == s.FirstTask }); first >= 0 {
+			s.FirstTask = best[first].Batch // the shared value names the batch; each caller replaces the batch by its own task below
 		}
 		return s
 	})
-	if s.First != 0 {
-		s.First = best[slices.IndexFunc(best, func(one store.Candidate) bool { return one.Batch == s.First })].Task
+	if s.FirstTask != 0 {
+		s.FirstTask = best[slices.IndexFunc(best, func(one store.Candidate) bool { return one.Batch == s.FirstTask })].Task
 	}
-	s.Offered = 0
-	if s.Held+s.Left < s.Capacity {
-		s.Offered = c.offered(ctx, pool)[v.Task.Device]
+	s.OfferLeft = 0
+	if s.Held+s.UnreservedSlots < s.Capacity {
+		s.OfferLeft = c.offersByDevice(ctx, pool)[v.Task.Device]
 	}
 	return s
 }
 
-// callers reads the ledger for one task at a time.
-func (c *crowd) callers(ctx context.Context, waiting store.Candidate) *store.Callers {
+// callerBound reads the ledger for one task at a time.
+func (c *sharedLookups) callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	c.ledger.Lock()
 	defer c.ledger.Unlock()
-	return c.explainer.callers(ctx, waiting)
+	return c.explainer.callerBound(ctx, waiting)
 }
 
-// bestOfEach returns the first task of each batch, ordered by batch.
-func bestOfEach(tasks []store.Candidate) []store.Candidate {
+// firstTaskPerBatch returns the first task of each batch, ordered by batch.
+func firstTaskPerBatch(tasks []store.Candidate) []store.Candidate {
 	sorted := slices.Clone(tasks)
 	slices.SortStableFunc(sorted, func(a, b store.Candidate) int {
 		switch {
-		case decision.Sooner(a, b):
+		case decision.GoesBefore(a, b):
 			return -1
-		case decision.Sooner(b, a):
+		case decision.GoesBefore(b, a):
 			return 1
 		}
-		return decision.Older(a, b)
+		return decision.CompareBatchAge(a, b)
 	})
 	return slices.CompactFunc(sorted, func(a, b store.Candidate) bool { return a.Batch == b.Batch })
 }
 
-// offered returns the time left of each offer of a slot of a pool, by device.
-func (c *crowd) offered(ctx context.Context, pool string) map[string]time.Duration {
-	return once(c, c.offers, pool, func() map[string]time.Duration {
+// offersByDevice returns the time left of each offer of a slot of a pool, by device.
+func (c *sharedLookups) offersByDevice(ctx context.Context, pool string) map[string]time.Duration {
+	return lookUpOnce(c, c.offers, pool, func() map[string]time.Duration {
 		snapshot, err := c.explainer.semaphore.Snapshot(ctx, pool)
 		if err != nil {
 			c.explainer.log.WarnContext(ctx, "tasks explained without the offers", "pool", pool, "err", err)

@@ -15,35 +15,35 @@ const (
 	patience = time.Minute // a timeout that is longer than a temporary stall of the machine
 )
 
-// waiting is a report that may be parked.
-type waiting struct {
-	t      testing.TB
-	caller devices.Caller
-	parked chan struct{} // closed when the report is parked
-	answer chan answered
-	leave  context.CancelFunc // closes the connection of the device
+// pendingReport is a report that may be parked.
+type pendingReport struct {
+	t          testing.TB
+	caller     devices.Caller
+	parked     chan struct{} // closed when the report is parked
+	answers    chan reportAnswer
+	disconnect context.CancelFunc // closes the connection of the device
 }
 
-type answered struct {
+type reportAnswer struct {
 	devices.Reply
-	held bool
-	err  error
+	wasParked bool
+	err       error
 }
 
-// wait sends a report that may be parked for at most the given time.
-func (b *bench) wait(d *dispatcher.Dispatcher, caller devices.Caller, body string, wait time.Duration) *waiting {
+// startReport sends a report that may be parked for at most the given time.
+func (b *testBench) startReport(d *dispatcher.Dispatcher, caller devices.Caller, body string, startReport time.Duration) *pendingReport {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	ctx, leave := context.WithCancel(b.ctx)
-	w := &waiting{t: b.t, caller: caller, parked: make(chan struct{}), answer: make(chan answered, 1), leave: leave}
+	w := &pendingReport{t: b.t, caller: caller, parked: make(chan struct{}), answers: make(chan reportAnswer, 1), disconnect: leave}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		reply, held, err := d.Wait(ctx, caller, report, wait, func() { close(w.parked) })
-		w.answer <- answered{reply, held, err}
+		reply, held, err := d.HandleWaiting(ctx, caller, report, startReport, func() { close(w.parked) })
+		w.answers <- reportAnswer{reply, held, err}
 	}()
 	b.t.Cleanup(func() {
 		leave()
@@ -56,67 +56,67 @@ func fleetCaller(device string) devices.Caller {
 	return devices.Caller{Device: devices.ID(device), Via: devices.ViaFleetToken}
 }
 
-// parks sends a report and expects that it is parked.
-func (b *bench) parks(device string) *waiting {
+// parkReport sends a report and expects that it is parked.
+func (b *testBench) parkReport(device string) *pendingReport {
 	b.t.Helper()
-	w := b.wait(b.Dispatcher, fleetCaller(device), `{"id":"`+device+`-waits"}`, long)
-	w.isParked()
+	w := b.startReport(b.Dispatcher, fleetCaller(device), `{"id":"`+device+`-waits"}`, long)
+	w.awaitParked()
 	return w
 }
 
-func (w *waiting) isParked() {
+func (w *pendingReport) awaitParked() {
 	w.t.Helper()
 	select {
 	case <-w.parked:
-	case a := <-w.answer:
+	case a := <-w.answers:
 		w.t.Fatalf("%s: answered %+v, want it parked", w.caller.Device, a)
 	case <-time.After(patience):
 		w.t.Fatalf("%s: never parked", w.caller.Device)
 	}
 }
 
-func (w *waiting) answered() answered {
+func (w *pendingReport) awaitAnswer() reportAnswer {
 	w.t.Helper()
 	select {
-	case a := <-w.answer:
+	case a := <-w.answers:
 		if a.err != nil {
 			w.t.Fatalf("%s: %v", w.caller.Device, a.err)
 		}
 		return a
 	case <-time.After(patience):
 		w.t.Fatalf("%s: never answered", w.caller.Device)
-		return answered{}
+		return reportAnswer{}
 	}
 }
 
-func (w *waiting) stillParked() {
+func (w *pendingReport) expectStillParked() {
 	w.t.Helper()
 	select {
-	case a := <-w.answer:
+	case a := <-w.answers:
 		w.t.Fatalf("%s: answered %+v, want it to wait on", w.caller.Device, a)
 	default:
 	}
 }
 
-// wake notifies a replica that a slot of pool "a" is offered to the device.
-func wake(d *dispatcher.Dispatcher, device string) {
-	d.Waiters.Parks.Called([]parked.Call{{Device: device, Pool: "a"}})
+// notifyOffer notifies a replica that a slot of pool "a" is offered to the device.
+func notifyOffer(d *dispatcher.Dispatcher, device string) {
+	d.Waiters.Parks.OnWake([]parked.WakeMessage{{Device: device, Pool: "a"}})
 }
 
-// keepingOffers makes offers last for a minute, so that no offer lapses because the machine stalls.
-func keepingOffers(c *dispatcher.Config) { c.Offer = minute }
+// withMinuteOffers makes offers last for a minute, so that no offer lapses because the machine stalls.
+func withMinuteOffers(c *dispatcher.Config) { c.Offer = minute }
 
-// replica returns another dispatcher on the stores of a bench. Both dispatchers exchange messages about
+// addParkingReplica returns another dispatcher on the stores of a bench. Both dispatchers exchange messages about
 // parked reports.
-func (b *bench) replica() *dispatcher.Dispatcher {
+func (b *testBench) addParkingReplica() *dispatcher.Dispatcher {
 	b.t.Helper()
-	b.Dispatcher = b.parking()
-	return b.parking()
+	b.Dispatcher = b.newParkingReplica()
+	return b.newParkingReplica()
 }
 
-func (b *bench) parking(changes ...func(*dispatcher.Config)) *dispatcher.Dispatcher {
+func (b *testBench) newParkingReplica(changes ...func(*dispatcher.Config)) *dispatcher.Dispatcher {
 	b.t.Helper()
-	board := parked.New(b.redis, b.database)
+	board := parked.New(b.redis, b.redisDatabase)
 	config := dispatcher.Config{
 		Store: b.store, Semaphore: b.semaphore, Parking: board, FleetTokens: []string{"fleet-token-of-the-tests"}, Jitter: func() float64 { return 0.5 },
 		Offer: minute,

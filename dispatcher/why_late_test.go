@@ -13,19 +13,19 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// lateness is a pool of 384 waiting tasks whose evaluation is interrupted. The devices of the first half of
+// interruptedPool is a pool of 384 waiting tasks whose evaluation is interrupted. The devices of the first half of
 // the tasks are unknown, and the devices of the second half have never reported.
-type lateness struct {
-	*bench
-	spies *spies
+type interruptedPool struct {
+	*testBench
+	spies *storeSpies
 	ctx   context.Context //nolint:containedctx // of the answer that runs out of time
 	stop  context.CancelFunc
 }
 
-func late(t *testing.T) lateness {
+func newInterruptedPool(t *testing.T) interruptedPool {
 	t.Helper()
-	b, spies := spied(t, unhurried)
-	b.pool("a", 500, time.Minute)
+	b, spies := newSpiedBench(t, withLongPeriod)
+	b.createPool("a", 500, time.Minute)
 	for half, kind := range []string{"unknown", "unseen"} {
 		names := make([]string, 64)
 		for i := range names {
@@ -42,18 +42,18 @@ func late(t *testing.T) lateness {
 					own = append(own, name)
 				}
 			}
-			b.batch("a", nil, own...)
+			b.createBatch("a", nil, own...)
 		}
 	}
 	b.reconcile()
 	ctx, stop := context.WithCancel(b.ctx)
-	return lateness{b, spies, ctx, stop}
+	return interruptedPool{b, spies, ctx, stop}
 }
 
-// endAt cancels the context at call number n of the semaphore.
-func (l lateness) endAt(n int64) {
+// cancelAtCall cancels the context at call number n of the semaphore.
+func (l interruptedPool) cancelAtCall(n int64) {
 	var asked atomic.Int64
-	l.spies.before("Standing", func() {
+	l.spies.runBefore("Standing", func() {
 		if asked.Add(1) == n {
 			l.stop()
 		}
@@ -63,39 +63,39 @@ func (l lateness) endAt(n int64) {
 // If the time runs out, the tasks that were evaluated until then are a fair sample of all waiting tasks.
 func TestWhyJudgesAFairSampleInTheTimeThereIs(t *testing.T) {
 	t.Parallel()
-	l := late(t)
-	l.endAt(100)
-	said, err := l.Explainer.WhyWaiting(l.ctx, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
+	l := newInterruptedPool(t)
+	l.cancelAtCall(100)
+	said, err := l.Explainer.SummarizeWaiting(l.ctx, store.WaitingScope{Pool: "a"}, dispatcher.MaxEvaluated)
 	l.must(err)
 	sum := int64(0)
-	for _, p := range said.Parts {
+	for _, p := range said.Groups {
 		sum += p.Count
 	}
-	if said.Total != 384 || sum != 384 || said.Judged != 112 && said.Judged != 240 {
-		t.Errorf("%d in parts, %d judged of %d; want the first 112 or 240 of 384", sum, said.Judged, said.Total)
+	if said.Total != 384 || sum != 384 || said.Evaluated != 112 && said.Evaluated != 240 {
+		t.Errorf("%d in parts, %d judged of %d; want the first 112 or 240 of 384", sum, said.Evaluated, said.Total)
 	}
 	for _, code := range []decision.Code{decision.CodeDeviceUnknown, decision.CodeDeviceUnseen} {
-		if !slices.ContainsFunc(said.Parts, func(p decision.Part) bool { return p.Code == code }) {
+		if !slices.ContainsFunc(said.Groups, func(p decision.CauseGroup) bool { return p.Code == code }) {
 			t.Errorf("no task with %s was judged: both kinds of devices have half of the tasks", code)
 		}
 	}
 }
 
-// dueSoon is a context with a near deadline that never ends.
-type dueSoon struct{ context.Context } //nolint:containedctx // it is one
+// nearDeadline is a context with a near deadline that never ends.
+type nearDeadline struct{ context.Context } //nolint:containedctx // it is one
 
-func (dueSoon) Deadline() (time.Time, bool) { return time.Now().Add(50 * time.Millisecond), true }
+func (nearDeadline) Deadline() (time.Time, bool) { return time.Now().Add(50 * time.Millisecond), true }
 
 // If the semaphore does not answer in time, the tasks are evaluated by the ledger alone.
 func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	t.Parallel()
-	l := late(t)
+	l := newInterruptedPool(t)
 	answers := make(chan struct{})
 	defer close(answers)
-	l.spies.before("Standing", func() { <-answers })
-	said, err := l.Explainer.WhyWaiting(dueSoon{l.ctx}, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
+	l.spies.runBefore("Standing", func() { <-answers })
+	said, err := l.Explainer.SummarizeWaiting(nearDeadline{l.ctx}, store.WaitingScope{Pool: "a"}, dispatcher.MaxEvaluated)
 	l.must(err)
-	if said.Total != 384 || said.Judged != 384 || len(said.Parts) != 1 || said.Parts[0].Code != decision.CodeUnavailable {
+	if said.Total != 384 || said.Evaluated != 384 || len(said.Groups) != 1 || said.Groups[0].Code != decision.CodeUnavailable {
 		t.Errorf("%+v", said)
 	}
 }
@@ -103,15 +103,15 @@ func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 // A list ends after the last task that was evaluated in time, and can be continued from there.
 func TestAListOfWaitingTasksEndsInTime(t *testing.T) {
 	t.Parallel()
-	l := late(t)
-	l.endAt(60)
-	first, more, err := l.Explainer.NextWaiting(l.ctx, store.WaitingOf{Pool: "a"}, store.LineMark{}, dispatcher.MostJudged)
+	l := newInterruptedPool(t)
+	l.cancelAtCall(60)
+	first, more, err := l.Explainer.EvaluateNext(l.ctx, store.WaitingScope{Pool: "a"}, store.WaitingPosition{}, dispatcher.MaxEvaluated)
 	l.must(err)
 	if !more || len(first) == 0 || len(first) >= 384 {
 		t.Fatalf("%d judged, more: %t", len(first), more)
 	}
-	l.spies.ease()
-	rest, more, err := l.Explainer.NextWaiting(l.bench.ctx, store.WaitingOf{Pool: "a"}, store.MarkOf(first[len(first)-1].Task), dispatcher.MostJudged)
+	l.spies.removeHooks()
+	rest, more, err := l.Explainer.EvaluateNext(l.testBench.ctx, store.WaitingScope{Pool: "a"}, store.WaitingPositionOf(first[len(first)-1].Task), dispatcher.MaxEvaluated)
 	l.must(err)
 	if more || len(first)+len(rest) != 384 {
 		t.Errorf("%d and then %d, more: %t; want 384 together", len(first), len(rest), more)

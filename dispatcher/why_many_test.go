@@ -22,12 +22,12 @@ func TestWhyOfManyAgreesWithWhyOfEach(t *testing.T) {
 	} {
 		t.Run(round, func(t *testing.T) {
 			t.Parallel()
-			forServers(t, func(b *bench) {
-				batches := b.mixedPool(rand.New(rand.NewPCG(21, uint64(len(round)))))
+			runOnServers(t, func(b *testBench) {
+				batches := b.createMixedPool(rand.New(rand.NewPCG(21, uint64(len(round)))))
 				b.changePool("", change)
-				found := b.expectAgreement(store.WaitingOf{Pool: "a"})
+				found := b.expectAgreement(store.WaitingScope{Pool: "a"})
 				for _, batch := range batches {
-					b.expectAgreement(store.WaitingOf{Batch: batch})
+					b.expectAgreement(store.WaitingScope{Batch: batch})
 				}
 				wanted := map[string][]decision.Code{
 					"room": {
@@ -42,29 +42,29 @@ func TestWhyOfManyAgreesWithWhyOfEach(t *testing.T) {
 						b.t.Errorf("nothing waits for %s: %v", code, found)
 					}
 				}
-			}, unhurried)
+			}, withLongPeriod)
 		})
 	}
 }
 
-// mixedPool fills pool a with tasks of all kinds, for devices of all kinds.
-func (b *bench) mixedPool(draw *rand.Rand) (batches []int64) {
+// createMixedPool fills pool a with tasks of all kinds, for devices of all kinds.
+func (b *testBench) createMixedPool(draw *rand.Rand) (batches []int64) {
 	b.t.Helper()
-	b.limitedPool(30)
-	b.pool("other", 9, time.Minute)
+	b.createLimitedPool(30)
+	b.createPool("other", 9, time.Minute)
 	now, err := b.store.Clock(b.ctx)
 	b.must(err)
 	var names []string
-	seen := map[string]store.Seen{}
+	seen := map[string]store.LastReport{}
 	for i := range 24 {
 		name := fmt.Sprintf("d%02d", i)
 		names = append(names, name)
 		if i == 23 {
 			break // not registered
 		}
-		b.device(name, fmt.Sprint("account-", i%5))
+		b.createAccountDevice(name, fmt.Sprint("account-", i%5))
 		if i%4 != 3 { // the other devices never report
-			seen[name] = store.Seen{At: now}
+			seen[name] = store.LastReport{At: now}
 		}
 	}
 	b.must(b.store.TouchDevices(b.ctx, seen))
@@ -77,25 +77,25 @@ func (b *bench) mixedPool(draw *rand.Rand) (batches []int64) {
 		return list
 	}
 	add := func(change func(*store.Batch), names ...string) int64 {
-		batches = append(batches, b.batch("a", change, names...))
+		batches = append(batches, b.createBatch("a", change, names...))
 		return batches[len(batches)-1]
 	}
-	b.batch("other", nil, "d02", "d06", "d10")
-	b.batch("a", nil, "d20", "d21")
-	b.granted("d20")
+	b.createBatch("other", nil, "d02", "d06", "d10")
+	b.createBatch("a", nil, "d20", "d21")
+	b.expectGrant("d20")
 	add(func(in *store.Batch) { in.RetryBackoff = time.Hour }, "d22")
-	fails := b.granted("d22")
-	b.report("d22", fmt.Sprintf(`{"id":"f","accept":false,"results":[{"task":%d,"token":%d,"status":"failed"}]}`, fails.ID, fails.Token))
+	fails := b.expectGrant("d22")
+	b.sendReport("d22", fmt.Sprintf(`{"id":"f","accept":false,"results":[{"task":%d,"token":%d,"status":"failed"}]}`, fails.ID, fails.Token))
 	add(nil, append(some(0.7), "d23", "d20")...)
 	add(func(in *store.Batch) { in.Priority = 3 }, append(some(0.3), some(0.3)...)...)
-	b.setWindows(add(nil, some(0.5)...), b.shut())
+	b.setWindows(add(nil, some(0.5)...), b.closedWindows())
 	b.pauseBatch(add(nil, some(0.4)...), "ill")
 	b.must(b.store.SetBlocked(b.ctx, "ann", "d01", true))
 	add(nil, "d01", "d00", "d04", "d08")
 	hour, past := now.Add(time.Hour), now.Add(-time.Hour)
 	for i, name := range some(0.5) {
 		times := []store.NewTask{{Device: name, NotBefore: &hour}, {Device: name, NotAfter: &past}}
-		batches = append(batches, b.queue("a", nil, oneTask(times[i%2])))
+		batches = append(batches, b.queueTasks("a", nil, oneTask(times[i%2])))
 	}
 	late := add(nil, some(0.3)...)
 	b.setMaxWait(late, time.Millisecond)
@@ -108,86 +108,86 @@ func (b *bench) mixedPool(draw *rand.Rand) (batches []int64) {
 
 // expectAgreement reads the summary, the list of all waiting tasks and the explanation of each task, and
 // compares them. It returns the counts by code.
-func (b *bench) expectAgreement(of store.WaitingOf) map[decision.Code]int64 {
+func (b *testBench) expectAgreement(filter store.WaitingScope) map[decision.Code]int64 {
 	b.t.Helper()
-	said, err := b.Explainer.WhyWaiting(b.ctx, of, dispatcher.MostJudged)
+	summary, err := b.Explainer.SummarizeWaiting(b.ctx, filter, dispatcher.MaxEvaluated)
 	b.must(err)
 	counts, sum := map[decision.Code]int64{}, int64(0)
-	for _, p := range said.Parts {
+	for _, p := range summary.Groups {
 		counts[p.Code] += p.Count
 		sum += p.Count
-		if p.Label == "" || p.Detail == "" || p.Remedy == "" || p.Count != int64(p.Judged) || len(p.Examples) == 0 || !decision.MayWait(p.Code) {
-			b.t.Errorf("%+v: part %+v", of, p)
+		if p.Label == "" || p.Detail == "" || p.Remedy == "" || p.Count != int64(p.Evaluated) || len(p.Examples) == 0 || !decision.IsWaitingCode(p.Code) {
+			b.t.Errorf("%+v: part %+v", filter, p)
 		}
 	}
-	if sum != said.Total || int64(said.Judged) != said.Total {
-		b.t.Errorf("%+v: %d in parts, %d were judged of %d", of, sum, said.Judged, said.Total)
+	if sum != summary.Total || int64(summary.Evaluated) != summary.Total {
+		b.t.Errorf("%+v: %d in parts, %d were judged of %d", filter, sum, summary.Evaluated, summary.Total)
 	}
-	listed := b.judgedOneByOne(of)
-	if int64(len(listed)) != said.Total {
-		b.t.Errorf("%+v: %d are listed of %d", of, len(listed), said.Total)
+	listed := b.listWaiting(filter)
+	if int64(len(listed)) != summary.Total {
+		b.t.Errorf("%+v: %d are listed of %d", filter, len(listed), summary.Total)
 	}
 	for _, j := range listed {
 		counts[j.Code]--
-		if own := b.why(j.Task.ID).Causes[0]; own.Code != j.Code || own.Remedy != j.Remedy {
-			b.t.Errorf("%+v: task %d of batch %d for %s: %+v, by itself %+v", of, j.Task.ID, j.Task.Batch, j.Task.Device, j.Cause, own)
+		if own := b.explainTask(j.Task.ID).Causes[0]; own.Code != j.Code || own.Remedy != j.Remedy {
+			b.t.Errorf("%+v: task %d of batch %d for %s: %+v, by itself %+v", filter, j.Task.ID, j.Task.Batch, j.Task.Device, j.Cause, own)
 		}
 	}
 	for code, left := range counts {
 		if left != 0 {
-			b.t.Errorf("%+v: %d more in the part of %s than in the list", of, left, code)
+			b.t.Errorf("%+v: %d more in the part of %s than in the list", filter, left, code)
 		}
 	}
-	for _, p := range said.Parts {
+	for _, p := range summary.Groups {
 		counts[p.Code] = p.Count
 	}
 	return counts
 }
 
-func (b *bench) judgedOneByOne(of store.WaitingOf) (all []decision.Judged) {
+func (b *testBench) listWaiting(filter store.WaitingScope) (all []decision.ExplainedTask) {
 	b.t.Helper()
-	for after := (store.LineMark{}); ; {
-		judged, more, err := b.Explainer.NextWaiting(b.ctx, of, after, 7)
+	for after := (store.WaitingPosition{}); ; {
+		judged, more, err := b.Explainer.EvaluateNext(b.ctx, filter, after, 7)
 		b.must(err)
 		if all = append(all, judged...); !more {
 			return all
 		}
-		after = store.MarkOf(judged[len(judged)-1].Task)
+		after = store.WaitingPositionOf(judged[len(judged)-1].Task)
 	}
 }
 
 // If only a sample is evaluated, the counts of the parts add up to the total, and are roughly correct.
 func TestWhyOfASample(t *testing.T) {
 	t.Parallel()
-	b, spies := spied(t, unhurried)
-	b.pool("a", 5, time.Minute)
+	b, spies := newSpiedBench(t, withLongPeriod)
+	b.createPool("a", 5, time.Minute)
 	names := make([]string, 1200)
 	for i := range names {
 		names[i] = fmt.Sprintf("d%04d", i)
 	}
 	_, err := b.store.EnsureDevices(b.ctx, names[:600]...)
 	b.must(err)
-	b.pauseBatch(b.batch("a", nil, names...), "")
-	b.batch("a", nil, names[:401]...)
+	b.pauseBatch(b.createBatch("a", nil, names...), "")
+	b.createBatch("a", nil, names[:401]...)
 	b.reconcile()
 	var asked atomic.Int64
-	spies.before("Standing", func() { asked.Add(1) })
-	said, err := b.Explainer.WhyWaiting(b.ctx, store.WaitingOf{Pool: "a"}, dispatcher.MostJudged)
+	spies.runBefore("Standing", func() { asked.Add(1) })
+	summary, err := b.Explainer.SummarizeWaiting(b.ctx, store.WaitingScope{Pool: "a"}, dispatcher.MaxEvaluated)
 	b.must(err)
 	sum := int64(0)
-	for _, p := range said.Parts {
+	for _, p := range summary.Groups {
 		sum += p.Count
 	}
-	if said.Total != 1601 || sum != 1601 || said.Judged > 500 || said.Judged < 400 {
-		t.Errorf("%d in parts, %d judged of %d", sum, said.Judged, said.Total)
+	if summary.Total != 1601 || sum != 1601 || summary.Evaluated > 500 || summary.Evaluated < 400 {
+		t.Errorf("%d in parts, %d judged of %d", sum, summary.Evaluated, summary.Total)
 	}
-	if !slices.IsSortedFunc(said.Parts, func(x, y decision.Part) int { return int(y.Count - x.Count) }) || len(said.Parts) != 2 {
-		t.Fatalf("%+v", said.Parts)
+	if !slices.IsSortedFunc(summary.Groups, func(x, y decision.CauseGroup) int { return int(y.Count - x.Count) }) || len(summary.Groups) != 2 {
+		t.Fatalf("%+v", summary.Groups)
 	}
-	if p := said.Parts[0]; p.Code != decision.CodeBatchPaused || p.Count < 1150 || p.Count > 1250 {
+	if p := summary.Groups[0]; p.Code != decision.CodeBatchPaused || p.Count < 1150 || p.Count > 1250 {
 		t.Errorf("%+v, want 1200", p)
 	}
-	if p := said.Parts[1]; p.Code != decision.CodeDeviceUnseen || p.Label != "never reported" {
+	if p := summary.Groups[1]; p.Code != decision.CodeDeviceUnseen || p.Label != "never reported" {
 		t.Errorf("%+v, want 401 unseen", p)
 	}
 	if asked.Load() > 4 { // one call for each set of batches in which devices have tasks

@@ -15,38 +15,38 @@ import (
 // For a forced release, `why` names the operator, the reason and a command that works.
 func TestWhyTellsOfAForcedRelease(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 1, minute)
-		b.batch("a", nil, "d1")
-		task := b.granted("d1")
-		_, err := b.ForceRelease(b.ctx, "a", 0, store.Force{Actor: "ann", Reason: "the device: it hangs"})
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
+		b.createBatch("a", nil, "d1")
+		task := b.expectGrant("d1")
+		_, err := b.ForceRelease(b.ctx, "a", 0, store.ForcedRelease{Actor: "ann", Reason: "the device: it hangs"})
 		b.must(err)
 		running := []decision.Code{decision.CodeRunning, decision.CodeToStop}
 		b.expectWhy(task.ID, running, "asked to stop by ann because: the device: it hangs", "pools release a 0 --now --reason R")
-		_, err = b.ForceRelease(b.ctx, "a", 0, store.Force{Actor: "bob", Reason: "at once", Now: true})
+		_, err = b.ForceRelease(b.ctx, "a", 0, store.ForcedRelease{Actor: "bob", Reason: "at once", AtOnce: true})
 		b.must(err)
 		b.expectWhy(task.ID, []decision.Code{decision.Code(store.Cancelled)}, "by bob because: at once")
-	}, unhurried)
+	}, withLongPeriod)
 }
 
 // While the counts of a policy are rebuilt, the remedy asks nobody to act.
 func TestWhyOfAPolicyThatIsFilledBlamesNobody(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.limitedPool(1)
-		b.device("d1", "x")
-		b.batch("a", nil, "d1")
-		e := b.expectWhy(b.tasksOf("d1")[0], []decision.Code{decision.CodeUnavailable, decision.CodeDeviceUnseen}, "counted anew")
+	runOnServers(t, func(b *testBench) {
+		b.createLimitedPool(1)
+		b.createAccountDevice("d1", "x")
+		b.createBatch("a", nil, "d1")
+		e := b.expectWhy(b.deviceTaskIDs("d1")[0], []decision.Code{decision.CodeUnavailable, decision.CodeDeviceUnseen}, "counted anew")
 		if strings.Contains(e.Causes[0].Remedy, "Redis") {
 			b.t.Errorf("remedy %q", e.Causes[0].Remedy)
 		}
-	}, unhurried)
+	}, withLongPeriod)
 }
 
 // For a calendar policy, `why` names the period and not a start. The period ends on a full minute.
 func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
+	runOnServers(t, func(b *testBench) {
 		zone := servers.NoonZone()
 		local, err := time.LoadLocation(zone)
 		b.must(err)
@@ -55,10 +55,10 @@ func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 			Limits: json.RawMessage(`[{"name":"daily","per":"pool","algorithm":"calendar","period":"day","timezone":"` + zone + `","max":1}]`),
 		})
 		b.must(err)
-		b.batch("a", nil, "d1", "d2")
-		b.granted("d1")
+		b.createBatch("a", nil, "d1", "d2")
+		b.expectGrant("d1")
 		reply := b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-		e := b.expectWhy(b.tasksOf("d2")[0], []decision.Code{decision.CodeLimited}, "this day began at 20", ":00:00Z, and the next one may start at 20")
+		e := b.expectWhy(b.deviceTaskIDs("d2")[0], []decision.Code{decision.CodeLimited}, "this day began at 20", ":00:00Z, and the next one may start at 20")
 		until := e.Causes[0].Until
 		if until.In(local).Format("15:04:05.000") != "00:00:00.000" || until.Sub(e.At) > 13*time.Hour {
 			b.t.Errorf("opens at %s, want the next midnight of %s", until.UTC().Format(time.RFC3339Nano), zone)
@@ -72,18 +72,18 @@ func TestWhyNamesThePeriodOfACalendar(t *testing.T) {
 		if more := b.expectReason("d1", `{"id":"2","accept":false}`, devices.ReasonDeclined); more.Limited != nil {
 			b.t.Errorf("a device that nothing limits is told %+v", more.Limited)
 		}
-	}, unhurried)
+	}, withLongPeriod)
 }
 
 // A task that also waits for something other than its turn has no position.
 func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("a", 1, minute)
+	runOnServers(t, func(b *testBench) {
+		b.createPool("a", 1, minute)
 		b.startOther()
-		b.batch("a", nil, "d1")
+		b.createBatch("a", nil, "d1")
 		b.expectReason("d1", `{"id":"1"}`, devices.ReasonFull)
-		task := b.tasksOf("d1")[0]
+		task := b.deviceTaskIDs("d1")[0]
 		if e := b.expectWhy(task, []decision.Code{decision.CodeFull}, "at position 1"); e.Causes[0].Position != 1 {
 			b.t.Errorf("position %d, want 1", e.Causes[0].Position)
 		}
@@ -92,5 +92,5 @@ func TestOnlyWhoWaitsForATurnHasAPosition(t *testing.T) {
 		if full := e.Causes[1]; full.Position != 0 || strings.Contains(full.Detail, "position") {
 			b.t.Errorf("a blocked device: %+v", full)
 		}
-	}, unhurried)
+	}, withLongPeriod)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// unhurried sets a long report period, so that devices do not count as silent on a machine that stalls.
-func unhurried(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
+// withLongPeriod sets a long report period, so that devices do not count as silent on a machine that stalls.
+func withLongPeriod(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
 
-// why returns the explanation of a task, and checks that it is complete.
-func (b *bench) why(task int64) decision.Explanation {
+// explainTask returns the explanation of a task, and checks that it is complete.
+func (b *testBench) explainTask(task int64) decision.Explanation {
 	b.t.Helper()
-	e, err := b.Explainer.Why(b.ctx, task)
+	e, err := b.Explainer.ExplainTask(b.ctx, task)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -36,13 +36,13 @@ func (b *bench) why(task int64) decision.Explanation {
 
 // expectActions checks that every command in a remedy is one of its actions, in the order of the text. A
 // forced release is an exception, because it may exceed the cap.
-func (b *bench) expectActions(r decision.Cause) {
+func (b *testBench) expectActions(r decision.Cause) {
 	b.t.Helper()
 	rest := r.Remedy
 	for _, a := range r.Actions {
-		_, after, said := strings.Cut(rest, a.Command)
-		known := slices.ContainsFunc(decision.Actions(), func(row decision.Action) bool { return row.Act == a.Act && row.Subject == a.Subject })
-		if !said || !known || a.ID == "" || !strings.Contains(a.Command, a.ID) {
+		_, after, isNamed := strings.Cut(rest, a.Command)
+		isAction := slices.ContainsFunc(decision.Actions(), func(row decision.Action) bool { return row.Act == a.Act && row.Subject == a.Subject })
+		if !isNamed || !isAction || a.ID == "" || !strings.Contains(a.Command, a.ID) {
 			b.t.Errorf("%s: action %+v of the remedy %q", r.Code, a, r.Remedy)
 		}
 		rest = after
@@ -52,7 +52,7 @@ func (b *bench) expectActions(r decision.Cause) {
 	}
 }
 
-func codes(e decision.Explanation) (list []decision.Code) {
+func causeCodes(e decision.Explanation) (list []decision.Code) {
 	for _, r := range e.Causes {
 		list = append(list, r.Code)
 	}
@@ -60,11 +60,11 @@ func codes(e decision.Explanation) (list []decision.Code) {
 }
 
 // expectWhy checks that a task has exactly these reasons, and that they contain all of the words.
-func (b *bench) expectWhy(task int64, want []decision.Code, words ...string) decision.Explanation {
+func (b *testBench) expectWhy(task int64, want []decision.Code, words ...string) decision.Explanation {
 	b.t.Helper()
-	e := b.why(task)
-	if !slices.Equal(codes(e), want) {
-		b.t.Errorf("task %d: %q, want %q: %+v", task, codes(e), want, e.Causes)
+	e := b.explainTask(task)
+	if !slices.Equal(causeCodes(e), want) {
+		b.t.Errorf("task %d: %q, want %q: %+v", task, causeCodes(e), want, e.Causes)
 	}
 	all := fmt.Sprintf("%+v", e.Causes)
 	for _, word := range words {
@@ -75,8 +75,8 @@ func (b *bench) expectWhy(task int64, want []decision.Code, words ...string) dec
 	return e
 }
 
-// tasksOf returns the task ids of a device in ascending order.
-func (b *bench) tasksOf(device string) (list []int64) {
+// deviceTaskIDs returns the task ids of a device in ascending order.
+func (b *testBench) deviceTaskIDs(device string) (list []int64) {
 	b.t.Helper()
 	tasks, err := b.store.Tasks(b.ctx, store.TaskFilter{Device: device})
 	if err != nil {
@@ -88,7 +88,7 @@ func (b *bench) tasksOf(device string) (list []int64) {
 	return list
 }
 
-func (b *bench) must(err error) {
+func (b *testBench) must(err error) {
 	b.t.Helper()
 	if err != nil {
 		b.t.Fatal(err)
@@ -96,7 +96,7 @@ func (b *bench) must(err error) {
 }
 
 // changePool changes pool a in the ledger and in the semaphore.
-func (b *bench) changePool(reason string, change func(*store.PoolSpec)) {
+func (b *testBench) changePool(reason string, change func(*store.PoolSpec)) {
 	b.t.Helper()
 	_, err := b.store.ChangePool(b.ctx, "ann", "a", reason, func(spec *store.PoolSpec) error {
 		change(spec)
@@ -107,15 +107,15 @@ func (b *bench) changePool(reason string, change func(*store.PoolSpec)) {
 	b.must(err)
 }
 
-// shut returns a window that is closed now and for the next hours.
-func (b *bench) shut() []store.Window {
+// closedWindows returns a window that is closed now and for the next hours.
+func (b *testBench) closedWindows() []store.Window {
 	b.t.Helper()
 	now, err := b.store.Clock(b.ctx)
 	b.must(err)
 	return []store.Window{{Cron: fmt.Sprintf("0 %d * * *", now.Add(12*time.Hour).Hour()), Duration: "1h", Timezone: "UTC"}}
 }
 
-func (b *bench) setWindows(batch int64, windows []store.Window) {
+func (b *testBench) setWindows(batch int64, windows []store.Window) {
 	b.t.Helper()
 	_, err := b.store.ChangeBatch(b.ctx, "bob", batch, func(in *store.Batch) error {
 		in.Windows = windows
@@ -124,41 +124,41 @@ func (b *bench) setWindows(batch int64, windows []store.Window) {
 	b.must(err)
 }
 
-func (b *bench) setMaxWait(batch int64, most time.Duration) {
+func (b *testBench) setMaxWait(batch int64, maxWait time.Duration) {
 	b.t.Helper()
 	_, err := b.store.ChangeBatch(b.ctx, "ann", batch, func(in *store.Batch) error {
-		in.MaxWait = most
+		in.MaxWait = maxWait
 		return nil
 	})
 	b.must(err)
 }
 
-func (b *bench) pauseBatch(batch int64, reason string) {
+func (b *testBench) pauseBatch(batch int64, reason string) {
 	b.t.Helper()
 	_, err := b.store.PauseBatch(b.ctx, "bob", batch, reason)
 	b.must(err)
 }
 
-func (b *bench) resumeBatch(batch int64) {
+func (b *testBench) resumeBatch(batch int64) {
 	b.t.Helper()
 	_, err := b.store.ResumeBatch(b.ctx, "bob", batch)
 	b.must(err)
 }
 
 // startOther makes the device "other" take a slot of pool a. endOther frees it.
-func (b *bench) startOther() {
+func (b *testBench) startOther() {
 	b.t.Helper()
-	b.batch("a", nil, "other")
-	b.granted("other")
+	b.createBatch("a", nil, "other")
+	b.expectGrant("other")
 }
 
-func (b *bench) endOther() {
+func (b *testBench) endOther() {
 	b.t.Helper()
-	b.ended("other", b.granted("other"), "succeeded", "", devices.OutcomeRecorded) // granted redelivers the task
+	b.sendResult("other", b.expectGrant("other"), "succeeded", "", devices.OutcomeRecorded) // granted redelivers the task
 }
 
-// changeLedger changes pool a only in the ledger.
-func (b *bench) changeLedger(change func(*store.PoolSpec)) {
+// changePoolInLedger changes pool a only in the ledger.
+func (b *testBench) changePoolInLedger(change func(*store.PoolSpec)) {
 	b.t.Helper()
 	_, err := b.store.ChangePool(b.ctx, "ann", "a", "", func(spec *store.PoolSpec) error {
 		change(spec)

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// leases are the states of those that are open.
-func (s *site) leases() string {
+// openLeaseStates are the states of those that are open.
+func (s *devServer) openLeaseStates() string {
 	s.Helper()
 	var all []string
 	for l, err := range s.admin.Leases.List(s.Context(), pool) {
@@ -23,26 +23,26 @@ func (s *site) leases() string {
 	return strings.Join(all, " ")
 }
 
-func (s *site) expectNoLease() {
+func (s *devServer) expectNoLease() {
 	s.Helper()
-	if left := s.leases(); left != "" {
+	if left := s.openLeaseStates(); left != "" {
 		s.Errorf("leases are left: %s", left)
 	}
 }
 
-// callers are the examples of a program that works in a slot. Each begins with the words "slot 0".
-func callers(t *testing.T) map[string]func(s *site, length string) *example {
+// leaseExamples are the examples of a program that works in a slot. Each begins with the words "slot 0".
+func leaseExamples(t *testing.T) map[string]func(s *devServer, length string) *runningExample {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "caller")
 	if out, err := exec.Command("go", "build", "-o", binary, "./caller").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	return map[string]func(*site, string) *example{
-		"shell": func(s *site, length string) *example {
-			return s.start("./lease.sh", pool, "sh", "-c", `echo "slot $DISPATCHER_SLOT with token $DISPATCHER_TOKEN"; exec sleep `+length)
+	return map[string]func(*devServer, string) *runningExample{
+		"shell": func(s *devServer, length string) *runningExample {
+			return s.startExample("./lease.sh", pool, "sh", "-c", `echo "slot $DISPATCHER_SLOT with token $DISPATCHER_TOKEN"; exec sleep `+length)
 		},
-		"go": func(s *site, length string) *example {
-			return s.start(binary, "-lease", "9s", "-work", length+"s", pool)
+		"go": func(s *devServer, length string) *runningExample {
+			return s.startExample(binary, "-lease", "9s", "-work", length+"s", pool)
 		},
 	}
 }
@@ -50,21 +50,21 @@ func callers(t *testing.T) map[string]func(s *site, length string) *example {
 // TestCallersTakeTurns: the second one waits in line until the first has ended.
 func TestCallersTakeTurns(t *testing.T) {
 	t.Parallel()
-	for name, caller := range callers(t) {
+	for name, caller := range leaseExamples(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t)
+			s := newDevServer(t)
 			first := caller(s, "600")
-			first.says("slot 0 with token 1")
+			first.waitForOutput("slot 0 with token 1")
 			second := caller(s, "0")
-			second.says("waiting")
-			if strings.Contains(second.text(), "slot 0") {
-				t.Errorf("they share a slot: %s", second.text())
+			second.waitForOutput("waiting")
+			if strings.Contains(second.outputText(), "slot 0") {
+				t.Errorf("they share a slot: %s", second.outputText())
 			}
-			first.signal(syscall.SIGTERM)
+			first.sendSignal(syscall.SIGTERM)
 			_ = first.cmd.Wait()
-			second.says("slot 0 with token 2")
-			second.exits(0)
+			second.waitForOutput("slot 0 with token 2")
+			second.expectExit(0)
 			s.expectNoLease()
 		})
 	}
@@ -73,13 +73,13 @@ func TestCallersTakeTurns(t *testing.T) {
 // TestCallersRenew: one that did not would end its work with its lease.
 func TestCallersRenew(t *testing.T) {
 	t.Parallel()
-	for name, caller := range callers(t) {
+	for name, caller := range leaseExamples(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t)
+			s := newDevServer(t)
 			works := caller(s, "11")
-			works.says("slot 0")
-			works.exits(0)
+			works.waitForOutput("slot 0")
+			works.expectExit(0)
 			s.expectNoLease()
 		})
 	}
@@ -88,17 +88,17 @@ func TestCallersRenew(t *testing.T) {
 // TestCallersLeaveTheLine when they are interrupted there.
 func TestCallersLeaveTheLine(t *testing.T) {
 	t.Parallel()
-	for name, caller := range callers(t) {
+	for name, caller := range leaseExamples(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t)
+			s := newDevServer(t)
 			held, err := s.admin.Leases.Acquire(t.Context(), pool, operators.NewLease{}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			waits := caller(s, "600")
-			waits.says("waiting")
-			waits.signal(syscall.SIGTERM)
+			waits.waitForOutput("waiting")
+			waits.sendSignal(syscall.SIGTERM)
 			_ = waits.cmd.Wait()
 			if err := s.admin.Leases.Release(t.Context(), pool, held.Lease, held.Token); err != nil {
 				t.Fatal(err)
@@ -111,16 +111,16 @@ func TestCallersLeaveTheLine(t *testing.T) {
 // TestCallersStopWhenTheirSlotIsTaken: the next renewal says so.
 func TestCallersStopWhenTheirSlotIsTaken(t *testing.T) {
 	t.Parallel()
-	for name, caller := range callers(t) {
+	for name, caller := range leaseExamples(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t)
+			s := newDevServer(t)
 			works := caller(s, "600")
-			works.says("slot 0")
+			works.waitForOutput("slot 0")
 			if _, err := s.admin.Pools.ReleaseSlot(t.Context(), pool, 0, operators.Release{Reason: "it hangs"}); err != nil {
 				t.Fatal(err)
 			}
-			works.exits(map[string]int{"shell": 76, "go": 1}[name])
+			works.expectExit(map[string]int{"shell": 76, "go": 1}[name])
 			s.expectNoLease()
 		})
 	}

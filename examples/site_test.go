@@ -26,14 +26,14 @@ const (
 
 var program servers.Program //nolint:gochecknoglobals // built once
 
-// site is a `dispatcher dev` with a pool of one slot, and a token for callers.
-type site struct {
+// devServer is a `dispatcher dev` with a pool of one slot, and a token for callers.
+type devServer struct {
 	*testing.T
 	admin   *operators.Client
 	environ []string
 }
 
-func newSite(t *testing.T) *site {
+func newDevServer(t *testing.T) *devServer {
 	t.Helper()
 	addr, data := servers.FreeAddr(t), t.TempDir()
 	servers.StartProcess(t, func() *exec.Cmd {
@@ -52,7 +52,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{T: t}
+	s := &devServer{T: t}
 	if s.admin, err = operators.New(operators.Config{URL: "http://" + addr, Token: strings.TrimSpace(string(token))}); err != nil {
 		t.Fatal(err)
 	}
@@ -65,17 +65,17 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// example is one that runs.
-type example struct {
-	*site
-	cmd  *exec.Cmd
-	mu   sync.Mutex
-	said bytes.Buffer
+// runningExample is one that runs.
+type runningExample struct {
+	*devServer
+	cmd    *exec.Cmd
+	mu     sync.Mutex
+	output bytes.Buffer
 }
 
-func (s *site) start(name string, args ...string) *example {
+func (s *devServer) startExample(name string, args ...string) *runningExample {
 	s.Helper()
-	e := &example{site: s, cmd: exec.Command(name, args...)}
+	e := &runningExample{devServer: s, cmd: exec.Command(name, args...)}
 	e.cmd.Env, e.cmd.Stdout, e.cmd.Stderr = s.environ, e, e
 	if err := e.cmd.Start(); err != nil {
 		s.Fatal(err)
@@ -85,25 +85,25 @@ func (s *site) start(name string, args ...string) *example {
 }
 
 // Write keeps what the example says.
-func (e *example) Write(text []byte) (int, error) {
+func (e *runningExample) Write(text []byte) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.said.Write(text)
+	return e.output.Write(text)
 }
 
-func (e *example) text() string {
+func (e *runningExample) outputText() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.said.String()
+	return e.output.String()
 }
 
-// says waits for words.
-func (e *example) says(words string) {
+// waitForOutput waits for words.
+func (e *runningExample) waitForOutput(words string) {
 	e.Helper()
-	e.until(words, func() bool { return strings.Contains(e.text(), words) })
+	e.waitUntil(words, func() bool { return strings.Contains(e.outputText(), words) })
 }
 
-func (e *example) until(want string, is func() bool) {
+func (e *runningExample) waitUntil(want string, is func() bool) {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
@@ -113,22 +113,22 @@ func (e *example) until(want string, is func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			e.Fatalf("never: %s; %s said:\n%s", want, e.cmd, e.text())
+			e.Fatalf("never: %s; %s said:\n%s", want, e.cmd, e.outputText())
 		}
 	}
 }
 
-func (e *example) signal(s os.Signal) {
+func (e *runningExample) sendSignal(s os.Signal) {
 	e.Helper()
 	if err := e.cmd.Process.Signal(s); err != nil {
 		e.Fatal(err)
 	}
 }
 
-func (e *example) exits(code int) {
+func (e *runningExample) expectExit(code int) {
 	e.Helper()
 	_ = e.cmd.Wait()
 	if got := e.cmd.ProcessState.ExitCode(); got != code {
-		e.Errorf("%s: exit %d, want %d; it said:\n%s", e.cmd, got, code, e.text())
+		e.Errorf("%s: exit %d, want %d; it said:\n%s", e.cmd, got, code, e.outputText())
 	}
 }

@@ -21,58 +21,58 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// shared contains the servers for all tests of this package that do not break a server.
-var shared servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
+// sharedRedis contains the servers for all tests of this package that do not break a server.
+var sharedRedis servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	shared.Close()
+	sharedRedis.Close()
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// on runs a test on each kind of Redis.
-func on(t *testing.T, test func(t *testing.T, s *server)) {
+// runOnEachRedis runs a test on each kind of Redis.
+func runOnEachRedis(t *testing.T, test func(t *testing.T, s *redisLimiter)) {
 	t.Helper()
-	shared.Each(t, func(t *testing.T, at servers.RedisAt) {
+	sharedRedis.RunOnEach(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
-		test(t, serve(t, at))
+		test(t, connect(t, at))
 	})
 }
 
-// onRedis returns a limiter in a new database of a real Redis.
-func onRedis(tb testing.TB) *server {
+// newRedisLimiter returns a limiter in a new database of a real Redis.
+func newRedisLimiter(tb testing.TB) *redisLimiter {
 	tb.Helper()
-	return serve(tb, shared.NewDatabase(tb))
+	return connect(tb, sharedRedis.NewDatabase(tb))
 }
 
-// onClock returns a limiter in a Redis whose time the test sets.
-func onClock(tb testing.TB, now time.Time) (*server, *miniredis.Miniredis) {
+// newClockLimiter returns a limiter in a Redis whose time the test sets.
+func newClockLimiter(tb testing.TB, now time.Time) (*redisLimiter, *miniredis.Miniredis) {
 	tb.Helper()
 	mini := miniredis.RunT(tb)
 	mini.SetTime(now)
-	return serve(tb, servers.RedisAt{Addr: mini.Addr()}), mini
+	return connect(tb, servers.RedisAt{Addr: mini.Addr()}), mini
 }
 
-// march returns an arbitrary time on which no result depends.
-func march() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
+// arbitraryTime returns an arbitrary time on which no result depends.
+func arbitraryTime() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// server is a limiter in a running Redis, with a scope for this test only.
-type server struct {
+// redisLimiter is a limiter in a running Redis, with a scope for this test only.
+type redisLimiter struct {
 	*limits.Limiter
 
-	client redis.UniversalClient
-	leases *atomic.Int64
-	scope  string
+	client      redis.UniversalClient
+	leaseNumber *atomic.Int64
+	scope       string
 }
 
-func serve(tb testing.TB, at servers.RedisAt) *server {
+func connect(tb testing.TB, at servers.RedisAt) *redisLimiter {
 	tb.Helper()
 	client := at.Client(tb)
-	return &server{Limiter: limits.New(client), client: client, leases: new(atomic.Int64), scope: tb.Name()}
+	return &redisLimiter{Limiter: limits.New(client), client: client, leaseNumber: new(atomic.Int64), scope: tb.Name()}
 }
 
-// compiled returns the rules of the policies.
-func compiled(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
+// compileRules returns the rules of the policies.
+func compileRules(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	rules, err := limits.Compile("p", policies)
 	if err != nil {
@@ -81,23 +81,23 @@ func compiled(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	return rules
 }
 
-// rules compiles policies and makes their rules known in Redis, with no counts.
-func (s *server) rules(tb testing.TB, policies ...limits.Policy) []*limits.Rule {
+// newRules compiles policies and makes their rules known in Redis, with no counts.
+func (s *redisLimiter) newRules(tb testing.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
-	rules := compiled(tb, policies...)
-	s.know(tb, rules)
+	rules := compileRules(tb, policies...)
+	s.rebuild(tb, rules)
 	return rules
 }
 
-func (s *server) know(tb testing.TB, rules []*limits.Rule, past ...limits.Start) {
+func (s *redisLimiter) rebuild(tb testing.TB, rules []*limits.Rule, past ...limits.Start) {
 	tb.Helper()
-	if err := s.Rebuilder.Rebuild(tb.Context(), s.scope, rules, history(past...)); err != nil {
+	if err := s.Rebuilder.Rebuild(tb.Context(), s.scope, rules, newHistory(past...)); err != nil {
 		tb.Fatalf("rebuild: %v", err)
 	}
 }
 
-// history returns a history with the same starts at each reading.
-func history(starts ...limits.Start) limits.History {
+// newHistory returns a history with the same starts at each reading.
+func newHistory(starts ...limits.Start) limits.History {
 	return func(_ context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
 			for _, start := range starts {
@@ -109,21 +109,21 @@ func history(starts ...limits.Start) limits.History {
 	}
 }
 
-// check returns a check of a start of the account, with a new lease.
-func (s *server) check(rules []*limits.Rule, account string) limits.Check {
-	n := s.leases.Add(1)
+// newCheck returns a check of a start of the account, with a new lease.
+func (s *redisLimiter) newCheck(rules []*limits.Rule, account string) limits.Check {
+	n := s.leaseNumber.Add(1)
 	group := "g" + strconv.FormatInt(n, 10)
-	return limits.NewCheck(fmt.Sprintf("%d.1.%s", n, group), group, rules, facts(account))
+	return limits.NewCheck(fmt.Sprintf("%d.1.%s", n, group), group, rules, accountFacts(account))
 }
 
-func facts(account string) limits.Facts {
+func accountFacts(account string) limits.Facts {
 	return limits.Facts{
 		Device: "d1", Pool: "pool", Kind: "test", Batch: 7, Tags: map[string]string{"account": account},
 		Payload: json.RawMessage(`{"server": "` + account + `"}`), Facts: map[string]string{"account": account},
 	}
 }
 
-func (s *server) reserve(tb testing.TB, c limits.Check) limits.Answer {
+func (s *redisLimiter) reserve(tb testing.TB, c limits.Check) limits.Answer {
 	tb.Helper()
 	answers, err := s.Reservations.Reserve(tb.Context(), s.scope, []limits.Check{c})
 	if err != nil || len(answers) != 1 {
@@ -132,28 +132,28 @@ func (s *server) reserve(tb testing.TB, c limits.Check) limits.Answer {
 	return answers[0]
 }
 
-func (s *server) mustReserve(tb testing.TB, c limits.Check) {
+func (s *redisLimiter) mustReserve(tb testing.TB, c limits.Check) {
 	tb.Helper()
 	if a := s.reserve(tb, c); a.Status != limits.StatusPassed {
 		tb.Fatalf("%s may not start: %+v", c.Lease, a)
 	}
 }
 
-func (s *server) count(tb testing.TB, c limits.Check) {
+func (s *redisLimiter) countStart(tb testing.TB, c limits.Check) {
 	tb.Helper()
 	s.countLate(tb, c, 0)
 }
 
-func (s *server) countLate(tb testing.TB, c limits.Check, ago time.Duration) {
+func (s *redisLimiter) countLate(tb testing.TB, c limits.Check, ago time.Duration) {
 	tb.Helper()
 	if err := s.Reservations.Count(tb.Context(), s.scope, []limits.Check{c}, ago); err != nil {
 		tb.Fatalf("count: %v", err)
 	}
 }
 
-// setOf returns the rules of a limit set with the same policies, which count by facts instead of
+// compileSet returns the rules of a limit set with the same policies, which count by facts instead of
 // tags.
-func setOf(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
+func compileSet(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 	tb.Helper()
 	of := slices.Clone(policies)
 	for i := range of {
@@ -167,60 +167,60 @@ func setOf(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 }
 
 // take takes a cost of 1 of the account, without an id.
-func (s *server) take(tb testing.TB, rules []*limits.Rule, account string) limits.Taken {
+func (s *redisLimiter) take(tb testing.TB, rules []*limits.Rule, account string) limits.TakeResult {
 	tb.Helper()
-	return s.takeAs(tb, rules, "", 1, account)
+	return s.takeWithID(tb, rules, "", 1, account)
 }
 
-func (s *server) takeAs(tb testing.TB, rules []*limits.Rule, id string, cost int64, account string) limits.Taken {
+func (s *redisLimiter) takeWithID(tb testing.TB, rules []*limits.Rule, id string, cost int64, account string) limits.TakeResult {
 	tb.Helper()
-	taken, err := s.Takes.Take(tb.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, facts(account))})
+	taken, err := s.Takes.Take(tb.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, accountFacts(account))})
 	if err != nil || len(taken) != 1 {
 		tb.Fatalf("take: %v, %v", taken, err)
 	}
 	return taken[0]
 }
 
-func (s *server) release(tb testing.TB, c limits.Check) {
+func (s *redisLimiter) release(tb testing.TB, c limits.Check) {
 	tb.Helper()
 	if err := s.Reservations.Release(tb.Context(), s.scope, []limits.Check{c}); err != nil {
 		tb.Fatalf("release: %v", err)
 	}
 }
 
-// start reserves and counts a start of the account. It reports whether the start was allowed.
-func (s *server) start(tb testing.TB, rules []*limits.Rule, account string) bool {
+// tryStart reserves and counts a start of the account. It reports whether the start was allowed.
+func (s *redisLimiter) tryStart(tb testing.TB, rules []*limits.Rule, account string) bool {
 	tb.Helper()
-	c := s.check(rules, account)
+	c := s.newCheck(rules, account)
 	if s.reserve(tb, c).Status != limits.StatusPassed {
 		return false
 	}
-	s.count(tb, c)
+	s.countStart(tb, c)
 	return true
 }
 
-func (s *server) key(name string) string { return "limits:{" + s.scope + "}:" + name }
+func (s *redisLimiter) redisKey(name string) string { return "limits:{" + s.scope + "}:" + name }
 
-// subject returns the key of the subject of account a.
-func (s *server) subject(rule *limits.Rule) string {
-	return limits.SubjectKey(s.scope, rule, rule.Subject(facts("a")))
+// subjectKey returns the key of the subject of account a.
+func (s *redisLimiter) subjectKey(rule *limits.Rule) string {
+	return limits.SubjectKey(s.scope, rule, rule.Subject(accountFacts("a")))
 }
 
-// keys returns all keys of the scope in Redis.
-func (s *server) keys(tb testing.TB) []string {
+// redisKeys returns all keys of the scope in Redis.
+func (s *redisLimiter) redisKeys(tb testing.TB) []string {
 	tb.Helper()
-	keys, err := s.client.Keys(tb.Context(), s.key("*")).Result()
+	keys, err := s.client.Keys(tb.Context(), s.redisKey("*")).Result()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return keys
 }
 
-// hourly returns a policy that allows at most `most` starts per hour.
-func hourly(most int64) limits.Policy {
-	return perAccount(limits.Window{Max: most, PerMS: 3_600_000})
+// hourlyPolicy returns a policy that allows at most `most` starts per hour.
+func hourlyPolicy(maxStarts int64) limits.Policy {
+	return accountPolicy(limits.Window{Max: maxStarts, PerMS: 3_600_000})
 }
 
-func perAccount(windows ...limits.Window) limits.Policy {
+func accountPolicy(windows ...limits.Window) limits.Policy {
 	return limits.Policy{Name: "per-account", Per: "tags.account", Algorithm: limits.Sliding, Windows: windows}
 }

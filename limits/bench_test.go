@@ -24,17 +24,17 @@ import (
 func BenchmarkOneWindow(b *testing.B) {
 	for most, form := range map[int]string{60: "60-a-minute", 1000: "1000-a-minute"} {
 		b.Run(form, func(b *testing.B) {
-			w := newWindows(b, most)
-			kinds := map[string]func(a account) error{
-				"take": w.take, "take-id": w.takeID, "reserve": w.reserve, "start": w.start, "redis_rate": w.rate,
-				"zset": w.snippet(severalWindowsMended()), "capped-list": w.snippet(cappedList),
+			w := newWindowBenchmark(b, most)
+			kinds := map[string]func(a benchAccount) error{
+				"take": w.takeWithoutID, "take-id": w.takeWithNewID, "reserve": w.reserve, "start": w.reserveAndCount, "redis_rate": w.allowRedisRate,
+				"zset": w.snippetCheck(severalWindowsFixed()), "capped-list": w.snippetCheck(cappedList),
 			}
 			found := make(map[string][]float64)
 			for turn := 0; b.Loop(); turn++ {
 				for suffix, callers := range map[string]int{"": 1, "-by-32": 32} {
 					rates := make(map[string]float64)
 					for kind, one := range kinds {
-						rates[kind] = w.round(b, callers, w.accountsOf(b, kind, turn/7), one)
+						rates[kind] = w.measureRound(b, callers, w.accountsForKind(b, kind, turn/7), one)
 					}
 					for kind, rate := range rates {
 						found[kind+suffix+"/s"] = append(found[kind+suffix+"/s"], rate)
@@ -50,56 +50,56 @@ func BenchmarkOneWindow(b *testing.B) {
 	}
 }
 
-// windows contains the limiters that are compared, and the accounts of each kind.
-type windows struct {
-	*server
+// windowBenchmark contains the limiters that are compared, and the accounts of each kind.
+type windowBenchmark struct {
+	*redisLimiter
 
-	ctx   context.Context //nolint:containedctx // that of the benchmark
-	most  int
-	rules []*limits.Rule
-	set   []*limits.Rule
-	ready map[string][]account
-	limit *redis_rate.Limiter
-	mu    sync.Mutex
-	open  []limits.Check
+	ctx        context.Context //nolint:containedctx // that of the benchmark
+	maxStarts  int
+	rules      []*limits.Rule
+	setRules   []*limits.Rule
+	accounts   map[string][]benchAccount
+	redisRate  *redis_rate.Limiter
+	mu         sync.Mutex
+	openChecks []limits.Check
 }
 
-// account is an account that is checked. Its check is prepared, as a caller of another limiter has
+// benchAccount is an account that is checked. Its check is prepared, as a caller of another limiter has
 // its key ready.
-type account struct {
+type benchAccount struct {
 	name  string
 	check limits.Check
 	items []limits.Item // items of a taking
 }
 
-func newWindows(b *testing.B, most int) *windows {
+func newWindowBenchmark(b *testing.B, maxStarts int) *windowBenchmark {
 	b.Helper()
-	s, policy := onRedis(b), perAccount(limits.Window{Max: int64(most), PerMS: 60_000})
-	return &windows{
-		server: s, ctx: b.Context(), most: most, limit: redis_rate.NewLimiter(s.client),
-		rules: s.rules(b, policy), set: setOf(b, policy), ready: make(map[string][]account),
+	s, policy := newRedisLimiter(b), accountPolicy(limits.Window{Max: int64(maxStarts), PerMS: 60_000})
+	return &windowBenchmark{
+		redisLimiter: s, ctx: b.Context(), maxStarts: maxStarts, redisRate: redis_rate.NewLimiter(s.client),
+		rules: s.newRules(b, policy), setRules: compileSet(b, policy), accounts: make(map[string][]benchAccount),
 	}
 }
 
-// accountsOf returns a hundred accounts for one kind of check. Each generation has new accounts, so
+// accountsForKind returns a hundred accounts for one kind of check. Each generation has new accounts, so
 // that no window is full: 7 turns of two rounds are 45 checks of each account.
-func (w *windows) accountsOf(b *testing.B, kind string, generation int) []account {
+func (w *windowBenchmark) accountsForKind(b *testing.B, kind string, generation int) []benchAccount {
 	b.Helper()
 	name := fmt.Sprintf("%s:%d", kind, generation)
-	if w.ready[name] == nil {
+	if w.accounts[name] == nil {
 		for n := range 100 {
-			a := account{name: fmt.Sprintf("%s:%d", name, n)}
-			a.check, a.items = w.check(w.rules, a.name), limits.NewTaking("", 1, w.set, facts(a.name)).Items
-			w.ready[name] = append(w.ready[name], a)
+			a := benchAccount{name: fmt.Sprintf("%s:%d", name, n)}
+			a.check, a.items = w.newCheck(w.rules, a.name), limits.NewTaking("", 1, w.setRules, accountFacts(a.name)).Items
+			w.accounts[name] = append(w.accounts[name], a)
 		}
 	}
-	return w.ready[name]
+	return w.accounts[name]
 }
 
-// round returns the number of checks per second for a number of concurrent callers. Regularly it
+// measureRound returns the number of checks per second for a number of concurrent callers. Regularly it
 // releases the open reservations, which is not measured, so that only about as many reservations
 // are open as with this number of callers.
-func (w *windows) round(b *testing.B, callers int, accounts []account, one func(a account) error) float64 {
+func (w *windowBenchmark) measureRound(b *testing.B, callers int, accounts []benchAccount, checkOne func(a benchAccount) error) float64 {
 	b.Helper()
 	const checks = 320
 	var took time.Duration
@@ -107,7 +107,7 @@ func (w *windows) round(b *testing.B, callers int, accounts []account, one func(
 	for first := 0; first < checks; first += part {
 		call := func(caller int) {
 			for n := caller; n < part; n += callers {
-				if err := one(accounts[(first+n)%len(accounts)]); err != nil {
+				if err := checkOne(accounts[(first+n)%len(accounts)]); err != nil {
 					b.Error(err)
 				}
 			}
@@ -120,75 +120,75 @@ func (w *windows) round(b *testing.B, callers int, accounts []account, one func(
 		call(0)
 		all.Wait()
 		took += time.Since(begin)
-		if err := w.Reservations.Release(w.ctx, w.scope, w.open); err != nil {
+		if err := w.Reservations.Release(w.ctx, w.scope, w.openChecks); err != nil {
 			b.Fatal(err)
 		}
-		w.open = w.open[:0]
+		w.openChecks = w.openChecks[:0]
 	}
 	return checks / took.Seconds()
 }
 
-// next returns the check of the account with a new lease.
-func (w *windows) next(a account) limits.Check {
-	a.check.Lease = strconv.FormatInt(w.leases.Add(1), 10) + ".1.0123456789abcdef"
+// nextCheck returns the check of the account with a new lease.
+func (w *windowBenchmark) nextCheck(a benchAccount) limits.Check {
+	a.check.Lease = strconv.FormatInt(w.leaseNumber.Add(1), 10) + ".1.0123456789abcdef"
 	return a.check
 }
 
-// errShut reports that a check did not pass. The benchmark must measure only checks that pass.
-var errShut = errors.New("it did not pass")
+// errNotPassed reports that a check did not pass. The benchmark must measure only checks that pass.
+var errNotPassed = errors.New("it did not pass")
 
-func passes(answers []limits.Answer, err error) error {
+func checkPassed(answers []limits.Answer, err error) error {
 	if err == nil && answers[0].Status != limits.StatusPassed {
-		return fmt.Errorf("%w: %+v", errShut, answers)
+		return fmt.Errorf("%w: %+v", errNotPassed, answers)
 	}
 	return err
 }
 
-func (w *windows) take(a account) error { return w.takeUnder("", a) }
+func (w *windowBenchmark) takeWithoutID(a benchAccount) error { return w.takeUnderID("", a) }
 
-func (w *windows) takeID(a account) error {
-	return w.takeUnder(strconv.FormatInt(w.leases.Add(1), 10)+".0123456789abcdef", a)
+func (w *windowBenchmark) takeWithNewID(a benchAccount) error {
+	return w.takeUnderID(strconv.FormatInt(w.leaseNumber.Add(1), 10)+".0123456789abcdef", a)
 }
 
-func (w *windows) takeUnder(id string, a account) error {
+func (w *windowBenchmark) takeUnderID(id string, a benchAccount) error {
 	taken, err := w.Takes.Take(w.ctx, "set:"+w.scope, []limits.Taking{{ID: id, Cost: 1, Items: a.items}})
 	if err == nil && (!taken[0].Allowed || taken[0].Repeated) {
-		return fmt.Errorf("%w: %+v", errShut, taken)
+		return fmt.Errorf("%w: %+v", errNotPassed, taken)
 	}
 	return err
 }
 
-func (w *windows) reserve(a account) error {
-	c := w.next(a)
-	err := passes(w.Reservations.Reserve(w.ctx, w.scope, []limits.Check{c}))
+func (w *windowBenchmark) reserve(a benchAccount) error {
+	c := w.nextCheck(a)
+	err := checkPassed(w.Reservations.Reserve(w.ctx, w.scope, []limits.Check{c}))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.open = append(w.open, c)
+	w.openChecks = append(w.openChecks, c)
 	return err
 }
 
-func (w *windows) start(a account) error {
-	c := w.next(a)
-	if err := passes(w.Reservations.Reserve(w.ctx, w.scope, []limits.Check{c})); err != nil {
+func (w *windowBenchmark) reserveAndCount(a benchAccount) error {
+	c := w.nextCheck(a)
+	if err := checkPassed(w.Reservations.Reserve(w.ctx, w.scope, []limits.Check{c})); err != nil {
 		return err
 	}
 	return w.Reservations.Count(w.ctx, w.scope, []limits.Check{c}, 0)
 }
 
-func (w *windows) rate(a account) error {
-	result, err := w.limit.Allow(w.ctx, a.name, redis_rate.PerMinute(w.most))
+func (w *windowBenchmark) allowRedisRate(a benchAccount) error {
+	result, err := w.redisRate.Allow(w.ctx, a.name, redis_rate.PerMinute(w.maxStarts))
 	if err == nil && result.Allowed != 1 {
-		return errShut
+		return errNotPassed
 	}
 	return err
 }
 
-func (w *windows) snippet(script string) func(a account) error {
+func (w *windowBenchmark) snippetCheck(script string) func(a benchAccount) error {
 	compiled, prefix := redis.NewScript(script), fmt.Sprintf("s:%d:", len(script))
-	return func(a account) error {
-		passed, err := compiled.Run(w.ctx, w.client, []string{prefix + a.name}, time.Now().UnixMilli(), w.most, 60_000).Int()
+	return func(a benchAccount) error {
+		passed, err := compiled.Run(w.ctx, w.client, []string{prefix + a.name}, time.Now().UnixMilli(), w.maxStarts, 60_000).Int()
 		if err == nil && passed != 1 {
-			return errShut
+			return errNotPassed
 		}
 		return err
 	}
@@ -200,16 +200,16 @@ func BenchmarkTakes(b *testing.B) {
 	for _, many := range []int{1, 16} {
 		for _, callers := range []int{1, 32} {
 			b.Run(fmt.Sprintf("%d-policies-by-%d", many, callers), func(b *testing.B) {
-				s, policies := onRedis(b), []limits.Policy(nil)
+				s, policies := newRedisLimiter(b), []limits.Policy(nil)
 				for i := range many {
-					policies = append(policies, hourlyNamed(fmt.Sprint("p", i), 100_000))
+					policies = append(policies, namedHourlyPolicy(fmt.Sprint("p", i), 100_000))
 				}
-				rules, each := setOf(b, policies...), make([][]time.Duration, callers)
+				rules, each := compileSet(b, policies...), make([][]time.Duration, callers)
 				var all sync.WaitGroup
 				for caller := range callers {
 					all.Go(func() {
 						for n := caller; n < b.N; n += callers {
-							one := limits.NewTaking(fmt.Sprint(n), 1, rules, facts(fmt.Sprint(n%100)))
+							one := limits.NewTaking(fmt.Sprint(n), 1, rules, accountFacts(fmt.Sprint(n%100)))
 							began := time.Now()
 							if _, err := s.Takes.Take(b.Context(), s.scope, []limits.Taking{one}); err != nil {
 								b.Error(err)
@@ -230,27 +230,27 @@ func BenchmarkTakes(b *testing.B) {
 
 // BenchmarkMemory reports the memory of a subject with ten starts, in bytes.
 func BenchmarkMemory(b *testing.B) {
-	s := onRedis(b)
+	s := newRedisLimiter(b)
 	rate := redis_rate.NewLimiter(s.client)
 	for b.Loop() {
 		for form, p := range map[string]limits.Policy{
-			"packed":   hourly(10),
-			"list":     hourly(1000),
+			"packed":   hourlyPolicy(10),
+			"list":     hourlyPolicy(1000),
 			"fixed":    {Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 100},
 			"calendar": {Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 100},
 		} {
-			rules := s.rules(b, p)
+			rules := s.newRules(b, p)
 			for range 10 {
-				c := s.check(rules, "a")
+				c := s.newCheck(rules, "a")
 				c.Lease = "812345.1.0123456789abcdef"[:9] + c.Lease
-				s.count(b, c)
+				s.countStart(b, c)
 			}
-			key := s.subject(rules[0])
+			key := s.subjectKey(rules[0])
 			b.ReportMetric(float64(s.client.MemoryUsage(b.Context(), key).Val()), form+"-bytes")
 		}
 		for i := range 10 {
 			now := time.Now().UnixMilli() + int64(i)
-			if err := s.client.Eval(b.Context(), severalWindowsMended(), []string{"zset"}, now, 100, 3_600_000).Err(); err != nil {
+			if err := s.client.Eval(b.Context(), severalWindowsFixed(), []string{"zset"}, now, 100, 3_600_000).Err(); err != nil {
 				b.Fatal(err)
 			}
 			if err := s.client.Eval(b.Context(), cappedList, []string{"list"}, now, 100, 3_600_000).Err(); err != nil {

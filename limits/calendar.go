@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// boundaries returns the starts of four calendar periods: the period before the time around, the
+// periodStarts returns the starts of four calendar periods: the period before the time around, the
 // period that contains it, and the next two. A script whose clock differs from around by less than
 // a period still finds its current period among them.
-func boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
+func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	y, m, d := around.In(zone).Date()
 	start := func(n int) time.Time {
 		switch period {

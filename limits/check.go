@@ -58,8 +58,8 @@ func (c Check) validate() error {
 // appendItems appends to keys and args what the scripts receive for items: two keys and the spec of each item.
 func appendItems(keys, args []any, scope string, items []Item, now time.Time) (allKeys, allArgs []any) {
 	for _, item := range items {
-		in := item.Rule.in(scope)
-		keys, args = append(keys, in.rule, in.subject(item.Subject)), append(args, item.Rule.specAt(now))
+		cached := item.Rule.keysIn(scope)
+		keys, args = append(keys, cached.ruleArg, cached.subjectKey(item.Subject)), append(args, item.Rule.specAt(now))
 	}
 	return keys, args
 }
@@ -83,13 +83,13 @@ const (
 
 // Answer is the answer to one Check.
 type Answer struct {
-	Status   Status
-	Refusals []Refusal // with StatusLimited, one for each item that refuses the start
-	Item     int       // with StatusUnknown, the index of the first item whose rule is unknown
+	Status      Status
+	Refusals    []ItemRefusal // with StatusLimited, one for each item that refuses the start
+	UnknownItem int           // with StatusUnknown, the index of the first item whose rule is unknown
 }
 
-// Refusal describes an item of a check that refuses the start now.
-type Refusal struct {
+// ItemRefusal describes an item of a check that refuses the start now.
+type ItemRefusal struct {
 	Item    int           // the index of the item
 	Window  int           // the index of the window that blocks the start longest
 	Wait    time.Duration // time until the window allows a start
@@ -97,9 +97,9 @@ type Refusal struct {
 	Pending bool          // whether only reservations block the window; they are settled soon, and Wait is 0
 }
 
-// Last returns the refusal with the longest Wait. a.Refusals must not be empty.
-func (a Answer) Last() Refusal {
-	return slices.MaxFunc(a.Refusals, func(x, y Refusal) int { return int(x.Wait - y.Wait) })
+// LongestRefusal returns the refusal with the longest Wait. a.Refusals must not be empty.
+func (a Answer) LongestRefusal() ItemRefusal {
+	return slices.MaxFunc(a.Refusals, func(x, y ItemRefusal) int { return int(x.Wait - y.Wait) })
 }
 
 // readAnswers decodes the reply of reserve.lua after the time of Redis.
@@ -109,10 +109,10 @@ func readAnswers(reply []int64) (out []Answer) {
 		reply = reply[2:]
 		for e := range slices.Chunk(reply[:5*n], 5) {
 			if a.Status != StatusLimited {
-				a.Item = int(e[0])
+				a.UnknownItem = int(e[0])
 				continue
 			}
-			a.Refusals = append(a.Refusals, Refusal{
+			a.Refusals = append(a.Refusals, ItemRefusal{
 				Item: int(e[0]), Window: int(e[1]), Wait: millis(e[2]), Oldest: millis(e[3]), Pending: e[4] == 1,
 			})
 		}

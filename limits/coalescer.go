@@ -9,42 +9,42 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// callsOfLane is the maximum number of concurrent calls of one lane. Two calls keep Redis busy
+// callsPerKey is the maximum number of concurrent calls of one lane. Two calls keep Redis busy
 // while the replies of one call are read.
-const callsOfLane = 2
+const callsPerKey = 2
 
 // chunk is the maximum number of checks in one call: a script blocks Redis while it runs.
 const chunk = 200
 
-// lane contains the values that all questions of one call share.
-type lane struct{ scope, mode string }
+// callKey contains the values that all questions of one call share.
+type callKey struct{ scope, mode string }
 
 // coalescer sends questions that arrive at the same time in one call. Only the timeouts of the
 // Redis client limit the duration of a call.
 type coalescer[Q, A any] struct {
-	coalesce.Calls[lane, []Q, []A]
+	coalesce.Calls[callKey, []Q, []A]
 }
 
-func newCoalescer[Q, A any](send func(ctx context.Context, l lane, questions []Q) ([]A, error)) *coalescer[Q, A] {
-	return &coalescer[Q, A]{coalesce.Calls[lane, []Q, []A]{
-		Lanes: callsOfLane, Most: chunk, Size: func(questions []Q) int { return len(questions) },
-		Alone: func(err error) bool { return !redisconn.Lost(err) },
-		Call: func(ctx context.Context, l lane, all [][]Q) ([][]A, error) {
+func newCoalescer[Q, A any](send func(ctx context.Context, l callKey, questions []Q) ([]A, error)) *coalescer[Q, A] {
+	return &coalescer[Q, A]{coalesce.Calls[callKey, []Q, []A]{
+		MaxConcurrent: callsPerKey, MaxSize: chunk, Size: func(questions []Q) int { return len(questions) },
+		MayRetryAlone: func(err error) bool { return !redisconn.Unanswered(err) },
+		Call: func(ctx context.Context, l callKey, all [][]Q) ([][]A, error) {
 			answers, err := send(ctx, l, slices.Concat(all...))
 			if err != nil {
 				return nil, err
 			}
-			each := make([][]A, len(all))
+			perCaller := make([][]A, len(all))
 			for i, questions := range all {
-				each[i], answers = answers[:len(questions):len(questions)], answers[len(questions):]
+				perCaller[i], answers = answers[:len(questions):len(questions)], answers[len(questions):]
 			}
-			return each, nil
+			return perCaller, nil
 		},
 	}}
 }
 
 // ask returns an answer for each question.
-func (c *coalescer[Q, A]) ask(ctx context.Context, l lane, questions []Q) ([]A, error) {
+func (c *coalescer[Q, A]) ask(ctx context.Context, l callKey, questions []Q) ([]A, error) {
 	answers, err := c.Do(ctx, l, questions)
 	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
 		err = unavailable(l.scope, err)
@@ -52,9 +52,9 @@ func (c *coalescer[Q, A]) ask(ctx context.Context, l lane, questions []Q) ([]A, 
 	return answers, err
 }
 
-// inParts calls send with at most chunk questions at a time, and returns all answers. After
+// sendInChunks calls send with at most chunk questions at a time, and returns all answers. After
 // errNoPeriod it sends the part again, once, because the first reply has adjusted the clock.
-func inParts[Q, A any](questions []Q, send func(part []Q) ([]A, error)) ([]A, error) {
+func sendInChunks[Q, A any](questions []Q, send func(part []Q) ([]A, error)) ([]A, error) {
 	var all []A
 	for part := range slices.Chunk(questions, chunk) {
 		answers, err := send(part)

@@ -13,24 +13,24 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// refusal is an error that Redis replied.
-type refusal struct{}
+// redisError is an error that Redis replied.
+type redisError struct{}
 
-func (refusal) Error() string { return "refused" }
-func (refusal) RedisError()   {}
+func (redisError) Error() string { return "refused" }
+func (redisError) RedisError()   {}
 
-var _ redis.Error = refusal{}
+var _ redis.Error = redisError{}
 
-// held is a fake Redis that answers the question 1 only after release is closed, so that later
+// heldRedis is a fake Redis that answers the question 1 only after release is closed, so that later
 // questions have to wait.
-type held struct {
+type heldRedis struct {
 	release chan struct{}
 
 	mu    sync.Mutex
 	calls [][]int
 }
 
-func (h *held) send(questions []int) ([]int, error) {
+func (h *heldRedis) send(questions []int) ([]int, error) {
 	if questions[0] == 1 {
 		<-h.release
 	}
@@ -38,7 +38,7 @@ func (h *held) send(questions []int) ([]int, error) {
 	defer h.mu.Unlock()
 	h.calls = append(h.calls, questions)
 	if slices.Contains(questions, 13) {
-		return nil, refusal{}
+		return nil, redisError{}
 	}
 	return tenfold(questions), nil
 }
@@ -51,12 +51,12 @@ func tenfold(questions []int) []int {
 	return answers
 }
 
-// behind runs a test while the maximum number of concurrent calls is in flight.
-func behind(t *testing.T, test func(t *testing.T, h *held, ask func(context.Context, []int) ([]int, error))) {
+// atCallLimit runs a test while the maximum number of concurrent calls is in flight.
+func atCallLimit(t *testing.T, test func(t *testing.T, h *heldRedis, ask func(context.Context, []int) ([]int, error))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()
-		h := &held{release: make(chan struct{})}
+		h := &heldRedis{release: make(chan struct{})}
 		ask := limits.Ask(h.send)
 		for range 2 {
 			go func() { _, _ = ask(t.Context(), []int{1}) }()
@@ -73,14 +73,14 @@ func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
 	questions := [][]int{{2, 3}, {4}, {5, 6, 7}, {13}}
 	for calls, asked := range map[int][][]int{3: questions[:3], 7: questions} {
-		behind(t, func(t *testing.T, h *held, ask func(context.Context, []int) ([]int, error)) {
+		atCallLimit(t, func(t *testing.T, h *heldRedis, ask func(context.Context, []int) ([]int, error)) {
 			t.Helper()
 			var all sync.WaitGroup
 			for _, mine := range asked {
 				all.Go(func() {
 					answers, err := ask(t.Context(), mine)
 					if mine[0] == 13 {
-						if !errors.As(err, &refusal{}) {
+						if !errors.As(err, &redisError{}) {
 							t.Errorf("of what is wrong: %v, %v", answers, err)
 						}
 					} else if err != nil || !slices.Equal(answers, tenfold(mine)) {
@@ -103,7 +103,7 @@ func TestQuestionsAskedMeanwhileGoTogether(t *testing.T) {
 // not delay other callers.
 func TestWhoGivesUpHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	behind(t, func(t *testing.T, h *held, ask func(context.Context, []int) ([]int, error)) {
+	atCallLimit(t, func(t *testing.T, h *heldRedis, ask func(context.Context, []int) ([]int, error)) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

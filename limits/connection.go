@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// sends is the maximum number of times that a script is sent if the network loses it.
-const sends = 3
+// maxSends is the maximum number of times that a script is sent if the network loses it.
+const maxSends = 3
 
 // connection sends scripts and commands to Redis. If Redis did not answer a moment ago, connection
 // returns an error without sending anything.
@@ -23,14 +23,14 @@ type connection struct {
 
 // run sends a script for which it is harmless to run twice.
 func (c *connection) run(ctx context.Context, s script, scope string, keys, args []any) (*redis.Cmd, error) {
-	return c.runAtMost(ctx, sends, s, scope, keys, args)
+	return c.runAtMost(ctx, maxSends, s, scope, keys, args)
 }
 
 // runAtMost sends a script until Redis answers, at most sends times. If sends is 1, the Redis
 // client does not resend the script by itself either.
 func (c *connection) runAtMost(ctx context.Context, sends int, s script, scope string, keys, args []any) (*redis.Cmd, error) {
 	var cmd *redis.Cmd
-	err := c.breakers.Do(ctx, prefix(scope), sends, func() error {
+	err := c.breakers.Do(ctx, keyPrefix(scope), sends, func() error {
 		cmd = c.send(ctx, s, keys, args, sends == 1)
 		return cmd.Err()
 	})
@@ -67,7 +67,7 @@ func (c *connection) process(ctx context.Context, all []any, once bool) *redis.C
 
 // pipeline sends commands in one round trip. It must be harmless to run the commands twice.
 func (c *connection) pipeline(ctx context.Context, scope string, add func(redis.Pipeliner)) (sent []redis.Cmder, err error) {
-	err = c.breakers.Do(ctx, prefix(scope), sends, func() error {
+	err = c.breakers.Do(ctx, keyPrefix(scope), maxSends, func() error {
 		p := c.client.Pipeline()
 		add(p)
 		sent, err = p.Exec(ctx)

@@ -33,8 +33,8 @@ type epochs struct {
 
 	// checked maps the key of a rule to the epoch in which the rule was last checked. After the
 	// check, all that Redis stores of the rule is from this epoch.
-	checked sync.Map
-	many    atomic.Int64 // maximum number of keys in checked
+	checked      sync.Map
+	checkedCount atomic.Int64 // maximum number of keys in checked
 }
 
 // node is one Redis node.
@@ -52,79 +52,79 @@ func newEpochs(conn *connection, s script) *epochs {
 	l := &epochs{conn: conn, script: s}
 	switch c := conn.client.(type) {
 	case *redis.Client:
-		l.watch(c)
+		l.watchNode(c)
 	case *redis.ClusterClient:
-		c.OnNewNode(func(one *redis.Client) { l.watch(one) })
+		c.OnNewNode(func(one *redis.Client) { l.watchNode(one) })
 	}
 	return l
 }
 
-func (l *epochs) watch(client *redis.Client) *node {
-	one, known := l.nodes.Load(client)
-	if !known {
-		one, known = l.nodes.LoadOrStore(client, &node{})
+func (l *epochs) watchNode(client *redis.Client) *node {
+	one, loaded := l.nodes.Load(client)
+	if !loaded {
+		one, loaded = l.nodes.LoadOrStore(client, &node{})
 	}
-	if !known {
-		client.AddHook(changes{&l.changes})
+	if !loaded {
+		client.AddHook(changeHook{&l.changes})
 	}
 	return one.(*node) //nolint:forcetypeassert,errcheck // nothing else is in it
 }
 
-// of returns the name of the epoch of the Redis node that has the scope.
-func (l *epochs) of(ctx context.Context, scope string) (string, error) {
-	client, err := l.clientOf(ctx, scope)
+// currentEpoch returns the name of the epoch of the Redis node that has the scope.
+func (l *epochs) currentEpoch(ctx context.Context, scope string) (string, error) {
+	client, err := l.nodeClient(ctx, scope)
 	if err != nil {
 		return "", unavailable(scope, err)
 	}
 	if client == nil {
 		return "", nil
 	}
-	one := l.watch(client)
-	if known := one.epoch.Load(); known != nil && known.changes == l.changes.Load() {
-		return known.name, nil
+	n := l.watchNode(client)
+	if cached := n.epoch.Load(); cached != nil && cached.changes == l.changes.Load() {
+		return cached.name, nil
 	}
-	one.mu.Lock()
-	defer one.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	for {
 		changes := l.changes.Load() // read before the call, which may itself need a new connection
-		if known := one.epoch.Load(); known != nil && known.changes == changes {
-			return known.name, nil
+		if cached := n.epoch.Load(); cached != nil && cached.changes == changes {
+			return cached.name, nil
 		}
-		name, err := l.ask(ctx, scope, client)
+		name, err := l.readEpoch(ctx, scope, client)
 		if err != nil {
 			return "", err
 		}
-		one.epoch.Store(&epoch{name, changes})
+		n.epoch.Store(&epoch{name, changes})
 	}
 }
 
-func (l *epochs) clientOf(ctx context.Context, scope string) (*redis.Client, error) {
+func (l *epochs) nodeClient(ctx context.Context, scope string) (*redis.Client, error) {
 	if cluster, ok := l.conn.client.(*redis.ClusterClient); ok {
-		return cluster.MasterForKey(ctx, prefix(scope))
+		return cluster.MasterForKey(ctx, keyPrefix(scope))
 	}
 	client, _ := l.conn.client.(*redis.Client)
 	return client, nil
 }
 
-// ask reads the epoch of a Redis node. If the node does not return it, the name is empty: the epoch
+// readEpoch reads the epoch of a Redis node. If the node does not return it, the name is empty: the epoch
 // is assumed not to change.
-func (l *epochs) ask(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
+func (l *epochs) readEpoch(ctx context.Context, scope string, client *redis.Client) (name string, err error) {
 	var info string
-	err = l.conn.breakers.Do(ctx, prefix(scope), 1, func() (err error) {
+	err = l.conn.breakers.Do(ctx, keyPrefix(scope), 1, func() (err error) {
 		info, err = client.Info(ctx).Result()
 		return err
 	})
-	if redisconn.Lost(err) {
+	if redisconn.Unanswered(err) {
 		return "", unavailable(scope, err)
 	}
-	return epochIn(info), nil
+	return parseEpoch(info), nil
 }
 
 // requireEpoch returns errNewEpoch if the current epoch of the scope's node is not epoch. Call it
 // after a reply has arrived, to check that the reply belongs to epoch.
 func (l *epochs) requireEpoch(ctx context.Context, scope, epoch string) error {
-	now, err := l.of(ctx, scope)
-	if err == nil && now != epoch {
+	current, err := l.currentEpoch(ctx, scope)
+	if err == nil && current != epoch {
 		err = unavailable(scope, errNewEpoch)
 	}
 	return err
@@ -135,8 +135,8 @@ func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks
 	var keys []any
 	for _, c := range checks {
 		for _, item := range c.Items {
-			key := item.Rule.in(scope).rule
-			if known, _ := l.checked.Load(key); known != epoch && !slices.Contains(keys, key) {
+			key := item.Rule.keysIn(scope).ruleArg
+			if checkedEpoch, _ := l.checked.Load(key); checkedEpoch != epoch && !slices.Contains(keys, key) {
 				keys = append(keys, key)
 			}
 		}
@@ -147,9 +147,9 @@ func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks
 	if _, err := l.conn.run(ctx, l.script, scope, keys, []any{epoch}); err != nil {
 		return err
 	}
-	if l.many.Add(int64(len(keys))) > maxChecked {
+	if l.checkedCount.Add(int64(len(keys))) > maxChecked {
 		l.checked.Clear()
-		l.many.Store(int64(len(keys)))
+		l.checkedCount.Store(int64(len(keys)))
 	}
 	for _, key := range keys {
 		l.checked.Store(key, epoch)
@@ -157,61 +157,61 @@ func (l *epochs) dropOlderRules(ctx context.Context, scope, epoch string, checks
 	return nil
 }
 
-// epochIn returns the name of the epoch in the reply to INFO: a hash of the id of the Redis process
+// parseEpoch returns the name of the epoch in the reply to INFO: a hash of the id of the Redis process
 // and the id of its replication history. If the reply contains neither id, the name is empty.
-func epochIn(info string) string {
-	var said []string
+func parseEpoch(info string) string {
+	var ids []string
 	for line := range strings.Lines(info) {
 		if strings.HasPrefix(line, "run_id:") || strings.HasPrefix(line, "master_replid:") {
-			said = append(said, strings.TrimSpace(line))
+			ids = append(ids, strings.TrimSpace(line))
 		}
 	}
-	if len(said) == 0 {
+	if len(ids) == 0 {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(strings.Join(said, " ")))
+	sum := sha256.Sum256([]byte(strings.Join(ids, " ")))
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// changes counts the events that can begin a new epoch.
-type changes struct{ n *atomic.Int64 }
+// changeHook counts the events that can begin a new epoch.
+type changeHook struct{ count *atomic.Int64 }
 
 // DialHook counts new connections.
-func (c changes) DialHook(next redis.DialHook) redis.DialHook {
+func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
 		if err == nil {
-			c.n.Add(1)
+			c.count.Add(1)
 		}
 		return conn, err
 	}
 }
 
 // ProcessHook counts moved hash slots.
-func (c changes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		c.moved(err)
+		c.countMoved(err)
 		return err
 	}
 }
 
 // ProcessPipelineHook counts moved hash slots.
-func (c changes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
 		for _, cmd := range cmds {
-			c.moved(cmd.Err())
+			c.countMoved(cmd.Err())
 		}
 		return err
 	}
 }
 
-func (c changes) moved(err error) {
+func (c changeHook) countMoved(err error) {
 	if err == nil {
 		return
 	}
 	if _, moved := redis.IsMovedError(err); moved {
-		c.n.Add(1)
+		c.count.Add(1)
 	}
 }

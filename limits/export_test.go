@@ -8,60 +8,60 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NewAt returns a limiter that uses a local clock of the test. No result may depend on this clock.
-func NewAt(client redis.UniversalClient, local func() time.Time) *Limiter {
+// NewWithLocalClock returns a limiter that uses a local clock of the test. No result may depend on this clock.
+func NewWithLocalClock(client redis.UniversalClient, localNow func() time.Time) *Limiter {
 	l := New(client)
-	l.Reservations.clock.local = local // all parts share this clock
+	l.Reservations.clock.local = localNow // all parts share this clock
 	return l
 }
 
-// SettlesWithin changes the maximum time for which a reservation may stay open.
-func (l *Limiter) SettlesWithin(d time.Duration) {
+// SetSettleWithin changes the maximum time for which a reservation may stay open.
+func (l *Limiter) SetSettleWithin(d time.Duration) {
 	s, r := newScripts(d), l.Reservations
 	r.reserve, r.settle, r.overdue, l.Rebuilder.fill = s.reserve, s.settle, s.overdue, s.fill
 }
 
 // AsList returns a copy of a sliding rule that always stores lists.
-func AsList(r *Rule) *Rule { return r.as("L") }
+func AsList(r *Rule) *Rule { return r.copyAs("L") }
 
 // AsPacked returns a copy of a sliding rule that always packs its times.
-func AsPacked(r *Rule) *Rule { return r.as("P") }
+func AsPacked(r *Rule) *Rule { return r.copyAs("P") }
 
-func (r *Rule) as(kind string) *Rule {
-	other := r.anew("/" + kind)
+func (r *Rule) copyAs(kind string) *Rule {
+	other := r.copyWithOwner("/" + kind)
 	other.spec = kind + strings.TrimLeft(other.spec, "PL")
 	return other
 }
 
-func (r *Rule) anew(owner string) *Rule {
-	if r.ofSet {
-		return newRuleOfSet(r.Owner+owner, r.Policy)
+func (r *Rule) copyWithOwner(owner string) *Rule {
+	if r.isSetRule {
+		return newSetRule(r.Owner+owner, r.Policy)
 	}
 	return newRule(r.Owner+owner, r.Policy)
 }
 
 // WithoutShortcut returns a copy of a rule that the shortcut scripts do not serve.
 func WithoutShortcut(r *Rule) *Rule {
-	other := r.anew("/long")
+	other := r.copyWithOwner("/long")
 	other.spec += " " // the spec has the same meaning, but no shortcut recognizes its form
 	return other
 }
 
 // Boundaries returns the starts of calendar periods (boundaries).
 func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
-	return boundaries(period, zone, around)
+	return periodStarts(period, zone, around)
 }
 
 // SubjectKey returns the key of a subject.
-func SubjectKey(scope string, r *Rule, s Subject) string { return r.in(scope).subject(s) }
+func SubjectKey(scope string, r *Rule, s Subject) string { return r.keysIn(scope).subjectKey(s) }
 
 // Ask returns a function that coalesces concurrent questions as a limiter does.
 func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, questions []int) ([]int, error) {
-	g := newCoalescer(func(_ context.Context, _ lane, questions []int) ([]int, error) { return send(questions) })
+	g := newCoalescer(func(_ context.Context, _ callKey, questions []int) ([]int, error) { return send(questions) })
 	return func(ctx context.Context, questions []int) ([]int, error) {
-		return g.ask(ctx, lane{scope: "s"}, questions)
+		return g.ask(ctx, callKey{scope: "s"}, questions)
 	}
 }
 
-// ListOf returns the last part of the key of the candidates of a rule.
-func ListOf(r *Rule) string { return r.id + r.shown }
+// CandidateListKey returns the last part of the key of the candidates of a rule.
+func CandidateListKey(r *Rule) string { return r.id + r.policyHash }

@@ -5,53 +5,53 @@ import (
 	"strings"
 )
 
-// prefix returns the prefix of all keys of a scope. It is one hash tag, so all keys are on one node of a Cluster.
-func prefix(scope string) string { return "limits:{" + scope + "}:" }
+// keyPrefix returns the prefix of all keys of a scope. It is one hash tag, so all keys are on one node of a Cluster.
+func keyPrefix(scope string) string { return "limits:{" + scope + "}:" }
 
-// keysOf returns the keys of a scope in the order of lua/keys.lua, with capacity for more keys.
-func keysOf(scope string, more int) []any {
-	p := prefix(scope)
-	return append(make([]any, 0, 3+more), p+"open", p+"pending", p+"done")
+// scopeKeys returns the keys of a scope in the order of lua/keys.lua, with capacity for more keys.
+func scopeKeys(scope string, extra int) []any {
+	p := keyPrefix(scope)
+	return append(make([]any, 0, 3+extra), p+"open", p+"pending", p+"done")
 }
 
-// keysOfTop returns the keys of lua/note.lua.
-func keysOfTop(scope string) []any {
-	p := prefix(scope)
+// refusalKeys returns the keys of lua/note.lua.
+func refusalKeys(scope string) []any {
+	p := keyPrefix(scope)
 	return []any{p + "top0", p + "top1", p + "hour"}
 }
 
-// names caches the keys of a rule in one scope.
-type names struct {
-	scope    string
-	shared   []any  // keys of the scope (keysOf)
-	key      string // key of the rule
-	rule     any    // the same key, as an argument of a command
-	subjects string // prefix of the keys of subjects; the digest of a subject follows
+// ruleKeys caches the keys of a rule in one scope.
+type ruleKeys struct {
+	scope         string
+	scopeKeys     []any  // keys of the scope (scopeKeys)
+	ruleKey       string // key of the rule
+	ruleArg       any    // the same key, as an argument of a command
+	subjectPrefix string // prefix of the keys of subjects; the digest of a subject follows
 }
 
-// in returns the keys of a rule in a scope. It caches them for the latest scope, because most rules
+// keysIn returns the keys of a rule in a scope. It caches them for the latest scope, because most rules
 // are used in one scope.
-func (r *Rule) in(scope string) *names {
-	if n := r.names.Load(); n != nil && n.scope == scope {
+func (r *Rule) keysIn(scope string) *ruleKeys {
+	if n := r.cachedKeys.Load(); n != nil && n.scope == scope {
 		return n
 	}
-	p := prefix(scope)
-	n := &names{scope: scope, shared: keysOf(scope, 0), key: p + "r:" + r.id, subjects: p + "s:" + r.id + ":"}
-	n.rule = n.key
-	r.names.Store(n)
+	p := keyPrefix(scope)
+	n := &ruleKeys{scope: scope, scopeKeys: scopeKeys(scope, 0), ruleKey: p + "r:" + r.id, subjectPrefix: p + "s:" + r.id + ":"}
+	n.ruleArg = n.ruleKey
+	r.cachedKeys.Store(n)
 	return n
 }
 
-// sharedKeys returns keysOf(scope), from the cache of the first rule of c if c has items.
+// sharedKeys returns scopeKeys(scope), from the cache of the first rule of c if c has items.
 func sharedKeys(scope string, c Check) []any {
 	if len(c.Items) == 0 {
-		return keysOf(scope, 0)
+		return scopeKeys(scope, 0)
 	}
-	return c.Items[0].Rule.in(scope).shared
+	return c.Items[0].Rule.keysIn(scope).scopeKeys
 }
 
-// subject returns the key of subject s.
-func (n *names) subject(s Subject) string { return n.subjects + s.digest }
+// subjectKey returns the key of subject s.
+func (n *ruleKeys) subjectKey(s Subject) string { return n.subjectPrefix + s.digest }
 
 // checkScope refuses names that would break the hash tag.
 func checkScope(scope string) error {

@@ -11,12 +11,12 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// oneOfEach returns a policy of each kind with this duration, in ms.
-func oneOfEach(per int64) []limits.Policy {
+// policyOfEachKind returns a policy of each kind with this duration, in ms.
+func policyOfEachKind(perMS int64) []limits.Policy {
 	return []limits.Policy{
-		perAccount(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: per}),
-		{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 200, PerMS: per}}},
-		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: per, Max: 1},
+		accountPolicy(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: perMS}),
+		{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 200, PerMS: perMS}}},
+		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: perMS, Max: 1},
 		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 1},
 	}
 }
@@ -25,17 +25,17 @@ func oneOfEach(per int64) []limits.Policy {
 // longest window, and that later no key at all is left.
 func TestIdleLeavesNothing(t *testing.T) {
 	t.Parallel()
-	s, mini := onClock(t, march())
-	rules := s.rules(t, oneOfEach(7_200_000)...)
-	if !s.start(t, rules, "a") || s.start(t, rules, "a") {
+	s, mini := newClockLimiter(t, arbitraryTime())
+	rules := s.newRules(t, policyOfEachKind(7_200_000)...)
+	if !s.tryStart(t, rules, "a") || s.tryStart(t, rules, "a") {
 		t.Fatal("want one start and one refusal")
 	}
 	mini.FastForward(25 * time.Hour)
-	if left := slices.DeleteFunc(s.keys(t), func(k string) bool { return !strings.Contains(k, ":s:") }); len(left) > 0 {
+	if left := slices.DeleteFunc(s.redisKeys(t), func(k string) bool { return !strings.Contains(k, ":s:") }); len(left) > 0 {
 		t.Errorf("left of idle subjects: %v", left)
 	}
 	mini.FastForward(26 * time.Hour)
-	if left := s.keys(t); len(left) > 0 {
+	if left := s.redisKeys(t); len(left) > 0 {
 		t.Errorf("left of idle rules: %v", left)
 	}
 }
@@ -44,31 +44,31 @@ func TestIdleLeavesNothing(t *testing.T) {
 // open.
 func TestKeysEndByThemselves(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := s.rules(t, oneOfEach(3_600_000)...)
-		s.start(t, rules, "a")
-		s.start(t, rules, "a")
+		rules := s.newRules(t, policyOfEachKind(3_600_000)...)
+		s.tryStart(t, rules, "a")
+		s.tryStart(t, rules, "a")
 		for _, rule := range rules {
-			if !s.start(t, []*limits.Rule{rule}, "started alone") {
+			if !s.tryStart(t, []*limits.Rule{rule}, "started alone") {
 				t.Fatal("it may not start")
 			}
 		}
-		for _, key := range s.keys(t) {
+		for _, key := range s.redisKeys(t) {
 			if ttl := s.client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 50*time.Hour {
 				t.Errorf("%s ends in %s", key, ttl)
 			}
 		}
-		set := setOf(t, oneOfEach(3_600_000)...)
+		set := compileSet(t, policyOfEachKind(3_600_000)...)
 		s.scope += "/set"
 		for i, rules := range [][]*limits.Rule{set, set[:1], set[1:2], set[2:3], set[3:]} {
 			for _, id := range []string{"", "id"} {
-				if a := s.takeAs(t, rules, id, 1, strconv.Itoa(i)+id); !a.Allowed {
+				if a := s.takeWithID(t, rules, id, 1, strconv.Itoa(i)+id); !a.Allowed {
 					t.Fatalf("it may not be taken: %+v", a)
 				}
 			}
 		}
-		for _, key := range s.keys(t) {
+		for _, key := range s.redisKeys(t) {
 			if ttl := s.client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 34*24*time.Hour {
 				t.Errorf("%s ends in %s", key, ttl)
 			}
@@ -81,26 +81,26 @@ func TestKeysEndByThemselves(t *testing.T) {
 // Redis.
 func TestMemoryOfASubject(t *testing.T) {
 	t.Parallel()
-	s := onRedis(t)
+	s := newRedisLimiter(t)
 	for most, policy := range map[int64]limits.Policy{
-		400:    hourly(10),
-		2_500:  hourly(100),
-		30_000: hourly(1000),
+		400:    hourlyPolicy(10),
+		2_500:  hourlyPolicy(100),
+		30_000: hourlyPolicy(1000),
 		401:    {Name: "d", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 10},
 		300:    {Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1_000_000},
 		301:    {Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 1_000_000},
 	} {
-		rules := s.rules(t, policy)
+		rules := s.newRules(t, policy)
 		for range 15 {
 			checks := make([]limits.Check, 100)
 			for i := range checks {
-				checks[i] = s.check(rules, "a")
+				checks[i] = s.newCheck(rules, "a")
 			}
 			if err := s.Reservations.Count(t.Context(), s.scope, checks, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
-		used, err := s.client.MemoryUsage(t.Context(), s.subject(rules[0])).Result()
+		used, err := s.client.MemoryUsage(t.Context(), s.subjectKey(rules[0])).Result()
 		if err != nil || used > most {
 			t.Errorf("%s: %d bytes, %v; want at most %d", policy.Name, used, err, most)
 		}

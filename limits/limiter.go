@@ -19,7 +19,7 @@ type Limiter struct {
 	Takes        *Takes
 	Rebuilder    *Rebuilder
 	Usage        *Usage
-	Refusals     *Refusals
+	Refusals     *RefusalCounts
 }
 
 // New returns a limiter in the Redis of client. Call it before client is used for anything else. Any client works.
@@ -28,11 +28,11 @@ func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
 	conn := &connection{client: client, breakers: redisconn.NewBreakers(client, local)}
 	s, clock, uses := newScripts(SettleWithin), &serverClock{local: local}, &useCounts{}
-	epochs, refusals := newEpochs(conn, s.epoch), &Refusals{conn: conn, note: s.note, top: s.top}
+	epochs, refusals := newEpochs(conn, s.epoch), &RefusalCounts{conn: conn, note: s.note, top: s.top}
 	reservations := &Reservations{conn: conn, clock: clock, epochs: epochs, uses: uses, refusals: refusals, reserve: s.reserve, settle: s.settle, overdue: s.overdue}
-	reservations.asks, reservations.settles = newCoalescer(reservations.askAll), newCoalescer(reservations.settleAll)
+	reservations.checkCalls, reservations.settleCalls = newCoalescer(reservations.askAll), newCoalescer(reservations.settleAll)
 	takes := &Takes{conn: conn, clock: clock, epochs: epochs, uses: uses, scripts: s.take}
-	takes.asks = newCoalescer(takes.askAll)
+	takes.takeCalls = newCoalescer(takes.askAll)
 	return &Limiter{
 		Reservations: reservations,
 		Takes:        takes,

@@ -20,22 +20,22 @@ import (
 // the window that blocks the start longest, and the time until this window allows a start.
 func TestAllWindowsHold(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := s.rules(t, perAccount(limits.Window{Max: 1, PerMS: 60_000}, limits.Window{Max: 2, PerMS: 3_600_000}))
-		if !s.start(t, rules, "a") {
+		rules := s.newRules(t, accountPolicy(limits.Window{Max: 1, PerMS: 60_000}, limits.Window{Max: 2, PerMS: 3_600_000}))
+		if !s.tryStart(t, rules, "a") {
 			t.Fatal("the first is refused")
 		}
-		got := s.reserve(t, s.check(rules, "a")).Last()
+		got := s.reserve(t, s.newCheck(rules, "a")).LongestRefusal()
 		if got.Window != 0 || got.Wait <= 30*time.Second || got.Wait > time.Minute || got.Pending {
 			t.Errorf("second at once: %+v", got)
 		}
-		if !s.start(t, rules, "b") {
+		if !s.tryStart(t, rules, "b") {
 			t.Error("another account is refused")
 		}
 		// This start happened ten minutes ago.
-		s.countLate(t, s.check(rules, "a"), 10*time.Minute)
-		got = s.reserve(t, s.check(rules, "a")).Last()
+		s.countLate(t, s.newCheck(rules, "a"), 10*time.Minute)
+		got = s.reserve(t, s.newCheck(rules, "a")).LongestRefusal()
 		if got.Window != 1 || got.Wait <= 49*time.Minute || got.Wait > 50*time.Minute || got.Oldest < 10*time.Minute {
 			t.Errorf("with two in the hour: %+v", got)
 		}
@@ -46,19 +46,19 @@ func TestAllWindowsHold(t *testing.T) {
 // it.
 func TestRefusedStartCostsNothing(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := s.rules(t,
+		rules := s.newRules(t,
 			limits.Policy{Name: "starts", Per: "pool", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 3},
-			hourly(1),
+			hourlyPolicy(1),
 		)
 		for i := range 5 {
-			if got := s.start(t, rules, "a"); got != (i == 0) {
+			if got := s.tryStart(t, rules, "a"); got != (i == 0) {
 				t.Errorf("start %d of a: %t", i, got)
 			}
 		}
 		for i, account := range []string{"b", "c", "d"} {
-			if got := s.start(t, rules, account); got != (i < 2) {
+			if got := s.tryStart(t, rules, account); got != (i < 2) {
 				t.Errorf("start of %s: %t", account, got)
 			}
 		}
@@ -68,15 +68,15 @@ func TestRefusedStartCostsNothing(t *testing.T) {
 // TestOneOfManyAtOncePasses checks that only one of many concurrent starts passes.
 func TestOneOfManyAtOncePasses(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := s.rules(t, hourly(1))
+		rules := s.newRules(t, hourlyPolicy(1))
 		replicas := []*limits.Limiter{s.Limiter, limits.New(s.client)}
 		for round := range 20 {
 			var passed atomic.Int64
 			var all sync.WaitGroup
 			for i := range 8 {
-				c := s.check(rules, fmt.Sprintf("account %d", round))
+				c := s.newCheck(rules, fmt.Sprintf("account %d", round))
 				all.Go(func() {
 					a, err := replicas[i%2].Reservations.Reserve(t.Context(), s.scope, []limits.Check{c})
 					if err != nil {
@@ -98,33 +98,33 @@ func TestOneOfManyAtOncePasses(t *testing.T) {
 // that refusals that are only due to reservations do not count.
 func TestTopAreWhoIsRefusedMost(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := s.rules(t, hourly(1))
+		rules := s.newRules(t, hourlyPolicy(1))
 		for i := range 3 {
 			for range 5 * (i + 1) {
-				s.start(t, rules, fmt.Sprintf("account %d", i))
+				s.tryStart(t, rules, fmt.Sprintf("account %d", i))
 			}
 		}
-		top, err := s.Refusals.Top(t.Context(), s.scope, 2)
-		want := []limits.Limited{{Policy: "per-account", Subject: "tags.account=account 2", Times: 14}, {Policy: "per-account", Subject: "tags.account=account 1", Times: 9}}
+		top, err := s.Refusals.MostRefused(t.Context(), s.scope, 2)
+		want := []limits.RefusedSubject{{Policy: "per-account", Subject: "tags.account=account 2", RefusalCount: 14}, {Policy: "per-account", Subject: "tags.account=account 1", RefusalCount: 9}}
 		if err != nil || !slices.Equal(top, want) {
 			t.Errorf("top: %v, %v", top, err)
 		}
 		var rare []limits.Check
 		for i := range 300 { // more labels than are kept
 			account := fmt.Sprintf("rare %d", i)
-			rare = append(rare, s.check(rules, account), s.check(rules, account))
+			rare = append(rare, s.newCheck(rules, account), s.newCheck(rules, account))
 		}
 		for _, c := range rare {
 			if s.reserve(t, c).Status == limits.StatusPassed {
-				s.count(t, c)
+				s.countStart(t, c)
 			}
 		}
 		if err := s.Refusals.Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if top, err = limits.New(s.client).Refusals.Top(t.Context(), s.scope, 2); err != nil || !slices.Equal(top, want) {
+		if top, err = limits.New(s.client).Refusals.MostRefused(t.Context(), s.scope, 2); err != nil || !slices.Equal(top, want) {
 			t.Errorf("top of many, at another process: %v, %v", top, err)
 		}
 	})
@@ -134,33 +134,33 @@ func TestTopAreWhoIsRefusedMost(t *testing.T) {
 // fails without waiting.
 func TestNothingPassesWithoutRedis(t *testing.T) {
 	t.Parallel()
-	s, mini := onClock(t, march())
-	rules := s.rules(t, perAccount(limits.Window{Max: 1, PerMS: 60_000}))
+	s, mini := newClockLimiter(t, arbitraryTime())
+	rules := s.newRules(t, accountPolicy(limits.Window{Max: 1, PerMS: 60_000}))
 	mini.Close()
 	for range 3 {
-		if _, err := s.Reservations.Reserve(t.Context(), s.scope, []limits.Check{s.check(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
+		if _, err := s.Reservations.Reserve(t.Context(), s.scope, []limits.Check{s.newCheck(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
 			t.Errorf("want ErrUnavailable, got %v", err)
 		}
 	}
 }
 
-// trips counts the round trips of a client.
-type trips struct{ made atomic.Int64 }
+// roundTripCounter counts the round trips of a client.
+type roundTripCounter struct{ count atomic.Int64 }
 
-func (c *trips) DialHook(next redis.DialHook) redis.DialHook {
+func (c *roundTripCounter) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
 }
 
-func (c *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (c *roundTripCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.made.Add(1)
+		c.count.Add(1)
 		return next(ctx, cmd)
 	}
 }
 
-func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (c *roundTripCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.made.Add(1)
+		c.count.Add(1)
 		return next(ctx, cmds)
 	}
 }
@@ -169,23 +169,23 @@ func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 // checked in one round trip.
 func TestOneRoundTripForAllPoliciesOfAPool(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := s.rules(t,
-			perAccount(limits.Window{Max: 9, PerMS: 60_000}, limits.Window{Max: 50, PerMS: 3_600_000}),
+		rules := s.newRules(t,
+			accountPolicy(limits.Window{Max: 9, PerMS: 60_000}, limits.Window{Max: 50, PerMS: 3_600_000}),
 			limits.Policy{Name: "daily", Per: "device", Algorithm: limits.Calendar, Period: "day", Timezone: "Asia/Shanghai", Max: 1000},
 			limits.Policy{Name: "same", Algorithm: limits.Duplicate, Max: 20, PerMS: 60_000},
 		)
-		checks := []limits.Check{s.check(rules, "a"), s.check(rules, "b"), s.check(rules, "c")}
-		s.release(t, s.check(rules, "warm")) // now the scripts are loaded and the connections are open
-		s.reserve(t, s.check(rules, "warm"))
-		counted := &trips{}
+		checks := []limits.Check{s.newCheck(rules, "a"), s.newCheck(rules, "b"), s.newCheck(rules, "c")}
+		s.release(t, s.newCheck(rules, "warm")) // now the scripts are loaded and the connections are open
+		s.reserve(t, s.newCheck(rules, "warm"))
+		counted := &roundTripCounter{}
 		s.client.AddHook(counted)
 		answers, err := s.Reservations.Reserve(t.Context(), s.scope, checks)
 		if err != nil || len(answers) != len(checks) {
 			t.Fatalf("%v, %v", answers, err)
 		}
-		if made := counted.made.Load(); made != 1 {
+		if made := counted.count.Load(); made != 1 {
 			t.Errorf("%d round trips for %d checks of %d policies each", made, len(checks), len(rules))
 		}
 	})

@@ -18,26 +18,28 @@ import (
 
 // modelRedis is a Redis whose clock the test sets.
 type modelRedis interface {
-	connect() *server
-	set(now time.Time)
-	age(by time.Duration) // lets keys expire, if endsKeys returns true
-	endsKeys() bool
+	connect() *redisLimiter
+	setClock(now time.Time)
+	expireKeys(by time.Duration) // lets keys expire, if canExpireKeys returns true
+	canExpireKeys() bool
 	flush()
 }
 
-type inProcess struct {
+type inProcessRedis struct {
 	*miniredis.Miniredis
 
-	tb  testing.TB
-	ttl bool // whether keys expire, as in a real Redis
+	tb     testing.TB
+	hasTTL bool // whether keys expire, as in a real Redis
 }
 
-func (r inProcess) connect() *server  { return serve(r.tb, servers.RedisAt{Addr: r.Addr()}) }
-func (r inProcess) set(now time.Time) { r.SetTime(now) }
-func (r inProcess) endsKeys() bool    { return r.ttl }
-func (r inProcess) flush()            { r.FlushAll() }
-func (r inProcess) age(by time.Duration) {
-	if r.ttl {
+func (r inProcessRedis) connect() *redisLimiter {
+	return connect(r.tb, servers.RedisAt{Addr: r.Addr()})
+}
+func (r inProcessRedis) setClock(now time.Time) { r.SetTime(now) }
+func (r inProcessRedis) canExpireKeys() bool    { return r.hasTTL }
+func (r inProcessRedis) flush()                 { r.FlushAll() }
+func (r inProcessRedis) expireKeys(by time.Duration) {
+	if r.hasTTL {
 		r.FastForward(by)
 	}
 }
@@ -46,33 +48,34 @@ func (r inProcess) age(by time.Duration) {
 type realRedis struct {
 	*servers.RedisServer
 
-	tb     testing.TB
-	direct *redis.Client
-	logged int64
+	tb           testing.TB
+	directClient *redis.Client
+	minLogBytes  int64
 }
 
 // clockKey is the key that contains the time of the test for a real Redis.
 const clockKey = "test:clock"
 
-// dial connects to a Redis and deletes all its data.
-func dial(tb testing.TB, server *servers.RedisServer) *realRedis {
+// newRealRedis connects to a Redis and deletes all its data.
+func newRealRedis(tb testing.TB, server *servers.RedisServer) *realRedis {
 	tb.Helper()
-	r := &realRedis{RedisServer: server, tb: tb, direct: redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 20 * time.Second})}
+	r := &realRedis{RedisServer: server, tb: tb, directClient: redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 20 * time.Second})}
 	r.flush()
 	return r
 }
 
-func (r *realRedis) connect() *server {
-	s := serve(r.tb, servers.RedisAt{Addr: r.Addr})
-	s.client.AddHook(&ownClock{sums: make(map[string]string)})
+func (r *realRedis) connect() *redisLimiter {
+	s := connect(r.tb, servers.RedisAt{Addr: r.Addr})
+	s.client.AddHook(&testClockHook{changedDigests: make(map[string]string)})
 	return s
 }
 
-func (r *realRedis) endsKeys() bool    { return false }
-func (r *realRedis) age(time.Duration) {}
-func (r *realRedis) flush()            { r.must(r.direct.FlushAll(context.Background()).Err()) }
-func (r *realRedis) set(now time.Time) {
-	r.must(r.direct.Set(context.Background(), clockKey, now.UnixMilli(), 0).Err())
+func (r *realRedis) canExpireKeys() bool      { return false }
+func (r *realRedis) expireKeys(time.Duration) {}
+func (r *realRedis) flush()                   { r.must(r.directClient.FlushAll(context.Background()).Err()) }
+
+func (r *realRedis) setClock(now time.Time) {
+	r.must(r.directClient.Set(context.Background(), clockKey, now.UnixMilli(), 0).Err())
 }
 
 func (r *realRedis) must(err error) {
@@ -82,24 +85,24 @@ func (r *realRedis) must(err error) {
 	}
 }
 
-func (r *realRedis) restart(now time.Time, down func()) {
+func (r *realRedis) restart(now time.Time, whileDown func()) {
 	r.Kill()
-	down()
+	whileDown()
 	r.Start()
-	_ = r.direct.Close()
-	r.direct = redis.NewClient(r.direct.Options())
-	r.set(now)
+	_ = r.directClient.Close()
+	r.directClient = redis.NewClient(r.directClient.Options())
+	r.setClock(now)
 }
 
-// ownClock inserts code in front of each script: TIME returns the clock of the test; no key gets a
+// testClockHook inserts code in front of each script: TIME returns the clock of the test; no key gets a
 // TTL, because the time of Redis itself differs from the clock of the test; and a key that is not
 // in KEYS causes an error.
-type ownClock struct {
-	mu   sync.Mutex
-	sums map[string]string // digest of a script -> digest of the changed script
+type testClockHook struct {
+	mu             sync.Mutex
+	changedDigests map[string]string // digest of a script -> digest of the changed script
 }
 
-const inFront = `local real, declared = redis, {}
+const clockPrelude = `local real, declared = redis, {}
 for _, key in ipairs(KEYS) do declared[key] = true end
 local redis = setmetatable({ call = function(command, ...)
   if command == 'TIME' then
@@ -119,44 +122,44 @@ end }, { __index = real })
 `
 
 // DialHook changes nothing.
-func (*ownClock) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*testClockHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessPipelineHook changes nothing, because no script is sent in a pipeline.
-func (*ownClock) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (*testClockHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
 // ProcessHook changes scripts.
-func (c *ownClock) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (c *testClockHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		switch args := cmd.Args(); strings.ToLower(cmd.Name()) {
 		case "eval":
 			source := fmt.Sprint(args[1])
-			args[1] = inFront + source
-			c.learn(source)
+			args[1] = clockPrelude + source
+			c.recordScript(source)
 		case "evalsha":
-			args[1] = c.sum(fmt.Sprint(args[1]))
+			args[1] = c.changedDigest(fmt.Sprint(args[1]))
 		}
 		return next(ctx, cmd)
 	}
 }
 
-func (c *ownClock) learn(source string) {
+func (c *testClockHook) recordScript(source string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sums[sumOf(source)] = sumOf(inFront + source)
+	c.changedDigests[scriptDigest(source)] = scriptDigest(clockPrelude + source)
 }
 
-func (c *ownClock) sum(of string) string {
+func (c *testClockHook) changedDigest(digest string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if sum, known := c.sums[of]; known {
+	if sum, known := c.changedDigests[digest]; known {
 		return sum
 	}
 	return strings.Repeat("0", 40) // an unknown digest, so that the source is sent
 }
 
-func sumOf(source string) string {
+func scriptDigest(source string) string {
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // as Redis names scripts
 	return hex.EncodeToString(sum[:])
 }

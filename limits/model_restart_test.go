@@ -21,7 +21,7 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 	for name, args := range map[string][]string{"snapshots": nil, "log": {"--appendonly", "yes"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, left := servers.Redis(t, args...), 60 // each history restarts Redis several times
+			server, left := servers.StartRedis(t, args...), 60 // each history restarts Redis several times
 			if testing.Short() {
 				left = 6
 			}
@@ -34,16 +34,16 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 						left = 1 << 30 // rapid repeats the failed history to shrink it
 					}
 				}()
-				r := dial(t, server)
-				defer func() { _ = r.direct.Close() }()
-				m := &restarts{model: newModel(rt, r), r: r}
-				moves := m.moves()
-				moves["time passes"], moves["who was refused"] = m.pass, m.top
+				r := newRealRedis(t, server)
+				defer func() { _ = r.directClient.Close() }()
+				m := &restartModel{startsModel: newModel(rt, r), realRedis: r}
+				moves := m.actions()
+				moves["time passes"], moves["who was refused"] = m.passTime, m.checkTop
 				if args == nil {
-					moves["snapshot"], moves["redis is started anew"] = m.snapshot, m.older
+					moves["snapshot"], moves["redis is started anew"] = m.takeSnapshot, m.restartFromSnapshot
 				} else {
-					r.logged = server.LogSize(t) // the log of earlier histories must not be cut
-					moves["redis is started anew"] = m.cut
+					r.minLogBytes = server.LogSize(t) // the log of earlier histories must not be cut
+					moves["redis is started anew"] = m.restartWithCutLog
 				}
 				rt.Repeat(moves)
 			})
@@ -51,82 +51,84 @@ func TestHistoriesWithRestartsAgreeWithAPlainModel(t *testing.T) {
 	}
 }
 
-// restarts is a model whose Redis is restarted with older data.
-type restarts struct {
-	*model
+// restartModel is a model whose Redis is restarted with older data.
+type restartModel struct {
+	*startsModel
 
-	r         *realRedis
-	snapshots []snapshot
+	realRedis *realRedis
+	snapshots []redisSnapshot
 }
 
-type snapshot struct {
+type redisSnapshot struct {
 	data []byte
 	open []modelStart // reservations in the snapshot
 }
 
-func (m *restarts) snapshot(*rapid.T) {
-	m.snapshots = append(m.snapshots, snapshot{m.r.Snapshot(m.r.tb), slices.Clone(m.open)})
+func (m *restartModel) takeSnapshot(*rapid.T) {
+	m.snapshots = append(m.snapshots, redisSnapshot{m.realRedis.Snapshot(m.realRedis.tb), slices.Clone(m.openStarts)})
 }
 
-// older restarts Redis with its latest data or with any snapshot.
-func (m *restarts) older(t *rapid.T) {
-	m.snapshot(t)
+// restartFromSnapshot restarts Redis with its latest data or with any snapshot.
+func (m *restartModel) restartFromSnapshot(t *rapid.T) {
+	m.takeSnapshot(t)
 	from := m.snapshots[rapid.IntRange(0, len(m.snapshots)-1).Draw(t, "snapshot")]
-	m.r.restart(m.now, func() { m.r.Restore(m.r.tb, from.data) })
-	m.known = false
-	lost := slices.DeleteFunc(m.open, func(s modelStart) bool {
+	m.realRedis.restart(m.now, func() { m.realRedis.Restore(m.realRedis.tb, from.data) })
+	m.isKnown = false
+	lost := slices.DeleteFunc(m.openStarts, func(s modelStart) bool {
 		return slices.ContainsFunc(from.open, func(o modelStart) bool { return o.lease == s.lease })
 	})
-	m.open = slices.Clone(from.open)
+	m.openStarts = slices.Clone(from.open)
 	if rapid.Bool().Draw(t, "filled first") {
-		m.settle(t)
+		m.settleOverdue(t)
 		m.rebuild(t)
 	}
 	for _, s := range lost { // the process that reserved it settles it now, without a reservation
-		m.decide(t, s, rapid.Bool().Draw(t, "started"), 1)
+		m.settleStart(t, s, rapid.Bool().Draw(t, "started"), 1)
 	}
 }
 
-// top only checks that Top succeeds, because its numbers are only for display.
-func (m *restarts) top(t *rapid.T) {
-	if _, err := m.replica(t).Refusals.Top(context.Background(), "plain", 5); err != nil {
+// checkTop only checks that Top succeeds, because its numbers are only for display.
+func (m *restartModel) checkTop(t *rapid.T) {
+	if _, err := m.drawReplica(t).Refusals.MostRefused(context.Background(), "plain", 5); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// pass first lets the pass over the limits settle overdue reservations that have reappeared,
+// passTime first lets the pass over the limits settle overdue reservations that have reappeared,
 // because Redis keeps their leases for only one minute.
-func (m *restarts) pass(t *rapid.T) {
-	if slices.ContainsFunc(m.open, func(s modelStart) bool { _, back := m.decided[s.lease]; return back }) {
-		m.advance(limits.SettleWithin)
-		m.settle(t)
+func (m *restartModel) passTime(t *rapid.T) {
+	if slices.ContainsFunc(m.openStarts, func(s modelStart) bool { _, back := m.settledStarts[s.lease]; return back }) {
+		m.advanceClock(limits.SettleWithin)
+		m.settleOverdue(t)
 	}
-	m.model.pass(t)
+	m.startsModel.passTime(t)
 }
 
-// cut restarts Redis without the end of its log. The forms of the rule can then differ, so all
+// restartWithCutLog restarts Redis without the end of its log. The forms of the rule can then differ, so all
 // reservations are settled at once, as the pass over the limits does.
-func (m *restarts) cut(t *rapid.T) {
+func (m *restartModel) restartWithCutLog(t *rapid.T) {
 	lost := rapid.Int64Range(0, 3000).Draw(t, "lost")
-	m.r.restart(m.now, func() { m.r.CutLog(m.r.tb, m.r.LogSize(m.r.tb)-lost, m.r.logged) })
-	m.known = false
-	for _, s := range m.open {
+	m.realRedis.restart(m.now, func() {
+		m.realRedis.CutLog(m.realRedis.tb, m.realRedis.LogSize(m.realRedis.tb)-lost, m.realRedis.minLogBytes)
+	})
+	m.isKnown = false
+	for _, s := range m.openStarts {
 		s.group = ""
-		m.decide(t, s, rapid.Bool().Draw(t, "started"), 1)
+		m.settleStart(t, s, rapid.Bool().Draw(t, "started"), 1)
 	}
-	m.open = nil
+	m.openStarts = nil
 	for form := range m.forms {
-		left, err := m.r.direct.ZRange(context.Background(), "limits:{"+form+"}:open", 0, -1).Result()
+		left, err := m.realRedis.directClient.ZRange(context.Background(), "limits:{"+form+"}:open", 0, -1).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, lease := range left {
-			s, ok := m.decided[lease]
+			s, ok := m.settledStarts[lease]
 			if !ok { // a reservation that was released because Redis had been restarted
 				s = modelStart{lease: lease, account: "a", at: m.now}
 			}
 			s.group = ""
-			m.decide(t, s, s.counted, 1)
+			m.settleStart(t, s, s.counted, 1)
 		}
 	}
 }

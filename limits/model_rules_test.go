@@ -30,64 +30,64 @@ func drawPolicy(t *rapid.T) limits.Policy {
 	return p
 }
 
-// assumeLatest sets the windows of a fixed rule as a rebuild does: to the latest possible time.
-func (m *model) assumeLatest() {
-	clear(m.since)
-	clear(m.n)
+// assumeLatestWindows sets the windows of a fixed rule as a rebuild does: to the latest possible time.
+func (m *startsModel) assumeLatestWindows() {
+	clear(m.windowStart)
+	clear(m.windowCount)
 	for _, s := range m.counted {
 		if m.now.Sub(s.at) >= time.Duration(m.policy.PerMS)*time.Millisecond {
 			continue
 		}
-		m.n[s.account]++
-		if s.at.After(m.since[s.account]) {
-			m.since[s.account] = s.at
+		m.windowCount[s.account]++
+		if s.at.After(m.windowStart[s.account]) {
+			m.windowStart[s.account] = s.at
 		}
 	}
 }
 
-// add counts a start at the time of its reservation.
-func (m *model) add(s modelStart) {
+// countStart counts a start at the time of its reservation.
+func (m *startsModel) countStart(s modelStart) {
 	m.counted = append(m.counted, s)
 	per := time.Duration(m.policy.PerMS) * time.Millisecond
-	if since, ok := m.since[s.account]; !ok || !s.at.Before(since.Add(per)) {
-		m.since[s.account], m.n[s.account] = s.at, 0
+	if since, ok := m.windowStart[s.account]; !ok || !s.at.Before(since.Add(per)) {
+		m.windowStart[s.account], m.windowCount[s.account] = s.at, 0
 	}
-	m.n[s.account]++
+	m.windowCount[s.account]++
 }
 
-// judge returns the expected answer to a start as text.
-func (m *model) judge(s modelStart) string {
+// expectedAnswer returns the expected answer to a start as text.
+func (m *startsModel) expectedAnswer(s modelStart) string {
 	groups := make(map[string]time.Time)
-	for _, o := range m.open {
+	for _, o := range m.openStarts {
 		if _, seen := groups[o.group]; !seen && o.account == s.account && o.group != s.group {
 			groups[o.group] = o.at
 		}
 	}
 	switch m.policy.Algorithm {
 	case limits.Sliding:
-		return m.judgeSliding(s, groups)
+		return m.expectedSliding(s, groups)
 	case limits.Calendar:
-		return m.judgeCalendar(s, groups)
+		return m.expectedCalendar(s, groups)
 	}
-	end := m.since[s.account].Add(time.Duration(m.policy.PerMS) * time.Millisecond)
-	n := m.n[s.account]
+	end := m.windowStart[s.account].Add(time.Duration(m.policy.PerMS) * time.Millisecond)
+	n := m.windowCount[s.account]
 	if !m.now.Before(end) {
 		n = 0
 	}
-	return tally(n, len(groups), int(m.policy.Max), end.Sub(m.now))
+	return windowAnswer(n, len(groups), int(m.policy.Max), end.Sub(m.now))
 }
 
-func tally(n, pending, most int, wait time.Duration) string {
+func windowAnswer(n, pending, maxStarts int, wait time.Duration) string {
 	switch {
-	case n >= most:
+	case n >= maxStarts:
 		return fmt.Sprintf("shut for %s by 0", wait)
-	case n+pending >= most:
+	case n+pending >= maxStarts:
 		return "shut by reservations"
 	}
 	return "passes"
 }
 
-func (m *model) judgeSliding(s modelStart, groups map[string]time.Time) string {
+func (m *startsModel) expectedSliding(s modelStart, groups map[string]time.Time) string {
 	soft, wait, by := false, time.Duration(0), 0
 	for i, w := range m.policy.Windows {
 		per := time.Duration(w.PerMS) * time.Millisecond
@@ -124,7 +124,7 @@ func (m *model) judgeSliding(s modelStart, groups map[string]time.Time) string {
 
 const quarter = 15 * time.Minute
 
-func (m *model) judgeCalendar(s modelStart, groups map[string]time.Time) string {
+func (m *startsModel) expectedCalendar(s modelStart, groups map[string]time.Time) string {
 	name := func(at time.Time) string {
 		at = at.In(m.zone)
 		switch m.policy.Period {
@@ -146,17 +146,17 @@ func (m *model) judgeCalendar(s modelStart, groups map[string]time.Time) string 
 	for name(next) == now {
 		next = next.Add(quarter)
 	}
-	return tally(n, len(groups), int(m.policy.Max), next.Sub(m.now))
+	return windowAnswer(n, len(groups), int(m.policy.Max), next.Sub(m.now))
 }
 
-func show(a limits.Answer) string {
+func answerText(a limits.Answer) string {
 	switch {
 	case a.Status == limits.StatusPassed:
 		return "passes"
 	case a.Status != limits.StatusLimited:
 		return fmt.Sprintf("status %d", a.Status)
-	case a.Last().Pending:
+	case a.LongestRefusal().Pending:
 		return "shut by reservations"
 	}
-	return fmt.Sprintf("shut for %s by %d", a.Last().Wait, a.Last().Window)
+	return fmt.Sprintf("shut for %s by %d", a.LongestRefusal().Wait, a.LongestRefusal().Window)
 }

@@ -10,74 +10,74 @@ import (
 
 // The rules of the plain model of takes.
 
-// windows returns the windows of a sliding rule.
-func (m *takes) windows(i int) []limits.Window {
+// slidingWindows returns the windows of a sliding rule.
+func (m *takesModel) slidingWindows(i int) []limits.Window {
 	if p := m.policies[i]; p.Algorithm == limits.Duplicate {
 		return []limits.Window{{Max: p.Max, PerMS: p.PerMS}}
 	}
 	return m.policies[i].Windows
 }
 
-func subjectOf(i int, account string) string { return fmt.Sprint(i, " ", account) }
+func subjectName(i int, account string) string { return fmt.Sprint(i, " ", account) }
 
-// answer returns the expected answer to a take as text. If counts is true, it also counts the take.
-func (m *takes) answer(one modelTake, counts bool) string {
+// expectedAnswer returns the expected answer to a take as text. If counts is true, it also counts the take.
+func (m *takesModel) expectedAnswer(take modelTake, isCounted bool) string {
 	var since time.Time
-	a := limits.Taken{Allowed: true}
+	a := limits.TakeResult{Allowed: true}
 	for i := range m.policies {
-		began := m.know(i, counts)
-		if counts {
-			m.mend(subjectOf(i, one.account))
+		began := m.countedSince(i, isCounted)
+		if isCounted {
+			m.clampFutureTimes(subjectName(i, take.account))
 		}
-		if !m.whole(i, began) && began.After(since) {
+		if !m.coversWindow(i, began) && began.After(since) {
 			since = began
 		}
-		s := m.standing(i, one.account, one.cost)
+		s := m.expectedStanding(i, take.account, take.cost)
 		a.Items = append(a.Items, s)
 		a.Allowed = a.Allowed && !s.Refuses
 	}
 	a.Since = since
-	known, is := m.said(one)
-	is = is && known.back < known.cost
-	if is && known.cost != one.cost {
+	known, is := m.rememberedTake(take)
+	is = is && known.givenBack < known.cost
+	if is && known.cost != take.cost {
 		a.Allowed, a.OtherCost = false, true
 	}
-	if is && known.cost == one.cost {
+	if is && known.cost == take.cost {
 		a.Allowed, a.Repeated = true, true
 		for i := range a.Items {
 			a.Items[i].Wait = 0
 		}
 	}
-	if a.Allowed && !a.Repeated && counts {
+	if a.Allowed && !a.Repeated && isCounted {
 		for i := range m.policies {
-			m.count(i, one)
-			a.Items[i] = m.standing(i, one.account, one.cost)
+			m.countTake(i, take)
+			a.Items[i] = m.expectedStanding(i, take.account, take.cost)
 			a.Items[i].Wait = 0
 		}
-		if one.id != "" {
-			one.at = m.now
-			m.ids[one.id+one.account] = one
+		if take.id != "" {
+			take.at = m.now
+			m.takeByID[take.id+take.account] = take
 		}
 	}
 	for _, s := range a.Items {
 		a.Wait = max(a.Wait, s.Wait)
 	}
-	return showTaken(a)
+	return takenText(a)
 }
 
-func (m *takes) said(one modelTake) (modelTake, bool) {
-	known, is := m.ids[one.id+one.account]
-	return known, is && one.id != "" && m.now.Sub(known.at) < limits.RememberTakes
+func (m *takesModel) rememberedTake(take modelTake) (modelTake, bool) {
+	known, is := m.takeByID[take.id+take.account]
+	return known, is && take.id != "" && m.now.Sub(known.at) < limits.TakeIDLifetime
 }
 
-func (m *takes) longest(i int) time.Duration { return m.forms["plain"][i].Longest() }
+func (m *takesModel) longestWindow(i int) time.Duration { return m.forms["plain"][i].LongestWindow() }
 
-// know returns the time since which a rule counts. If counts is true and the rule is unknown, the
+// countedSince returns the time since which a rule counts. If counts is true and the rule is unknown, the
 // rule begins to count now.
-func (m *takes) know(i int, counts bool) time.Time {
+func (m *takesModel) countedSince(i int, isCounted bool) time.Time {
 	const day = 24 * time.Hour
-	began, known := m.since[i]
-	if known && m.redis.endsKeys() && m.now.Sub(m.renewed[i]) >= m.longest(i)+32*day {
+	began, known := m.countsSince[i]
+	if known && m.redis.canExpireKeys() && m.now.Sub(m.renewedAt[i]) >= m.longestWindow(i)+32*day {
 		known = false
 	}
 	if !known || began.After(m.now) {
@@ -85,11 +85,11 @@ func (m *takes) know(i int, counts bool) time.Time {
 			began = m.now
 		}
 	}
-	if counts && (!known || m.now.Sub(m.renewed[i]) > day) {
+	if isCounted && (!known || m.now.Sub(m.renewedAt[i]) > day) {
 		if began.After(m.now) {
 			began = m.now
 		}
-		m.since[i], m.renewed[i] = began, m.now
+		m.countsSince[i], m.renewedAt[i] = began, m.now
 	}
 	if began.After(m.now) {
 		began = m.now
@@ -97,16 +97,16 @@ func (m *takes) know(i int, counts bool) time.Time {
 	return began
 }
 
-// whole reports whether the rule has counted for its whole current window.
-func (m *takes) whole(i int, began time.Time) bool {
+// coversWindow reports whether the rule has counted for its whole current window.
+func (m *takesModel) coversWindow(i int, began time.Time) bool {
 	if p := m.policies[i]; p.Algorithm == limits.Calendar {
-		return !began.After(m.calendar(i, m.now)[0])
+		return !began.After(m.calendarPeriod(i, m.now)[0])
 	}
-	return m.now.Sub(began) >= m.longest(i)
+	return m.now.Sub(began) >= m.longestWindow(i)
 }
 
-// calendar returns the start and the end of the period that contains a time.
-func (m *takes) calendar(i int, at time.Time) [2]time.Time {
+// calendarPeriod returns the start and the end of the period that contains a time.
+func (m *takesModel) calendarPeriod(i int, at time.Time) [2]time.Time {
 	zone, _ := time.LoadLocation(m.policies[i].Timezone)
 	name := func(at time.Time) string {
 		at = at.In(zone)
@@ -130,8 +130,8 @@ func (m *takes) calendar(i int, at time.Time) [2]time.Time {
 	return [2]time.Time{from, to}
 }
 
-// mend replaces future times with the current time.
-func (m *takes) mend(subject string) {
+// clampFutureTimes replaces future times with the current time.
+func (m *takesModel) clampFutureTimes(subject string) {
 	times := slices.Clone(m.times[subject])
 	for i, at := range times {
 		if at.After(m.now) {
@@ -143,18 +143,18 @@ func (m *takes) mend(subject string) {
 	}
 }
 
-func (m *takes) earliest(a, b time.Time) time.Time {
+func (m *takesModel) earliest(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a
 	}
 	return b
 }
 
-// window returns the start, the end and the count of the window of a rule that only counts.
-func (m *takes) window(i int, account string) (from, to time.Time, n int64) {
-	subject := subjectOf(i, account)
-	begin, is := m.begin[subject]
-	n = m.n[subject]
+// countingWindow returns the start, the end and the count of the window of a rule that only counts.
+func (m *takesModel) countingWindow(i int, account string) (from, to time.Time, n int64) {
+	subject := subjectName(i, account)
+	begin, is := m.windowStart[subject]
+	n = m.counts[subject]
 	if p := m.policies[i]; p.Algorithm == limits.Fixed {
 		begin = m.earliest(begin, m.now)
 		if !is || !m.now.Before(begin.Add(millis(p.PerMS))) {
@@ -162,19 +162,19 @@ func (m *takes) window(i int, account string) (from, to time.Time, n int64) {
 		}
 		return begin, begin.Add(millis(p.PerMS)), n
 	}
-	period := m.calendar(i, m.now)
+	period := m.calendarPeriod(i, m.now)
 	if !is || begin.Before(period[0]) {
 		n = 0
 	}
 	return period[0], period[1], n
 }
 
-// standing returns the use of an account, and how long a cost has to wait.
-func (m *takes) standing(i int, account string, cost int64) limits.Standing {
-	windows := m.windows(i)
+// expectedStanding returns the use of an account, and how long a cost has to wait.
+func (m *takesModel) expectedStanding(i int, account string, cost int64) limits.WindowUse {
+	windows := m.slidingWindows(i)
 	if len(windows) == 0 {
-		from, to, n := m.window(i, account)
-		s := limits.Standing{Used: n, Max: m.policies[i].Max}
+		from, to, n := m.countingWindow(i, account)
+		s := limits.WindowUse{Used: n, Max: m.policies[i].Max}
 		if s.Remaining = max(s.Max-n, 0); n > 0 || m.policies[i].Algorithm == limits.Calendar {
 			s.Reset = to.Sub(m.now)
 		}
@@ -184,16 +184,16 @@ func (m *takes) standing(i int, account string, cost int64) limits.Standing {
 		_ = from
 		return s
 	}
-	var least limits.Standing
+	var least limits.WindowUse
 	var wait time.Duration
 	for k, w := range windows {
 		var inside []time.Time
-		for _, at := range m.times[subjectOf(i, account)] {
+		for _, at := range m.times[subjectName(i, account)] {
 			if at.After(m.now.Add(-millis(w.PerMS))) {
 				inside = append(inside, m.earliest(at, m.now))
 			}
 		}
-		s := limits.Standing{Window: k, Used: int64(len(inside)), Max: w.Max}
+		s := limits.WindowUse{Window: k, Used: int64(len(inside)), Max: w.Max}
 		if s.Remaining = max(w.Max-s.Used, 0); s.Used > 0 {
 			s.Reset = inside[s.Used-1].Add(millis(w.PerMS)).Sub(m.now)
 		}
@@ -208,47 +208,47 @@ func (m *takes) standing(i int, account string, cost int64) limits.Standing {
 	return least
 }
 
-func (m *takes) count(i int, one modelTake) {
-	subject := subjectOf(i, one.account)
-	if len(m.windows(i)) == 0 {
-		from, _, n := m.window(i, one.account)
-		m.begin[subject], m.n[subject] = from, n+one.cost
+func (m *takesModel) countTake(i int, take modelTake) {
+	subject := subjectName(i, take.account)
+	if len(m.slidingWindows(i)) == 0 {
+		from, _, n := m.countingWindow(i, take.account)
+		m.windowStart[subject], m.counts[subject] = from, n+take.cost
 		return
 	}
 	var times []time.Time
-	for range one.cost {
+	for range take.cost {
 		times = append(times, m.now)
 	}
 	for _, at := range m.times[subject] {
-		if at.After(m.now.Add(-m.longest(i))) {
+		if at.After(m.now.Add(-m.longestWindow(i))) {
 			times = append(times, at)
 		}
 	}
 	m.times[subject] = times
 }
 
-// returned returns how much of a take has been given back in total.
-func (m *takes) returned(one modelTake) int64 {
-	known, is := m.said(one)
+// returnTake returns how much of a take has been given back in total.
+func (m *takesModel) returnTake(take modelTake) int64 {
+	known, is := m.rememberedTake(take)
 	if !is {
 		return 0
 	}
-	want := min(one.cost, known.cost)
-	if more := want - known.back; more > 0 {
+	want := min(take.cost, known.cost)
+	if more := want - known.givenBack; more > 0 {
 		for i := range m.policies {
 			m.uncount(i, known, more)
 		}
-		known.back = want
-		m.ids[one.id+one.account] = known
+		known.givenBack = want
+		m.takeByID[take.id+take.account] = known
 	}
-	return max(want, known.back)
+	return max(want, known.givenBack)
 }
 
-func (m *takes) uncount(i int, one modelTake, n int64) {
-	subject := subjectOf(i, one.account)
-	if len(m.windows(i)) > 0 {
+func (m *takesModel) uncount(i int, take modelTake, n int64) {
+	subject := subjectName(i, take.account)
+	if len(m.slidingWindows(i)) > 0 {
 		m.times[subject] = slices.DeleteFunc(slices.Clone(m.times[subject]), func(at time.Time) bool {
-			if at.Equal(one.at) {
+			if at.Equal(take.at) {
 				n--
 				return n >= 0
 			}
@@ -256,18 +256,18 @@ func (m *takes) uncount(i int, one modelTake, n int64) {
 		})
 		return
 	}
-	begin, is := m.begin[subject]
+	begin, is := m.windowStart[subject]
 	if p := m.policies[i]; p.Algorithm == limits.Fixed {
-		is = is && !one.at.Before(begin) && one.at.Before(begin.Add(millis(p.PerMS)))
+		is = is && !take.at.Before(begin) && take.at.Before(begin.Add(millis(p.PerMS)))
 	} else {
-		began, known := m.since[i]
-		is = is && begin.Equal(m.calendar(i, one.at)[0]) && (!known || !began.After(one.at))
+		began, known := m.countsSince[i]
+		is = is && begin.Equal(m.calendarPeriod(i, take.at)[0]) && (!known || !began.After(take.at))
 	}
 	if !is {
 		return
 	}
-	if m.n[subject] -= n; m.n[subject] <= 0 {
-		delete(m.begin, subject)
-		delete(m.n, subject)
+	if m.counts[subject] -= n; m.counts[subject] <= 0 {
+		delete(m.windowStart, subject)
+		delete(m.counts, subject)
 	}
 }

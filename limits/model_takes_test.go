@@ -28,9 +28,9 @@ func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 	mini := miniredis.RunT(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		mini.FlushAll()
-		m := newTakes(rt, inProcess{mini, t, rapid.Bool().Draw(rt, "ttl")})
-		moves := m.moves()
-		moves["redis is started anew"] = m.otherEpoch
+		m := newTakes(rt, inProcessRedis{mini, t, rapid.Bool().Draw(rt, "ttl")})
+		moves := m.actions()
+		moves["redis is started anew"] = m.changeEpoch
 		rt.Repeat(moves)
 	})
 }
@@ -39,7 +39,7 @@ func TestHistoriesOfTakesAgreeWithAPlainModel(t *testing.T) {
 // and restarted with its data of any earlier time.
 func TestHistoriesOfTakesOnARedisThatRestarts(t *testing.T) {
 	t.Parallel()
-	server, left := servers.Redis(t), 40
+	server, left := servers.StartRedis(t), 40
 	if testing.Short() {
 		left = 5
 	}
@@ -47,10 +47,10 @@ func TestHistoriesOfTakesOnARedisThatRestarts(t *testing.T) {
 		if left--; left < 0 && !rt.Failed() {
 			return
 		}
-		r := dial(t, server)
-		defer func() { _ = r.direct.Close() }()
+		r := newRealRedis(t, server)
+		defer func() { _ = r.directClient.Close() }()
 		m := newTakes(rt, r)
-		moves := m.moves()
+		moves := m.actions()
 		var data [][]byte
 		var states []takesState
 		moves["snapshot"] = func(*rapid.T) { data, states = append(data, r.Snapshot(t)), append(states, m.clone()) }
@@ -60,57 +60,57 @@ func TestHistoriesOfTakesOnARedisThatRestarts(t *testing.T) {
 			r.restart(m.now, func() { r.Restore(t, data[i]) })
 			m.takesState = states[i]
 			m.takesState = m.clone()
-			m.since = make(map[int]time.Time)
-			m.notice(rt)
+			m.countsSince = make(map[int]time.Time)
+			m.detectRestart(rt)
 		}
 		rt.Repeat(moves)
 	})
 }
 
-// takes is the plain model.
-type takes struct {
+// takesModel is the plain model.
+type takesModel struct {
 	takesState
 
-	redis    modelRedis
-	replicas [2]replica
-	now      time.Time
-	policies []limits.Policy
-	forms    map[string][]*limits.Rule // key: scope
-	sent     []modelTake               // takings with an id
+	redis       modelRedis
+	replicas    [2]replica
+	now         time.Time
+	policies    []limits.Policy
+	forms       map[string][]*limits.Rule // key: scope
+	takesWithID []modelTake               // takings with an id
 }
 
 // takesState is the expected state of Redis.
 type takesState struct {
-	times   map[string][]time.Time // key: rule and account; newest time first
-	begin   map[string]time.Time   // start of the window, by rule and account; only for rules that only count
-	n       map[string]int64
-	since   map[int]time.Time // key: index of the rule
-	renewed map[int]time.Time
-	ids     map[string]modelTake
+	times       map[string][]time.Time // key: rule and account; newest time first
+	windowStart map[string]time.Time   // start of the window, by rule and account; only for rules that only count
+	counts      map[string]int64
+	countsSince map[int]time.Time // key: index of the rule
+	renewedAt   map[int]time.Time
+	takeByID    map[string]modelTake
 }
 
 type modelTake struct {
-	id, account string
-	cost, back  int64
-	at          time.Time
+	id, account     string
+	cost, givenBack int64
+	at              time.Time
 }
 
 func (s takesState) clone() takesState {
-	return takesState{maps.Clone(s.times), maps.Clone(s.begin), maps.Clone(s.n), maps.Clone(s.since), maps.Clone(s.renewed), maps.Clone(s.ids)}
+	return takesState{maps.Clone(s.times), maps.Clone(s.windowStart), maps.Clone(s.counts), maps.Clone(s.countsSince), maps.Clone(s.renewedAt), maps.Clone(s.takeByID)}
 }
 
 func emptyTakes() takesState {
 	return takesState{map[string][]time.Time{}, map[string]time.Time{}, map[string]int64{}, map[int]time.Time{}, map[int]time.Time{}, map[string]modelTake{}}
 }
 
-func newTakes(t *rapid.T, r modelRedis) *takes {
-	m := &takes{redis: r, takesState: emptyTakes(), forms: make(map[string][]*limits.Rule)}
+func newTakes(t *rapid.T, r modelRedis) *takesModel {
+	m := &takesModel{redis: r, takesState: emptyTakes(), forms: make(map[string][]*limits.Rule)}
 	m.now = time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC)
-	r.set(m.now)
+	r.setClock(m.now)
 	for i := range m.replicas {
 		one := &m.replicas[i]
-		one.server = r.connect()
-		one.Limiter = limits.NewAt(one.client, func() time.Time { return m.now.Add(one.clock) })
+		one.redisLimiter = r.connect()
+		one.Limiter = limits.NewWithLocalClock(one.client, func() time.Time { return m.now.Add(one.clockError) })
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "rules") {
 		p := drawPolicy(t)
@@ -119,18 +119,18 @@ func newTakes(t *rapid.T, r modelRedis) *takes {
 		}
 		m.policies = append(m.policies, p)
 	}
-	m.compile(t)
+	m.compileForms(t)
 	return m
 }
 
-// compile makes the rules in all forms.
-func (m *takes) compile(t *rapid.T) {
+// compileForms makes the rules in all forms.
+func (m *takesModel) compileForms(t *rapid.T) {
 	for form, as := range map[string]func(*limits.Rule) *limits.Rule{
 		"plain": func(r *limits.Rule) *limits.Rule { return r }, "packed": limits.AsPacked, "list": limits.AsList, "long way": limits.WithoutShortcut,
 	} {
-		rules := setOf(t, m.policies...)
+		rules := compileSet(t, m.policies...)
 		for i, r := range rules {
-			if len(m.windows(i)) > 0 {
+			if len(m.slidingWindows(i)) > 0 {
 				rules[i] = as(r)
 			}
 		}
@@ -138,75 +138,75 @@ func (m *takes) compile(t *rapid.T) {
 	}
 }
 
-func (m *takes) moves() map[string]func(*rapid.T) {
+func (m *takesModel) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
-		"time passes":     m.pass,
-		"caller's clock":  m.stepCaller,
-		"redis' clock":    m.stepBack,
-		"take":            func(t *rapid.T) { m.ask(t, m.draw(t), true) },
-		"take more":       func(t *rapid.T) { m.ask(t, m.draw(t), true) },
-		"take again":      func(t *rapid.T) { m.askAgain(t, true) },
-		"peek":            func(t *rapid.T) { m.ask(t, m.draw(t), false) },
-		"peek again":      func(t *rapid.T) { m.askAgain(t, false) },
-		"return":          m.giveBack,
-		"usage":           m.usage,
-		"maximum":         m.maximum,
-		"redis loses all": m.wipe,
+		"time passes":     m.passTime,
+		"caller's clock":  m.setCallerClock,
+		"redis' clock":    m.stepClockBack,
+		"take":            func(t *rapid.T) { m.checkTake(t, m.drawTake(t), true) },
+		"take more":       func(t *rapid.T) { m.checkTake(t, m.drawTake(t), true) },
+		"take again":      func(t *rapid.T) { m.checkTakeAgain(t, true) },
+		"peek":            func(t *rapid.T) { m.checkTake(t, m.drawTake(t), false) },
+		"peek again":      func(t *rapid.T) { m.checkTakeAgain(t, false) },
+		"return":          m.checkReturn,
+		"usage":           m.checkUsage,
+		"maximum":         m.changeMaxima,
+		"redis loses all": m.wipeRedis,
 	}
 }
 
-func (m *takes) replica(t *rapid.T) *limits.Limiter {
+func (m *takesModel) drawReplica(t *rapid.T) *limits.Limiter {
 	return m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].Limiter
 }
 
-func (m *takes) draw(t *rapid.T) modelTake {
+func (m *takesModel) drawTake(t *rapid.T) modelTake {
 	most := int64(20)
 	for _, r := range m.forms["plain"] {
 		most = min(most, r.MaxCost())
 	}
 	one := modelTake{account: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "account"), cost: rapid.Int64Range(1, most).Draw(t, "cost")}
 	if rapid.Bool().Draw(t, "with id") {
-		one.id = "id" + strconv.Itoa(len(m.sent))
-		m.sent = append(m.sent, one)
+		one.id = "id" + strconv.Itoa(len(m.takesWithID))
+		m.takesWithID = append(m.takesWithID, one)
 	}
 	return one
 }
 
-// askAgain sends an id again, sometimes with another cost.
-func (m *takes) askAgain(t *rapid.T, counts bool) {
-	if len(m.sent) == 0 {
+// checkTakeAgain sends an id again, sometimes with another cost.
+func (m *takesModel) checkTakeAgain(t *rapid.T, isCounted bool) {
+	if len(m.takesWithID) == 0 {
 		return
 	}
-	one := m.sent[len(m.sent)-1-rapid.IntRange(0, min(3, len(m.sent)-1)).Draw(t, "which")]
-	if other := m.draw(t).cost; one.cost > other || rapid.IntRange(0, 4).Draw(t, "same cost") == 0 {
+	one := m.takesWithID[len(m.takesWithID)-1-rapid.IntRange(0, min(3, len(m.takesWithID)-1)).Draw(t, "which")]
+	if other := m.drawTake(t).cost; one.cost > other || rapid.IntRange(0, 4).Draw(t, "same cost") == 0 {
 		one.cost = other
 	}
-	m.ask(t, one, counts)
+	m.checkTake(t, one, isCounted)
 }
 
-func (m *takes) taking(form string, one modelTake) []limits.Taking {
-	return []limits.Taking{limits.NewTaking(one.id, one.cost, m.forms[form], facts(one.account))}
+func (m *takesModel) newTakings(form string, take modelTake) []limits.Taking {
+	return []limits.Taking{limits.NewTaking(take.id, take.cost, m.forms[form], accountFacts(take.account))}
 }
 
-func (m *takes) ask(t *rapid.T, one modelTake, counts bool) {
-	replica := m.replica(t)
+func (m *takesModel) checkTake(t *rapid.T, take modelTake, isCounted bool) {
+	replica := m.drawReplica(t)
 	ask := replica.Takes.Peek
-	if counts {
+	if isCounted {
 		ask = replica.Takes.Take
 	}
-	want := m.answer(one, counts)
+	want := m.expectedAnswer(take, isCounted)
 	for form := range m.forms {
-		a, err := ask(context.Background(), form, m.taking(form, one))
+		a, err := ask(context.Background(), form, m.newTakings(form, take))
 		if err != nil {
 			t.Fatalf("%s: %v", form, err)
 		}
-		if got := showTaken(a[0]); got != want {
-			t.Fatalf("%s at %s, counting %t: %+v\nis   %s\nwant %s", form, m.now, counts, one, got, want)
+		if got := takenText(a[0]); got != want {
+			t.Fatalf("%s at %s, counting %t: %+v\nis   %s\nwant %s", form, m.now, isCounted, take, got, want)
 		}
 	}
 }
 
-func showTaken(a limits.Taken) string {
+func takenText(a limits.TakeResult) string {
 	since := "always"
 	if !a.Since.IsZero() {
 		since = a.Since.UTC().String()
@@ -218,17 +218,17 @@ func showTaken(a limits.Taken) string {
 	return text
 }
 
-func (m *takes) giveBack(t *rapid.T) {
-	if len(m.sent) == 0 {
+func (m *takesModel) checkReturn(t *rapid.T) {
+	if len(m.takesWithID) == 0 {
 		return
 	}
-	one := m.sent[len(m.sent)-1-rapid.IntRange(0, min(3, len(m.sent)-1)).Draw(t, "which")]
-	one.cost = m.draw(t).cost
-	replica := m.replica(t)
-	want := m.returned(one)
+	one := m.takesWithID[len(m.takesWithID)-1-rapid.IntRange(0, min(3, len(m.takesWithID)-1)).Draw(t, "which")]
+	one.cost = m.drawTake(t).cost
+	replica := m.drawReplica(t)
+	want := m.returnTake(one)
 	for form := range m.forms {
 		for range 2 { // the second call gives back nothing more
-			n, err := replica.Takes.Return(context.Background(), form, m.taking(form, one))
+			n, err := replica.Takes.Return(context.Background(), form, m.newTakings(form, one))
 			if err != nil || n[0] != want {
 				t.Fatalf("%s at %s: %+v: gave back %v, %v, want %d", form, m.now, one, n, err, want)
 			}
@@ -236,28 +236,28 @@ func (m *takes) giveBack(t *rapid.T) {
 	}
 }
 
-func (m *takes) usage(t *rapid.T) {
-	replica := m.replica(t)
+func (m *takesModel) checkUsage(t *rapid.T) {
+	replica := m.drawReplica(t)
 	for form, rules := range m.forms {
 		for _, account := range []string{"a", "b"} {
 			items := make([]limits.Item, len(rules))
 			for i, r := range rules {
-				items[i] = limits.Item{Rule: r, Subject: r.Subject(facts(account))}
+				items[i] = limits.Item{Rule: r, Subject: r.Subject(accountFacts(account))}
 			}
 			got, err := replica.Usage.ReadUses(context.Background(), form, items)
 			if err != nil {
 				t.Fatalf("%s: %v", form, err)
 			}
 			for i := range rules {
-				if want := m.standing(i, account, 1); fmt.Sprint(got[i].Standing) != fmt.Sprint(want) {
-					t.Fatalf("%s at %s: usage of rule %d by %s:\nis   %+v\nwant %+v", form, m.now, i, account, got[i].Standing, want)
+				if want := m.expectedStanding(i, account, 1); fmt.Sprint(got[i].WindowUse) != fmt.Sprint(want) {
+					t.Fatalf("%s at %s: usage of rule %d by %s:\nis   %+v\nwant %+v", form, m.now, i, account, got[i].WindowUse, want)
 				}
 			}
 		}
 	}
 }
 
-func (m *takes) maximum(t *rapid.T) {
+func (m *takesModel) changeMaxima(t *rapid.T) {
 	most := rapid.SampledFrom([]int64{1, 2, 3, 5, 31, 33, 40})
 	p := &m.policies[rapid.IntRange(0, len(m.policies)-1).Draw(t, "rule")]
 	if len(p.Windows) == 0 {
@@ -267,17 +267,17 @@ func (m *takes) maximum(t *rapid.T) {
 	for i := range p.Windows {
 		p.Windows[i].Max = most.Draw(t, "max of window")
 	}
-	m.compile(t)
+	m.compileForms(t)
 }
 
-func (m *takes) wipe(*rapid.T) {
+func (m *takesModel) wipeRedis(*rapid.T) {
 	m.redis.flush()
-	m.redis.set(m.now)
+	m.redis.setClock(m.now)
 	m.takesState = emptyTakes()
 }
 
-// otherEpoch changes the epoch of all rules in Redis to an earlier one.
-func (m *takes) otherEpoch(t *rapid.T) {
+// changeEpoch changes the epoch of all rules in Redis to an earlier one.
+func (m *takesModel) changeEpoch(t *rapid.T) {
 	client := m.replicas[0].client
 	for _, key := range client.Keys(context.Background(), "*}:r:*").Val() {
 		value := client.Get(context.Background(), key).Val()
@@ -286,43 +286,43 @@ func (m *takes) otherEpoch(t *rapid.T) {
 			t.Fatal(err)
 		}
 	}
-	m.since = make(map[int]time.Time)
+	m.countsSince = make(map[int]time.Time)
 }
 
-// notice makes every replica detect the restart of Redis. A replica that detects it during a take
+// detectRestart makes every replica detect the restart of Redis. A replica that detects it during a take
 // answers with the current time as Since.
-func (m *takes) notice(t *rapid.T) {
+func (m *takesModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
-		if _, err := r.Takes.Peek(context.Background(), "plain", m.taking("plain", modelTake{account: "a", cost: 1})); err != nil {
+		if _, err := r.Takes.Peek(context.Background(), "plain", m.newTakings("plain", modelTake{account: "a", cost: 1})); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func (m *takes) stepCaller(t *rapid.T) {
-	m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].clock = time.Duration(rapid.Int64Range(-300_000_000, 300_000_000).Draw(t, "ms")) * time.Millisecond
+func (m *takesModel) setCallerClock(t *rapid.T) {
+	m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].clockError = time.Duration(rapid.Int64Range(-300_000_000, 300_000_000).Draw(t, "ms")) * time.Millisecond
 }
 
-func (m *takes) pass(t *rapid.T) {
+func (m *takesModel) passTime(t *rapid.T) {
 	most := rapid.SampledFrom([]int64{3, 2000, 30_000, 700_000, 5_000_000, 100_000_000}).Draw(t, "at most")
 	d := time.Duration(rapid.Int64Range(0, most).Draw(t, "ms")) * time.Millisecond
 	if rapid.Bool().Draw(t, "to an edge") {
-		d = m.edge(t, d)
+		d = m.timeToEdge(t, d)
 	}
 	m.now = m.now.Add(d)
-	m.redis.set(m.now)
-	m.redis.age(d)
+	m.redis.setClock(m.now)
+	m.redis.expireKeys(d)
 }
 
-// edge returns the time until a counted time leaves a window, plus or minus a millisecond. If no
+// timeToEdge returns the time until a counted time leaves a window, plus or minus a millisecond. If no
 // counted time will leave a window, it returns otherwise.
-func (m *takes) edge(t *rapid.T, otherwise time.Duration) time.Duration {
+func (m *takesModel) timeToEdge(t *rapid.T, otherwise time.Duration) time.Duration {
 	var ends []time.Duration
 	for key, times := range m.times {
 		rule, _, _ := strings.Cut(key, " ")
 		i, _ := strconv.Atoi(rule)
 		for _, at := range times {
-			for _, w := range m.windows(i) {
+			for _, w := range m.slidingWindows(i) {
 				if left := at.Add(millis(w.PerMS)).Sub(m.now); left > time.Millisecond {
 					ends = append(ends, left)
 				}
@@ -336,31 +336,31 @@ func (m *takes) edge(t *rapid.T, otherwise time.Duration) time.Duration {
 	return rapid.SampledFrom(ends).Draw(t, "end") + time.Duration(rapid.IntRange(-1, 1).Draw(t, "off"))*time.Millisecond
 }
 
-// stepBack sets the clock of Redis back. It does nothing if a counted time would return into a
+// stepClockBack sets the clock of Redis back. It does nothing if a counted time would return into a
 // window that it has left, because Redis may have deleted this time.
-func (m *takes) stepBack(t *rapid.T) {
+func (m *takesModel) stepClockBack(t *rapid.T) {
 	back := time.Duration(rapid.SampledFrom([]int64{1, 500, 20_000, 3_000_000, 200_000_000}).Draw(t, "back")) * time.Millisecond
 	for key, times := range m.times {
 		rule, _, _ := strings.Cut(key, " ")
 		i, _ := strconv.Atoi(rule)
 		for _, at := range times {
-			for _, w := range m.windows(i) {
+			for _, w := range m.slidingWindows(i) {
 				if ends := at.Add(millis(w.PerMS)); !m.now.Before(ends) && m.now.Add(-back).Before(ends) {
 					return
 				}
 			}
 		}
 	}
-	for _, one := range m.ids { // a take in a later period cannot be given back
+	for _, one := range m.takeByID { // a take in a later period cannot be given back
 		for i, p := range m.policies {
-			if at := m.now.Add(-back); p.Algorithm == limits.Calendar && one.at.After(at) && m.calendar(i, at) != m.calendar(i, one.at) {
+			if at := m.now.Add(-back); p.Algorithm == limits.Calendar && one.at.After(at) && m.calendarPeriod(i, at) != m.calendarPeriod(i, one.at) {
 				return
 			}
 		}
 	}
-	if !m.redis.endsKeys() {
+	if !m.redis.canExpireKeys() {
 		m.now = m.now.Add(-back)
-		m.redis.set(m.now)
+		m.redis.setClock(m.now)
 	}
 }
 

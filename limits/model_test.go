@@ -25,11 +25,11 @@ func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	mini := miniredis.RunT(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		mini.FlushAll()
-		rt.Repeat(newModel(rt, inProcess{mini, t, rapid.Bool().Draw(rt, "ttl")}).moves())
+		rt.Repeat(newModel(rt, inProcessRedis{mini, t, rapid.Bool().Draw(rt, "ttl")}).actions())
 	})
 }
 
-type model struct {
+type startsModel struct {
 	redis    modelRedis
 	policy   limits.Policy
 	zone     *time.Location
@@ -37,33 +37,33 @@ type model struct {
 	replicas [2]replica
 	now      time.Time
 	leases   int
-	known    bool // whether Redis has not restarted since the rules were filled
+	isKnown  bool // whether Redis has not restarted since the rules were filled
 
-	counted []modelStart
-	open    []modelStart // open reservations in the order of their creation
-	decided map[string]modelStart
-	since   map[string]time.Time
-	n       map[string]int
+	counted       []modelStart
+	openStarts    []modelStart // open reservations in the order of their creation
+	settledStarts map[string]modelStart
+	windowStart   map[string]time.Time
+	windowCount   map[string]int
 }
 
 // replica is a process whose clock may be wrong.
 type replica struct {
-	*server
+	*redisLimiter
 
-	clock time.Duration
+	clockError time.Duration
 }
 
-func (m *model) moves() map[string]func(*rapid.T) {
+func (m *startsModel) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
-		"time passes":     m.pass,
-		"caller's clock":  m.step,
-		"start":           m.start,
-		"start again":     m.startAgain,
-		"count":           m.count,
-		"release":         m.release,
-		"look":            m.look,
-		"redis loses all": m.wipe,
-		"unreserved":      m.unreserved,
+		"time passes":     m.passTime,
+		"caller's clock":  m.setCallerClock,
+		"start":           m.reserveNew,
+		"start again":     m.reserveAgain,
+		"count":           m.countOpen,
+		"release":         m.releaseOpen,
+		"look":            m.checkLook,
+		"redis loses all": m.wipeRedis,
+		"unreserved":      m.countUnreserved,
 	}
 }
 
@@ -73,22 +73,22 @@ type modelStart struct {
 	counted               bool // whether a settled start was counted
 }
 
-func newModel(t *rapid.T, r modelRedis) *model {
-	m := &model{
-		redis: r, policy: drawPolicy(t), forms: make(map[string]*limits.Rule), known: true,
-		decided: make(map[string]modelStart), since: make(map[string]time.Time), n: make(map[string]int),
+func newModel(t *rapid.T, r modelRedis) *startsModel {
+	m := &startsModel{
+		redis: r, policy: drawPolicy(t), forms: make(map[string]*limits.Rule), isKnown: true,
+		settledStarts: make(map[string]modelStart), windowStart: make(map[string]time.Time), windowCount: make(map[string]int),
 	}
 	m.now = rapid.SampledFrom([]time.Time{ // before clock changes in Berlin (back, forward) and on Lord Howe (back, forward)
 		time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC),
 		time.Date(2026, 4, 4, 3, 0, 0, 0, time.UTC), time.Date(2026, 10, 3, 3, 0, 0, 0, time.UTC),
 	}).Draw(t, "begin")
-	r.set(m.now)
+	r.setClock(m.now)
 	for i := range m.replicas {
 		one := &m.replicas[i]
-		one.server = r.connect()
-		one.Limiter = limits.NewAt(one.client, func() time.Time { return m.now.Add(one.clock) })
+		one.redisLimiter = r.connect()
+		one.Limiter = limits.NewWithLocalClock(one.client, func() time.Time { return m.now.Add(one.clockError) })
 	}
-	rules := compiled(t, m.policy)
+	rules := compileRules(t, m.policy)
 	m.zone, _ = time.LoadLocation(m.policy.Timezone)
 	m.forms["plain"] = rules[0]
 	if m.policy.Algorithm == limits.Sliding {
@@ -98,23 +98,23 @@ func newModel(t *rapid.T, r modelRedis) *model {
 	return m
 }
 
-// replica draws one of the replicas.
-func (m *model) replica(t *rapid.T) *limits.Limiter {
+// drawReplica draws one of the replicas.
+func (m *startsModel) drawReplica(t *rapid.T) *limits.Limiter {
 	return m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].Limiter
 }
 
-func (m *model) pass(t *rapid.T) {
+func (m *startsModel) passTime(t *rapid.T) {
 	most := rapid.SampledFrom([]int64{3, 2000, 30_000, 5_000_000, 100_000_000}).Draw(t, "at most")
 	d := time.Duration(rapid.Int64Range(0, most).Draw(t, "ms")) * time.Millisecond
 	if rapid.Bool().Draw(t, "to an edge") {
-		d = m.edge(t, d)
+		d = m.timeToEdge(t, d)
 	}
-	m.advance(d)
+	m.advanceClock(d)
 }
 
-// edge returns the time until a start leaves a window, plus or minus a millisecond. If no start
+// timeToEdge returns the time until a start leaves a window, plus or minus a millisecond. If no start
 // will leave a window, it returns otherwise.
-func (m *model) edge(t *rapid.T, otherwise time.Duration) time.Duration {
+func (m *startsModel) timeToEdge(t *rapid.T, otherwise time.Duration) time.Duration {
 	pers := []int64{m.policy.PerMS}
 	for _, w := range m.policy.Windows {
 		pers = append(pers, w.PerMS)
@@ -133,18 +133,18 @@ func (m *model) edge(t *rapid.T, otherwise time.Duration) time.Duration {
 	return rapid.SampledFrom(ends).Draw(t, "end") + time.Duration(rapid.IntRange(-1, 1).Draw(t, "off"))*time.Millisecond
 }
 
-func (m *model) advance(d time.Duration) {
+func (m *startsModel) advanceClock(d time.Duration) {
 	m.now = m.now.Add(d)
-	m.redis.set(m.now)
-	m.redis.age(d)
+	m.redis.setClock(m.now)
+	m.redis.expireKeys(d)
 }
 
-func (m *model) step(t *rapid.T) {
-	m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].clock = time.Duration(rapid.Int64Range(-300_000_000, 300_000_000).Draw(t, "ms")) * time.Millisecond
+func (m *startsModel) setCallerClock(t *rapid.T) {
+	m.replicas[rapid.IntRange(0, len(m.replicas)-1).Draw(t, "replica")].clockError = time.Duration(rapid.Int64Range(-300_000_000, 300_000_000).Draw(t, "ms")) * time.Millisecond
 }
 
-// draw returns a start with a new lease.
-func (m *model) draw(t *rapid.T) modelStart {
+// drawStart returns a start with a new lease.
+func (m *startsModel) drawStart(t *rapid.T) modelStart {
 	m.leases++
 	group := "g" + strconv.Itoa(m.leases)
 	return modelStart{
@@ -153,29 +153,29 @@ func (m *model) draw(t *rapid.T) modelStart {
 	}
 }
 
-func (m *model) check(form string, s modelStart) limits.Check {
-	return limits.NewCheck(s.lease, s.group, []*limits.Rule{m.forms[form]}, facts(s.account))
+func (m *startsModel) newCheck(form string, s modelStart) limits.Check {
+	return limits.NewCheck(s.lease, s.group, []*limits.Rule{m.forms[form]}, accountFacts(s.account))
 }
 
-// ask sends the check for every form of the rule. All forms must give the same answer. An unknown
+// askAllForms sends the check for every form of the rule. All forms must give the same answer. An unknown
 // rule is rebuilt first.
-func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
-	m.settle(t)
+func (m *startsModel) askAllForms(t *rapid.T, s modelStart, isLook bool) limits.Answer {
+	m.settleOverdue(t)
 	var first *limits.Answer
-	replica := m.replica(t)
+	replica := m.drawReplica(t)
 	ask := replica.Reservations.Reserve
-	if look {
-		ask = replica.Reservations.Look
+	if isLook {
+		ask = replica.Reservations.Peek
 	}
 	for form := range m.forms {
 		for tries := 0; ; tries++ {
-			answers, err := ask(context.Background(), form, []limits.Check{m.check(form, s)})
+			answers, err := ask(context.Background(), form, []limits.Check{m.newCheck(form, s)})
 			if err != nil {
 				t.Fatalf("%s: %v", form, err)
 			}
-			if unknown := answers[0].Status == limits.StatusUnknown; !unknown && !m.known {
+			if unknown := answers[0].Status == limits.StatusUnknown; !unknown && !m.isKnown {
 				t.Fatalf("%s: after a restart of Redis: %+v", form, answers[0])
-			} else if unknown && tries == 0 && (!m.known || m.redis.endsKeys()) { // the key of an idle rule may have expired
+			} else if unknown && tries == 0 && (!m.isKnown || m.redis.canExpireKeys()) { // the key of an idle rule may have expired
 				m.rebuild(t)
 				continue
 			}
@@ -191,189 +191,189 @@ func (m *model) ask(t *rapid.T, s modelStart, look bool) limits.Answer {
 	return *first
 }
 
-func (m *model) start(t *rapid.T) {
-	m.reserve(t, m.draw(t))
+func (m *startsModel) reserveNew(t *rapid.T) {
+	m.checkReserve(t, m.drawStart(t))
 }
 
-// startAgain reserves an alternative of an open reservation, or sends an open reservation again.
-func (m *model) startAgain(t *rapid.T) {
-	m.settle(t)
-	if len(m.open) == 0 {
+// reserveAgain reserves an alternative of an open reservation, or sends an open reservation again.
+func (m *startsModel) reserveAgain(t *rapid.T) {
+	m.settleOverdue(t)
+	if len(m.openStarts) == 0 {
 		return
 	}
-	s := rapid.SampledFrom(m.open).Draw(t, "open")
+	s := rapid.SampledFrom(m.openStarts).Draw(t, "open")
 	if rapid.Bool().Draw(t, "alternative") {
 		m.leases++
 		s.lease, s.at = fmt.Sprintf("%d.1.%s", m.leases, s.group), m.now
-		m.reserve(t, s)
+		m.checkReserve(t, s)
 		return
 	}
-	if m.notice(t); !m.known {
+	if m.detectRestart(t); !m.isKnown {
 		m.rebuild(t) // an open reservation passes even if its rule is unknown, which ask does not expect
 	}
-	if a := m.ask(t, s, false); a.Status != limits.StatusPassed {
+	if a := m.askAllForms(t, s, false); a.Status != limits.StatusPassed {
 		t.Fatalf("%s sent again: %+v", s.lease, a)
 	}
 }
 
-// notice makes every replica detect the restart of Redis. A replica that detects it during a
+// detectRestart makes every replica detect the restart of Redis. A replica that detects it during a
 // reservation releases the reservation before it asks again.
-func (m *model) notice(t *rapid.T) {
+func (m *startsModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
-		if _, err := r.Reservations.Look(context.Background(), "plain", []limits.Check{m.check("plain", modelStart{lease: "x"})}); err != nil {
+		if _, err := r.Reservations.Peek(context.Background(), "plain", []limits.Check{m.newCheck("plain", modelStart{lease: "x"})}); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func (m *model) look(t *rapid.T) {
-	s := m.draw(t)
-	m.compare(t, m.ask(t, s, true), s)
+func (m *startsModel) checkLook(t *rapid.T) {
+	s := m.drawStart(t)
+	m.compareAnswer(t, m.askAllForms(t, s, true), s)
 }
 
-func (m *model) compare(t *rapid.T, a limits.Answer, s modelStart) {
-	if got, want := show(a), m.judge(s); got != want {
+func (m *startsModel) compareAnswer(t *rapid.T, a limits.Answer, s modelStart) {
+	if got, want := answerText(a), m.expectedAnswer(s); got != want {
 		t.Fatalf("start of %s at %s: %s, want %s", s.account, s.at, got, want)
 	}
 }
 
-func (m *model) reserve(t *rapid.T, s modelStart) {
-	a := m.ask(t, s, false)
-	m.compare(t, a, s)
+func (m *startsModel) checkReserve(t *rapid.T, s modelStart) {
+	a := m.askAllForms(t, s, false)
+	m.compareAnswer(t, a, s)
 	if a.Status == limits.StatusPassed {
-		m.open = append(m.open, s)
+		m.openStarts = append(m.openStarts, s)
 	}
 }
 
-func (m *model) takeOpen(t *rapid.T) (s modelStart, ok bool) {
-	m.settle(t)
-	if len(m.open) == 0 {
+func (m *startsModel) removeRandomOpen(t *rapid.T) (s modelStart, ok bool) {
+	m.settleOverdue(t)
+	if len(m.openStarts) == 0 {
 		return s, false
 	}
-	i := rapid.IntRange(0, len(m.open)-1).Draw(t, "which")
-	s = m.open[i]
-	m.open = slices.Delete(m.open, i, i+1)
+	i := rapid.IntRange(0, len(m.openStarts)-1).Draw(t, "which")
+	s = m.openStarts[i]
+	m.openStarts = slices.Delete(m.openStarts, i, i+1)
 	return s, true
 }
 
-func (m *model) count(t *rapid.T) {
-	if s, ok := m.takeOpen(t); ok {
-		m.decide(t, s, true, rapid.IntRange(1, 2).Draw(t, "sendings"))
+func (m *startsModel) countOpen(t *rapid.T) {
+	if s, ok := m.removeRandomOpen(t); ok {
+		m.settleStart(t, s, true, rapid.IntRange(1, 2).Draw(t, "sendings"))
 	}
 }
 
-func (m *model) release(t *rapid.T) {
-	if s, ok := m.takeOpen(t); ok {
-		m.decide(t, s, false, rapid.IntRange(1, 2).Draw(t, "sendings"))
+func (m *startsModel) releaseOpen(t *rapid.T) {
+	if s, ok := m.removeRandomOpen(t); ok {
+		m.settleStart(t, s, false, rapid.IntRange(1, 2).Draw(t, "sendings"))
 	}
 }
 
-// decide settles a start. A start that was settled before is settled again in the same way.
-func (m *model) decide(t *rapid.T, s modelStart, started bool, sendings int) {
-	before, again := m.decided[s.lease]
+// settleStart settles a start. A start that was settled before is settled again in the same way.
+func (m *startsModel) settleStart(t *rapid.T, s modelStart, hasStarted bool, sendings int) {
+	before, again := m.settledStarts[s.lease]
 	if again {
-		started = before.counted
+		hasStarted = before.counted
 	}
-	replica := m.replica(t)
+	replica := m.drawReplica(t)
 	settle := replica.Reservations.Count
-	if !started {
+	if !hasStarted {
 		settle = func(ctx context.Context, scope string, c []limits.Check, _ time.Duration) error {
 			return replica.Reservations.Release(ctx, scope, c)
 		}
 	}
-	m.tell(t, s, settle, sendings)
-	if !again && started {
-		m.add(s)
+	m.sendSettlement(t, s, settle, sendings)
+	if !again && hasStarted {
+		m.countStart(s)
 	}
-	s.counted = started
-	m.decided[s.lease] = s
+	s.counted = hasStarted
+	m.settledStarts[s.lease] = s
 }
 
-// unreserved counts a start that was not reserved.
-func (m *model) unreserved(t *rapid.T) {
-	m.settle(t)
-	m.ask(t, modelStart{account: "z", lease: "z", group: "z"}, true) // makes the rule known
-	s := m.draw(t)
-	m.decide(t, s, true, 1)
+// countUnreserved counts a start that was not reserved.
+func (m *startsModel) countUnreserved(t *rapid.T) {
+	m.settleOverdue(t)
+	m.askAllForms(t, modelStart{account: "z", lease: "z", group: "z"}, true) // makes the rule known
+	s := m.drawStart(t)
+	m.settleStart(t, s, true, 1)
 }
 
-func (m *model) tell(t *rapid.T, s modelStart, settle func(context.Context, string, []limits.Check, time.Duration) error, sendings int) {
+func (m *startsModel) sendSettlement(t *rapid.T, s modelStart, settle func(context.Context, string, []limits.Check, time.Duration) error, sendings int) {
 	for form := range m.forms {
 		for range sendings {
-			if err := settle(context.Background(), form, []limits.Check{m.check(form, s)}, m.now.Sub(s.at)); err != nil {
+			if err := settle(context.Background(), form, []limits.Check{m.newCheck(form, s)}, m.now.Sub(s.at)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 }
 
-// settle settles all overdue reservations as started.
-func (m *model) settle(t *rapid.T) {
+// settleOverdue settles all overdue reservations as started.
+func (m *startsModel) settleOverdue(t *rapid.T) {
 	isOverdue := func(s modelStart) bool { return m.now.Sub(s.at) >= limits.SettleWithin }
-	if !slices.ContainsFunc(m.open, isOverdue) {
+	if !slices.ContainsFunc(m.openStarts, isOverdue) {
 		return
 	}
-	replica := m.replica(t)
+	replica := m.drawReplica(t)
 	for form := range m.forms {
-		a, err := replica.Reservations.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})})
+		a, err := replica.Reservations.Peek(context.Background(), form, []limits.Check{m.newCheck(form, modelStart{account: "a", lease: "x"})})
 		if err != nil || a[0].Status != limits.StatusUnsettled {
 			t.Fatalf("with overdue reservations: %+v, %v", a, err)
 		}
 		leases, err := replica.Reservations.Overdue(context.Background(), form)
-		for _, s := range m.open {
+		for _, s := range m.openStarts {
 			if err != nil || slices.Contains(leases, s.lease) != isOverdue(s) {
 				t.Fatalf("overdue: %v, %v", leases, err)
 			}
 		}
 	}
-	for _, s := range m.open {
+	for _, s := range m.openStarts {
 		if isOverdue(s) {
 			s.group = ""
-			m.decide(t, s, true, 1)
+			m.settleStart(t, s, true, 1)
 		}
 	}
-	m.open = slices.DeleteFunc(m.open, isOverdue)
+	m.openStarts = slices.DeleteFunc(m.openStarts, isOverdue)
 }
 
-// wipe deletes all data of Redis. Reservations are lost; counted starts are in the history.
-func (m *model) wipe(t *rapid.T) {
+// wipeRedis deletes all data of Redis. Reservations are lost; counted starts are in the history.
+func (m *startsModel) wipeRedis(t *rapid.T) {
 	m.redis.flush()
-	m.redis.set(m.now)
+	m.redis.setClock(m.now)
 	m.rebuild(t)
-	for _, s := range m.open {
+	for _, s := range m.openStarts {
 		s.at = m.now // the time of the reservation is lost, so the start counts from now on
-		m.decide(t, s, true, 1)
+		m.settleStart(t, s, true, 1)
 	}
-	m.open = nil
+	m.openStarts = nil
 }
 
-func (m *model) rebuild(t *rapid.T) {
+func (m *startsModel) rebuild(t *rapid.T) {
 	newest := slices.Clone(m.counted)
 	slices.SortStableFunc(newest, func(a, b modelStart) int { return b.at.Compare(a.at) })
 	past := func(_ context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
 			for _, s := range newest {
-				if ago := m.now.Sub(s.at); ago < within && !yield(limits.Start{Lease: s.lease, Ago: ago, Facts: facts(s.account)}, nil) {
+				if ago := m.now.Sub(s.at); ago < within && !yield(limits.Start{Lease: s.lease, Ago: ago, Facts: accountFacts(s.account)}, nil) {
 					return
 				}
 			}
 		}
 	}
-	replica := m.replica(t)
+	replica := m.drawReplica(t)
 	for form, rule := range m.forms {
 		known := false
-		if a, err := replica.Reservations.Look(context.Background(), form, []limits.Check{m.check(form, modelStart{account: "a", lease: "x"})}); err == nil {
+		if a, err := replica.Reservations.Peek(context.Background(), form, []limits.Check{m.newCheck(form, modelStart{account: "a", lease: "x"})}); err == nil {
 			known = a[0].Status != limits.StatusUnknown && a[0].Status != limits.StatusUnsettled
 		}
 		if err := replica.Rebuilder.Rebuild(context.Background(), form, []*limits.Rule{rule}, past); err != nil {
 			t.Fatal(err)
 		}
 		if !known && m.policy.Algorithm == limits.Fixed {
-			m.assumeLatest()
+			m.assumeLatestWindows()
 		}
 		if !known { // the history contains the counted starts
-			m.open = slices.DeleteFunc(m.open, func(s modelStart) bool { return m.decided[s.lease].counted })
+			m.openStarts = slices.DeleteFunc(m.openStarts, func(s modelStart) bool { return m.settledStarts[s.lease].counted })
 		}
 	}
-	m.known = true
+	m.isKnown = true
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-const example = `[
+const examplePolicies = `[
 	{"name": "per-account", "per": "tags.account", "algorithm": "sliding",
 	 "windows": [{"max": 1, "per_ms": 60000}, {"max": 5, "per_ms": 3600000}, {"max": 10, "per_ms": 86400000}]},
 	{"name": "daily", "algorithm": "calendar", "period": "day", "timezone": "Asia/Shanghai", "max": 1000, "per": "tags.account"},
@@ -25,7 +25,7 @@ const example = `[
 // TestPoliciesAreRead checks that Parse reads policies as operators write them, and an empty input.
 func TestPoliciesAreRead(t *testing.T) {
 	t.Parallel()
-	policies, err := policy.Parse([]byte(example))
+	policies, err := policy.Parse([]byte(examplePolicies))
 	if err != nil || len(policies) != 5 {
 		t.Fatalf("the example: %d, %v", len(policies), err)
 	}
@@ -86,7 +86,7 @@ func TestMistakesNameTheirField(t *testing.T) {
 // FuzzParse checks that any input is refused, or has the same meaning after it is encoded again and
 // can be compiled.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(example))
+	f.Add([]byte(examplePolicies))
 	f.Add([]byte(`[{"name":"n","per":"payload.a.b, kind","algorithm":"duplicate","per_ms":1,"max":1}]`))
 	f.Add([]byte(`[{"name":"n","per":"tags.a","algorithm":"calendar","period":"month","timezone":"Africa/Cairo","max":1}]`))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -110,7 +110,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		for _, r := range rules {
-			if label := r.Subject(facts("a")).Label; len(label) > 200 || label == "" || r.Describe(0) == "" || r.Longest() <= 0 {
+			if label := r.Subject(accountFacts("a")).Label; len(label) > 200 || label == "" || r.DescribeWindow(0) == "" || r.LongestWindow() <= 0 {
 				t.Fatalf("%+v: %q", r.Policy, label)
 			}
 		}
@@ -122,7 +122,7 @@ func FuzzParse(f *testing.F) {
 func TestSubjectsAreToldApart(t *testing.T) {
 	t.Parallel()
 	rule := func(per string) *limits.Rule {
-		rules := compiled(t, limits.Policy{Name: "n", Per: per, Algorithm: limits.Fixed, PerMS: 1, Max: 1, TrustDevice: true})
+		rules := compileRules(t, limits.Policy{Name: "n", Per: per, Algorithm: limits.Fixed, PerMS: 1, Max: 1, TrustDevice: true})
 		return rules[0]
 	}
 	type f = limits.Facts
@@ -172,12 +172,12 @@ func TestWhatBecomesOfRefusalsIsNotCounted(t *testing.T) {
 	t.Parallel()
 	one := limits.Policy{Name: "n", Per: "payload.to,tags.a", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}
 	other := one
-	other.OnLimited, other.Reveal = policy.Drop, true
+	other.OnLimited, other.Reveal = policy.DropOnLimit, true
 	var keys []string
 	var shown []limits.Subject
 	for _, p := range []limits.Policy{one, other} {
 		rules, err := limits.Compile("p", []limits.Policy{p})
-		if err != nil || rules[0].Drops() != (p.OnLimited == policy.Drop) {
+		if err != nil || rules[0].Drops() != (p.OnLimited == policy.DropOnLimit) {
 			t.Fatal(err)
 		}
 		s := rules[0].Subject(limits.Facts{Payload: json.RawMessage(`{"to": "+49\n1"}`), Tags: map[string]string{"a": "x"}})

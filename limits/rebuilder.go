@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	takeOver = 10 * time.Second // time without a step after which another process may fill a rule
-	inFlight = 15 * time.Second // maximum time until a start that was allowed is in the history
-	piece    = 2000             // maximum number of starts filled in one call
+	takeOverAfter   = 10 * time.Second // time without a step after which another process may fill a rule
+	maxHistoryDelay = 15 * time.Second // maximum time until a start that was allowed is in the history
+	piece           = 2000             // maximum number of starts filled in one call
 )
 
 // Start is one start of a history.
@@ -48,12 +48,12 @@ func (b *Rebuilder) Rebuild(ctx context.Context, scope string, rules []*Rule, hi
 		return err
 	}
 	began := b.clock.local()
-	epoch, err := b.epochs.of(ctx, scope)
+	epoch, err := b.epochs.currentEpoch(ctx, scope)
 	if err != nil {
 		return err
 	}
 	token := epoch + "~" + strconv.FormatUint(rand.Uint64(), 36)
-	r := &rebuild{by: b, scope: scope, epoch: epoch, token: token, history: history, began: began, renewed: began}
+	r := &rebuild{rebuilder: b, scope: scope, epoch: epoch, token: token, history: history, began: began, renewed: began}
 	if err = r.begin(ctx, rules); err != nil || len(r.pasts) == 0 {
 		return err
 	}
@@ -73,7 +73,7 @@ func (b *Rebuilder) Forget(ctx context.Context, scope string, rules []*Rule) err
 	}
 	keys := make([]string, len(rules))
 	for i, r := range rules {
-		keys[i] = r.in(scope).key
+		keys[i] = r.keysIn(scope).ruleKey
 	}
 	if err := b.conn.client.Del(ctx, keys...).Err(); err != nil {
 		return unavailable(scope, err)
@@ -84,28 +84,28 @@ func (b *Rebuilder) Forget(ctx context.Context, scope string, rules []*Rule) err
 // rebuild is one call of Rebuild. Its token in Redis keeps other processes from filling the same
 // rules, however long the call takes.
 type rebuild struct {
-	by      *Rebuilder
-	scope   string
-	epoch   string // epoch of Redis when the call began
-	token   string // unique to the call
-	history History
-	pasts   []*past   // one for each rule that this call fills
-	began   time.Time // start of the call by the local clock
-	renewed time.Time // time of the latest renew by the local clock
+	rebuilder *Rebuilder
+	scope     string
+	epoch     string // epoch of Redis when the call began
+	token     string // unique to the call
+	history   History
+	pasts     []*pastStarts // one for each rule that this call fills
+	began     time.Time     // start of the call by the local clock
+	renewed   time.Time     // time of the latest renew by the local clock
 }
 
 // begin writes the token into the rules that Redis does not know.
 func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
-	if err := r.by.epochs.dropOlderRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
+	if err := r.rebuilder.epochs.dropOlderRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
 		return err
 	}
 	for _, rule := range rules {
-		isMine, err := r.step(ctx, "begin", rule, nil)
+		isMine, err := r.runStep(ctx, "begin", rule, nil)
 		if err != nil {
 			return err
 		}
 		if isMine {
-			r.pasts = append(r.pasts, newPast(rule, r.by.clock.now()))
+			r.pasts = append(r.pasts, newPastStarts(rule, r.rebuilder.clock.now()))
 		}
 	}
 	return nil
@@ -113,17 +113,17 @@ func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 
 // readPast collects the starts that the rules would have counted.
 func (r *rebuild) readPast(ctx context.Context) error {
-	longest := remembered
+	longest := leaseKeepTime
 	for _, p := range r.pasts {
-		longest = max(longest, p.rule.longest)
+		longest = max(longest, p.rule.longestWindow)
 	}
 	for start, err := range r.history(ctx, longest) {
 		if err != nil {
 			return fmt.Errorf("reading what started in %s: %w", r.scope, err)
 		}
 		for _, p := range r.pasts {
-			if item, matters := p.add(start); matters {
-				r.by.uses.record(r.scope, item, 0)
+			if item, matters := p.addStart(start); matters {
+				r.rebuilder.uses.record(r.scope, item, 0)
 			}
 		}
 		if err := r.renew(ctx); err != nil {
@@ -144,7 +144,7 @@ func (r *rebuild) sendPasts(ctx context.Context) error {
 
 // sendPast sends, in chunks, the starts that a rule would have counted. After sendPast, other
 // processes count new starts by the rule.
-func (r *rebuild) sendPast(ctx context.Context, p *past) error {
+func (r *rebuild) sendPast(ctx context.Context, p *pastStarts) error {
 	for part := range slices.Chunk(p.recent, piece) {
 		if err := r.sendPiece(ctx, p, part, nil, nil); err != nil {
 			return err
@@ -152,8 +152,8 @@ func (r *rebuild) sendPast(ctx context.Context, p *past) error {
 	}
 	var subjects, args []any
 	for digest, s := range p.subjects {
-		for before, part := range p.parts(s) {
-			subjects = append(subjects, p.rule.in(r.scope).subjects+digest)
+		for before, part := range p.chunks(s) {
+			subjects = append(subjects, p.rule.keysIn(r.scope).subjectPrefix+digest)
 			args = append(append(args, before, len(part)), part...)
 			if len(args) >= piece {
 				if err := r.sendPiece(ctx, p, nil, subjects, args); err != nil {
@@ -168,18 +168,18 @@ func (r *rebuild) sendPast(ctx context.Context, p *past) error {
 			return err
 		}
 	}
-	p.at = "settle"
-	_, err := r.step(ctx, p.at, p.rule, nil)
+	p.step = "settle"
+	_, err := r.runStep(ctx, p.step, p.rule, nil)
 	return err
 }
 
 // sendPiece sends recently counted leases, or the starts of subjects.
-func (r *rebuild) sendPiece(ctx context.Context, p *past, recent []string, subjects, starts []any) error {
-	args := []any{p.rule.specAt(r.by.clock.now()), len(recent)}
+func (r *rebuild) sendPiece(ctx context.Context, p *pastStarts, recent []string, subjects, starts []any) error {
+	args := []any{p.rule.specAt(r.rebuilder.clock.now()), len(recent)}
 	for _, lease := range recent {
 		args = append(args, lease)
 	}
-	if _, err := r.step(ctx, "fill", p.rule, subjects, append(args, starts...)...); err != nil {
+	if _, err := r.runStep(ctx, "fill", p.rule, subjects, append(args, starts...)...); err != nil {
 		return err
 	}
 	return r.renew(ctx)
@@ -191,11 +191,11 @@ func (r *rebuild) catchUp(ctx context.Context) error {
 	for i, p := range r.pasts {
 		rules[i] = p.rule
 	}
-	for start, err := range r.history(ctx, r.by.clock.local().Sub(r.began)+inFlight) {
+	for start, err := range r.history(ctx, r.rebuilder.clock.local().Sub(r.began)+maxHistoryDelay) {
 		if err != nil {
 			return fmt.Errorf("reading what started in %s meanwhile: %w", r.scope, err)
 		}
-		if err := r.by.reservations.Count(ctx, r.scope, []Check{NewCheck(start.Lease, "", rules, start.Facts)}, start.Ago); err != nil {
+		if err := r.rebuilder.reservations.Count(ctx, r.scope, []Check{NewCheck(start.Lease, "", rules, start.Facts)}, start.Ago); err != nil {
 			return err
 		}
 		if err := r.renew(ctx); err != nil {
@@ -207,11 +207,11 @@ func (r *rebuild) catchUp(ctx context.Context) error {
 
 // finish makes the rules known. It fails if Redis may have lost a part of the sent data.
 func (r *rebuild) finish(ctx context.Context) error {
-	if err := r.by.epochs.requireEpoch(ctx, r.scope, r.epoch); err != nil {
+	if err := r.rebuilder.epochs.requireEpoch(ctx, r.scope, r.epoch); err != nil {
 		return err
 	}
 	for _, p := range r.pasts {
-		if _, err := r.step(ctx, "known", p.rule, nil, p.rule.specAt(r.by.clock.now()), r.epoch); err != nil {
+		if _, err := r.runStep(ctx, "known", p.rule, nil, p.rule.specAt(r.rebuilder.clock.now()), r.epoch); err != nil {
 			return err
 		}
 	}
@@ -219,13 +219,13 @@ func (r *rebuild) finish(ctx context.Context) error {
 }
 
 // renew keeps other processes from taking over the rules. If another process has taken over, renew
-// returns ErrBusy. If the latest renew was less than takeOver/4 ago, it sends nothing.
+// returns ErrBusy. If the latest renew was less than takeOverAfter/4 ago, it sends nothing.
 func (r *rebuild) renew(ctx context.Context) error {
-	if r.by.clock.local().Sub(r.renewed) < takeOver/4 {
+	if r.rebuilder.clock.local().Sub(r.renewed) < takeOverAfter/4 {
 		return nil
 	}
 	for _, p := range r.pasts {
-		isMine, err := r.step(ctx, p.at, p.rule, nil)
+		isMine, err := r.runStep(ctx, p.step, p.rule, nil)
 		if err != nil {
 			return err
 		}
@@ -233,15 +233,15 @@ func (r *rebuild) renew(ctx context.Context) error {
 			return fmt.Errorf("policy %s: %w", p.rule.Name, ErrBusy)
 		}
 	}
-	r.renewed = r.by.clock.local()
+	r.renewed = r.rebuilder.clock.local()
 	return nil
 }
 
-// step runs one step of lua/fill.lua. isMine is false if Redis knows the rule already.
-func (r *rebuild) step(ctx context.Context, name string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
-	keys := append(append(keysOf(r.scope, 1+len(subjects)), rule.in(r.scope).rule), subjects...)
-	all := append([]any{name, r.token, takeOver.Milliseconds()}, args...)
-	cmd, err := r.by.conn.run(ctx, r.by.fill, r.scope, keys, all)
+// runStep runs one step of lua/fill.lua. isMine is false if Redis knows the rule already.
+func (r *rebuild) runStep(ctx context.Context, name string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
+	keys := append(append(scopeKeys(r.scope, 1+len(subjects)), rule.keysIn(r.scope).ruleArg), subjects...)
+	all := append([]any{name, r.token, takeOverAfter.Milliseconds()}, args...)
+	cmd, err := r.rebuilder.conn.run(ctx, r.rebuilder.fill, r.scope, keys, all)
 	if err != nil {
 		return false, err
 	}
@@ -252,7 +252,7 @@ func (r *rebuild) step(ctx context.Context, name string, rule *Rule, subjects []
 	if err != nil {
 		return false, err
 	}
-	r.by.clock.adjust(reply[1])
+	r.rebuilder.clock.adjust(reply[1])
 	if reply[0] == 2 {
 		return false, fmt.Errorf("policy %s: %w", rule.Name, ErrBusy)
 	}

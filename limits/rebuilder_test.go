@@ -18,61 +18,61 @@ import (
 // counted.
 func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		for _, p := range []limits.Policy{
-			hourly(3),
+			hourlyPolicy(3),
 			{Name: "list", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 3, PerMS: 3_600_000}, {Max: 200, PerMS: 4_000_000}}},
 			{Name: "fixed", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 3},
 			{Name: "calendar", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 3},
 		} {
-			rules := compiled(t, p)
-			s.isUnknown(t, rules, "a new rule")
-			if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, s.meanwhile(t, rules)); err != nil {
+			rules := compileRules(t, p)
+			s.expectUnknown(t, rules, "a new rule")
+			if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, s.historyWithLateStarts(t, rules)); err != nil {
 				t.Fatalf("%s: %v", p.Name, err)
 			}
-			s.count(t, limits.NewCheck("4.1.x", "x", rules, facts("a"))) // the process that started it counts it only now
-			if s.start(t, rules, "a") {
+			s.countStart(t, limits.NewCheck("4.1.x", "x", rules, accountFacts("a"))) // the process that started it counts it only now
+			if s.tryStart(t, rules, "a") {
 				t.Errorf("%s: a fourth start", p.Name)
 			}
-			got := []bool{s.start(t, rules, "b"), s.start(t, rules, "b"), s.start(t, rules, "b")}
+			got := []bool{s.tryStart(t, rules, "b"), s.tryStart(t, rules, "b"), s.tryStart(t, rules, "b")}
 			if !slices.Equal(got, []bool{true, false, false}) {
 				t.Errorf("%s: starts of b, of which one committed during the filling: %v", p.Name, got)
 			}
-			if err := s.client.Del(t.Context(), s.keys(t)...).Err(); err != nil {
+			if err := s.client.Del(t.Context(), s.redisKeys(t)...).Err(); err != nil {
 				t.Fatal(err)
 			}
-			s.isUnknown(t, rules, "after Redis lost all")
+			s.expectUnknown(t, rules, "after Redis lost all")
 		}
 	})
 }
 
-func (s *server) isUnknown(t *testing.T, rules []*limits.Rule, when string) {
+func (s *redisLimiter) expectUnknown(t *testing.T, rules []*limits.Rule, when string) {
 	t.Helper()
-	if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusUnknown {
+	if a := s.reserve(t, s.newCheck(rules, "a")); a.Status != limits.StatusUnknown {
 		t.Errorf("%s: known, %s: %+v", rules[0].Name, when, a)
 	}
 }
 
-// meanwhile returns a history: two starts of account a and one start of account b. While the
+// historyWithLateStarts returns a history: two starts of account a and one start of account b. While the
 // history is read, a third start of account a is counted, and a second start of account b commits
 // that was allowed ten seconds before. Only the second reading contains these two starts.
-func (s *server) meanwhile(t *testing.T, rules []*limits.Rule) limits.History {
+func (s *redisLimiter) historyWithLateStarts(t *testing.T, rules []*limits.Rule) limits.History {
 	t.Helper()
 	past := []limits.Start{
-		{Lease: "1.1.x", Ago: time.Second, Facts: facts("a")},
-		{Lease: "2.1.x", Ago: 2 * time.Second, Facts: facts("a")},
-		{Lease: "3.1.x", Ago: 3 * time.Second, Facts: facts("b")},
+		{Lease: "1.1.x", Ago: time.Second, Facts: accountFacts("a")},
+		{Lease: "2.1.x", Ago: 2 * time.Second, Facts: accountFacts("a")},
+		{Lease: "3.1.x", Ago: 3 * time.Second, Facts: accountFacts("b")},
 	}
-	third := limits.Start{Lease: "4.1.x", Facts: facts("a")}
-	slow := limits.Start{Lease: "5.1.x", Ago: 10 * time.Second, Facts: facts("b")}
+	third := limits.Start{Lease: "4.1.x", Facts: accountFacts("a")}
+	slow := limits.Start{Lease: "5.1.x", Ago: 10 * time.Second, Facts: accountFacts("b")}
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		if within < time.Minute {
-			return history(slices.Concat([]limits.Start{third}, past, []limits.Start{slow})...)(ctx, within)
+			return newHistory(slices.Concat([]limits.Start{third}, past, []limits.Start{slow})...)(ctx, within)
 		}
-		s.isUnknown(t, rules, "while it is filled")
-		s.count(t, limits.NewCheck(third.Lease, "x", rules, third.Facts)) // without the second reading, this count would be lost
-		return history(past...)(ctx, within)
+		s.expectUnknown(t, rules, "while it is filled")
+		s.countStart(t, limits.NewCheck(third.Lease, "x", rules, third.Facts)) // without the second reading, this count would be lost
+		return newHistory(past...)(ctx, within)
 	}
 }
 
@@ -81,13 +81,13 @@ func (s *server) meanwhile(t *testing.T, rules []*limits.Rule) limits.History {
 func TestPeriodBeginsWithItsFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 5, 0, 0, time.UTC)
-	s, mini := onClock(t, now)
-	rules := compiled(t, limits.Policy{Name: "n", Per: "pool", Algorithm: limits.Calendar, Period: limits.Day, Max: 1})
-	s.Limiter = limits.NewAt(s.client, func() time.Time { return now })
+	s, mini := newClockLimiter(t, now)
+	rules := compileRules(t, limits.Policy{Name: "n", Per: "pool", Algorithm: limits.Calendar, Period: limits.Day, Max: 1})
+	s.Limiter = limits.NewWithLocalClock(s.client, func() time.Time { return now })
 	for ago, full := range map[time.Duration]bool{5 * time.Minute: true, 5*time.Minute + time.Millisecond: false} {
 		mini.FlushAll()
-		s.know(t, rules, limits.Start{Lease: "1.1.x", Ago: ago, Facts: facts("a")})
-		if got := !s.start(t, rules, "a"); got != full {
+		s.rebuild(t, rules, limits.Start{Lease: "1.1.x", Ago: ago, Facts: accountFacts("a")})
+		if got := !s.tryStart(t, rules, "a"); got != full {
 			t.Errorf("a start %s ago: the day is full: %t", ago, got)
 		}
 	}
@@ -97,8 +97,8 @@ func TestPeriodBeginsWithItsFirst(t *testing.T) {
 // over after the first process has ended.
 func TestOneFillsAtATime(t *testing.T) {
 	t.Parallel()
-	s, mini := onClock(t, march())
-	rules := compiled(t, perAccount(limits.Window{Max: 1, PerMS: 1000}))
+	s, mini := newClockLimiter(t, arbitraryTime())
+	rules := compileRules(t, accountPolicy(limits.Window{Max: 1, PerMS: 1000}))
 	gone := errors.New("the process ended")
 	broken := func(context.Context, time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) { yield(limits.Start{}, gone) }
@@ -106,34 +106,34 @@ func TestOneFillsAtATime(t *testing.T) {
 	if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, broken); !errors.Is(err, gone) {
 		t.Fatalf("a history that cannot be read: %v", err)
 	}
-	if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, history()); !errors.Is(err, limits.ErrBusy) {
+	if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, newHistory()); !errors.Is(err, limits.ErrBusy) {
 		t.Errorf("beside another one: %v", err)
 	}
-	mini.SetTime(march().Add(10 * time.Second))
-	s.know(t, rules)
-	if !s.start(t, rules, "a") {
+	mini.SetTime(arbitraryTime().Add(10 * time.Second))
+	s.rebuild(t, rules)
+	if !s.tryStart(t, rules, "a") {
 		t.Error("refused")
 	}
 }
 
 // TestNobodyTakesOverFromWhoIsAtIt checks that no other process takes over a filling that takes
-// longer than takeOver but makes progress.
+// longer than takeOverAfter but makes progress.
 func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 	t.Parallel()
-	now := march()
-	s, mini := onClock(t, now)
-	one, other := limits.NewAt(s.client, func() time.Time { return now }), limits.New(s.client)
-	rules := compiled(t, hourly(1))
+	now := arbitraryTime()
+	s, mini := newClockLimiter(t, now)
+	one, other := limits.NewWithLocalClock(s.client, func() time.Time { return now }), limits.New(s.client)
+	rules := compileRules(t, hourlyPolicy(1))
 	slow := func(context.Context, time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
 			for n := range 30 {
 				now = now.Add(4 * time.Second)
 				mini.SetTime(now)
 				mini.FastForward(4 * time.Second)
-				if err := other.Rebuilder.Rebuild(t.Context(), s.scope, rules, history()); !errors.Is(err, limits.ErrBusy) {
+				if err := other.Rebuilder.Rebuild(t.Context(), s.scope, rules, newHistory()); !errors.Is(err, limits.ErrBusy) {
 					t.Errorf("another one, after %d starts: %v", n, err)
 				}
-				if !yield(limits.Start{Lease: fmt.Sprintf("%d.1.x", n), Ago: time.Duration(n) * time.Second, Facts: facts("a")}, nil) {
+				if !yield(limits.Start{Lease: fmt.Sprintf("%d.1.x", n), Ago: time.Duration(n) * time.Second, Facts: accountFacts("a")}, nil) {
 					return
 				}
 			}
@@ -142,7 +142,7 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 	if err := one.Rebuilder.Rebuild(t.Context(), s.scope, rules, slow); err != nil {
 		t.Fatal(err)
 	}
-	if s.start(t, rules, "a") {
+	if s.tryStart(t, rules, "a") {
 		t.Error("what was read is not counted")
 	}
 }
@@ -153,19 +153,19 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
 	t.Parallel()
 	for _, p := range []limits.Policy{
-		perAccount(limits.Window{Max: 1, PerMS: 60_000}),
+		accountPolicy(limits.Window{Max: 1, PerMS: 60_000}),
 		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 60_000, Max: 1},
 		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 1},
 	} {
-		s, mini := onClock(t, march())
-		rules := s.rules(t, p)
-		s.start(t, rules, "a")
-		mini.SetTime(march().Add(-48 * time.Hour))
-		if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusUnknown {
+		s, mini := newClockLimiter(t, arbitraryTime())
+		rules := s.newRules(t, p)
+		s.tryStart(t, rules, "a")
+		mini.SetTime(arbitraryTime().Add(-48 * time.Hour))
+		if a := s.reserve(t, s.newCheck(rules, "a")); a.Status != limits.StatusUnknown {
 			t.Errorf("%s: %+v", p.Name, a)
 		}
-		s.know(t, rules, limits.Start{Lease: "1.1.g1", Ago: time.Second, Facts: facts("a")})
-		if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusLimited || a.Last().Wait > 36*time.Hour {
+		s.rebuild(t, rules, limits.Start{Lease: "1.1.g1", Ago: time.Second, Facts: accountFacts("a")})
+		if a := s.reserve(t, s.newCheck(rules, "a")); a.Status != limits.StatusLimited || a.LongestRefusal().Wait > 36*time.Hour {
 			t.Errorf("%s: filled again: %+v", p.Name, a)
 		}
 	}

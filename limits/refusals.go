@@ -8,29 +8,29 @@ import (
 	"strings"
 )
 
-// Refusals counts the refused starts of policies and subjects, for display.
-type Refusals struct {
+// RefusalCounts counts the refused starts of policies and subjects, for display.
+type RefusalCounts struct {
 	conn      *connection
 	note, top script
 	counts    unpublished[int64] // key: "policy|label"
 }
 
-// Limited is a subject and the number of its refusals.
-type Limited struct {
-	Policy  string
-	Subject string // label of the subject
-	Times   int64  // number of refusals in the current and the previous hour; may be too high for a rarely refused subject, never too low
+// RefusedSubject is a subject and the number of its refusals.
+type RefusedSubject struct {
+	Policy       string
+	Subject      string // label of the subject
+	RefusalCount int64  // number of refusals in the current and the previous hour; may be too high for a rarely refused subject, never too low
 }
 
-// add counts the refusals in answers, except refusals that are only due to reservations. It reports
+// countRefusals counts the refusals in answers, except refusals that are only due to reservations. It reports
 // whether the scope has as many labels as are kept; then the caller has to publish it.
-func (r *Refusals) add(scope string, checks []Check, answers []Answer) (isFull bool) {
+func (r *RefusalCounts) countRefusals(scope string, checks []Check, answers []Answer) (isFull bool) {
 	for i, a := range answers {
 		for _, refusal := range a.Refusals {
 			if !refusal.Pending {
 				item := checks[i].Items[refusal.Item]
 				label := item.Rule.Name + "|" + item.Subject.Label
-				isFull = r.counts.change(scope, label, func(n int64) int64 { return n + 1 }) >= labels || isFull
+				isFull = r.counts.change(scope, label, func(n int64) int64 { return n + 1 }) >= maxLabels || isFull
 			}
 		}
 	}
@@ -39,33 +39,33 @@ func (r *Refusals) add(scope string, checks []Check, answers []Answer) (isFull b
 
 // Publish adds the counts of this process to Redis, where Top of every process reads them. Call it
 // about every ten seconds. Counts that cannot be added are lost.
-func (r *Refusals) Publish(ctx context.Context) error {
+func (r *RefusalCounts) Publish(ctx context.Context) error {
 	return r.counts.publish(ctx, r.publishScope)
 }
 
-func (r *Refusals) publishScope(ctx context.Context, scope string) error {
+func (r *RefusalCounts) publishScope(ctx context.Context, scope string) error {
 	counts := r.counts.take(scope)
 	if len(counts) == 0 {
 		return nil
 	}
-	args := []any{labels}
+	args := []any{maxLabels}
 	for label, n := range counts {
 		args = append(args, label, n)
 	}
-	_, err := r.conn.runAtMost(ctx, 1, r.note, scope, keysOfTop(scope), args) // sent once, because a second run would count again
+	_, err := r.conn.runAtMost(ctx, 1, r.note, scope, refusalKeys(scope), args) // sent once, because a second run would count again
 	return err
 }
 
-// Top returns the subjects of a scope with the most refusals in the current and the previous hour,
+// MostRefused returns the subjects of a scope with the most refusals in the current and the previous hour,
 // at most limit subjects. Refusals of other processes count after these processes published them.
-func (r *Refusals) Top(ctx context.Context, scope string, limit int) ([]Limited, error) {
+func (r *RefusalCounts) MostRefused(ctx context.Context, scope string, limit int) ([]RefusedSubject, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
 	}
 	if err := r.publishScope(ctx, scope); err != nil {
 		return nil, err
 	}
-	cmd, err := r.conn.run(ctx, r.top, scope, keysOfTop(scope), []any{labels})
+	cmd, err := r.conn.run(ctx, r.top, scope, refusalKeys(scope), []any{maxLabels})
 	if err != nil {
 		return nil, err
 	}
@@ -81,13 +81,13 @@ func (r *Refusals) Top(ctx context.Context, scope string, limit int) ([]Limited,
 		}
 		times[pair[0]] += int64(n)
 	}
-	var out []Limited
+	var out []RefusedSubject
 	for label, n := range times {
 		policy, subject, _ := strings.Cut(label, "|")
-		out = append(out, Limited{Policy: policy, Subject: subject, Times: n})
+		out = append(out, RefusedSubject{Policy: policy, Subject: subject, RefusalCount: n})
 	}
-	slices.SortFunc(out, func(a, b Limited) int {
-		return cmp.Or(cmp.Compare(b.Times, a.Times), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Subject, b.Subject))
+	slices.SortFunc(out, func(a, b RefusedSubject) int {
+		return cmp.Or(cmp.Compare(b.RefusalCount, a.RefusalCount), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Subject, b.Subject))
 	})
 	return out[:min(limit, len(out))], nil
 }

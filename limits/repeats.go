@@ -5,30 +5,32 @@ import (
 	"encoding/json"
 )
 
-// Repeats finds duplicates in a list of starts, as the default duplicate policy does: two starts
+// DuplicateFinder finds duplicates in a list of starts, as the default duplicate policy does: two starts
 // are equal if device, kind and payload are equal, and JSON payloads are compared by content. It
 // needs about 50 bytes for each start. It is not safe for concurrent use.
-type Repeats struct {
-	seen map[digest]int32
+type DuplicateFinder struct {
+	firstNumbers map[digest]int32
 
 	payload json.RawMessage // the latest payload
 	content value           // content of the latest payload
 }
 
-// NewRepeats returns an empty Repeats.
-func NewRepeats() *Repeats { return &Repeats{seen: make(map[digest]int32)} }
+// NewDuplicateFinder returns an empty Repeats.
+func NewDuplicateFinder() *DuplicateFinder {
+	return &DuplicateFinder{firstNumbers: make(map[digest]int32)}
+}
 
-// Earlier returns the number of the first start that is equal to f. The bool is false if no earlier
+// FindEarlier returns the number of the first start that is equal to f. The bool is false if no earlier
 // start is equal; then number becomes the number of f.
-func (r *Repeats) Earlier(f Facts, number int32) (int32, bool) {
+func (r *DuplicateFinder) FindEarlier(f Facts, number int32) (int32, bool) {
 	if !bytes.Equal(f.Payload, r.payload) || r.payload == nil { // most starts share one payload
 		text, found := f.value("payload")
 		r.payload, r.content = f.Payload, value{text, found}
 	}
 	d := digestOf([]value{{f.Device, true}, {f.Kind, true}, r.content})
-	first, is := r.seen[d]
+	first, is := r.firstNumbers[d]
 	if !is {
-		r.seen[d] = number
+		r.firstNumbers[d] = number
 	}
 	return first, is
 }

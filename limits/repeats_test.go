@@ -24,14 +24,14 @@ func TestRepeatsAreWhatDuplicatePoliciesCount(t *testing.T) {
 		}
 	}
 	all = append(all, all...)
-	repeats, policy := NewRepeats(), map[string]int32{}
+	repeats, policy := NewDuplicateFinder(), map[string]int32{}
 	for i, f := range all {
 		key := rules[0].Subject(f).digest
 		want, wantIs := policy[key]
 		if !wantIs {
 			policy[key] = int32(i)
 		}
-		if got, is := repeats.Earlier(f, int32(i)); got != want || is != wantIs {
+		if got, is := repeats.FindEarlier(f, int32(i)); got != want || is != wantIs {
 			t.Errorf("%d %+v: %d %t, the policy says %d %t", i, f, got, is, want, wantIs)
 		}
 	}
@@ -42,9 +42,9 @@ func TestRepeatsTakeFewBytes(t *testing.T) { //nolint:paralleltest // it measure
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	repeats := NewRepeats()
+	repeats := NewDuplicateFinder()
 	for i := range int32(many) {
-		if _, is := repeats.Earlier(Facts{Device: fmt.Sprintf("device-%d", i), Payload: json.RawMessage(`{"a":1}`)}, i); is {
+		if _, is := repeats.FindEarlier(Facts{Device: fmt.Sprintf("device-%d", i), Payload: json.RawMessage(`{"a":1}`)}, i); is {
 			t.Fatalf("%d was never seen", i)
 		}
 	}

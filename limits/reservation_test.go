@@ -14,16 +14,16 @@ import (
 // and alternatives do not block each other.
 func TestReservationCountsUntilItIsSettled(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		for _, p := range []limits.Policy{
-			hourly(1),
+			hourlyPolicy(1),
 			{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1},
 			{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 1},
 			{Name: "d", Per: "tags.account", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 1},
 		} {
-			rules := s.rules(t, p)
-			one, other := s.check(rules, "a"), s.check(rules, "a")
+			rules := s.newRules(t, p)
+			one, other := s.newCheck(rules, "a"), s.newCheck(rules, "a")
 			twin := one
 			twin.Lease += "x"
 			for range 2 {
@@ -34,7 +34,7 @@ func TestReservationCountsUntilItIsSettled(t *testing.T) {
 			if a := s.reserve(t, twin); a.Status != limits.StatusPassed {
 				t.Errorf("%s: an alternative is refused: %+v", p.Name, a)
 			}
-			if a := s.reserve(t, other); a.Status != limits.StatusLimited || !a.Last().Pending {
+			if a := s.reserve(t, other); a.Status != limits.StatusLimited || !a.LongestRefusal().Pending {
 				t.Errorf("%s: beside a reservation: %+v", p.Name, a)
 			}
 			s.release(t, one)
@@ -44,12 +44,12 @@ func TestReservationCountsUntilItIsSettled(t *testing.T) {
 				t.Fatalf("%s: after a release: %+v", p.Name, a)
 			}
 			for range 3 {
-				s.count(t, other)
+				s.countStart(t, other)
 			}
 			if a := s.reserve(t, other); a.Status != limits.StatusPassed {
 				t.Errorf("%s: a reservation that came late, after its count: %+v", p.Name, a)
 			}
-			if a := s.reserve(t, one); a.Status != limits.StatusLimited || a.Last().Pending {
+			if a := s.reserve(t, one); a.Status != limits.StatusLimited || a.LongestRefusal().Pending {
 				t.Errorf("%s: beside a count: %+v", p.Name, a)
 			}
 		}
@@ -60,14 +60,14 @@ func TestReservationCountsUntilItIsSettled(t *testing.T) {
 // count passes and reserves nothing, also if there is room for more.
 func TestReservationAfterItsCountReservesNothing(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		for _, windows := range [][]limits.Window{{{Max: 3, PerMS: 3_600_000}}, {{Max: 3, PerMS: 3_600_000}, {Max: 9, PerMS: 7_200_000}}} {
-			rules := s.rules(t, perAccount(windows...))
-			c := s.check(rules, "a")
-			for step, act := range []func(testing.TB, limits.Check){s.mustReserve, s.count, s.mustReserve, s.mustReserve} {
+			rules := s.newRules(t, accountPolicy(windows...))
+			c := s.newCheck(rules, "a")
+			for step, act := range []func(testing.TB, limits.Check){s.mustReserve, s.countStart, s.mustReserve, s.mustReserve} {
 				act(t, c)
-				if open := s.client.ZCard(t.Context(), s.key("open")).Val(); (open == 1) != (step == 0) {
+				if open := s.client.ZCard(t.Context(), s.redisKey("open")).Val(); (open == 1) != (step == 0) {
 					t.Errorf("step %d: %d are open", step, open)
 				}
 			}
@@ -79,14 +79,14 @@ func TestReservationAfterItsCountReservesNothing(t *testing.T) {
 // is settled, and that it counts if its start happened.
 func TestOverdueReservationShutsItsScope(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := s.rules(t, hourly(1))
-		started, not := s.check(rules, "a"), s.check(rules, "b")
+		rules := s.newRules(t, hourlyPolicy(1))
+		started, not := s.newCheck(rules, "a"), s.newCheck(rules, "b")
 		s.reserve(t, started)
 		s.reserve(t, not)
-		s.SettlesWithin(0)
-		if a := s.reserve(t, s.check(rules, "c")); a.Status != limits.StatusUnsettled {
+		s.SetSettleWithin(0)
+		if a := s.reserve(t, s.newCheck(rules, "c")); a.Status != limits.StatusUnsettled {
 			t.Fatalf("beside one that is overdue: %+v", a)
 		}
 		overdue, err := s.Reservations.Overdue(t.Context(), s.scope)
@@ -95,16 +95,16 @@ func TestOverdueReservationShutsItsScope(t *testing.T) {
 			t.Fatalf("overdue: %v, %v", overdue, err)
 		}
 		started.Group, not.Group, not.Items = "", "", nil // settled by another process, which does not know the group
-		s.count(t, started)
+		s.countStart(t, started)
 		s.release(t, not)
-		s.SettlesWithin(time.Minute)
-		if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusLimited || a.Last().Pending {
+		s.SetSettleWithin(time.Minute)
+		if a := s.reserve(t, s.newCheck(rules, "a")); a.Status != limits.StatusLimited || a.LongestRefusal().Pending {
 			t.Errorf("what started does not count: %+v", a)
 		}
-		if !s.start(t, rules, "b") {
+		if !s.tryStart(t, rules, "b") {
 			t.Error("what did not start counts")
 		}
-		if n := s.client.ZCard(t.Context(), s.key("pending")).Val(); n != 0 {
+		if n := s.client.ZCard(t.Context(), s.redisKey("pending")).Val(); n != 0 {
 			t.Errorf("%d reservations left", n)
 		}
 	})

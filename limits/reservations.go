@@ -8,13 +8,13 @@ import (
 
 // Reservations reserves starts by rules and settles the reservations.
 type Reservations struct {
-	conn     *connection
-	clock    *serverClock
-	epochs   *epochs
-	uses     *useCounts
-	refusals *Refusals
-	asks     *coalescer[Check, Answer]
-	settles  *coalescer[settlement, struct{}]
+	conn        *connection
+	clock       *serverClock
+	epochs      *epochs
+	uses        *useCounts
+	refusals    *RefusalCounts
+	checkCalls  *coalescer[Check, Answer]
+	settleCalls *coalescer[settlement, struct{}]
 
 	reserve         map[string]script // key: mode of lua/reserve.lua
 	settle, overdue script
@@ -27,8 +27,8 @@ func (r *Reservations) Reserve(ctx context.Context, scope string, checks []Check
 	return r.ask(ctx, scope, "R", checks)
 }
 
-// Look returns the answers that Reserve would return, and changes nothing.
-func (r *Reservations) Look(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
+// Peek returns the answers that Reserve would return, and changes nothing.
+func (r *Reservations) Peek(ctx context.Context, scope string, checks []Check) ([]Answer, error) {
 	return r.ask(ctx, scope, "P", checks)
 }
 
@@ -36,11 +36,11 @@ func (r *Reservations) ask(ctx context.Context, scope, mode string, checks []Che
 	if err := validateAll(scope, checks); err != nil || len(checks) == 0 {
 		return nil, err
 	}
-	answers, err := r.asks.ask(ctx, lane{scope, mode}, checks)
+	answers, err := r.checkCalls.ask(ctx, callKey{scope, mode}, checks)
 	if err != nil {
 		return nil, err
 	}
-	if mode != "P" && r.refusals.add(scope, checks, answers) {
+	if mode != "P" && r.refusals.countRefusals(scope, checks, answers) {
 		_ = r.refusals.publishScope(ctx, scope) // the counts are only for display, so an error must not fail the check
 	}
 	return answers, nil
@@ -48,52 +48,52 @@ func (r *Reservations) ask(ctx context.Context, scope, mode string, checks []Che
 
 // askAll returns answers only if Redis stayed in one epoch during the call. A Redis that restarted
 // during the call may have older data: askAll asks again, once.
-func (r *Reservations) askAll(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
-	answers, err := r.askInEpoch(ctx, to, checks)
+func (r *Reservations) askAll(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
+	answers, err := r.askInEpoch(ctx, key, checks)
 	if errors.Is(err, errNewEpoch) {
-		answers, err = r.askInEpoch(ctx, to, checks)
+		answers, err = r.askInEpoch(ctx, key, checks)
 	}
 	return answers, err
 }
 
-func (r *Reservations) askInEpoch(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
-	epoch, err := r.epochs.of(ctx, to.scope)
+func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
+	epoch, err := r.epochs.currentEpoch(ctx, key.scope)
 	if err != nil {
 		return nil, err
 	}
-	if err = r.epochs.dropOlderRules(ctx, to.scope, epoch, checks); err != nil {
+	if err = r.epochs.dropOlderRules(ctx, key.scope, epoch, checks); err != nil {
 		return nil, err
 	}
-	answers, err := inParts(checks, func(part []Check) ([]Answer, error) { return r.askOnce(ctx, to, part) })
+	answers, err := sendInChunks(checks, func(part []Check) ([]Answer, error) { return r.askOnce(ctx, key, part) })
 	if err != nil {
 		return nil, err
 	}
-	if err = r.epochs.requireEpoch(ctx, to.scope, epoch); err == nil {
+	if err = r.epochs.requireEpoch(ctx, key.scope, epoch); err == nil {
 		return answers, nil
 	}
-	if to.mode == "R" {
-		_, _ = r.settleAll(ctx, to, settlements(checks, false, 0)) // if this fails, the reservations become overdue
+	if key.mode == "R" {
+		_, _ = r.settleAll(ctx, key, newSettlements(checks, false, 0)) // if this fails, the reservations become overdue
 	}
 	return nil, err
 }
 
-func (r *Reservations) askOnce(ctx context.Context, to lane, checks []Check) ([]Answer, error) {
-	keys, args := r.encodeChecks(to.scope, checks)
-	cmd, err := r.conn.run(ctx, r.reserve[to.mode], to.scope, keys, args)
+func (r *Reservations) askOnce(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
+	keys, args := r.encodeChecks(key.scope, checks)
+	cmd, err := r.conn.run(ctx, r.reserve[key.mode], key.scope, keys, args)
 	if err != nil {
 		return nil, err
 	}
 	if status, isShort := cmd.Val().(int64); isShort { // the reply is of lua/quick.lua
 		return []Answer{{Status: Status(status)}}, nil
 	}
-	reply, err := readNumbers(to.scope, cmd)
+	reply, err := readNumbers(key.scope, cmd)
 	if err != nil {
 		return nil, err
 	}
 	r.clock.adjust(reply[0])
 	answers := readAnswers(reply[1:])
 	if len(answers) != len(checks) {
-		return nil, wrongReply(to.scope, reply)
+		return nil, wrongReply(key.scope, reply)
 	}
 	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Status == statusNoPeriod }) {
 		return nil, errNoPeriod

@@ -17,29 +17,29 @@ import (
 // as a whole. More starts are stored in a list; the scripts read only the needed entries of a list.
 const packedMax = 32
 
-// format is the version of the format of the stored data. It is part of the id of each rule, so
+// formatVersion is the version of the format of the stored data. It is part of the id of each rule, so
 // that two releases that run concurrently do not read each other's data.
-const format = 2
+const formatVersion = 2
 
 // Rule is a compiled policy of an owner. It is safe for concurrent use.
 type Rule struct {
 	Policy
 	Owner string // such as a pool or a batch; rules of different owners share no counts
 
-	id      string // hash of the settings that determine the counts; a rule that counts differently has another id
-	shown   string // hash of the whole policy without Max and Windows
-	perEach []string
-	spec    string // the rule as the scripts read it; a calendar rule lacks its boundaries here
-	cap     int64  // sliding: maximum number of stored starts of a subject; 0 means that the rule stores only a count
-	longest time.Duration
-	zone    *time.Location
-	ofSet   bool                    // whether CompileSet made the rule
-	names   atomic.Pointer[names]   // keys in the latest scope
-	periods atomic.Pointer[periods] // the latest calendar periods
+	id            string // hash of the settings that determine the counts; a rule that counts differently has another id
+	policyHash    string // hash of the whole policy without Max and Windows
+	perFields     []string
+	spec          string // the rule as the scripts read it; a calendar rule lacks its boundaries here
+	maxStarts     int64  // sliding: maximum number of stored starts of a subject; 0 means that the rule stores only a count
+	longestWindow time.Duration
+	zone          *time.Location
+	isSetRule     bool                            // whether CompileSet made the rule
+	cachedKeys    atomic.Pointer[ruleKeys]        // keys in the latest scope
+	periods       atomic.Pointer[calendarPeriods] // the latest calendar periods
 }
 
-// periods contains the calendar periods around a time, and the spec with these periods.
-type periods struct {
+// calendarPeriods contains the calendar periods around a time, and the spec with these periods.
+type calendarPeriods struct {
 	starts [4]time.Time
 	spec   string
 }
@@ -57,74 +57,74 @@ func Compile(owner string, policies []Policy) ([]*Rule, error) {
 }
 
 func newRule(owner string, p Policy) *Rule {
-	r := &Rule{Policy: p, Owner: owner, perEach: p.Fields()}
+	r := &Rule{Policy: p, Owner: owner, perFields: p.Fields()}
 	counted := p
-	counted.OnError, counted.OnLimited, counted.Reveal, counted.TrustDevice, counted.Per = "", "", false, false, strings.Join(r.perEach, ",")
-	r.name("", counted)
-	r.specify()
+	counted.OnError, counted.OnLimited, counted.Reveal, counted.TrustDevice, counted.Per = "", "", false, false, strings.Join(r.perFields, ",")
+	r.setHashes("", counted)
+	r.setSpec()
 	return r
 }
 
-// name sets r.id, the hash of the settings in counted, and r.shown, the hash of the policy.
-func (r *Rule) name(kind string, counted Policy) {
-	r.id = hashed(fmt.Appendf(nil, "%d%s\x00%s\x00", format, kind, r.Owner), counted)
-	written := r.Policy
-	written.Max, written.Windows = 0, nil
-	r.shown = hashed(nil, written)
+// setHashes sets r.id, the hash of the settings in counted, and r.shown, the hash of the policy.
+func (r *Rule) setHashes(kind string, counted Policy) {
+	r.id = hashPolicy(fmt.Appendf(nil, "%d%s\x00%s\x00", formatVersion, kind, r.Owner), counted)
+	hashedPolicy := r.Policy
+	hashedPolicy.Max, hashedPolicy.Windows = 0, nil
+	r.policyHash = hashPolicy(nil, hashedPolicy)
 }
 
-func hashed(head []byte, p Policy) string {
+func hashPolicy(head []byte, p Policy) string {
 	text, _ := json.Marshal(p) // cannot fail: p contains only texts and numbers
 	sum := sha256.Sum256(append(head, text...))
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// specify sets r.spec, the part of the policy that the scripts need.
-func (r *Rule) specify() {
+// setSpec sets r.spec, the part of the policy that the scripts need.
+func (r *Rule) setSpec() {
 	p := r.Policy
 	switch p.Algorithm {
 	case Sliding:
-		r.slide(p.Windows)
+		r.setSlidingSpec(p.Windows)
 	case Duplicate:
-		r.slide([]Window{{Max: p.Max, PerMS: p.PerMS}})
+		r.setSlidingSpec([]Window{{Max: p.Max, PerMS: p.PerMS}})
 	case Fixed:
-		r.longest = millis(p.PerMS)
+		r.longestWindow = millis(p.PerMS)
 		r.spec = fmt.Sprintf("F %d %d", p.Max, p.PerMS)
 	case Calendar:
 		r.zone, _ = policy.Location(p.Timezone) // p was validated, so the zone exists
-		r.longest = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
-		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longest.Milliseconds())
+		r.longestWindow = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
+		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longestWindow.Milliseconds())
 	}
 }
 
-func (r *Rule) slide(windows []Window) {
+func (r *Rule) setSlidingSpec(windows []Window) {
 	var text strings.Builder
 	for _, w := range windows {
-		r.cap = max(r.cap, w.Max)
-		r.longest = max(r.longest, millis(w.PerMS))
+		r.maxStarts = max(r.maxStarts, w.Max)
+		r.longestWindow = max(r.longestWindow, millis(w.PerMS))
 		fmt.Fprintf(&text, " %d %d", w.Max, w.PerMS)
 	}
 	kind := "L"
-	if r.cap <= packedMax {
+	if r.maxStarts <= packedMax {
 		kind = "P"
 	}
-	r.spec = fmt.Sprintf("%s %d %d%s", kind, r.cap, r.longest.Milliseconds(), text.String())
+	r.spec = fmt.Sprintf("%s %d %d%s", kind, r.maxStarts, r.longestWindow.Milliseconds(), text.String())
 }
 
-// Longest returns how long a start can have an effect on the rule.
-func (r *Rule) Longest() time.Duration { return r.longest }
+// LongestWindow returns how long a start can have an effect on the rule.
+func (r *Rule) LongestWindow() time.Duration { return r.longestWindow }
 
 // Subject returns the subject that the rule counts for a start with facts f.
-func (r *Rule) Subject(f Facts) Subject { return subjectOf(r.perEach, f, r.Reveal) }
+func (r *Rule) Subject(f Facts) Subject { return subjectOf(r.perFields, f, r.Reveal) }
 
 // FailsOpen reports whether a start passes if it cannot be checked.
-func (r *Rule) FailsOpen() bool { return r.OnError == policy.Open }
+func (r *Rule) FailsOpen() bool { return r.OnError == policy.FailOpen }
 
 // Drops reports whether a refused start is dropped and not tried again.
-func (r *Rule) Drops() bool { return r.OnLimited == policy.Drop }
+func (r *Rule) Drops() bool { return r.OnLimited == policy.DropOnLimit }
 
-// Describe returns a text for people about a window of the rule. The first window is 0.
-func (r *Rule) Describe(window int) string {
+// DescribeWindow returns a text for people about a window of the rule. The first window is 0.
+func (r *Rule) DescribeWindow(window int) string {
 	switch r.Algorithm {
 	case Sliding:
 		if window < len(r.Windows) {
@@ -148,15 +148,15 @@ func (r *Rule) specAt(now time.Time) string {
 	if r.Algorithm != Calendar {
 		return r.spec
 	}
-	return r.around(now).spec
+	return r.periodsAround(now).spec
 }
 
-// around returns the calendar periods around now. It computes them once for each current period.
-func (r *Rule) around(now time.Time) *periods {
+// periodsAround returns the calendar periods around now. It computes them once for each current period.
+func (r *Rule) periodsAround(now time.Time) *calendarPeriods {
 	if p := r.periods.Load(); p != nil && !now.Before(p.starts[1]) && now.Before(p.starts[2]) {
 		return p
 	}
-	p := &periods{starts: boundaries(r.Period, r.zone, now), spec: r.spec}
+	p := &calendarPeriods{starts: periodStarts(r.Period, r.zone, now), spec: r.spec}
 	for _, start := range p.starts {
 		p.spec += fmt.Sprintf(" %d", start.UnixMilli())
 	}

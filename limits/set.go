@@ -16,37 +16,37 @@ func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 	}
 	rules := make([]*Rule, len(policies))
 	for i, p := range policies {
-		rules[i] = newRuleOfSet(owner, p)
+		rules[i] = newSetRule(owner, p)
 	}
 	return rules, nil
 }
 
-func newRuleOfSet(owner string, p Policy) *Rule {
-	r := &Rule{Policy: p, Owner: owner, perEach: p.FieldsOfSet(), ofSet: true}
+func newSetRule(owner string, p Policy) *Rule {
+	r := &Rule{Policy: p, Owner: owner, perFields: p.SetFields(), isSetRule: true}
 	counted := p
-	counted.OnError, counted.Reveal, counted.Max, counted.Per = "", false, 0, strings.Join(r.perEach, ",")
+	counted.OnError, counted.Reveal, counted.Max, counted.Per = "", false, 0, strings.Join(r.perFields, ",")
 	counted.Windows = slices.Clone(p.Windows)
 	for i := range counted.Windows {
 		counted.Windows[i].Max = 0
 	}
-	r.name(" set", counted)
-	r.specify()
+	r.setHashes(" set", counted)
+	r.setSpec()
 	return r
 }
 
 // MaxCost returns the largest cost that the rule can ever allow for one take.
 func (r *Rule) MaxCost() int64 {
-	most := r.Max
+	lowest := r.Max
 	for i, w := range r.Windows {
-		if i == 0 || w.Max < most {
-			most = w.Max
+		if i == 0 || w.Max < lowest {
+			lowest = w.Max
 		}
 	}
-	return most
+	return lowest
 }
 
-// max returns the maximum of a window. The first window is 0.
-func (r *Rule) max(window int) int64 {
+// windowMax returns the maximum of a window. The first window is 0.
+func (r *Rule) windowMax(window int) int64 {
 	if window < len(r.Windows) {
 		return r.Windows[window].Max
 	}

@@ -8,17 +8,17 @@ import (
 // Count settles checks that started. If a check has no reservation, it is counted as a start that happened ago
 // before now. If a check is counted again within a minute, the repetition has no effect.
 func (r *Reservations) Count(ctx context.Context, scope string, checks []Check, ago time.Duration) error {
-	return r.settleChecks(ctx, scope, settlements(checks, true, ago))
+	return r.settleChecks(ctx, scope, newSettlements(checks, true, ago))
 }
 
 // Release settles checks that did not start. It counts nothing.
 func (r *Reservations) Release(ctx context.Context, scope string, checks []Check) error {
-	return r.settleChecks(ctx, scope, settlements(checks, false, 0))
+	return r.settleChecks(ctx, scope, newSettlements(checks, false, 0))
 }
 
 // Settle counts the check that started and releases its alternatives, in one step.
 func (r *Reservations) Settle(ctx context.Context, scope string, started Check, others []Check) error {
-	return r.settleChecks(ctx, scope, append(settlements([]Check{started}, true, 0), settlements(others, false, 0)...))
+	return r.settleChecks(ctx, scope, append(newSettlements([]Check{started}, true, 0), newSettlements(others, false, 0)...))
 }
 
 // Overdue returns the leases of at most 1000 overdue reservations, oldest first. The process that made them may
@@ -27,7 +27,7 @@ func (r *Reservations) Overdue(ctx context.Context, scope string) ([]string, err
 	if err := checkScope(scope); err != nil {
 		return nil, err
 	}
-	cmd, err := r.conn.run(ctx, r.overdue, scope, keysOf(scope, 0), []any{1000})
+	cmd, err := r.conn.run(ctx, r.overdue, scope, scopeKeys(scope, 0), []any{1000})
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ type settlement struct {
 	ago     time.Duration
 }
 
-func settlements(checks []Check, started bool, ago time.Duration) []settlement {
+func newSettlements(checks []Check, started bool, ago time.Duration) []settlement {
 	all := make([]settlement, len(checks))
 	for i, c := range checks {
 		all[i] = settlement{c, started, ago}
@@ -54,7 +54,7 @@ func (r *Reservations) settleChecks(ctx context.Context, scope string, all []set
 	if err := validateAll(scope, all); err != nil || len(all) == 0 {
 		return err
 	}
-	if _, err := r.settles.ask(ctx, lane{scope: scope}, all); err != nil {
+	if _, err := r.settleCalls.ask(ctx, callKey{scope: scope}, all); err != nil {
 		return err
 	}
 	for _, s := range all {
@@ -67,8 +67,8 @@ func (r *Reservations) settleChecks(ctx context.Context, scope string, all []set
 	return nil
 }
 
-func (r *Reservations) settleAll(ctx context.Context, to lane, all []settlement) ([]struct{}, error) {
-	return inParts(all, func(part []settlement) ([]struct{}, error) { return r.settleOnce(ctx, to.scope, part) })
+func (r *Reservations) settleAll(ctx context.Context, key callKey, all []settlement) ([]struct{}, error) {
+	return sendInChunks(all, func(part []settlement) ([]struct{}, error) { return r.settleOnce(ctx, key.scope, part) })
 }
 
 func (r *Reservations) settleOnce(ctx context.Context, scope string, all []settlement) ([]struct{}, error) {

@@ -35,8 +35,8 @@ end
 redis.call('ZADD', KEYS[1], now, now)
 return 1`
 
-// severalWindowsMended is severalWindows without its first fault.
-func severalWindowsMended() string {
+// severalWindowsFixed is severalWindows without its first fault.
+func severalWindowsFixed() string {
 	return strings.Replace(severalWindows, "if tonumber(nth[1])", "if nth[1] and tonumber(nth[1])", 1)
 }
 
@@ -51,29 +51,29 @@ redis.call('LPUSH', KEYS[1], now)
 return 1`
 
 // simpleCounter sends two commands. The second command may be missing.
-func simpleCounter(ctx context.Context, client redis.UniversalClient, key string, most int64, per time.Duration, ends func() error) (bool, error) {
+func simpleCounter(ctx context.Context, client redis.UniversalClient, key string, maxStarts int64, per time.Duration, beforeExpire func() error) (bool, error) {
 	n, err := client.Incr(ctx, key).Result()
 	if err != nil {
 		return false, err
 	}
 	if n == 1 {
-		if err := ends(); err != nil { // the process may end here
+		if err := beforeExpire(); err != nil { // the process may end here
 			return false, err
 		}
 		if err := client.Expire(ctx, key, per).Err(); err != nil {
 			return false, err
 		}
 	}
-	return n <= most, nil
+	return n <= maxStarts, nil
 }
 
-// duplicates allows every start if Redis fails.
-func duplicates(ctx context.Context, client redis.UniversalClient, key string, most int64) bool {
+// allowDuplicate allows every start if Redis fails.
+func allowDuplicate(ctx context.Context, client redis.UniversalClient, key string, maxStarts int64) bool {
 	n, err := client.Incr(ctx, key).Result()
-	return err != nil || n <= most
+	return err != nil || n <= maxStarts
 }
 
-func passed(t *testing.T, client redis.UniversalClient, script string, keys []string, args ...any) (bool, error) {
+func runScript(t *testing.T, client redis.UniversalClient, script string, keys []string, args ...any) (bool, error) {
 	t.Helper()
 	n, err := client.Eval(t.Context(), script, keys, args...).Int()
 	return n == 1, err
@@ -84,32 +84,32 @@ func passed(t *testing.T, client redis.UniversalClient, script string, keys []st
 // neither fault.
 func TestSnippetDailyQuota(t *testing.T) {
 	t.Parallel()
-	s := onRedis(t)
+	s := newRedisLimiter(t)
 	for i := range 10 {
-		if ok, err := passed(t, s.client, dailyQuota, []string{"quota:a", "2"}); err != nil || ok != (i < 2) {
+		if ok, err := runScript(t, s.client, dailyQuota, []string{"quota:a", "2"}); err != nil || ok != (i < 2) {
 			t.Fatalf("call %d: %t, %v", i, ok, err)
 		}
 	}
-	if ok, _ := passed(t, s.client, dailyQuota, []string{"quota:a", "5"}); ok {
+	if ok, _ := runScript(t, s.client, dailyQuota, []string{"quota:a", "5"}); ok {
 		t.Error("the snippet did not count what it refused")
 	}
-	cluster := serve(t, shared.Cluster(t))
-	if _, err := passed(t, cluster.client, dailyQuota, []string{"quota:a", "2"}); err == nil || !strings.Contains(err.Error(), "slot") {
+	cluster := connect(t, sharedRedis.Cluster(t))
+	if _, err := runScript(t, cluster.client, dailyQuota, []string{"quota:a", "2"}); err == nil || !strings.Contains(err.Error(), "slot") {
 		t.Errorf("the snippet works on a Cluster: %v", err)
 	}
-	for _, s := range []*server{s, cluster} {
+	for _, s := range []*redisLimiter{s, cluster} {
 		policy := limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 2}
-		rules := s.rules(t, policy)
+		rules := s.newRules(t, policy)
 		for i := range 10 {
-			if got := s.start(t, rules, "a"); got != (i < 2) {
+			if got := s.tryStart(t, rules, "a"); got != (i < 2) {
 				t.Errorf("ours, call %d: %t", i, got)
 			}
 		}
 		policy.Max = 5 // the history contains 2 starts and no refused start
-		rules = compiled(t, policy)
-		s.know(t, rules, limits.Start{Lease: "1.1.a", Facts: facts("a")}, limits.Start{Lease: "2.1.a", Facts: facts("a")})
+		rules = compileRules(t, policy)
+		s.rebuild(t, rules, limits.Start{Lease: "1.1.a", Facts: accountFacts("a")}, limits.Start{Lease: "2.1.a", Facts: accountFacts("a")})
 		for i := range 5 {
-			if got := s.start(t, rules, "a"); got != (i < 3) {
+			if got := s.tryStart(t, rules, "a"); got != (i < 3) {
 				t.Errorf("ours with 5, call %d: %t", i, got)
 			}
 		}
@@ -121,40 +121,40 @@ func TestSnippetDailyQuota(t *testing.T) {
 // configured zone, also across clock changes, and does not depend on a TTL.
 func TestSnippetDayOfTheServer(t *testing.T) {
 	t.Parallel()
-	r := dial(t, servers.Redis(t))
+	r := newRealRedis(t, servers.StartRedis(t))
 	s := r.connect()
 	evening := time.Date(2026, 10, 25, 22, 30, 0, 0, time.UTC) // 23:30 in Berlin, after a day of 25 hours
-	r.set(evening)
-	rules := s.rules(t, limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: "Europe/Berlin", Max: 1})
+	r.setClock(evening)
+	rules := s.newRules(t, limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: "Europe/Berlin", Max: 1})
 	key := func(now time.Time) []string { return []string{"quota:a:" + now.UTC().Format(time.DateOnly), "1"} }
 	for _, c := range []struct {
 		in           time.Duration
 		snippet, our bool
 	}{{0, true, true}, {29 * time.Minute, false, false}, {31 * time.Minute, false, true}, {89 * time.Minute, false, false}, {91 * time.Minute, true, false}} {
 		now := evening.Add(c.in)
-		r.set(now)
-		if ok, err := passed(t, r.direct, dailyQuota, key(now)); err != nil || ok != c.snippet {
+		r.setClock(now)
+		if ok, err := runScript(t, r.directClient, dailyQuota, key(now)); err != nil || ok != c.snippet {
 			t.Errorf("the snippet, at %s: %t, %v", now, ok, err)
 		}
-		if got := s.start(t, rules, "a"); got != c.our {
+		if got := s.tryStart(t, rules, "a"); got != c.our {
 			t.Errorf("ours, at %s: %t", now, got)
 		}
 	}
 
-	r.must(r.direct.Set(t.Context(), "quota:b", 1, 0).Err()) // left by a process that ended before EXPIRE
-	if ok, err := passed(t, r.direct, dailyQuota, []string{"quota:b", "1"}); err != nil || ok || r.direct.PTTL(t.Context(), "quota:b").Val() != -1 {
+	r.must(r.directClient.Set(t.Context(), "quota:b", 1, 0).Err()) // left by a process that ended before EXPIRE
+	if ok, err := runScript(t, r.directClient, dailyQuota, []string{"quota:b", "1"}); err != nil || ok || r.directClient.PTTL(t.Context(), "quota:b").Val() != -1 {
 		t.Errorf("the snippet, of a key without TTL: %t, %v", ok, err)
 	}
-	subject := s.subject(rules[0])
-	if ttl := r.direct.PTTL(t.Context(), subject).Val(); ttl != -1 {
+	subject := s.subjectKey(rules[0])
+	if ttl := r.directClient.PTTL(t.Context(), subject).Val(); ttl != -1 {
 		t.Fatalf("ours ends in %s, want that of a test without TTL", ttl)
 	}
-	r.set(evening.Add(24 * time.Hour))
-	if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusLimited {
+	r.setClock(evening.Add(24 * time.Hour))
+	if a := s.reserve(t, s.newCheck(rules, "a")); a.Status != limits.StatusLimited {
 		t.Errorf("ours without TTL, on the same day: %+v", a)
 	}
-	r.set(evening.Add(25 * time.Hour))
-	if a := s.reserve(t, s.check(rules, "a")); a.Status != limits.StatusPassed {
+	r.setClock(evening.Add(25 * time.Hour))
+	if a := s.reserve(t, s.newCheck(rules, "a")); a.Status != limits.StatusPassed {
 		t.Errorf("ours without TTL, on the next day: %+v", a)
 	}
 }
@@ -164,30 +164,30 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 // passes.
 func TestSnippetSeveralWindows(t *testing.T) {
 	t.Parallel()
-	s := onRedis(t)
+	s := newRedisLimiter(t)
 	now := time.Now().UnixMilli()
-	if _, err := passed(t, s.client, severalWindows, []string{"first"}, now, 1, 60_000); err == nil || !strings.Contains(err.Error(), "nil") {
+	if _, err := runScript(t, s.client, severalWindows, []string{"first"}, now, 1, 60_000); err == nil || !strings.Contains(err.Error(), "nil") {
 		t.Errorf("the snippet's first call: %v", err)
 	}
 	passes := 0
 	for range 5 { // in the same millisecond
-		if ok, _ := passed(t, s.client, severalWindowsMended(), []string{"z"}, now, 2, 60_000); ok {
+		if ok, _ := runScript(t, s.client, severalWindowsFixed(), []string{"z"}, now, 2, 60_000); ok {
 			passes++
 		}
 	}
 	if passes != 5 {
 		t.Errorf("%d of one millisecond passed the snippet, want all 5", passes)
 	}
-	_, _ = passed(t, s.client, severalWindowsMended(), []string{"ahead"}, now, 1, 60_000)
-	if ok, _ := passed(t, s.client, severalWindowsMended(), []string{"ahead"}, now+61_000, 1, 60_000); !ok {
+	_, _ = runScript(t, s.client, severalWindowsFixed(), []string{"ahead"}, now, 1, 60_000)
+	if ok, _ := runScript(t, s.client, severalWindowsFixed(), []string{"ahead"}, now+61_000, 1, 60_000); !ok {
 		t.Error("a caller whose clock is ahead is refused by the snippet")
 	}
 	if ttl := s.client.PTTL(t.Context(), "z").Val(); ttl != -1 {
 		t.Errorf("the snippet's set ends in %d", ttl)
 	}
 
-	rules := setOf(t, perAccount(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
-	one := limits.NewTaking("", 1, rules, facts("a"))
+	rules := compileSet(t, accountPolicy(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
+	one := limits.NewTaking("", 1, rules, accountFacts("a"))
 	answers, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // in one call
 	if err != nil {
 		t.Fatal(err)
@@ -200,11 +200,11 @@ func TestSnippetSeveralWindows(t *testing.T) {
 	if last := answers[4].Items[0]; last.Window != 0 || last.Wait <= 0 || last.Wait > time.Minute {
 		t.Errorf("ours says %+v", last)
 	}
-	ahead := limits.NewAt(s.client, func() time.Time { return time.Now().Add(time.Hour) })
+	ahead := limits.NewWithLocalClock(s.client, func() time.Time { return time.Now().Add(time.Hour) })
 	if a, err := ahead.Takes.Take(t.Context(), s.scope, []limits.Taking{one}); err != nil || a[0].Allowed {
 		t.Errorf("ours, with a clock that is ahead: %+v, %v", a, err)
 	}
-	if ttl := s.client.PTTL(t.Context(), s.subject(rules[0])).Val(); ttl <= 0 || ttl > time.Hour {
+	if ttl := s.client.PTTL(t.Context(), s.subjectKey(rules[0])).Val(); ttl <= 0 || ttl > time.Hour {
 		t.Errorf("ours ends in %s", ttl)
 	}
 }
@@ -213,21 +213,21 @@ func TestSnippetSeveralWindows(t *testing.T) {
 // and never expires. This package has bounded memory, too.
 func TestSnippetCappedList(t *testing.T) {
 	t.Parallel()
-	s := onRedis(t)
+	s := newRedisLimiter(t)
 	now := time.Now().UnixMilli()
 	for i := range 5 {
-		if ok, err := passed(t, s.client, cappedList, []string{"l"}, now, 3, 3_600_000); err != nil || ok != (i < 3) {
+		if ok, err := runScript(t, s.client, cappedList, []string{"l"}, now, 3, 3_600_000); err != nil || ok != (i < 3) {
 			t.Fatalf("call %d: %t, %v", i, ok, err)
 		}
 	}
-	if ok, _ := passed(t, s.client, cappedList, []string{"l"}, now+3_600_001, 3, 3_600_000); !ok {
+	if ok, _ := runScript(t, s.client, cappedList, []string{"l"}, now+3_600_001, 3, 3_600_000); !ok {
 		t.Error("a caller whose clock is ahead is refused by the snippet")
 	}
 	if ttl := s.client.PTTL(t.Context(), "l").Val(); ttl != -1 {
 		t.Errorf("the snippet's list ends in %d", ttl)
 	}
-	rules := setOf(t, hourly(200))
-	key := s.subject(rules[0])
+	rules := compileSet(t, hourlyPolicy(200))
+	key := s.subjectKey(rules[0])
 	for i := range 250 {
 		if a := s.take(t, rules, "a"); a.Allowed != (i < 200) {
 			t.Fatalf("ours, call %d: %+v", i, a)
@@ -242,7 +242,7 @@ func TestSnippetCappedList(t *testing.T) {
 // permanently.
 func TestSnippetSimpleCounter(t *testing.T) {
 	t.Parallel()
-	s := onRedis(t)
+	s := newRedisLimiter(t)
 	ended := errors.New("killed")
 	if _, err := simpleCounter(t.Context(), s.client, "c", 1, time.Millisecond, func() error { return ended }); !errors.Is(err, ended) {
 		t.Fatal(err)
@@ -250,19 +250,19 @@ func TestSnippetSimpleCounter(t *testing.T) {
 	if ok, _ := simpleCounter(t.Context(), s.client, "c", 1, time.Millisecond, func() error { return nil }); ok || s.client.PTTL(t.Context(), "c").Val() != -1 {
 		t.Error("the snippet's counter ends after all")
 	}
-	rules := s.rules(t, limits.Policy{Name: "n", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1})
-	s.reserve(t, s.check(rules, "a")) // then the process ends
-	s.SettlesWithin(0)
+	rules := s.newRules(t, limits.Policy{Name: "n", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1})
+	s.reserve(t, s.newCheck(rules, "a")) // then the process ends
+	s.SetSettleWithin(0)
 	overdue, err := s.Reservations.Overdue(t.Context(), s.scope)
 	if err != nil || len(overdue) != 1 {
 		t.Fatalf("overdue: %v, %v", overdue, err)
 	}
 	s.release(t, limits.Check{Lease: overdue[0]})
-	s.SettlesWithin(time.Minute)
-	if !s.start(t, rules, "a") || s.start(t, rules, "a") {
+	s.SetSettleWithin(time.Minute)
+	if !s.tryStart(t, rules, "a") || s.tryStart(t, rules, "a") {
 		t.Error("ours: want one start")
 	}
-	if ttl := s.client.PTTL(t.Context(), s.subject(rules[0])).Val(); ttl <= 0 || ttl > time.Hour {
+	if ttl := s.client.PTTL(t.Context(), s.subjectKey(rules[0])).Val(); ttl <= 0 || ttl > time.Hour {
 		t.Errorf("ours ends in %s", ttl)
 	}
 }
@@ -271,23 +271,23 @@ func TestSnippetSimpleCounter(t *testing.T) {
 // an error.
 func TestSnippetDuplicates(t *testing.T) {
 	t.Parallel()
-	r := servers.Redis(t)
-	s := serve(t, servers.RedisAt{Addr: r.Addr})
-	rules := s.rules(t, limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 2})
+	r := servers.StartRedis(t)
+	s := connect(t, servers.RedisAt{Addr: r.Addr})
+	rules := s.newRules(t, limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 2})
 	for i := range 3 {
-		if got := duplicates(t.Context(), s.client, "dup", 2); got != (i < 2) {
+		if got := allowDuplicate(t.Context(), s.client, "dup", 2); got != (i < 2) {
 			t.Errorf("the snippet, call %d: %t", i, got)
 		}
-		if got := s.start(t, rules, "a"); got != (i < 2) {
+		if got := s.tryStart(t, rules, "a"); got != (i < 2) {
 			t.Errorf("ours, call %d: %t", i, got)
 		}
 	}
 	r.Kill()
 	for range 3 {
-		if !duplicates(t.Context(), s.client, "dup", 2) {
+		if !allowDuplicate(t.Context(), s.client, "dup", 2) {
 			t.Error("the snippet refuses without Redis")
 		}
-		if _, err := s.Reservations.Reserve(t.Context(), s.scope, []limits.Check{s.check(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
+		if _, err := s.Reservations.Reserve(t.Context(), s.scope, []limits.Check{s.newCheck(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
 			t.Errorf("ours without Redis: %v", err)
 		}
 	}

@@ -34,13 +34,13 @@ type Subject struct {
 
 const maxLabel = 200
 
-// subjectOf returns the subject of the fields. A missing value is a value too: the starts that lack
+// subjectName returns the subject of the fields. A missing value is a value too: the starts that lack
 // a field are counted together, so a start cannot escape a limit by leaving out a field.
 func subjectOf(fields []string, f Facts, reveal bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
 		text, found := f.value(field)
-		values[i], labels[i] = value{text, found}, label(field, text, found, reveal)
+		values[i], labels[i] = value{text, found}, subjectLabel(field, text, found, reveal)
 	}
 	sum := digestOf(values)
 	text := strings.Join(labels, " ")
@@ -71,7 +71,7 @@ func digestOf(values []value) digest {
 	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
-func label(field, value string, found, reveal bool) string {
+func subjectLabel(field, value string, found, reveal bool) string {
 	switch {
 	case !found:
 		return field + " (none)"

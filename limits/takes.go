@@ -5,30 +5,30 @@ import (
 	"slices"
 )
 
-// Modes of lua/take.lua. The script does not know modeTakeAgain. It is modeTake for takings with
+// Modes of lua/take.lua. The script does not know modeTakeRepeatable. It is modeTake for takings with
 // ids, which may be sent again.
 const (
-	modeTake      = "T"
-	modePeek      = "P"
-	modeReturn    = "R"
-	modeTakeAgain = "T again"
+	modeTake           = "T"
+	modePeek           = "P"
+	modeReturn         = "R"
+	modeTakeRepeatable = "T again"
 )
 
 // Takes counts takings by the rules of limit sets.
 type Takes struct {
-	conn    *connection
-	clock   *serverClock
-	epochs  *epochs
-	uses    *useCounts
-	asks    *coalescer[Taking, Taken]
-	scripts map[string]script // key: mode of lua/take.lua
+	conn      *connection
+	clock     *serverClock
+	epochs    *epochs
+	uses      *useCounts
+	takeCalls *coalescer[Taking, TakeResult]
+	scripts   map[string]script // key: mode of lua/take.lua
 }
 
 // Take counts each taking whose items all allow its cost, in the order of takings. A taking that is
 // not allowed counts nothing. After an error any of the takings may have been counted. A taking
 // with an id can be sent again. If a call contains a taking without an id, the script is sent once.
-func (t *Takes) Take(ctx context.Context, scope string, takings []Taking) ([]Taken, error) {
-	mode := modeTakeAgain
+func (t *Takes) Take(ctx context.Context, scope string, takings []Taking) ([]TakeResult, error) {
+	mode := modeTakeRepeatable
 	if slices.ContainsFunc(takings, func(one Taking) bool { return one.ID == "" }) {
 		mode = modeTake
 	}
@@ -44,7 +44,7 @@ func (t *Takes) Take(ctx context.Context, scope string, takings []Taking) ([]Tak
 }
 
 // Peek returns the answers that Take would return, and counts nothing.
-func (t *Takes) Peek(ctx context.Context, scope string, takings []Taking) ([]Taken, error) {
+func (t *Takes) Peek(ctx context.Context, scope string, takings []Taking) ([]TakeResult, error) {
 	return t.ask(ctx, scope, modePeek, takings)
 }
 
@@ -56,12 +56,12 @@ func (t *Takes) Return(ctx context.Context, scope string, takings []Taking) ([]i
 	if err := validateAll(scope, takings); err != nil {
 		return nil, err
 	}
-	epoch, err := t.epochs.of(ctx, scope)
+	epoch, err := t.epochs.currentEpoch(ctx, scope)
 	if err != nil {
 		return nil, err
 	}
-	return inParts(takings, func(part []Taking) ([]int64, error) {
-		reply, err := t.send(ctx, lane{scope, modeReturn}, epoch, part)
+	return sendInChunks(takings, func(part []Taking) ([]int64, error) {
+		reply, err := t.runTake(ctx, callKey{scope, modeReturn}, epoch, part)
 		if err != nil {
 			return nil, err
 		}
@@ -72,22 +72,22 @@ func (t *Takes) Return(ctx context.Context, scope string, takings []Taking) ([]i
 	})
 }
 
-func (t *Takes) ask(ctx context.Context, scope, mode string, takings []Taking) ([]Taken, error) {
+func (t *Takes) ask(ctx context.Context, scope, mode string, takings []Taking) ([]TakeResult, error) {
 	if err := validateAll(scope, takings); err != nil || len(takings) == 0 {
 		return nil, err
 	}
-	return t.asks.ask(ctx, lane{scope, mode}, takings)
+	return t.takeCalls.ask(ctx, callKey{scope, mode}, takings)
 }
 
 // askAll asks in the current epoch of Redis. If another epoch begins during the call, earlier
 // counts may be lost: then Since of each answer is the current time.
-func (t *Takes) askAll(ctx context.Context, to lane, takings []Taking) ([]Taken, error) {
-	epoch, err := t.epochs.of(ctx, to.scope)
+func (t *Takes) askAll(ctx context.Context, key callKey, takings []Taking) ([]TakeResult, error) {
+	epoch, err := t.epochs.currentEpoch(ctx, key.scope)
 	if err != nil {
 		return nil, err
 	}
-	taken, err := t.askInEpoch(ctx, to, epoch, takings)
-	if err == nil && t.epochs.requireEpoch(ctx, to.scope, epoch) != nil {
+	taken, err := t.askInEpoch(ctx, key, epoch, takings)
+	if err == nil && t.epochs.requireEpoch(ctx, key.scope, epoch) != nil {
 		for i := range taken {
 			taken[i].Since = t.clock.now()
 		}
@@ -95,35 +95,35 @@ func (t *Takes) askAll(ctx context.Context, to lane, takings []Taking) ([]Taken,
 	return taken, err
 }
 
-func (t *Takes) askInEpoch(ctx context.Context, to lane, epoch string, takings []Taking) ([]Taken, error) {
-	return inParts(takings, func(part []Taking) ([]Taken, error) {
-		reply, err := t.send(ctx, to, epoch, part)
+func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takings []Taking) ([]TakeResult, error) {
+	return sendInChunks(takings, func(part []Taking) ([]TakeResult, error) {
+		reply, err := t.runTake(ctx, key, epoch, part)
 		if err != nil {
 			return nil, err
 		}
-		taken := readTaken(reply[1:], part)
+		taken := readTakeResults(reply[1:], part)
 		if len(taken) != len(part) {
-			return nil, wrongReply(to.scope, reply)
+			return nil, wrongReply(key.scope, reply)
 		}
 		return taken, nil
 	})
 }
 
-// send runs lua/take.lua and returns its reply. It converts a reply of lua/quick_take.lua to the same form.
-func (t *Takes) send(ctx context.Context, to lane, epoch string, takings []Taking) ([]int64, error) {
-	most, mode := sends, to.mode
+// runTake runs lua/take.lua and returns its reply. It converts a reply of lua/quick_take.lua to the same form.
+func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings []Taking) ([]int64, error) {
+	attempts, mode := maxSends, key.mode
 	switch mode {
 	case modeTake:
-		most = 1
-	case modeTakeAgain:
+		attempts = 1
+	case modeTakeRepeatable:
 		mode = modeTake
 	}
-	keys, args := t.encodeTakings(to.scope, epoch, takings)
-	cmd, err := t.conn.runAtMost(ctx, most, t.scripts[mode], to.scope, keys, args)
+	keys, args := t.encodeTakings(key.scope, epoch, takings)
+	cmd, err := t.conn.runAtMost(ctx, attempts, t.scripts[mode], key.scope, keys, args)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := readNumbers(to.scope, cmd)
+	reply, err := readNumbers(key.scope, cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -142,13 +142,13 @@ func (t *Takes) encodeTakings(scope, epoch string, takings []Taking) (keys, args
 	now := t.clock.now()
 	keys, args = make([]any, 0, 3*len(takings)), append(make([]any, 0, 1+4*len(takings)), epoch)
 	for _, one := range takings {
-		first, at := len(keys), len(args)+1
+		firstKey, keyCountIndex := len(keys), len(args)+1
 		args = append(args, one.Cost, 0)
 		keys, args = appendItems(keys, args, scope, one.Items, now)
 		if one.ID != "" {
-			keys = append(keys, prefix(scope)+"i:"+one.ID)
+			keys = append(keys, keyPrefix(scope)+"i:"+one.ID)
 		}
-		args[at] = len(keys) - first
+		args[keyCountIndex] = len(keys) - firstKey
 	}
 	return keys, args
 }

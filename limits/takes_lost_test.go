@@ -17,20 +17,20 @@ import (
 // itself.
 func TestALostAnswerCountsOnce(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
+	server := servers.StartRedis(t)
 	way := servers.NewProxy(t, server.Addr)
-	sure := serve(t, servers.RedisAt{Addr: server.Addr})
+	sure := connect(t, servers.RedisAt{Addr: server.Addr})
 	for name, retries := range map[string]int{"client": -1, "client that repeats": 3} {
-		rules := setOf(t, hourly(10))
+		rules := compileSet(t, hourlyPolicy(10))
 		for _, id := range []string{"", "id"} {
 			client := redis.NewClient(&redis.Options{Addr: way.Addr, MaxRetries: retries, ReadTimeout: 20 * time.Second})
 			t.Cleanup(func() { _ = client.Close() })
 			lossy := *sure
 			lossy.Limiter = limits.New(client)
 			account := name + id
-			take := func() (limits.Taken, error) {
-				a, err := lossy.Takes.Take(t.Context(), sure.scope, []limits.Taking{limits.NewTaking(id, 2, rules, facts(account))})
-				return append(a, limits.Taken{})[0], err
+			take := func() (limits.TakeResult, error) {
+				a, err := lossy.Takes.Take(t.Context(), sure.scope, []limits.Taking{limits.NewTaking(id, 2, rules, accountFacts(account))})
+				return append(a, limits.TakeResult{})[0], err
 			}
 			lossy.take(t, rules, "warm")
 			way.DropReplies(1)
@@ -41,7 +41,7 @@ func TestALostAnswerCountsOnce(t *testing.T) {
 			if id != "" && !a.Allowed {
 				t.Errorf("%s: %+v", name, a)
 			}
-			if use := sure.peekOf(t, rules, account); use.Used != 2 {
+			if use := sure.peekStanding(t, rules, account); use.Used != 2 {
 				t.Errorf("%s, id %q: %+v", name, id, use)
 			}
 		}
@@ -52,12 +52,12 @@ func TestALostAnswerCountsOnce(t *testing.T) {
 // counts, and that Since contains the time at which it began.
 func TestTakesBeginEmptyAndSaySo(t *testing.T) {
 	t.Parallel()
-	now := march()
-	s, mini := onClock(t, now)
-	rules := setOf(t, perAccount(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
+	now := arbitraryTime()
+	s, mini := newClockLimiter(t, now)
+	rules := compileSet(t, accountPolicy(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
 	since := func(at time.Time) {
 		t.Helper()
-		if a := s.takeAs(t, rules, "", 2, fmt.Sprint(now)); !a.Allowed || !a.Since.Equal(at) {
+		if a := s.takeWithID(t, rules, "", 2, fmt.Sprint(now)); !a.Allowed || !a.Since.Equal(at) {
 			t.Errorf("at %s: %+v, want it counted since %s", now, a, at)
 		}
 	}

@@ -17,40 +17,40 @@ import (
 // is counted. A peek counts nothing.
 func TestTakesSayWhatRemains(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := setOf(t,
-			perAccount(limits.Window{Max: 3, PerMS: 60_000}, limits.Window{Max: 40, PerMS: 3_600_000}),
+		rules := compileSet(t,
+			accountPolicy(limits.Window{Max: 3, PerMS: 60_000}, limits.Window{Max: 40, PerMS: 3_600_000}),
 			limits.Policy{Name: "daily", Per: "facts.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 4},
 			limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 100},
 		)
-		say := func(a limits.Taken) string {
-			text := fmt.Sprintf("%t %d", a.Allowed, a.RefusedBy())
+		takeSummary := func(a limits.TakeResult) string {
+			text := fmt.Sprintf("%t %d", a.Allowed, a.RefusingItem())
 			for _, i := range a.Items {
 				text += fmt.Sprintf(", %d/%d left %d of window %d", i.Used, i.Max, i.Remaining, i.Window)
 			}
 			return text
 		}
-		peek := func(cost int64) limits.Taken {
-			a, err := s.Takes.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", cost, rules, facts("a"))})
+		peek := func(cost int64) limits.TakeResult {
+			a, err := s.Takes.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", cost, rules, accountFacts("a"))})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return a[0]
 		}
 		for i, step := range []struct {
-			does func() limits.Taken
+			does func() limits.TakeResult
 			want string
 		}{
-			{func() limits.Taken { return peek(2) }, "true -1, 0/3 left 3 of window 0, 0/4 left 4 of window 0, 0/100 left 100 of window 0"},
-			{func() limits.Taken { return s.takeAs(t, rules, "", 2, "a") }, "true -1, 2/3 left 1 of window 0, 2/4 left 2 of window 0, 2/100 left 98 of window 0"},
-			{func() limits.Taken { return s.takeAs(t, rules, "", 2, "a") }, "false 0, 2/3 left 1 of window 0, 2/4 left 2 of window 0, 2/100 left 98 of window 0"},
-			{func() limits.Taken { return peek(3) }, "false 1, 2/3 left 1 of window 0, 2/4 left 2 of window 0, 2/100 left 98 of window 0"},
-			{func() limits.Taken { return s.take(t, rules, "a") }, "true -1, 3/3 left 0 of window 0, 3/4 left 1 of window 0, 3/100 left 97 of window 0"},
-			{func() limits.Taken { return s.take(t, rules, "b") }, "true -1, 1/3 left 2 of window 0, 1/4 left 3 of window 0, 1/100 left 99 of window 0"},
+			{func() limits.TakeResult { return peek(2) }, "true -1, 0/3 left 3 of window 0, 0/4 left 4 of window 0, 0/100 left 100 of window 0"},
+			{func() limits.TakeResult { return s.takeWithID(t, rules, "", 2, "a") }, "true -1, 2/3 left 1 of window 0, 2/4 left 2 of window 0, 2/100 left 98 of window 0"},
+			{func() limits.TakeResult { return s.takeWithID(t, rules, "", 2, "a") }, "false 0, 2/3 left 1 of window 0, 2/4 left 2 of window 0, 2/100 left 98 of window 0"},
+			{func() limits.TakeResult { return peek(3) }, "false 1, 2/3 left 1 of window 0, 2/4 left 2 of window 0, 2/100 left 98 of window 0"},
+			{func() limits.TakeResult { return s.take(t, rules, "a") }, "true -1, 3/3 left 0 of window 0, 3/4 left 1 of window 0, 3/100 left 97 of window 0"},
+			{func() limits.TakeResult { return s.take(t, rules, "b") }, "true -1, 1/3 left 2 of window 0, 1/4 left 3 of window 0, 1/100 left 99 of window 0"},
 		} {
-			if a := step.does(); say(a) != step.want {
-				t.Errorf("step %d: %s, want %s", i, say(a), step.want)
+			if a := step.does(); takeSummary(a) != step.want {
+				t.Errorf("step %d: %s, want %s", i, takeSummary(a), step.want)
 			}
 		}
 		if a := peek(1); a.Wait <= 30*time.Second || a.Wait > time.Minute || a.Items[0].Reset != a.Wait || a.Items[1].Wait != 0 {
@@ -63,30 +63,30 @@ func TestTakesSayWhatRemains(t *testing.T) {
 // other facts under this id are detected.
 func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		for name, rules := range map[string][]*limits.Rule{
-			"one window": setOf(t, hourly(10)), "several": setOf(t, hourly(10), limits.Policy{Name: "f", Per: "facts.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 10}),
+			"one window": compileSet(t, hourlyPolicy(10)), "several": compileSet(t, hourlyPolicy(10), limits.Policy{Name: "f", Per: "facts.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 10}),
 		} {
 			s.scope += name
 			for i := range 3 {
-				if a := s.takeAs(t, rules, "id", 2, "a"); !a.Allowed || a.Repeated != (i > 0) || a.Items[0].Used != 2 {
+				if a := s.takeWithID(t, rules, "id", 2, "a"); !a.Allowed || a.Repeated != (i > 0) || a.Items[0].Used != 2 {
 					t.Errorf("%s, sending %d: %+v", name, i, a)
 				}
 			}
 			for cost, want := range map[int64]int64{3: 3, 2: 2} {
-				if a := s.takeAs(t, rules, "id", cost, "b"+fmt.Sprint(cost)); a.Repeated || a.Items[0].Used != want {
+				if a := s.takeWithID(t, rules, "id", cost, "b"+fmt.Sprint(cost)); a.Repeated || a.Items[0].Used != want {
 					t.Errorf("%s, with other facts: %+v", name, a)
 				}
 			}
-			if a := s.takeAs(t, rules, "id", 4, "a"); a.Repeated || a.Allowed || !a.OtherCost || a.Items[0].Used != 2 {
+			if a := s.takeWithID(t, rules, "id", 4, "a"); a.Repeated || a.Allowed || !a.OtherCost || a.Items[0].Used != 2 {
 				t.Errorf("%s, with another cost: %+v", name, a)
 			}
-			if a := s.takeAs(t, rules, "id", 2, "a"); !a.Repeated || a.Items[0].Used != 2 {
+			if a := s.takeWithID(t, rules, "id", 2, "a"); !a.Repeated || a.Items[0].Used != 2 {
 				t.Errorf("%s, again after another cost: %+v", name, a)
 			}
 			for range 2 {
-				if a := s.takeAs(t, rules, "refused", 9, "a"); a.Allowed || a.Repeated {
+				if a := s.takeWithID(t, rules, "refused", 9, "a"); a.Allowed || a.Repeated {
 					t.Errorf("%s, refused: %+v", name, a)
 				}
 			}
@@ -98,20 +98,20 @@ func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 // never more than the take counted, by rules of all kinds.
 func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := setOf(t,
-			hourly(10), hourlyNamed("list", 200),
+		rules := compileSet(t,
+			hourlyPolicy(10), namedHourlyPolicy("list", 200),
 			limits.Policy{Name: "f", Per: "facts.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 10},
 			limits.Policy{Name: "c", Per: "facts.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 10},
 		)
-		s.takeAs(t, rules, "id", 5, "a")
+		s.takeWithID(t, rules, "id", 5, "a")
 		for _, step := range []struct{ cost, total int64 }{{1, 1}, {3, 3}, {3, 3}, {2, 3}, {9, 5}} {
-			total, err := s.Takes.Return(t.Context(), s.scope, []limits.Taking{limits.NewTaking("id", step.cost, rules, facts("a"))})
+			total, err := s.Takes.Return(t.Context(), s.scope, []limits.Taking{limits.NewTaking("id", step.cost, rules, accountFacts("a"))})
 			if err != nil || total[0] != step.total {
 				t.Errorf("return %d: %v in total, %v; want %d", step.cost, total, err, step.total)
 			}
-			left, err := s.Takes.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, facts("a"))})
+			left, err := s.Takes.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, accountFacts("a"))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,11 +128,11 @@ func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 // without ids, never exceed the maximum.
 func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		takers := []*limits.Limiter{s.Limiter, limits.New(s.client)}
-		for form, policies := range map[string][]limits.Policy{"packed": {hourly(20)}, "list": {hourly(50)}, "all": oneOfEach(3_600_000)[1:2], "several": {hourly(20), hourlyNamed("more", 40)}} {
-			rules, most := setOf(t, policies...), setOf(t, policies...)[0].MaxCost()
+		for form, policies := range map[string][]limits.Policy{"packed": {hourlyPolicy(20)}, "list": {hourlyPolicy(50)}, "all": policyOfEachKind(3_600_000)[1:2], "several": {hourlyPolicy(20), namedHourlyPolicy("more", 40)}} {
+			rules, most := compileSet(t, policies...), compileSet(t, policies...)[0].MaxCost()
 			var got atomic.Int64
 			var all sync.WaitGroup
 			for i := range 16 {
@@ -142,7 +142,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 						if n%2 == 0 {
 							id = fmt.Sprintf("%d-%d", i/2, n) // two callers share each id
 						}
-						a, err := takers[i%2].Takes.Take(t.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, facts(form))})
+						a, err := takers[i%2].Takes.Take(t.Context(), s.scope, []limits.Taking{limits.NewTaking(id, cost, rules, accountFacts(form))})
 						if err != nil {
 							t.Error(err)
 						} else if a[0].Allowed && !a[0].Repeated {
@@ -152,7 +152,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 				})
 			}
 			all.Wait()
-			use := s.peekOf(t, rules, form)
+			use := s.peekStanding(t, rules, form)
 			if got.Load() != use.Used || got.Load() > most || got.Load() < most-2 {
 				t.Errorf("%s: %d of %d were allowed, %d are counted", form, got.Load(), most, use.Used)
 			}
@@ -160,18 +160,18 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 	})
 }
 
-// peekOf returns the use of the first rule by an account.
-func (s *server) peekOf(tb testing.TB, rules []*limits.Rule, account string) limits.Standing {
+// peekStanding returns the use of the first rule by an account.
+func (s *redisLimiter) peekStanding(tb testing.TB, rules []*limits.Rule, account string) limits.WindowUse {
 	tb.Helper()
-	a, err := s.Takes.Peek(tb.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, facts(account))})
+	a, err := s.Takes.Peek(tb.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, accountFacts(account))})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return a[0].Items[0]
 }
 
-func hourlyNamed(name string, most int64) limits.Policy {
-	p := hourly(most)
+func namedHourlyPolicy(name string, maxStarts int64) limits.Policy {
+	p := hourlyPolicy(maxStarts)
 	p.Name = name
 	return p
 }
@@ -179,18 +179,18 @@ func hourlyNamed(name string, most int64) limits.Policy {
 // TestWhatIsNoTakingIsRefused checks that an invalid taking is refused and nothing is sent.
 func TestWhatIsNoTakingIsRefused(t *testing.T) {
 	t.Parallel()
-	s, _ := onClock(t, march())
+	s, _ := newClockLimiter(t, arbitraryTime())
 	for name, taking := range map[string]limits.Taking{
-		"cost":  limits.NewTaking("", 0, setOf(t, hourly(3)), facts("a")),
-		"dear":  limits.NewTaking("", 4, setOf(t, hourly(3)), facts("a")),
-		"start": limits.NewTaking("", 1, compiled(t, hourly(3)), facts("a")),
+		"cost":  limits.NewTaking("", 0, compileSet(t, hourlyPolicy(3)), accountFacts("a")),
+		"dear":  limits.NewTaking("", 4, compileSet(t, hourlyPolicy(3)), accountFacts("a")),
+		"start": limits.NewTaking("", 1, compileRules(t, hourlyPolicy(3)), accountFacts("a")),
 		"id":    {ID: string(make([]byte, 129)), Cost: 1},
 	} {
 		if _, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{taking}); !errors.Is(err, limits.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if keys := s.keys(t); len(keys) > 0 {
+	if keys := s.redisKeys(t); len(keys) > 0 {
 		t.Errorf("left: %v", keys)
 	}
 }

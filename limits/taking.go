@@ -10,32 +10,32 @@ const maxID = 128
 
 // Taking asks to count a cost now.
 type Taking struct {
-	// ID has at most 128 bytes. A taking that is sent again with its ID within RememberTakes is
+	// ID has at most 128 bytes. A taking that is sent again with its ID within TakeIDLifetime is
 	// counted once. Without ID, it is counted each time.
 	ID    string
 	Cost  int64  // 1 to the lowest Rule.MaxCost of the items
 	Items []Item // items with rules of CompileSet; all must allow the cost
 }
 
-// RememberTakes is the time for which Redis keeps the id of a take.
-const RememberTakes = 10 * time.Minute
+// TakeIDLifetime is the time for which Redis keeps the id of a take.
+const TakeIDLifetime = 10 * time.Minute
 
-// Taken is the answer to a Taking.
-type Taken struct {
+// TakeResult is the answer to a Taking.
+type TakeResult struct {
 	Allowed  bool // if false, nothing was counted
 	Repeated bool // whether the take was counted before under the same id
 	// OtherCost is true if another cost was counted under the same id and was not given back
 	// completely. Then the taking is not allowed.
 	OtherCost bool
-	Items     []Standing // in the order of the items of the taking
+	Items     []WindowUse // in the order of the items of the taking
 	// Since is the time at which the last of the rules began to count. It is zero if all rules have
 	// counted for their whole windows.
 	Since time.Time
 	Wait  time.Duration // time until the cost is allowed; 0 if it is allowed now
 }
 
-// Standing describes the use of a subject in one window of its rule: the window with the least left.
-type Standing struct {
+// WindowUse describes the use of a subject in one window of its rule: the window with the least left.
+type WindowUse struct {
 	Window         int   // the index of the window
 	Used           int64 // more than Max if Max was lowered after the use
 	Max, Remaining int64
@@ -46,16 +46,16 @@ type Standing struct {
 	Unknown bool          // whether Redis does not know the rule, which counts starts (Usage); if true, no other field is set
 }
 
-// RefusedBy returns the index of the item with the longest Wait among the items that refuse the
+// RefusingItem returns the index of the item with the longest Wait among the items that refuse the
 // cost. If all items allow the cost now, it returns -1.
-func (t Taken) RefusedBy() int {
-	at := -1
+func (t TakeResult) RefusingItem() int {
+	refusing := -1
 	for i, s := range t.Items {
-		if s.Refuses && (at < 0 || s.Wait > t.Items[at].Wait) {
-			at = i
+		if s.Refuses && (refusing < 0 || s.Wait > t.Items[refusing].Wait) {
+			refusing = i
 		}
 	}
-	return at
+	return refusing
 }
 
 // NewTaking returns the taking of facts f by the rules of a set. The ID of the taking is derived
@@ -69,33 +69,33 @@ func NewTaking(id string, cost int64, rules []*Rule, f Facts) Taking {
 	return t
 }
 
-// readTaken decodes the reply of take.lua after the time of Redis.
-func readTaken(reply []int64, takings []Taking) (out []Taken) {
+// readTakeResults decodes the reply of take.lua after the time of Redis.
+func readTakeResults(reply []int64, takings []Taking) (out []TakeResult) {
 	const refused, repeated, otherCost = 0, 2, 3
 	for _, t := range takings {
 		if len(reply) < 2+4*len(t.Items) {
 			return nil
 		}
-		one := Taken{
+		result := TakeResult{
 			Allowed: reply[0] != refused && reply[0] != otherCost, Repeated: reply[0] == repeated, OtherCost: reply[0] == otherCost,
-			Items: make([]Standing, len(t.Items)),
+			Items: make([]WindowUse, len(t.Items)),
 		}
 		if reply[1] != 0 {
-			one.Since = time.UnixMilli(reply[1])
+			result.Since = time.UnixMilli(reply[1])
 		}
 		reply = reply[2:]
 		for i, item := range t.Items {
-			s := readStanding(item.Rule, reply[:4])
-			one.Items[i], one.Wait, reply = s, max(one.Wait, s.Wait), reply[4:]
+			s := readWindowUse(item.Rule, reply[:4])
+			result.Items[i], result.Wait, reply = s, max(result.Wait, s.Wait), reply[4:]
 		}
-		out = append(out, one)
+		out = append(out, result)
 	}
 	return out
 }
 
-func readStanding(r *Rule, reply []int64) Standing {
-	s := Standing{Window: int(reply[0]), Used: reply[1], Reset: millis(reply[2]), Wait: millis(reply[3]), Refuses: reply[3] > 0}
-	s.Max = r.max(s.Window)
+func readWindowUse(r *Rule, reply []int64) WindowUse {
+	s := WindowUse{Window: int(reply[0]), Used: reply[1], Reset: millis(reply[2]), Wait: millis(reply[3]), Refuses: reply[3] > 0}
+	s.Max = r.windowMax(s.Window)
 	s.Remaining = max(s.Max-s.Used, 0)
 	return s
 }
@@ -114,7 +114,7 @@ func (t Taking) validate() error {
 
 func (r *Rule) checkCost(cost int64) error {
 	switch {
-	case !r.ofSet:
+	case !r.isSetRule:
 		return fmt.Errorf("%w: policy %s is of no set: what it counts starts", ErrInvalid, r.Name)
 	case cost < 1 || cost > r.MaxCost():
 		return fmt.Errorf("%w: cost %d, policy %s allows 1 to %d at once", ErrInvalid, cost, r.Name, r.MaxCost())

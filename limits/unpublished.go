@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// labels is the maximum number of labels that are kept: of refusals, for each hour in Redis, and in
+// maxLabels is the maximum number of labels that are kept: of refusals, for each hour in Redis, and in
 // this process until they are published; of uses, for each rule.
-const labels = 256
+const maxLabels = 256
 
 // unpublished contains the counts of this process that are only for display, by scope and key,
 // until they are published to Redis. Checks and takes do not wait for the publication.

@@ -21,7 +21,7 @@ type Usage struct {
 
 // ReadUses returns how much the subject of each item has used of its rule, and changes nothing. The
 // rules may count starts or belong to a limit set. Open reservations are not included.
-func (u *Usage) ReadUses(ctx context.Context, scope string, items []Item) ([]Use, error) {
+func (u *Usage) ReadUses(ctx context.Context, scope string, items []Item) ([]SubjectUse, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
 	}
@@ -32,71 +32,71 @@ func (u *Usage) ReadUses(ctx context.Context, scope string, items []Item) ([]Use
 	return uses, err
 }
 
-func (u *Usage) readInEpoch(ctx context.Context, scope string, items []Item) ([]Use, error) {
-	epoch, err := u.epochs.of(ctx, scope)
+func (u *Usage) readInEpoch(ctx context.Context, scope string, items []Item) ([]SubjectUse, error) {
+	epoch, err := u.epochs.currentEpoch(ctx, scope)
 	if err != nil {
 		return nil, err
 	}
 	takings, starts := make([]Taking, len(items)), Check{}
 	for i, item := range items {
 		takings[i] = Taking{Cost: 1, Items: []Item{item}}
-		if !item.Rule.ofSet {
+		if !item.Rule.isSetRule {
 			starts.Items = append(starts.Items, item)
 		}
 	}
 	if err = u.epochs.dropOlderRules(ctx, scope, epoch, []Check{starts}); err != nil {
 		return nil, err
 	}
-	taken, err := u.takes.askInEpoch(ctx, lane{scope, modePeek}, epoch, takings)
+	taken, err := u.takes.askInEpoch(ctx, callKey{scope, modePeek}, epoch, takings)
 	if err != nil {
 		return nil, err
 	}
-	uses := make([]Use, len(items))
+	uses := make([]SubjectUse, len(items))
 	for i, t := range taken {
-		uses[i] = Use{items[i], t.Items[0]}
-		if !items[i].Rule.ofSet && !t.Since.IsZero() {
-			uses[i].Standing = Standing{Unknown: true}
+		uses[i] = SubjectUse{items[i], t.Items[0]}
+		if !items[i].Rule.isSetRule && !t.Since.IsZero() {
+			uses[i].WindowUse = WindowUse{Unknown: true}
 		}
 	}
 	return uses, u.epochs.requireEpoch(ctx, scope, epoch)
 }
 
-// Use is a subject of a rule and how much it has used.
-type Use struct {
+// SubjectUse is a subject of a rule and how much it has used.
+type SubjectUse struct {
 	Item
-	Standing
+	WindowUse
 }
 
-// Hidden returns u for a reader who may not see revealed values: if the policy reveals its
+// Redacted returns u for a reader who may not see revealed values: if the policy reveals its
 // subjects, the label is replaced with a digest.
-func (u Use) Hidden() Use {
+func (u SubjectUse) Redacted() SubjectUse {
 	if u.Rule.Reveal {
-		u.Subject.Label = strings.Join(u.Rule.perEach, " ") + "#" + u.Subject.digest[:8]
+		u.Subject.Label = strings.Join(u.Rule.perFields, " ") + "#" + u.Subject.digest[:8]
 	}
 	return u
 }
 
-// share returns Used as a fraction of Max.
-func (s Standing) share() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
+// usedShare returns Used as a fraction of Max.
+func (s WindowUse) usedShare() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
 
 // Highest returns at most limit subjects that have used the largest share of their maximum, with
 // their current use. The numbers are exact, the choice of subjects is not: Highest considers only a
 // few hundred subjects of each rule, with the highest use when they last counted. Subjects of other
 // processes are included after these processes published them (Publish).
-func (u *Usage) Highest(ctx context.Context, scope string, rules []*Rule, limit int) ([]Use, error) {
+func (u *Usage) Highest(ctx context.Context, scope string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
 	}
 	if err := u.publishScope(ctx, scope); err != nil {
 		return nil, err
 	}
-	uses, err := u.rank(ctx, scope, rules, min(max(4*limit, 64), labels))
+	uses, err := u.readCandidates(ctx, scope, rules, min(max(4*limit, 64), maxLabels))
 	if err != nil {
 		return nil, err
 	}
-	uses = slices.DeleteFunc(uses, func(one Use) bool { return one.Used == 0 })
-	slices.SortFunc(uses, func(a, b Use) int {
-		return cmp.Or(cmp.Compare(b.share(), a.share()), cmp.Compare(b.Used, a.Used), cmp.Compare(a.Rule.Name, b.Rule.Name), cmp.Compare(a.Subject.Label, b.Subject.Label))
+	uses = slices.DeleteFunc(uses, func(one SubjectUse) bool { return one.Used == 0 })
+	slices.SortFunc(uses, func(a, b SubjectUse) int {
+		return cmp.Or(cmp.Compare(b.usedShare(), a.usedShare()), cmp.Compare(b.Used, a.Used), cmp.Compare(a.Rule.Name, b.Rule.Name), cmp.Compare(a.Subject.Label, b.Subject.Label))
 	})
 	return uses[:min(max(limit, 0), len(uses))], nil
 }
@@ -110,16 +110,16 @@ func (u *Usage) Publish(ctx context.Context) error {
 // publishScope adds the candidates of a scope. If Redis has too many candidates of a rule, it keeps
 // the candidates with the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scope string) error {
-	_, full, err := u.score(ctx, scope, u.uses.takeItems(scope))
+	_, full, err := u.storeScores(ctx, scope, u.uses.takeItems(scope))
 	if err != nil || len(full) == 0 {
 		return err
 	}
-	if _, err = u.rank(ctx, scope, full, 4*labels); err != nil {
+	if _, err = u.readCandidates(ctx, scope, full, 4*maxLabels); err != nil {
 		return err
 	}
 	_, err = u.conn.pipeline(ctx, scope, func(p redis.Pipeliner) {
 		for _, r := range full {
-			p.ZRemRangeByRank(ctx, r.highestKey(scope), 0, -labels-1)
+			p.ZRemRangeByRank(ctx, r.highestKey(scope), 0, -maxLabels-1)
 		}
 	})
 	return err
@@ -127,11 +127,11 @@ func (u *Usage) publishScope(ctx context.Context, scope string) error {
 
 // highestKey returns the key of the candidates of a rule: a ZSET of digests with labels; the score
 // is the used share. A policy that shows other labels has another key.
-func (r *Rule) highestKey(scope string) string { return prefix(scope) + "h:" + r.id + r.shown }
+func (r *Rule) highestKey(scope string) string { return keyPrefix(scope) + "h:" + r.id + r.policyHash }
 
 func (s Subject) member() string { return s.digest + "|" + s.Label }
 
-func subjectOfMember(member string) (Subject, bool) {
+func parseMember(member string) (Subject, bool) {
 	const digest = 22
 	if len(member) <= digest {
 		return Subject{}, false
@@ -139,8 +139,8 @@ func subjectOfMember(member string) (Subject, bool) {
 	return Subject{digest: member[:digest], Label: member[digest+1:]}, true
 }
 
-// rank reads at most limit candidates of each rule, updates their scores, and returns their current use.
-func (u *Usage) rank(ctx context.Context, scope string, rules []*Rule, limit int) ([]Use, error) {
+// readCandidates reads at most limit candidates of each rule, updates their scores, and returns their current use.
+func (u *Usage) readCandidates(ctx context.Context, scope string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if len(rules) == 0 {
 		return nil, nil
 	}
@@ -155,18 +155,18 @@ func (u *Usage) rank(ctx context.Context, scope string, rules []*Rule, limit int
 	var items []Item
 	for i, cmd := range read {
 		for _, member := range cmd.(*redis.StringSliceCmd).Val() { //nolint:forcetypeassert,errcheck // see above
-			if s, ok := subjectOfMember(member); ok {
+			if s, ok := parseMember(member); ok {
 				items = append(items, Item{Rule: rules[i], Subject: s})
 			}
 		}
 	}
-	uses, _, err := u.score(ctx, scope, items)
+	uses, _, err := u.storeScores(ctx, scope, items)
 	return uses, err
 }
 
-// score stores, for each item, the share of its rule that its subject uses now. It returns the
+// storeScores stores, for each item, the share of its rule that its subject uses now. It returns the
 // uses, and the rules that have more than 2*labels candidates.
-func (u *Usage) score(ctx context.Context, scope string, items []Item) (uses []Use, full []*Rule, err error) {
+func (u *Usage) storeScores(ctx context.Context, scope string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
 	uses, err = u.ReadUses(ctx, scope, items)
 	if err != nil || len(items) == 0 {
 		return nil, nil, err
@@ -176,7 +176,7 @@ func (u *Usage) score(ctx context.Context, scope string, items []Item) (uses []U
 		if one.Used == 0 && !one.Unknown {
 			ended[one.Rule] = append(ended[one.Rule], one.Subject.member())
 		} else {
-			scores[one.Rule] = append(scores[one.Rule], redis.Z{Score: one.share(), Member: one.Subject.member()})
+			scores[one.Rule] = append(scores[one.Rule], redis.Z{Score: one.usedShare(), Member: one.Subject.member()})
 		}
 	}
 	var counted []*Rule
@@ -187,7 +187,7 @@ func (u *Usage) score(ctx context.Context, scope string, items []Item) (uses []U
 		}
 		for r, members := range scores {
 			p.ZAdd(ctx, r.highestKey(scope), members...)
-			p.PExpire(ctx, r.highestKey(scope), max(r.longest, time.Minute))
+			p.PExpire(ctx, r.highestKey(scope), max(r.longestWindow, time.Minute))
 		}
 		for r := range scores {
 			counted = append(counted, r)
@@ -198,7 +198,7 @@ func (u *Usage) score(ctx context.Context, scope string, items []Item) (uses []U
 		return nil, nil, err
 	}
 	for i, cmd := range replies[len(replies)-len(counted):] {
-		if cmd.(*redis.IntCmd).Val() > 2*labels { //nolint:forcetypeassert,errcheck // see above
+		if cmd.(*redis.IntCmd).Val() > 2*maxLabels { //nolint:forcetypeassert,errcheck // see above
 			full = append(full, counted[i])
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-func (s *server) highest(tb testing.TB, l *limits.Limiter, rules []*limits.Rule, limit int) (out []string) {
+func (s *redisLimiter) highestUses(tb testing.TB, l *limits.Limiter, rules []*limits.Rule, limit int) (out []string) {
 	tb.Helper()
 	uses, err := l.Usage.Highest(tb.Context(), s.scope, rules, limit)
 	if err != nil {
@@ -25,32 +25,32 @@ func (s *server) highest(tb testing.TB, l *limits.Limiter, rules []*limits.Rule,
 // Subjects whose use has ended are not returned.
 func TestHighestAreExact(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := s.rules(t, hourly(10))
+		rules := s.newRules(t, hourlyPolicy(10))
 		for i := range 3 {
 			for range 2 * (i + 1) {
-				s.start(t, rules, fmt.Sprint("account ", i))
+				s.tryStart(t, rules, fmt.Sprint("account ", i))
 			}
 		}
-		s.reserve(t, s.check(rules, "account 1")) // a reservation does not count as use
+		s.reserve(t, s.newCheck(rules, "account 1")) // a reservation does not count as use
 		want := fmt.Sprint([]string{"per-account tags.account=account 2 6/10", "per-account tags.account=account 1 4/10"})
-		if got := fmt.Sprint(s.highest(t, s.Limiter, rules, 2)); got != want {
+		if got := fmt.Sprint(s.highestUses(t, s.Limiter, rules, 2)); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
-		if got := fmt.Sprint(s.highest(t, limits.New(s.client), rules, 2)); got != want {
+		if got := fmt.Sprint(s.highestUses(t, limits.New(s.client), rules, 2)); got != want {
 			t.Errorf("at another process: %s, want %s", got, want)
 		}
-		set := setOf(t, hourly(10), limits.Policy{Name: "soon-over", Per: "facts.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 5, PerMS: 1}}})
+		set := compileSet(t, hourlyPolicy(10), limits.Policy{Name: "soon-over", Per: "facts.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 5, PerMS: 1}}})
 		for i := range 700 {
-			s.takeAs(t, set, "", int64(1+i%5), fmt.Sprint("account ", i))
+			s.takeWithID(t, set, "", int64(1+i%5), fmt.Sprint("account ", i))
 		}
-		s.takeAs(t, set, "", 4, "account 4")
+		s.takeWithID(t, set, "", 4, "account 4")
 		if err := s.Usage.Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		got := s.highest(t, limits.New(s.client), set, 1000)
-		if len(got) != 256 || got[0] != "per-account "+set[0].Subject(facts("account 4")).Label+" 9/10" {
+		got := s.highestUses(t, limits.New(s.client), set, 1000)
+		if len(got) != 256 || got[0] != "per-account "+set[0].Subject(accountFacts("account 4")).Label+" 9/10" {
 			t.Errorf("%d: %.200s", len(got), fmt.Sprint(got))
 		}
 		for _, line := range got[1:] {
@@ -60,7 +60,7 @@ func TestHighestAreExact(t *testing.T) {
 				t.Fatalf("%s, %v: it is not one of the highest", line, err)
 			}
 		}
-		if n := s.client.ZCard(t.Context(), s.key("h:"+limits.ListOf(set[0]))).Val(); n > 512 {
+		if n := s.client.ZCard(t.Context(), s.redisKey("h:"+limits.CandidateListKey(set[0]))).Val(); n > 512 {
 			t.Errorf("%d are kept", n)
 		}
 	})
@@ -70,13 +70,13 @@ func TestHighestAreExact(t *testing.T) {
 // and that a lost rule of takes has no use.
 func TestUsageOfWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
-	on(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := append(compiled(t, hourly(3)), setOf(t, hourly(3))...)
-		use := func() []limits.Use {
+		rules := append(compileRules(t, hourlyPolicy(3)), compileSet(t, hourlyPolicy(3))...)
+		use := func() []limits.SubjectUse {
 			var items []limits.Item
 			for _, r := range rules {
-				items = append(items, limits.Item{Rule: r, Subject: r.Subject(facts("a"))})
+				items = append(items, limits.Item{Rule: r, Subject: r.Subject(accountFacts("a"))})
 			}
 			u, err := s.Usage.ReadUses(t.Context(), s.scope, items)
 			if err != nil || len(u) != 2 {
@@ -87,8 +87,8 @@ func TestUsageOfWhatIsNotKnown(t *testing.T) {
 		if u := use(); !u[0].Unknown || u[1].Unknown || u[1].Remaining != 3 || u[1].Reset != 0 {
 			t.Errorf("before: %+v", u)
 		}
-		s.know(t, rules[:1])
-		s.start(t, rules[:1], "a")
+		s.rebuild(t, rules[:1])
+		s.tryStart(t, rules[:1], "a")
 		s.take(t, rules[1:], "a")
 		for _, u := range use() {
 			if u.Unknown || u.Used != 1 || u.Remaining != 2 || u.Reset < 50*time.Minute || u.Reset > time.Hour || u.Refuses {

@@ -12,10 +12,10 @@ type useCounts struct {
 
 type ruleUses struct {
 	rule     *Rule
-	subjects map[string]*subjectUse // key: digest of the subject
+	subjects map[string]*countedSubject // key: digest of the subject
 }
 
-type subjectUse struct {
+type countedSubject struct {
 	Subject
 
 	used int64
@@ -23,39 +23,39 @@ type subjectUse struct {
 
 // record sets how much of a rule its subject has used. If used is 0, it adds one to the recorded value.
 func (u *useCounts) record(scope string, item Item, used int64) {
-	u.change(scope, item.Rule.id, func(of *ruleUses) *ruleUses {
-		if of == nil {
-			of = &ruleUses{subjects: make(map[string]*subjectUse)}
+	u.change(scope, item.Rule.id, func(uses *ruleUses) *ruleUses {
+		if uses == nil {
+			uses = &ruleUses{subjects: make(map[string]*countedSubject)}
 		}
-		of.rule = item.Rule
-		one := of.subjects[item.Subject.digest]
+		uses.rule = item.Rule
+		one := uses.subjects[item.Subject.digest]
 		if one == nil {
-			one = &subjectUse{Subject: item.Subject}
-			of.subjects[item.Subject.digest] = one
+			one = &countedSubject{Subject: item.Subject}
+			uses.subjects[item.Subject.digest] = one
 		}
 		if used == 0 {
 			used = one.used + 1
 		}
-		if one.used = used; len(of.subjects) > 2*labels {
-			of.prune()
+		if one.used = used; len(uses.subjects) > 2*maxLabels {
+			uses.prune()
 		}
-		return of
+		return uses
 	})
 }
 
 // prune deletes all subjects except the `labels` subjects with the highest use.
 func (r *ruleUses) prune() {
-	all := slices.SortedFunc(maps.Values(r.subjects), func(a, b *subjectUse) int { return int(b.used - a.used) })
-	for _, one := range all[labels:] {
+	all := slices.SortedFunc(maps.Values(r.subjects), func(a, b *countedSubject) int { return int(b.used - a.used) })
+	for _, one := range all[maxLabels:] {
 		delete(r.subjects, one.digest)
 	}
 }
 
 // takeItems returns the subjects of a scope and deletes them.
 func (u *useCounts) takeItems(scope string) (items []Item) {
-	for _, of := range u.take(scope) {
-		for _, one := range of.subjects {
-			items = append(items, Item{Rule: of.rule, Subject: one.Subject})
+	for _, uses := range u.take(scope) {
+		for _, one := range uses.subjects {
+			items = append(items, Item{Rule: uses.rule, Subject: one.Subject})
 		}
 	}
 	return items

@@ -35,7 +35,7 @@ type State struct {
 
 // Up applies the missing migrations and returns how many it applied. If another replica applied them first, it returns 0.
 func Up(ctx context.Context, db *sql.DB, dialect string) (applied int, err error) {
-	p, err := provider(db, dialect)
+	p, err := newProvider(db, dialect)
 	if err != nil {
 		return 0, err
 	}
@@ -48,7 +48,7 @@ func Up(ctx context.Context, db *sql.DB, dialect string) (applied int, err error
 
 // Down reverts the newest migration, and deletes the data that it added. If no migration is applied, it does nothing.
 func Down(ctx context.Context, db *sql.DB, dialect string) error {
-	p, err := provider(db, dialect)
+	p, err := newProvider(db, dialect)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func Down(ctx context.Context, db *sql.DB, dialect string) error {
 
 // Status returns all migrations, oldest first.
 func Status(ctx context.Context, db *sql.DB, dialect string) ([]State, error) {
-	p, err := provider(db, dialect)
+	p, err := newProvider(db, dialect)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func Status(ctx context.Context, db *sql.DB, dialect string) ([]State, error) {
 	return states, nil
 }
 
-func provider(db *sql.DB, dialect string) (*goose.Provider, error) {
+func newProvider(db *sql.DB, dialect string) (*goose.Provider, error) {
 	tree, err := fs.Sub(files, dialect)
 	if err != nil {
 		return nil, fmt.Errorf("migrations of %q: %w", dialect, err)

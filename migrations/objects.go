@@ -30,12 +30,12 @@ func Objects() ([]Object, error) {
 			return nil, fmt.Errorf("reading migration %s: %w", name, err)
 		}
 		up, _, _ := strings.Cut(string(content), "-- +goose Down")
-		all = append(all, objectsOf(up)...)
+		all = append(all, parseObjects(up)...)
 	}
 	return all, nil
 }
 
-func objectsOf(sql string) (all []Object) {
+func parseObjects(sql string) (all []Object) {
 	var (
 		table     = regexp.MustCompile(`^CREATE TABLE (\w+) \(`)
 		index     = regexp.MustCompile(`^CREATE (?:UNIQUE )?INDEX (\w+) ON (\w+)`)
@@ -43,23 +43,23 @@ func objectsOf(sql string) (all []Object) {
 		uniqueKey = regexp.MustCompile(`^\s+UNIQUE \(([\w, ]+)\)`)
 		unique    = regexp.MustCompile(`^\s+(\w+)\s.*\bUNIQUE\b`)
 	)
-	in := "" // the table whose columns are being read
+	currentTable := "" // the table whose columns are being read
 	for line := range strings.Lines(sql) {
 		line, _, _ = strings.Cut(line, "--")
 		if found := table.FindStringSubmatch(line); found != nil {
-			in = found[1]
+			currentTable = found[1]
 		} else if found := index.FindStringSubmatch(line); found != nil {
 			all = append(all, Object{Index, found[1], found[2]})
 		} else if found := trigger.FindStringSubmatch(line); found != nil {
 			all = append(all, Object{Trigger, found[1], found[2]})
 		}
 		if strings.Contains(line, "PRIMARY KEY") {
-			all = append(all, Object{Index, in + "_pkey", in})
+			all = append(all, Object{Index, currentTable + "_pkey", currentTable})
 		}
 		if found := uniqueKey.FindStringSubmatch(line); found != nil {
-			all = append(all, Object{Index, in + "_" + strings.ReplaceAll(found[1], ", ", "_") + "_key", in})
+			all = append(all, Object{Index, currentTable + "_" + strings.ReplaceAll(found[1], ", ", "_") + "_key", currentTable})
 		} else if found := unique.FindStringSubmatch(line); found != nil {
-			all = append(all, Object{Index, in + "_" + found[1] + "_key", in})
+			all = append(all, Object{Index, currentTable + "_" + found[1] + "_key", currentTable})
 		}
 	}
 	return all

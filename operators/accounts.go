@@ -19,7 +19,7 @@ type Profile struct {
 // ProfileChanged is a profile after a change.
 type ProfileChanged struct {
 	Profile
-	Warned
+	WarningList
 }
 
 // ProfileSettings has all settings of a profile that an operator can set.
@@ -72,17 +72,17 @@ type Profiles struct{ client *Client }
 
 // List yields all profiles by name.
 func (c Profiles) List(ctx context.Context) iter.Seq2[Profile, error] {
-	return listed[Profile](ctx, c.client, Path("profiles"), nil)
+	return listEntries[Profile](ctx, c.client, Path("profiles"), nil)
 }
 
 // Get returns a profile.
 func (c Profiles) Get(ctx context.Context, name string) (Profile, error) {
-	return get[Profile](ctx, c.client, Path("profiles", name), nil)
+	return getJSON[Profile](ctx, c.client, Path("profiles", name), nil)
 }
 
 // Put creates a profile, or replaces its policies.
 func (c Profiles) Put(ctx context.Context, name string, s ProfileSettings) (ProfileChanged, error) {
-	return send[ProfileChanged](ctx, c.client, http.MethodPut, Path("profiles", name), s)
+	return sendJSON[ProfileChanged](ctx, c.client, http.MethodPut, Path("profiles", name), s)
 }
 
 // Delete deletes a profile that no device has.
@@ -95,16 +95,16 @@ type Tokens struct{ client *Client }
 
 // List yields all operator tokens.
 func (c Tokens) List(ctx context.Context) iter.Seq2[Token, error] {
-	return listed[Token](ctx, c.client, Path("tokens"), nil)
+	return listEntries[Token](ctx, c.client, Path("tokens"), nil)
 }
 
 // Create makes an operator token. If the first response was lost and the second arrives, Secret is empty: revoke the token
 // and make another.
 func (c Tokens) Create(ctx context.Context, t NewToken) (TokenCreated, error) {
-	return do[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: t, Key: keyOf(ctx)})
+	return callJSON[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: t, Key: idempotencyKey(ctx)})
 }
 
 // Revoke ends an operator token. Within 5 s, all replicas refuse it.
 func (c Tokens) Revoke(ctx context.Context, id int64) (Token, error) {
-	return send[Token](ctx, c.client, http.MethodDelete, Path("tokens", number(id)), nil)
+	return sendJSON[Token](ctx, c.client, http.MethodDelete, Path("tokens", decimal(id)), nil)
 }

@@ -6,36 +6,36 @@ import (
 	"time"
 )
 
-// Again returns a new batch with the work and the settings of b, without tasks. Times that are not after now are left out.
-func (b Batch) Again(now time.Time) NewBatch {
+// CloneSettings returns a new batch with the work and the settings of b, without tasks. Times that are not after now are left out.
+func (b Batch) CloneSettings(now time.Time) NewBatch {
 	return NewBatch{
 		Name: b.Name, Pool: b.Pool, Kind: b.Kind, Payload: b.Payload, Priority: b.Priority, Weight: b.Weight, Lane: b.Lane,
-		NotBefore: later(b.NotBefore, now), NotAfter: later(b.NotAfter, now), MaxWaitMS: b.MaxWaitMS, Windows: b.Windows, Limits: b.Limits, FinishInside: &b.FinishInside,
+		NotBefore: timeIfFuture(b.NotBefore, now), NotAfter: timeIfFuture(b.NotAfter, now), MaxWaitMS: b.MaxWaitMS, Windows: b.Windows, Limits: b.Limits, FinishInside: &b.FinishInside,
 		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: &b.RetryBackoffMS, OnLost: b.OnLost, LeaseMS: b.LeaseMS, MaxRunMS: b.MaxRunMS, Abort: b.Abort,
 	}
 }
 
-// TaskAgain returns a new task like t, for a batch that Again made from b. It has only the payload, the priority and the
+// CloneTask returns a new task like t, for a batch that Again made from b. It has only the payload, the priority and the
 // times that t does not inherit from b. Times that are not after now are left out.
-func (b Batch) TaskAgain(t Task, now time.Time) NewTask {
-	again := NewTask{Device: t.Device, Payload: patchOf(b.Payload, t.Payload), NotBefore: later(t.NotBefore, now), NotAfter: later(t.NotAfter, now)}
+func (b Batch) CloneTask(t Task, now time.Time) NewTask {
+	clone := NewTask{Device: t.Device, Payload: diffMergePatch(b.Payload, t.Payload), NotBefore: timeIfFuture(t.NotBefore, now), NotAfter: timeIfFuture(t.NotAfter, now)}
 	if t.Priority != b.Priority {
-		again.Priority = &t.Priority
+		clone.Priority = &t.Priority
 	}
-	return again
+	return clone
 }
 
-// later returns the time if it is after now, otherwise nil.
-func later(at *Time, now time.Time) *time.Time {
+// timeIfFuture returns the time if it is after now, otherwise nil.
+func timeIfFuture(at *Time, now time.Time) *time.Time {
 	if at == nil || !at.After(now) {
 		return nil
 	}
 	return &at.Time
 }
 
-// patchOf returns the merge patch (RFC 7396) that changes from into to: the part of the payload that a task does not
+// diffMergePatch returns the merge patch (RFC 7396) that changes from into to: the part of the payload that a task does not
 // inherit. It returns nil if the two are equal.
-func patchOf(from, to json.RawMessage) json.RawMessage {
+func diffMergePatch(from, to json.RawMessage) json.RawMessage {
 	var before, after map[string]json.RawMessage
 	if sameJSON(from, to) {
 		return nil
@@ -50,7 +50,7 @@ func patchOf(from, to json.RawMessage) json.RawMessage {
 		}
 	}
 	for name, value := range after {
-		if own := patchOf(before[name], value); own != nil {
+		if own := diffMergePatch(before[name], value); own != nil {
 			patch[name] = own
 		}
 	}

@@ -71,7 +71,7 @@ type BatchCreated struct {
 	Tasks   int64         `json:"tasks"`
 	Skipped *int64        `json:"skipped,omitempty" doc:"With duplicates=skip: tasks that were not queued"`
 	Unknown *UnknownTasks `json:"unknown,omitempty" doc:"Tasks whose devices are not registered; absent: none"`
-	Warned
+	WarningList
 }
 
 // UnknownTasks counts the tasks whose devices are not registered.
@@ -118,20 +118,20 @@ type Batch struct {
 	ETA            *Time            `json:"eta" nullable:"true" doc:"When its last task ends at this rate; null: unknown"`
 }
 
-// Ended returns the number of tasks that will not run any more.
-func (b Batch) Ended() int64 { return b.Total - b.Counts[Pending] - b.Counts[Dispatched] }
+// EndedTasks returns the number of tasks that will not run any more.
+func (b Batch) EndedTasks() int64 { return b.Total - b.Counts[Pending] - b.Counts[Dispatched] }
 
-// Failed returns the number of tasks that ended as failed or timed_out. Cancelled, expired and suppressed tasks are not
+// FailedTasks returns the number of tasks that ended as failed or timed_out. Cancelled, expired and suppressed tasks are not
 // counted.
-func (b Batch) Failed() int64 { return b.Counts[Failed] + b.Counts[TimedOut] }
+func (b Batch) FailedTasks() int64 { return b.Counts[Failed] + b.Counts[TimedOut] }
 
-// Over reports whether the batch has ended.
-func (b Batch) Over() bool { return b.State == "finished" || b.State == "cancelled" }
+// HasEnded reports whether the batch has ended.
+func (b Batch) HasEnded() bool { return b.State == "finished" || b.State == "cancelled" }
 
 // BatchChanged is a batch after a change of its settings.
 type BatchChanged struct {
 	Batch
-	Warned
+	WarningList
 }
 
 // BatchList is a page of batches.
@@ -165,39 +165,39 @@ type Batches struct{ client *Client }
 
 // List yields the batches that match the filter, newest first.
 func (c Batches) List(ctx context.Context, filter BatchFilter) iter.Seq2[Batch, error] {
-	return listed[Batch](ctx, c.client, Path("batches"), Query("name", filter.Name, "lane", filter.Lane, "pool", filter.Pool, "kind", filter.Kind))
+	return listEntries[Batch](ctx, c.client, Path("batches"), Query("name", filter.Name, "lane", filter.Lane, "pool", filter.Pool, "kind", filter.Kind))
 }
 
 // Get returns a batch and its counts.
 func (c Batches) Get(ctx context.Context, id int64) (Batch, error) {
-	return get[Batch](ctx, c.client, Path("batches", number(id)), nil)
+	return getJSON[Batch](ctx, c.client, Path("batches", decimal(id)), nil)
 }
 
 // Waiting summarizes why the tasks of a batch wait; sample is the same as for Pools.Waiting.
 func (c Batches) Waiting(ctx context.Context, id int64, sample int) (Waiting, error) {
-	return get[Waiting](ctx, c.client, Path("batches", number(id), "waiting"), Query("sample", numberIf(int64(sample))))
+	return getJSON[Waiting](ctx, c.client, Path("batches", decimal(id), "waiting"), Query("sample", decimalOrEmpty(int64(sample))))
 }
 
 // WaitingTasks yields the waiting tasks of a batch in the order of the batch, each with the first reason why it waits. If
 // code is not empty, it yields only tasks whose first reason has this code.
 func (c Batches) WaitingTasks(ctx context.Context, id int64, code string) iter.Seq2[WaitingTask, error] {
-	return listed[WaitingTask](ctx, c.client, Path("batches", number(id), "waiting", "tasks"), Query("code", code))
+	return listEntries[WaitingTask](ctx, c.client, Path("batches", decimal(id), "waiting", "tasks"), Query("code", code))
 }
 
 // Create queues a batch completely or not at all. The batch is queued once even if the request is sent several times; see
 // WithKey.
 func (c Batches) Create(ctx context.Context, b NewBatch, mode QueueMode) (BatchCreated, error) {
-	return do[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: b, Key: keyOf(ctx)})
+	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Body: b, Key: idempotencyKey(ctx)})
 }
 
 // Stream is like Create, with tasks in CSV or NDJSON (form is TypeCSV or TypeNDJSON). Each time the request is sent,
 // Stream calls open, which must return the tasks from the beginning. Devices, Tasks and Select of b must be empty.
-func (c Batches) Stream(ctx context.Context, b NewBatch, mode QueueMode, form string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
-	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), Open: open, Content: form, Key: keyOf(ctx)}
-	if err := InQuery(b, r.Query); err != nil {
+func (c Batches) Stream(ctx context.Context, b NewBatch, mode QueueMode, mediaType string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
+	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: mode.query(), OpenBody: open, ContentType: mediaType, Key: idempotencyKey(ctx)}
+	if err := AddToQuery(b, r.Query); err != nil {
 		return BatchCreated{}, err
 	}
-	return do[BatchCreated](ctx, c.client, r)
+	return callJSON[BatchCreated](ctx, c.client, r)
 }
 
 func (m QueueMode) query() url.Values {
@@ -208,9 +208,9 @@ func (m QueueMode) query() url.Values {
 	return q
 }
 
-// InQuery adds the fields of a batch to a query, in the format of the streamed requests: strings without quotes, all other
+// AddToQuery adds the fields of a batch to a query, in the format of the streamed requests: strings without quotes, all other
 // values as JSON.
-func InQuery(batch any, query url.Values) error {
+func AddToQuery(batch any, query url.Values) error {
 	text, err := json.Marshal(batch)
 	if err != nil {
 		return err
@@ -231,20 +231,20 @@ func InQuery(batch any, query url.Values) error {
 
 // Change changes some settings of a batch.
 func (c Batches) Change(ctx context.Context, id int64, p BatchPatch) (BatchChanged, error) {
-	return send[BatchChanged](ctx, c.client, http.MethodPatch, Path("batches", number(id)), p)
+	return sendJSON[BatchChanged](ctx, c.client, http.MethodPatch, Path("batches", decimal(id)), p)
 }
 
 // Pause prevents new starts of tasks of a batch; running tasks continue.
 func (c Batches) Pause(ctx context.Context, id int64, reason string) (Batch, error) {
-	return send[Batch](ctx, c.client, http.MethodPost, Path("batches", number(id), "pause"), PauseReason{reason})
+	return sendJSON[Batch](ctx, c.client, http.MethodPost, Path("batches", decimal(id), "pause"), PauseReason{reason})
 }
 
 // Resume ends the pause of a batch.
 func (c Batches) Resume(ctx context.Context, id int64) (Batch, error) {
-	return send[Batch](ctx, c.client, http.MethodPost, Path("batches", number(id), "resume"), nil)
+	return sendJSON[Batch](ctx, c.client, http.MethodPost, Path("batches", decimal(id), "resume"), nil)
 }
 
 // Cancel ends a batch: its waiting tasks are cancelled, and devices that run one of its tasks are instructed to stop.
 func (c Batches) Cancel(ctx context.Context, id int64) (Batch, error) {
-	return send[Batch](ctx, c.client, http.MethodPost, Path("batches", number(id), "cancel"), nil)
+	return sendJSON[Batch](ctx, c.client, http.MethodPost, Path("batches", decimal(id), "cancel"), nil)
 }

@@ -26,8 +26,8 @@ const (
 
 // Timeouts of a client whose Config has no Transport.
 const (
-	connecting = 10 * time.Second
-	headers    = 10 * time.Minute // time for the response headers: a streamed batch of a million tasks is answered only after its commit
+	connectTimeout = 10 * time.Second
+	headerTimeout  = 10 * time.Minute // time for the response headers: a streamed batch of a million tasks is answered only after its commit
 )
 
 // Config has the address of the server, the operator's token and the options of a Client.
@@ -35,10 +35,10 @@ type Config struct {
 	URL   string // http or https; a path is the prefix that a proxy adds
 	Token string // the operator's token
 	Agent string // value of the header User-Agent
-	// Notice is called before a request is sent again, with the error and the pause. It may be nil.
-	Notice func(err error, wait time.Duration)
-	// Tries is the maximum number of times that a repeatable request is sent. If Tries is 0, the maximum is 6.
-	Tries int
+	// OnRetry is called before a request is sent again, with the error and the pause. It may be nil.
+	OnRetry func(err error, wait time.Duration)
+	// MaxTries is the maximum number of times that a repeatable request is sent. If Tries is 0, the maximum is 6.
+	MaxTries int
 	// Transport carries the requests. If Transport is nil, the client uses its own http.Transport.
 	Transport http.RoundTripper
 }
@@ -71,9 +71,9 @@ func New(config Config) (*Client, error) {
 	if config.Transport == nil {
 		config.Transport = &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: connecting}).DialContext,
-			TLSHandshakeTimeout:   connecting,
-			ResponseHeaderTimeout: headers,
+			DialContext:           (&net.Dialer{Timeout: connectTimeout}).DialContext,
+			TLSHandshakeTimeout:   connectTimeout,
+			ResponseHeaderTimeout: headerTimeout,
 			ForceAttemptHTTP2:     true,
 			ExpectContinueTimeout: time.Second,
 		}
@@ -97,15 +97,15 @@ type Request struct {
 	Path   string // begins with /v1/; each name in it is escaped, see the function Path
 	Query  url.Values
 	Body   any // sent as JSON; nil means that there is no body
-	// Open opens a body that is streamed without conversion, with the media type Content.
-	Open    func() (io.ReadCloser, error)
-	Content string
-	Once    bool   // Open works only once, so the request cannot be sent again
-	Again   bool   // the request may be sent again, because the server executes it only once
-	Key     string // Idempotency-Key; empty means that the header is not sent
-	Accept  string // empty means JSON
-	Last    string // Last-Event-ID; empty means that the header is not sent
-	Prefer  string // empty means that the header is not sent
+	// OpenBody opens a body that is streamed without conversion, with the media type Content.
+	OpenBody    func() (io.ReadCloser, error)
+	ContentType string
+	NoRetry     bool   // Open works only once, so the request cannot be sent again
+	Idempotent  bool   // the request may be sent again, because the server executes it only once
+	Key         string // Idempotency-Key; empty means that the header is not sent
+	Accept      string // empty means JSON
+	LastEventID string // Last-Event-ID; empty means that the header is not sent
+	Prefer      string // empty means that the header is not sent
 }
 
 // Path returns the API path /v1/... that consists of names, each of them escaped.
@@ -123,7 +123,7 @@ func Path(names ...string) string {
 // *LostError.
 func (c *Client) Call(ctx context.Context, r Request) (json.RawMessage, error) {
 	var text json.RawMessage
-	err := c.open(ctx, r, func(body io.Reader) error {
+	err := c.sendAndRead(ctx, r, func(body io.Reader) error {
 		content, err := io.ReadAll(body)
 		if len(content) > 0 {
 			text = content
@@ -154,39 +154,39 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values) (json.R
 // Copy writes the body of a streamed response to the writer. After a part of the body has arrived, Copy does not send the
 // request again.
 func (c *Client) Copy(ctx context.Context, r Request, to io.Writer) error {
-	return c.open(ctx, r, func(body io.Reader) error {
+	return c.sendAndRead(ctx, r, func(body io.Reader) error {
 		if _, err := io.Copy(to, body); err != nil {
-			return &brokenError{fmt.Errorf("broke off; what came is not all of it: %w", err)}
+			return &partialBodyError{fmt.Errorf("broke off; what came is not all of it: %w", err)}
 		}
 		return nil
 	})
 }
 
-// open sends a request, several times if again allows that, and passes the body of a 2xx response to read.
-func (c *Client) open(ctx context.Context, r Request, read func(io.Reader) error) error {
-	return c.again(ctx, r, func() error {
-		response, err := c.send(ctx, r)
+// sendAndRead sends a request, several times if again allows that, and passes the body of a 2xx response to read.
+func (c *Client) sendAndRead(ctx context.Context, r Request, read func(io.Reader) error) error {
+	return c.retry(ctx, r, func() error {
+		response, err := c.sendOnce(ctx, r)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = response.Body.Close() }()
 		if response.StatusCode/100 != 2 {
-			return problemOf(response)
+			return readProblem(response)
 		}
 		err = read(response.Body)
-		if broken, ok := errors.AsType[*brokenError](err); ok {
+		if broken, ok := errors.AsType[*partialBodyError](err); ok {
 			return broken
 		}
 		if err != nil {
-			return &LostError{URL: c.URL(), Err: err, Reached: true, Reads: r.Method == http.MethodGet}
+			return &LostError{URL: c.URL(), Err: err, Reached: true, ReadOnly: r.Method == http.MethodGet}
 		}
 		return nil
 	})
 }
 
-// send sends a request once and returns the response, whatever its status is.
-func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
-	request, err := c.request(ctx, r)
+// sendOnce sends a request once and returns the response, whatever its status is.
+func (c *Client) sendOnce(ctx context.Context, r Request) (*http.Response, error) {
+	request, err := c.newRequest(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -199,24 +199,24 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return nil, &LostError{URL: c.URL(), Err: plain(err), Reached: connected.Load(), Reads: r.Method == http.MethodGet}
+	return nil, &LostError{URL: c.URL(), Err: unwrapURLError(err), Reached: connected.Load(), ReadOnly: r.Method == http.MethodGet}
 }
 
-func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) {
+func (c *Client) newRequest(ctx context.Context, r Request) (*http.Request, error) {
 	body, content, err := r.body()
 	if err != nil {
 		return nil, err
 	}
-	at := c.base.String() + r.Path
+	address := c.base.String() + r.Path
 	if len(r.Query) > 0 {
-		at += "?" + r.Query.Encode()
+		address += "?" + r.Query.Encode()
 	}
-	request, err := http.NewRequestWithContext(ctx, r.Method, at, body)
+	request, err := http.NewRequestWithContext(ctx, r.Method, address, body)
 	if err != nil {
 		return nil, err
 	}
 	for name, value := range map[string]string{
-		"Content-Type": content, "Accept": r.Accept, "Idempotency-Key": r.Key, "Last-Event-ID": r.Last, "Prefer": r.Prefer, "User-Agent": c.config.Agent,
+		"Content-Type": content, "Accept": r.Accept, "Idempotency-Key": r.Key, "Last-Event-ID": r.LastEventID, "Prefer": r.Prefer, "User-Agent": c.config.Agent,
 	} {
 		if value != "" {
 			request.Header.Set(name, value)
@@ -230,9 +230,9 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 
 func (r Request) body() (body io.Reader, content string, err error) {
 	switch {
-	case r.Open != nil:
-		body, err = r.Open()
-		return body, r.Content, err
+	case r.OpenBody != nil:
+		body, err = r.OpenBody()
+		return body, r.ContentType, err
 	case r.Body != nil:
 		text, err := json.Marshal(r.Body)
 		return bytes.NewReader(text), TypeJSON, err
@@ -240,8 +240,8 @@ func (r Request) body() (body io.Reader, content string, err error) {
 	return nil, "", nil
 }
 
-// plain removes the method and the URL from an error of net/http, because the caller knows them.
-func plain(err error) error {
+// unwrapURLError removes the method and the URL from an error of net/http, because the caller knows them.
+func unwrapURLError(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
 	}

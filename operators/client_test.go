@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// at returns a client of a test server with this handler.
-func at(t *testing.T, answer http.HandlerFunc) *Client {
+// newTestClient returns a client of a test server with this handler.
+func newTestClient(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
-	server := httptest.NewServer(answer)
+	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	c, err := New(Config{URL: server.URL + "/", Token: "secret"})
 	if err != nil {
@@ -44,11 +44,11 @@ func TestOnlyAddressesOfServersAreTaken(t *testing.T) {
 // A slot that its holder must give back is not returned as a lease that is held.
 func TestALeaseThatIsToEndIsNotHeld(t *testing.T) {
 	t.Parallel()
-	c := at(t, func(w http.ResponseWriter, _ *http.Request) {
+	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = w.Write([]byte(`{"state":"held","lease":7,"token":9,"holder":"job","cancel":"cancelled"}`))
 	})
-	got, err := c.Leases.Wait(t.Context(), "p", NewLease{Holder: "job"}, time.Minute, nil)
+	got, err := c.Leases.WaitForSlot(t.Context(), "p", NewLease{Holder: "job"}, time.Minute, nil)
 	if p, is := errors.AsType[*Problem](err); !is || p.Code != "lease_lost" || p.Cancel != "cancelled" || got.State == LeaseHeld {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -60,7 +60,7 @@ func TestALeaseIsCountedFromItsRequest(t *testing.T) {
 	t.Parallel()
 	const length = 60_000*time.Millisecond + 400*time.Millisecond
 	received := make(chan time.Time, 1)
-	c := at(t, func(w http.ResponseWriter, _ *http.Request) {
+	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		received <- time.Now()
 		_, _ = w.Write([]byte(`{"state":"held","lease":7,"token":9,"holder":"job","lease_ms":60000,"held_ms":400}`))
 	})
@@ -73,8 +73,8 @@ func TestALeaseIsCountedFromItsRequest(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if after := <-received; got.Ends.Before(before.Add(length)) || got.Ends.After(after.Add(length)) {
-			t.Errorf("%s: ends %s after the server received the request, want at most %s", name, got.Ends.Sub(after), length)
+		if after := <-received; got.UsableUntil.Before(before.Add(length)) || got.UsableUntil.After(after.Add(length)) {
+			t.Errorf("%s: ends %s after the server received the request, want at most %s", name, got.UsableUntil.Sub(after), length)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestALeaseIsCountedFromItsRequest(t *testing.T) {
 func TestListGoesThroughThePages(t *testing.T) {
 	t.Parallel()
 	const all = 2500
-	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
 		size, _ := strconv.Atoi(r.URL.Query().Get("page_size"))
 		from, _ := strconv.Atoi(r.URL.Query().Get("page_token"))
 		var page struct {
@@ -125,7 +125,7 @@ func TestAListGoesOnBehindAnEmptyPage(t *testing.T) {
 		"2": `{"tasks":[],"next_page_token":"3"}`,
 		"3": `{"tasks":[{"id":2}]}`,
 	}
-	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(pages[r.URL.Query().Get("page_token")]))
 	})
 	var found []string
@@ -143,7 +143,7 @@ func TestAListGoesOnBehindAnEmptyPage(t *testing.T) {
 
 func TestRefusalSaysWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
-	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/known":
 			w.WriteHeader(http.StatusConflict)
@@ -159,7 +159,7 @@ func TestRefusalSaysWhatTheServerSaid(t *testing.T) {
 	} {
 		_, err := c.Get(t.Context(), path, nil)
 		p, ok := errors.AsType[*Problem](err)
-		if !ok || !strings.Contains(p.Error(), want) || Transient(err) || Lost(err) {
+		if !ok || !strings.Contains(p.Error(), want) || IsTransient(err) || IsResponseLost(err) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
@@ -174,13 +174,13 @@ func TestOnlyWhatIsDoneOnceIsSentAgain(t *testing.T) {
 		"reading":                {Request{Method: http.MethodGet}, 3},
 		"with a key":             {Request{Method: http.MethodPost, Key: "k", Body: 1}, 3},
 		"without a key":          {Request{Method: http.MethodPost, Body: 1}, 1},
-		"a body that comes once": {Request{Method: http.MethodPost, Key: "k", Once: true, Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("1")), nil }}, 1},
+		"a body that comes once": {Request{Method: http.MethodPost, Key: "k", NoRetry: true, OpenBody: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("1")), nil }}, 1},
 		"deleting":               {Request{Method: http.MethodDelete}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var sent atomic.Int32
-			c := at(t, func(w http.ResponseWriter, r *http.Request) {
+			c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				switch sent.Add(1) {
 				case 1:
@@ -202,7 +202,7 @@ func TestWithoutAServerNothingIsTriedTwice(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(nil)
 	server.Close()
-	c, err := New(Config{URL: server.URL, Notice: func(error, time.Duration) { t.Error("tried again") }})
+	c, err := New(Config{URL: server.URL, OnRetry: func(error, time.Duration) { t.Error("tried again") }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,21 +210,21 @@ func TestWithoutAServerNothingIsTriedTwice(t *testing.T) {
 	if lost, ok := errors.AsType[*LostError](err); !ok || lost.Reached || !strings.Contains(err.Error(), server.URL) {
 		t.Errorf("%v", err)
 	}
-	if err := c.Follow(t.Context(), "/v1/events", nil, Live{}, nil); err == nil {
+	if err := c.Follow(t.Context(), "/v1/events", nil, LivePosition{}, nil); err == nil {
 		t.Error("nobody to follow, and no error")
 	}
 }
 
 func TestPartOfAnExportIsAnError(t *testing.T) {
 	t.Parallel()
-	c := at(t, func(w http.ResponseWriter, _ *http.Request) {
+	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "device\n")
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})
 	var out bytes.Buffer
 	err := c.Copy(t.Context(), Request{Method: http.MethodGet, Path: "/v1/devices"}, &out)
-	if !Lost(err) || !strings.Contains(err.Error(), "not all of it") || out.String() != "device\n" {
+	if !IsResponseLost(err) || !strings.Contains(err.Error(), "not all of it") || out.String() != "device\n" {
 		t.Errorf("%v, %q", err, out.String())
 	}
 }
@@ -233,7 +233,7 @@ func TestPartOfAnExportIsAnError(t *testing.T) {
 func TestFollowGoesOn(t *testing.T) {
 	t.Parallel()
 	var asked []string
-	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
 		last := r.Header.Get("Last-Event-ID")
 		asked = append(asked, last) // one connection after the other
 		w.Header().Set("Content-Type", typeEvents)
@@ -248,7 +248,7 @@ func TestFollowGoesOn(t *testing.T) {
 	})
 	var seen []string
 	connected := 0
-	err := c.Follow(t.Context(), "/v1/events", nil, Live{Connected: func() { connected++ }}, func(text json.RawMessage) error {
+	err := c.Follow(t.Context(), "/v1/events", nil, LivePosition{OnConnected: func() { connected++ }}, func(text json.RawMessage) error {
 		seen = append(seen, string(text))
 		return nil
 	})
@@ -262,13 +262,13 @@ func TestFollowGoesOn(t *testing.T) {
 
 func TestFollowEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	c := at(t, func(w http.ResponseWriter, r *http.Request) {
+	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, "id: 5\n\n")
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := c.Follow(ctx, "/v1/events", nil, Live{Connected: cancel}, nil); !errors.Is(err, context.Canceled) {
+	if err := c.Follow(ctx, "/v1/events", nil, LivePosition{OnConnected: cancel}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }

@@ -21,16 +21,16 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// heard is a RoundTripper that records the operations that were called, and the last response.
-type heard struct {
-	mu    sync.Mutex
-	asked []string // for example GET /v1/pools
-	last  []byte
-	from  string
+// recordingTransport is a RoundTripper that records the operations that were called, and the last response.
+type recordingTransport struct {
+	mu          sync.Mutex
+	calls       []string // for example GET /v1/pools
+	lastBody    []byte
+	lastSegment string
 }
 
 // RoundTrip sends the request to the dispatcher and records it.
-func (h *heard) RoundTrip(r *http.Request) (*http.Response, error) {
+func (h *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -38,26 +38,26 @@ func (h *heard) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer answer.Body.Close()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked, h.from = append(h.asked, r.Method+" "+r.URL.Path), path.Base(r.URL.Path)
-	h.last, err = io.ReadAll(answer.Body)
-	answer.Body = io.NopCloser(bytes.NewReader(h.last))
+	h.calls, h.lastSegment = append(h.calls, r.Method+" "+r.URL.Path), path.Base(r.URL.Path)
+	h.lastBody, err = io.ReadAll(answer.Body)
+	answer.Body = io.NopCloser(bytes.NewReader(h.lastBody))
 	return answer, err
 }
 
-// same checks that value has all fields of the server's last response and no others. For a list, value has its entries.
-func (h *heard) same(t *testing.T, call string, value any) {
+// expectSameFields checks that value has all fields of the server's last response and no others. For a list, value has its entries.
+func (h *recordingTransport) expectSameFields(t *testing.T, call string, value any) {
 	t.Helper()
 	text, err := json.Marshal(value)
 	if err != nil {
 		t.Fatalf("%s: %v", call, err)
 	}
-	said := json.RawMessage(h.last)
+	said := json.RawMessage(h.lastBody)
 	if text[0] == '[' {
 		var page map[string]json.RawMessage
-		if err := json.Unmarshal(h.last, &page); err != nil {
+		if err := json.Unmarshal(h.lastBody, &page); err != nil {
 			t.Fatalf("%s: %v", call, err)
 		}
-		said = page[h.from]
+		said = page[h.lastSegment]
 	}
 	var got, want any
 	if err := json.Unmarshal(text, &got); err != nil {
@@ -71,8 +71,8 @@ func (h *heard) same(t *testing.T, call string, value any) {
 	}
 }
 
-// all returns all entries of a list.
-func all[T any](t *testing.T, entries iter.Seq2[T, error]) []T {
+// collectAll returns all entries of a list.
+func collectAll[T any](t *testing.T, entries iter.Seq2[T, error]) []T {
 	t.Helper()
 	var list []T
 	for entry, err := range entries {
@@ -87,50 +87,50 @@ func all[T any](t *testing.T, entries iter.Seq2[T, error]) []T {
 	return list
 }
 
-// contract is a client whose results are compared with the server's responses.
-type contract struct {
+// checkedClient is a client whose results are compared with the server's responses.
+type checkedClient struct {
 	*testing.T
 	*operators.Client
-	heard *heard
-	ctx   context.Context //nolint:containedctx // that of the test
+	transport *recordingTransport
+	ctx       context.Context //nolint:containedctx // that of the test
 }
 
-// check compares the result of the last call with the server's response.
-func (c *contract) check(call string, value any, err error) {
+// expectResponse compares the result of the last call with the server's response.
+func (c *checkedClient) expectResponse(call string, value any, err error) {
 	c.Helper()
 	if err != nil {
 		c.Fatalf("%s: %v", call, err)
 	}
-	c.heard.same(c.T, call, value)
+	c.transport.expectSameFields(c.T, call, value)
 }
 
 // Every operation of the OpenAPI document has a method, and the types contain every field that the server sends.
 func TestEveryOperationHasAMethod(t *testing.T) {
 	t.Parallel()
-	h := &heard{}
+	h := &recordingTransport{}
 	client, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN"), Transport: h})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &contract{T: t, Client: client, heard: h, ctx: t.Context()}
-	c.pools()
-	c.devices()
-	batch := c.batches()
-	c.tasks(batch)
-	c.slots()
-	c.leases()
-	c.accounts()
-	c.endings(batch)
-	for operation := range c.operations() {
+	c := &checkedClient{T: t, Client: client, transport: h, ctx: t.Context()}
+	c.checkPools()
+	c.checkDevices()
+	batch := c.checkBatches()
+	c.checkTasks(batch)
+	c.checkSlots()
+	c.checkLeases()
+	c.checkAccounts()
+	c.checkDeletions(batch)
+	for operation := range c.documentOperations() {
 		form := regexp.MustCompile("^" + regexp.MustCompile(`\\\{[^/]+\\\}`).ReplaceAllString(regexp.QuoteMeta(operation), "[^/]+") + "$")
-		if !slices.ContainsFunc(h.asked, form.MatchString) {
+		if !slices.ContainsFunc(h.calls, form.MatchString) {
 			t.Errorf("%s: no method calls it", operation)
 		}
 	}
 }
 
-// operations returns the operations of the document that operators call.
-func (c *contract) operations() map[string]bool {
+// documentOperations returns the operations of the document that operators call.
+func (c *checkedClient) documentOperations() map[string]bool {
 	response, err := http.Get(os.Getenv("DISPATCHER_URL") + "/openapi.json")
 	if err != nil {
 		c.Fatal(err)
@@ -156,18 +156,18 @@ func (c *contract) operations() map[string]bool {
 	return found
 }
 
-func (c *contract) pools() {
+func (c *checkedClient) checkPools() {
 	limits := []operators.Policy{{Name: "starts", Per: "tags.nobody", Algorithm: "sliding", Windows: []operators.PolicyWindow{{Max: 30, PerMS: 60_000}}}}
 	put, err := c.Pools.Put(c.ctx, "c", operators.PoolSettings{Capacity: 3, Limits: limits, Windows: []operators.Window{{Cron: "* * * * *", Duration: "2m"}}})
-	c.check("Put pool", put, err)
+	c.expectResponse("Put pool", put, err)
 	changed, err := c.Pools.Change(c.ctx, "c", operators.PoolPatch{
 		Capacity: operators.Set(2), LeaseMS: operators.Set(int64(600_000)), Paused: operators.Set(true), Windows: operators.Default[[]operators.Window](),
 	})
-	c.check("Change pool", changed, err)
+	c.expectResponse("Change pool", changed, err)
 	resumed, err := c.Pools.Resume(c.ctx, "c")
-	c.check("Resume pool", resumed, err)
+	c.expectResponse("Resume pool", resumed, err)
 	paused, err := c.Pools.Pause(c.ctx, "c", "a look first")
-	c.check("Pause pool", paused, err)
+	c.expectResponse("Pause pool", paused, err)
 	if changed.Capacity != 2 || !changed.Paused || resumed.Paused || len(resumed.Windows) > 0 || paused.PauseReason != "a look first" || paused.PausedAt == nil {
 		c.Errorf("%+v, %+v, %+v", changed, resumed, paused)
 	}
@@ -175,26 +175,26 @@ func (c *contract) pools() {
 		c.Fatal(err)
 	}
 	pool, err := c.Pools.Get(c.ctx, "c")
-	c.check("Pool", pool, err)
-	c.check("Pools", all(c.T, c.Pools.List(c.ctx, operators.PoolFilter{Name: "C", Sort: "trouble"})), nil)
+	c.expectResponse("Pool", pool, err)
+	c.expectResponse("Pools", collectAll(c.T, c.Pools.List(c.ctx, operators.PoolFilter{Name: "C", Sort: "trouble"})), nil)
 	totals, err := c.Pools.Totals(c.ctx)
-	c.check("Totals", totals, err)
+	c.expectResponse("Totals", totals, err)
 	series, err := c.Pools.Series(c.ctx, "c", "24h")
-	c.check("Series", series, err)
-	limited, err := c.Pools.Limited(c.ctx, "c", 5)
+	c.expectResponse("Series", series, err)
+	limited, err := c.Pools.LimitedSubjects(c.ctx, "c", 5)
 	if err != nil || len(limited) != 0 {
 		c.Errorf("Limited: %v, %v", limited, err)
 	}
 	highest, err := c.Pools.HighestUse(c.ctx, "c", 5)
-	c.check("HighestUse", operators.Usage{Highest: highest}, err)
+	c.expectResponse("HighestUse", operators.Usage{Highest: highest}, err)
 }
 
-func (c *contract) devices() {
+func (c *checkedClient) checkDevices() {
 	made, err := c.Devices.Create(c.ctx, operators.NewDevice{ID: "c-1", Tags: map[string]string{"site": "hz"}})
-	c.check("Create device", made, err)
+	c.expectResponse("Create device", made, err)
 	site := "sh"
 	changed, err := c.Devices.Change(c.ctx, "c-1", operators.DevicePatch{Tags: operators.Set(map[string]*string{"site": nil, "area": &site})})
-	c.check("Change device", changed, err)
+	c.expectResponse("Change device", changed, err)
 	if made.Token == "" || len(changed.Tags) != 1 || changed.Tags["area"] != site {
 		c.Errorf("%+v, %+v", made, changed)
 	}
@@ -205,26 +205,26 @@ func (c *contract) devices() {
 		}
 	}
 	n, err := c.Devices.Retag(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, operators.Retag{Unset: []string{"model"}}, false)
-	c.check("Retag", operators.Retagged{Devices: n}, err)
+	c.expectResponse("Retag", operators.Retagged{Devices: n}, err)
 	blocked, err := c.Devices.Block(c.ctx, "c-1")
-	c.check("Block device", blocked, err)
+	c.expectResponse("Block device", blocked, err)
 	unblocked, err := c.Devices.Unblock(c.ctx, "c-1")
-	c.check("Unblock device", unblocked, err)
+	c.expectResponse("Unblock device", unblocked, err)
 	rotated, err := c.Devices.RotateToken(c.ctx, "c-1", time.Minute)
-	c.check("RotateToken", rotated, err)
+	c.expectResponse("RotateToken", rotated, err)
 	device, err := c.Devices.Get(c.ctx, "c-1")
-	c.check("Device", device, err)
-	c.check("Devices", all(c.T, c.Devices.List(c.ctx, operators.DeviceFilter{Tags: []string{"area:sh"}, Blocked: "false"})), nil)
+	c.expectResponse("Device", device, err)
+	c.expectResponse("Devices", collectAll(c.T, c.Devices.List(c.ctx, operators.DeviceFilter{Tags: []string{"area:sh"}, Blocked: "false"})), nil)
 	var tokens bytes.Buffer
 	err = c.Devices.Import(c.ctx, strings.NewReader("device,site\nc-2,bj\n"), operators.TypeCSV, "", operators.TypeCSV, &tokens)
 	if err != nil || !strings.HasPrefix(tokens.String(), "device,token\nc-2,") {
 		c.Errorf("ImportDevices: %v, %q", err, tokens.String())
 	}
-	c.report("c-1", made.Token)
+	c.sendReport("c-1", made.Token)
 }
 
-// report sends a report without content.
-func (c *contract) report(device, token string) {
+// sendReport sends a report without content.
+func (c *checkedClient) sendReport(device, token string) {
 	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, os.Getenv("DISPATCHER_URL")+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"1"}`))
 	if err != nil {
 		c.Fatal(err)

@@ -12,10 +12,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// batches queues tasks in all forms, and returns the batch whose tasks the test reads later.
-func (c *contract) batches() int64 {
+// checkBatches queues tasks in all forms, and returns the batch whose tasks the test reads later.
+func (c *checkedClient) checkBatches() int64 {
 	counted, err := c.Batches.Create(c.ctx, operators.NewBatch{Pool: "c", Select: &operators.Selection{Tags: map[string]string{"area": "sh"}}}, operators.QueueMode{DryRun: true})
-	c.check("Create batch", counted, err)
+	c.expectResponse("Create batch", counted, err)
 	if counted.ID != 0 || counted.Tasks != 1 {
 		c.Errorf("a dry run: %+v", counted)
 	}
@@ -25,105 +25,105 @@ func (c *contract) batches() int64 {
 		RetryOn: []string{operators.Failed}, RetryBackoffMS: &backoff, OnLost: "fail", Abort: &operators.Abort{Failure: 0.5, Min: 3}, Duplicates: "skip",
 		Tasks: []operators.NewTask{{Device: "c-1", Payload: json.RawMessage(`{"b":2}`)}, {Device: "c-1", Payload: json.RawMessage(`{"b":2}`)}, {Device: "nobody"}},
 	}, operators.QueueMode{})
-	c.check("Create batch", made, err)
+	c.expectResponse("Create batch", made, err)
 	if made.Skipped == nil || *made.Skipped != 1 || made.Unknown == nil || made.Unknown.First != "nobody" {
 		c.Errorf("%+v", made)
 	}
 	streamed, err := c.Batches.Stream(c.ctx, operators.NewBatch{Pool: "c", NotBefore: &later, RetryOn: []string{operators.TimedOut}}, operators.QueueMode{UnknownDevices: "refuse"},
 		operators.TypeNDJSON, func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(`{"device":"c-2"}`)), nil })
-	c.check("Stream batch", streamed, err)
+	c.expectResponse("Stream batch", streamed, err)
 	batch, err := c.Batches.Get(c.ctx, streamed.ID)
-	c.check("Batch", batch, err)
-	if batch.State != "scheduled" || !batch.NotBefore.Equal(later) || len(batch.RetryOn) != 1 || batch.Ended() != 0 || batch.Over() {
+	c.expectResponse("Batch", batch, err)
+	if batch.State != "scheduled" || !batch.NotBefore.Equal(later) || len(batch.RetryOn) != 1 || batch.EndedTasks() != 0 || batch.HasEnded() {
 		c.Errorf("%+v", batch)
 	}
 	changed, err := c.Batches.Change(c.ctx, made.ID, operators.BatchPatch{Weight: operators.Set(7), NotAfter: operators.Default[time.Time]()})
-	c.check("Change batch", changed, err)
+	c.expectResponse("Change batch", changed, err)
 	if changed.Weight != 7 || changed.NotAfter != nil || changed.Abort == nil {
 		c.Errorf("%+v", changed)
 	}
 	paused, err := c.Batches.Pause(c.ctx, streamed.ID, "later")
-	c.check("Pause batch", paused, err)
+	c.expectResponse("Pause batch", paused, err)
 	resumed, err := c.Batches.Resume(c.ctx, streamed.ID)
-	c.check("Resume batch", resumed, err)
+	c.expectResponse("Resume batch", resumed, err)
 	waiting, err := c.Batches.Waiting(c.ctx, made.ID, 0)
-	c.check("Waiting of a batch", waiting, err)
+	c.expectResponse("Waiting of a batch", waiting, err)
 	ofPool, err := c.Pools.Waiting(c.ctx, "c", 200)
-	c.check("Waiting of a pool", ofPool, err)
-	c.check("Tasks of a pool that wait", all(c.T, c.Pools.WaitingTasks(c.ctx, "c", waiting.Parts[0].Code)), nil)
-	each := all(c.T, c.Batches.WaitingTasks(c.ctx, made.ID, ""))
-	c.check("Tasks of a batch that wait", each, nil)
+	c.expectResponse("Waiting of a pool", ofPool, err)
+	c.expectResponse("Tasks of a pool that wait", collectAll(c.T, c.Pools.WaitingTasks(c.ctx, "c", waiting.Parts[0].Code)), nil)
+	each := collectAll(c.T, c.Batches.WaitingTasks(c.ctx, made.ID, ""))
+	c.expectResponse("Tasks of a batch that wait", each, nil)
 	if waiting.Total != 2 || waiting.Sampled || len(waiting.Parts) == 0 || len(each) != 2 || each[0].Code == "" {
 		c.Errorf("%+v, %+v", waiting, each)
 	}
-	c.check("Batches", all(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})), nil)
+	c.expectResponse("Batches", collectAll(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})), nil)
 	found, err := c.Search.Find(c.ctx, "c-1")
-	c.check("Find", found, err)
+	c.expectResponse("Find", found, err)
 	if len(found.Exact.Hits) != 1 || found.Exact.Hits[0].ID != "c-1" {
 		c.Errorf("%+v", found)
 	}
 	return made.ID
 }
 
-func (c *contract) tasks(batch int64) {
+func (c *checkedClient) checkTasks(batch int64) {
 	made, err := c.Devices.RotateToken(c.ctx, "c-1", 0)
 	if err != nil {
 		c.Fatal(err)
 	}
-	c.report("c-1", made.Token) // the device gets the grant of its task
-	tasks := all(c.T, c.Tasks.List(c.ctx, operators.TaskFilter{Batch: batch}))
-	c.check("Tasks", tasks, nil)
+	c.sendReport("c-1", made.Token) // the device gets the grant of its task
+	tasks := collectAll(c.T, c.Tasks.List(c.ctx, operators.TaskFilter{Batch: batch}))
+	c.expectResponse("Tasks", tasks, nil)
 	running, err := c.Tasks.Get(c.ctx, tasks[0].ID)
-	c.check("Task", running, err)
-	if running.State != operators.Dispatched || running.Grant == nil || !running.Open() || string(running.Payload) != `{"a":1,"b":2}` {
+	c.expectResponse("Task", running, err)
+	if running.State != operators.Dispatched || running.Grant == nil || !running.IsOpen() || string(running.Payload) != `{"a":1,"b":2}` {
 		c.Errorf("%+v", running)
 	}
 	why, err := c.Tasks.Why(c.ctx, tasks[1].ID)
-	c.check("Why", why, err)
+	c.expectResponse("Why", why, err)
 	cancelled, err := c.Tasks.Cancel(c.ctx, tasks[1].ID)
-	c.check("Cancel task", cancelled, err)
+	c.expectResponse("Cancel task", cancelled, err)
 	retried, err := c.Tasks.Retry(c.ctx, tasks[1].ID)
-	c.check("Retry task", retried, err)
+	c.expectResponse("Retry task", retried, err)
 	bulk, err := c.Tasks.CancelAll(c.ctx, operators.TaskFilter{Batch: batch, State: operators.Pending}, true)
-	c.check("Cancel tasks", bulk, err)
+	c.expectResponse("Cancel tasks", bulk, err)
 	again, err := c.Tasks.RetryAll(c.ctx, operators.TaskFilter{Batch: batch}, false)
-	c.check("Retry tasks", again, err)
+	c.expectResponse("Retry tasks", again, err)
 	results, err := c.Batches.Results(c.ctx, batch, operators.ResultQuery{State: operators.Cancelled, Fields: []string{"a"}, Aggregate: "a", ByTag: "area", Sample: 10})
-	c.check("Results", results, err)
+	c.expectResponse("Results", results, err)
 	if cancelled.State != operators.Cancelled || retried.State != operators.Pending || bulk.Tasks != 1 || again.Tasks != 0 {
 		c.Errorf("%s, %s, %+v, %+v", cancelled.State, retried.State, bulk, again)
 	}
 }
 
-func (c *contract) slots() {
+func (c *checkedClient) checkSlots() {
 	slots, err := c.Pools.Slots(c.ctx, "c")
-	c.check("Slots", slots, err)
+	c.expectResponse("Slots", slots, err)
 	held := slots.Slots[0]
 	if slots.Held != 1 || held.State != "held" || held.Since == nil {
 		c.Fatalf("%+v", slots)
 	}
 	grant, err := c.Pools.CheckGrant(c.ctx, "c", held.Token)
-	c.check("CheckGrant", grant, err)
-	free, err := c.Pools.ReleaseSlot(c.ctx, "c", held.Slot, operators.Release{Reason: "a test", Now: true, Token: held.Token})
-	c.check("Release slot", free, err)
-	history := all(c.T, c.Pools.History(c.ctx, "c", operators.HistoryFilter{Slot: strconv.Itoa(held.Slot), From: held.Since.Time}))
-	c.check("History", history, nil)
+	c.expectResponse("CheckGrant", grant, err)
+	free, err := c.Pools.ReleaseSlot(c.ctx, "c", held.Slot, operators.Release{Reason: "a test", AtOnce: true, Token: held.Token})
+	c.expectResponse("Release slot", free, err)
+	history := collectAll(c.T, c.Pools.History(c.ctx, "c", operators.HistoryFilter{Slot: strconv.Itoa(held.Slot), From: held.Since.Time}))
+	c.expectResponse("History", history, nil)
 	if len(history) == 0 || history[0].Token != held.Token || history[0].EndedBy != "released" {
 		c.Errorf("%+v", history)
 	}
-	if !grant.Alive || grant.Device != "c-1" || free.State != "free" {
+	if !grant.InForce || grant.Device != "c-1" || free.State != "free" {
 		c.Errorf("%+v, %+v", grant, free)
 	}
 }
 
-func (c *contract) leases() {
+func (c *checkedClient) checkLeases() {
 	held, err := c.Leases.Acquire(c.ctx, "c", operators.NewLease{Holder: "job-1", LeaseMS: 60_000, Metadata: json.RawMessage(`{"branch":"main"}`)}, time.Second)
-	c.check("Acquire lease", held, err)
-	c.check("Leases", all(c.T, c.Leases.List(c.ctx, "c")), nil)
+	c.expectResponse("Acquire lease", held, err)
+	c.expectResponse("Leases", collectAll(c.T, c.Leases.List(c.ctx, "c")), nil)
 	read, err := c.Leases.Get(c.ctx, "c", held.Lease)
-	c.check("Lease", read, err)
+	c.expectResponse("Lease", read, err)
 	renewed, err := c.Leases.Renew(c.ctx, "c", held.Lease, operators.LeaseRenewal{Token: held.Token, LeaseMS: 120_000})
-	c.check("Renew lease", renewed, err)
+	c.expectResponse("Renew lease", renewed, err)
 	if held.State != operators.LeaseHeld || read.Token != held.Token || renewed.LeaseMS <= held.LeaseMS {
 		c.Errorf("%+v, %+v, %+v", held, read, renewed)
 	}
@@ -132,63 +132,63 @@ func (c *contract) leases() {
 			c.Errorf("Release lease: %v", err)
 		}
 	}
-	if _, err := c.Leases.Renew(c.ctx, "c", held.Lease, operators.LeaseRenewal{Token: held.Token}); !operators.Refused(err, http.StatusConflict) {
+	if _, err := c.Leases.Renew(c.ctx, "c", held.Lease, operators.LeaseRenewal{Token: held.Token}); !operators.HasStatus(err, http.StatusConflict) {
 		c.Errorf("renewed after its end: %v", err)
 	}
 }
 
-func (c *contract) accounts() {
+func (c *checkedClient) checkAccounts() {
 	profile, err := c.Profiles.Put(c.ctx, "careful", operators.ProfileSettings{Limits: []operators.Policy{{Name: "same", Algorithm: "duplicate", PerMS: 1000, Max: 1}}})
-	c.check("Put profile", profile, err)
+	c.expectResponse("Put profile", profile, err)
 	read, err := c.Profiles.Get(c.ctx, "careful")
-	c.check("Profile", read, err)
-	c.check("Profiles", all(c.T, c.Profiles.List(c.ctx)), nil)
+	c.expectResponse("Profile", read, err)
+	c.expectResponse("Profiles", collectAll(c.T, c.Profiles.List(c.ctx)), nil)
 	if err := c.Profiles.Delete(c.ctx, "careful"); err != nil {
 		c.Error(err)
 	}
-	c.limitSets()
+	c.checkLimitSets()
 	end := time.Now().Add(time.Hour)
 	caller, err := c.Tokens.Create(c.ctx, operators.NewToken{Name: "ci", Role: "caller", Pools: []string{"ci-*"}, LimitSets: []string{"sms-*", "x"}})
-	c.check("Create token of a caller", caller, err)
+	c.expectResponse("Create token of a caller", caller, err)
 	token, err := c.Tokens.Create(c.ctx, operators.NewToken{Name: "n", Role: "viewer", ExpiresAt: &end})
-	c.check("Create token", token, err)
-	c.check("Tokens", all(c.T, c.Tokens.List(c.ctx)), nil)
+	c.expectResponse("Create token", token, err)
+	c.expectResponse("Tokens", collectAll(c.T, c.Tokens.List(c.ctx)), nil)
 	revoked, err := c.Tokens.Revoke(c.ctx, token.ID)
-	c.check("Revoke token", revoked, err)
+	c.expectResponse("Revoke token", revoked, err)
 	if token.Secret == "" || token.Role != "viewer" || revoked.ID != token.ID {
 		c.Errorf("%+v, %+v", token.Token, revoked)
 	}
 }
 
-// endings cancels and deletes everything that the test created.
-func (c *contract) endings(batch int64) {
-	for _, one := range all(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})) {
+// checkDeletions cancels and deletes everything that the test created.
+func (c *checkedClient) checkDeletions(batch int64) {
+	for _, one := range collectAll(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})) {
 		if one.Pool != "c" {
 			continue
 		}
 		over, err := c.Batches.Cancel(c.ctx, one.ID)
-		c.check("Cancel batch", over, err)
-		for !over.Over() && err == nil {
-			_ = operators.Pause(c.ctx, 20*time.Millisecond) // a pass cancels the waiting tasks
+		c.expectResponse("Cancel batch", over, err)
+		for !over.HasEnded() && err == nil {
+			_ = operators.Sleep(c.ctx, 20*time.Millisecond) // a pass cancels the waiting tasks
 			over, err = c.Batches.Get(c.ctx, one.ID)
 		}
-		if err != nil || over.Ended() != over.Total || over.ID == batch && over.Failed() != 0 {
+		if err != nil || over.EndedTasks() != over.Total || over.ID == batch && over.FailedTasks() != 0 {
 			c.Errorf("%+v", over)
 		}
 	}
 	gone, err := c.Devices.Delete(c.ctx, "c-1", true)
-	c.check("Delete device", gone, err)
+	c.expectResponse("Delete device", gone, err)
 	if err := c.Pools.Delete(c.ctx, "c"); err != nil {
 		c.Error(err)
 	}
-	if _, err := c.Devices.Get(c.ctx, "c-1"); !operators.Refused(err, 404) {
+	if _, err := c.Devices.Get(c.ctx, "c-1"); !operators.HasStatus(err, 404) {
 		c.Errorf("a deleted device: %v", err)
 	}
-	events := all(c.T, c.Events.List(c.ctx, operators.EventFilter{Pool: "c"}))
-	c.check("Events", events, nil)
+	events := collectAll(c.T, c.Events.List(c.ctx, operators.EventFilter{Pool: "c"}))
+	c.expectResponse("Events", events, nil)
 	enough := errors.New("enough")
 	first := operators.Event{}
-	err = connect().Events.Follow(c.ctx, operators.EventFilter{Pool: "c"}, operators.Live{Last: "0"}, func(e operators.Event) error {
+	err = connect().Events.Follow(c.ctx, operators.EventFilter{Pool: "c"}, operators.LivePosition{LastID: "0"}, func(e operators.Event) error {
 		first = e
 		return enough
 	})

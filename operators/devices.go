@@ -33,20 +33,20 @@ type Device struct {
 
 // Mark compares the mark of a device in Redis (this device has work) with the ledger.
 type Mark struct {
-	Present  bool `json:"present" doc:"The device has a mark of work in Redis"`
-	Believed bool `json:"believed" doc:"Without a mark it would be told now that there is nothing to do"`
-	Work     bool `json:"work" doc:"The ledger has an open task of the device"`
+	Present bool `json:"present" doc:"The device has a mark of work in Redis"`
+	Trusted bool `json:"believed" doc:"Without a mark it would be told now that there is nothing to do"`
+	HasWork bool `json:"work" doc:"The ledger has an open task of the device"`
 }
 
-// Trouble describes for people what is wrong with the mark. If nothing is wrong, it returns an empty string.
-func (m *Mark) Trouble() string {
+// DescribeTrouble describes for people what is wrong with the mark. If nothing is wrong, it returns an empty string.
+func (m *Mark) DescribeTrouble() string {
 	switch {
 	case m == nil:
-	case !m.Present && !m.Believed:
+	case !m.Present && !m.Trusted:
 		return "marks of work are not believed now: reports of the device are looked up in the ledger"
-	case m.Work && !m.Present:
+	case m.HasWork && !m.Present:
 		return "the device has an open task and no mark of work: its reports are told that there is nothing to do; if this lasts longer than 5 s, the mark was removed by hand"
-	case m.Present && !m.Work:
+	case m.Present && !m.HasWork:
 		return "the device has a mark of work and no open task: its next report that only asks takes the mark away"
 	}
 	return ""
@@ -104,17 +104,17 @@ type DeviceDeleted struct {
 
 // DeviceFilter selects the devices that match all fields that are set.
 type DeviceFilter struct {
-	Tags    []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
-	Profile string   `query:"profile" maxLength:"64" doc:"Those that have it"`
-	Blocked string   `query:"blocked" enum:"true,false"`
-	Prefix  string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of their ids"`
-	Part    string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of their ids; upper and lower case are the same; not with silent_for_ms"`
-	Silent  int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Those that were not seen for so long, or never"`
-	Recent  int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only so many that were seen last, newest first; with no filter and no page_token"`
+	Tags     []string `query:"tag,explode" maxItems:"64" doc:"name:value; several: has all of them"`
+	Profile  string   `query:"profile" maxLength:"64" doc:"Those that have it"`
+	Blocked  string   `query:"blocked" enum:"true,false"`
+	Prefix   string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of their ids"`
+	IDPart   string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of their ids; upper and lower case are the same; not with silent_for_ms"`
+	SilentMS int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Those that were not seen for so long, or never"`
+	Recent   int      `query:"recent" minimum:"1" maximum:"1000" doc:"Only so many that were seen last, newest first; with no filter and no page_token"`
 }
 
 func (f DeviceFilter) query() url.Values {
-	q := Query("profile", f.Profile, "blocked", f.Blocked, "prefix", f.Prefix, "part", f.Part, "silent_for_ms", numberIf(f.Silent), "recent", numberIf(int64(f.Recent)))
+	q := Query("profile", f.Profile, "blocked", f.Blocked, "prefix", f.Prefix, "part", f.IDPart, "silent_for_ms", decimalOrEmpty(f.SilentMS), "recent", decimalOrEmpty(int64(f.Recent)))
 	q["tag"] = f.Tags
 	return q
 }
@@ -124,40 +124,40 @@ type Devices struct{ client *Client }
 
 // List yields all devices that match, by id.
 func (c Devices) List(ctx context.Context, f DeviceFilter) iter.Seq2[Device, error] {
-	return listed[Device](ctx, c.client, Path("devices"), f.query())
+	return listEntries[Device](ctx, c.client, Path("devices"), f.query())
 }
 
 // Get returns a device.
 func (c Devices) Get(ctx context.Context, id string) (Device, error) {
-	return get[Device](ctx, c.client, Path("devices", id), nil)
+	return getJSON[Device](ctx, c.client, Path("devices", id), nil)
 }
 
 // Create registers a device. If the first response was lost and the second arrives, Token is empty: RotateToken makes a
 // new token.
 func (c Devices) Create(ctx context.Context, d NewDevice) (DeviceCreated, error) {
-	return do[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: keyOf(ctx)})
+	return callJSON[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: d, Key: idempotencyKey(ctx)})
 }
 
 // Import registers all devices of a file, CSV or NDJSON (form is TypeCSV or TypeNDJSON), or none of them, and writes their
 // tokens to the writer tokens in the media type accept. existing sets what happens to devices that exist already: refuse
 // (the default), skip, update or rotate. The request is sent only once, because the tokens are not shown again.
-func (c Devices) Import(ctx context.Context, file io.Reader, form, existing, accept string, tokens io.Writer) error {
+func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, existing, accept string, tokens io.Writer) error {
 	return c.client.Copy(ctx, Request{
-		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", existing), Content: form, Accept: accept, Key: keyOf(ctx), Once: true,
-		Open: func() (io.ReadCloser, error) { return io.NopCloser(file), nil },
+		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", existing), ContentType: mediaType, Accept: accept, Key: idempotencyKey(ctx), NoRetry: true,
+		OpenBody: func() (io.ReadCloser, error) { return io.NopCloser(file), nil },
 	}, tokens)
 }
 
 // Retag changes the tags of all devices that match the filter, one page in each request. It returns the number of changed
 // devices, even if it returns an error. If dry is true, it only counts them.
-func (c Devices) Retag(ctx context.Context, f DeviceFilter, r Retag, dry bool) (changed int, err error) {
+func (c Devices) Retag(ctx context.Context, f DeviceFilter, r Retag, dryRun bool) (changed int, err error) {
 	q := f.query()
 	q.Set("page_size", "1000")
-	if dry {
+	if dryRun {
 		q.Set("dry_run", "true")
 	}
 	for {
-		done, err := do[Retagged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices", "retag"), Query: q, Body: r})
+		done, err := callJSON[Retagged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices", "retag"), Query: q, Body: r})
 		changed += done.Devices
 		if err != nil || done.NextPageToken == "" {
 			return changed, err
@@ -168,27 +168,27 @@ func (c Devices) Retag(ctx context.Context, f DeviceFilter, r Retag, dry bool) (
 
 // Change changes the tags and the profile of a device.
 func (c Devices) Change(ctx context.Context, id string, p DevicePatch) (Device, error) {
-	return send[Device](ctx, c.client, http.MethodPatch, Path("devices", id), p)
+	return sendJSON[Device](ctx, c.client, http.MethodPatch, Path("devices", id), p)
 }
 
 // Delete deletes a device and its tokens. If the device has open tasks, cancel must be true.
 func (c Devices) Delete(ctx context.Context, id string, cancel bool) (DeviceDeleted, error) {
-	return do[DeviceDeleted](ctx, c.client, Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancel))})
+	return callJSON[DeviceDeleted](ctx, c.client, Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancel))})
 }
 
 // RotateToken makes a new token of a device. Older tokens stay valid for the time overlap. If overlap is 0, they end at
 // once.
 func (c Devices) RotateToken(ctx context.Context, id string, overlap time.Duration) (TokenMade, error) {
 	ms := overlap.Milliseconds()
-	return send[TokenMade](ctx, c.client, http.MethodPost, Path("devices", id, "token"), Rotation{&ms})
+	return sendJSON[TokenMade](ctx, c.client, http.MethodPost, Path("devices", id, "token"), Rotation{&ms})
 }
 
 // Block prevents new grants to a device, and instructs it to stop its running tasks.
 func (c Devices) Block(ctx context.Context, id string) (Device, error) {
-	return send[Device](ctx, c.client, http.MethodPost, Path("devices", id, "block"), nil)
+	return sendJSON[Device](ctx, c.client, http.MethodPost, Path("devices", id, "block"), nil)
 }
 
 // Unblock allows grants to a blocked device again.
 func (c Devices) Unblock(ctx context.Context, id string) (Device, error) {
-	return send[Device](ctx, c.client, http.MethodPost, Path("devices", id, "unblock"), nil)
+	return sendJSON[Device](ctx, c.client, http.MethodPost, Path("devices", id, "unblock"), nil)
 }

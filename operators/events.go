@@ -42,7 +42,7 @@ type EventFilter struct {
 }
 
 func (f EventFilter) query() url.Values {
-	q := Query("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", numberIf(f.Batch), "task", numberIf(f.Task), "device", f.Device)
+	q := Query("kind", f.Kind, "actor", f.Actor, "pool", f.Pool, "batch", decimalOrEmpty(f.Batch), "task", decimalOrEmpty(f.Task), "device", f.Device)
 	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
 		if !at.IsZero() {
 			q.Set(name, at.Format(time.RFC3339Nano))
@@ -56,12 +56,12 @@ type Events struct{ client *Client }
 
 // List yields all events that match the filter, newest first.
 func (c Events) List(ctx context.Context, f EventFilter) iter.Seq2[Event, error] {
-	return listed[Event](ctx, c.client, Path("events"), f.query())
+	return listEntries[Event](ctx, c.client, Path("events"), f.query())
 }
 
 // Follow calls each for every event that matches the filter, in order and once, as the events happen; see Client.Follow.
-func (c Events) Follow(ctx context.Context, f EventFilter, at Live, each func(Event) error) error {
-	return c.client.Follow(ctx, Path("events"), f.query(), at, func(text json.RawMessage) error {
+func (c Events) Follow(ctx context.Context, f EventFilter, position LivePosition, each func(Event) error) error {
+	return c.client.Follow(ctx, Path("events"), f.query(), position, func(text json.RawMessage) error {
 		var e Event
 		if err := json.Unmarshal(text, &e); err != nil {
 			return err

@@ -128,7 +128,7 @@ func ExampleEvents_Follow() {
 		panic(err)
 	}
 	enough := errors.New("enough")
-	err := c.Events.Follow(ctx, operators.EventFilter{Pool: "told"}, operators.Live{Last: "0"}, func(e operators.Event) error {
+	err := c.Events.Follow(ctx, operators.EventFilter{Pool: "told"}, operators.LivePosition{LastID: "0"}, func(e operators.Event) error {
 		fmt.Println(e.Kind, e.Actor)
 		return enough
 	})

@@ -19,8 +19,8 @@ type Policy = policy.Policy
 // PolicyWindow is a window of a sliding policy.
 type PolicyWindow = policy.Window
 
-// Warned contains the warnings of a response.
-type Warned struct {
+// WarningList contains the warnings of a response.
+type WarningList struct {
 	Warnings []string `json:"warnings,omitempty" readOnly:"true" doc:"Possible mistakes in the request; it was done all the same"`
 }
 
@@ -34,37 +34,37 @@ func (t Time) MarshalJSON() ([]byte, error) {
 
 // Change is one field of a merge patch (RFC 7396). The zero value leaves the field as it is.
 type Change[T any] struct {
-	Said bool
-	To   *T // nil sets the field to its default
+	Present bool
+	Value   *T // nil sets the field to its default
 }
 
 // Set returns a Change that sets a field to a value.
-func Set[T any](to T) Change[T] { return Change[T]{Said: true, To: &to} }
+func Set[T any](to T) Change[T] { return Change[T]{Present: true, Value: &to} }
 
 // Default returns a Change that sets a field to its default.
-func Default[T any]() Change[T] { return Change[T]{Said: true} }
+func Default[T any]() Change[T] { return Change[T]{Present: true} }
 
 // MarshalJSON returns the new value, or null for the default.
-func (c Change[T]) MarshalJSON() ([]byte, error) { return json.Marshal(c.To) }
+func (c Change[T]) MarshalJSON() ([]byte, error) { return json.Marshal(c.Value) }
 
 // UnmarshalJSON records that the field is present. An empty string means the same as null.
 func (c *Change[T]) UnmarshalJSON(b []byte) error {
-	c.Said = true
+	c.Present = true
 	if string(b) == `""` {
 		return nil
 	}
-	return json.Unmarshal(b, &c.To)
+	return json.Unmarshal(b, &c.Value)
 }
 
-// number returns n as text for a path.
-func number(n int64) string { return strconv.FormatInt(n, 10) }
+// decimal returns n as text for a path.
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// numberIf returns n as text for a query, or an empty string if n is 0.
-func numberIf(n int64) string {
+// decimalOrEmpty returns n as text for a query, or an empty string if n is 0.
+func decimalOrEmpty(n int64) string {
 	if n == 0 {
 		return ""
 	}
-	return number(n)
+	return decimal(n)
 }
 
 // Query returns the query parameters of the pairs (name, value) whose value is not empty.
@@ -87,27 +87,27 @@ func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOfContext{}, key)
 }
 
-func keyOf(ctx context.Context) string {
+func idempotencyKey(ctx context.Context) string {
 	if key, ok := ctx.Value(keyOfContext{}).(string); ok {
 		return key
 	}
 	return rand.Text()
 }
 
-func do[T any](ctx context.Context, c *Client, r Request) (answer T, err error) {
+func callJSON[T any](ctx context.Context, c *Client, r Request) (answer T, err error) {
 	err = c.Do(ctx, r, &answer)
 	return answer, err
 }
 
-func get[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
-	return do[T](ctx, c, Request{Method: http.MethodGet, Path: path, Query: query})
+func getJSON[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
+	return callJSON[T](ctx, c, Request{Method: http.MethodGet, Path: path, Query: query})
 }
 
-func send[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
-	return do[T](ctx, c, Request{Method: method, Path: path, Body: body})
+func sendJSON[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
+	return callJSON[T](ctx, c, Request{Method: method, Path: path, Body: body})
 }
 
-func listed[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[T, error] {
+func listEntries[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		entries, _ := c.List(ctx, path, query, 0)
 		for text, err := range entries {

@@ -22,8 +22,8 @@ type Holding struct {
 
 // The values of EndedBy for holdings that were not ended by a result of the device.
 const (
-	Lapsed   = "lapsed"
-	Released = "released"
+	EndedByLapse   = "lapsed"
+	EndedByRelease = "released"
 )
 
 // HoldingList is a page of the history of a pool.
@@ -41,10 +41,10 @@ type HistoryFilter struct {
 }
 
 func (f HistoryFilter) query() url.Values {
-	return Query("slot", f.Slot, "from", timeIf(f.From), "to", timeIf(f.To), "order", f.Order)
+	return Query("slot", f.Slot, "from", timeOrEmpty(f.From), "to", timeOrEmpty(f.To), "order", f.Order)
 }
 
-func timeIf(t time.Time) string {
+func timeOrEmpty(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
@@ -64,8 +64,8 @@ type Series struct {
 type SeriesPoint struct {
 	At       Time  `json:"at" doc:"When the step ends"`
 	Held     int   `json:"held" doc:"Slots held at its end"`
-	Low      int   `json:"held_min" doc:"The least at the end of one of its minutes"`
-	High     int   `json:"held_max" doc:"The most at the end of one of its minutes"`
+	HeldMin  int   `json:"held_min" doc:"The least at the end of one of its minutes"`
+	HeldMax  int   `json:"held_max" doc:"The most at the end of one of its minutes"`
 	Capacity int   `json:"capacity" doc:"At its end"`
 	Granted  int64 `json:"granted" doc:"Grants in this step"`
 	Ended    int64 `json:"ended" doc:"Grants that ended in this step"`
@@ -74,10 +74,10 @@ type SeriesPoint struct {
 
 // History yields the holdings of the slots of a pool. By default, holdings in force come first, then the latest ends.
 func (c Pools) History(ctx context.Context, pool string, f HistoryFilter) iter.Seq2[Holding, error] {
-	return listed[Holding](ctx, c.client, Path("pools", pool, "history"), f.query())
+	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), f.query())
 }
 
 // Series returns the usage of a pool over the last 1h, 24h or 7d.
 func (c Pools) Series(ctx context.Context, pool, span string) (Series, error) {
-	return get[Series](ctx, c.client, Path("pools", pool, "series"), Query("range", span))
+	return getJSON[Series](ctx, c.client, Path("pools", pool, "series"), Query("range", span))
 }

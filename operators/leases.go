@@ -45,14 +45,14 @@ type Lease struct {
 	Detail   string          `json:"detail,omitempty" doc:"Of the reason, for people"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 
-	// Ends is the time until which the slot may be used, by the clock of this process. It is computed from a time before
+	// UsableUntil is the time until which the slot may be used, by the clock of this process. It is computed from a time before
 	// the request was sent. Acquire, Wait and Renew set it.
-	Ends time.Time `json:"-"`
+	UsableUntil time.Time `json:"-"`
 }
 
-// CallerOf returns the names of the caller and its holder if the API shows a lease as this device. It returns an empty
+// CallerAndHolder returns the names of the caller and its holder if the API shows a lease as this device. It returns an empty
 // string for a real device.
-func CallerOf(device string) string {
+func CallerAndHolder(device string) string {
 	if name, is := strings.CutPrefix(device, "@"); is {
 		return name
 	}
@@ -91,92 +91,92 @@ func (c Leases) Acquire(ctx context.Context, pool string, l NewLease, wait time.
 	if wait > 0 {
 		r.Prefer = "wait=" + strconv.Itoa(int((wait+time.Second-1)/time.Second))
 	}
-	return c.timed(ctx, r)
+	return c.callForLease(ctx, r)
 }
 
-// timed sends a request for a lease and computes the field Ends of the response.
-func (c Leases) timed(ctx context.Context, r Request) (Lease, error) {
+// callForLease sends a request for a lease and computes the field Ends of the response.
+func (c Leases) callForLease(ctx context.Context, r Request) (Lease, error) {
 	var got Lease
-	asked := time.Now()
+	sentAt := time.Now()
 	err := c.client.Do(ctx, r, &got)
-	got.Ends = asked.Add(time.Duration(got.HeldMS+got.LeaseMS) * time.Millisecond)
+	got.UsableUntil = sentAt.Add(time.Duration(got.HeldMS+got.LeaseMS) * time.Millisecond)
 	return got, err
 }
 
 const (
-	firstWait   = time.Second      // wait of the first request: its response has the position
-	longestWait = 25 * time.Second // wait of each later request: proxies close requests that take longer
-	patience    = 10 * time.Second // time for a late response, in addition to the wait
+	firstWait     = time.Second      // wait of the first request: its response has the position
+	longestWait   = 25 * time.Second // wait of each later request: proxies close requests that take longer
+	responseGrace = 10 * time.Second // time for a late response, in addition to the wait
 )
 
-// Wait acquires a slot within a time. It calls told, unless told is nil, with each response without a slot, and with each
+// WaitForSlot acquires a slot within a time. It calls told, unless told is nil, with each response without a slot, and with each
 // error after which it continues. A request whose response was lost is sent again: a holder has only one lease. If Wait
 // gets no slot, it gives the position in the queue up and returns the last response. A slot that its holder must give back
 // does not count as a slot: the error is a *Problem with the code lease_lost, and Cancel is set.
-func (c Leases) Wait(ctx context.Context, pool string, l NewLease, within time.Duration, told func(Lease, error)) (last Lease, err error) {
+func (c Leases) WaitForSlot(ctx context.Context, pool string, l NewLease, maxWait time.Duration, onWaiting func(Lease, error)) (last Lease, err error) {
 	if l.Holder == "" {
 		l.Holder = strings.ToLower(rand.Text())
 	}
-	w, until := inLine{pool: pool}, time.Now().Add(within)
+	w, until := slotWait{pool: pool}, time.Now().Add(maxWait)
 	defer func() {
-		if last.State != LeaseHeld && (w.last.Lease != 0 || w.lost) {
-			err = errors.Join(err, c.giveUp(ctx, pool, l.Holder, w.last.Lease))
+		if last.State != LeaseHeld && (w.last.Lease != 0 || w.responseLost) {
+			err = errors.Join(err, c.leaveQueue(ctx, pool, l.Holder, w.last.Lease))
 		}
 	}()
 	for wait := firstWait; ; wait = longestWait {
-		got, err := c.acquireWithin(ctx, pool, l, min(wait, max(time.Until(until), 0)))
-		if over, failed := w.heard(ctx, got, err); over {
+		got, err := c.acquireWithTimeout(ctx, pool, l, min(wait, max(time.Until(until), 0)))
+		if done, failed := w.receive(ctx, got, err); done {
 			return w.last, failed
 		}
-		if told != nil {
-			told(got, err)
+		if onWaiting != nil {
+			onWaiting(got, err)
 		}
 		if !time.Now().Before(until) {
 			return w.last, err
 		}
-		if err := Pause(ctx, min(max(firstPause, time.Duration(got.RetryAfterMS)*time.Millisecond), max(time.Until(until), 0))); err != nil {
+		if err := Sleep(ctx, min(max(firstPause, time.Duration(got.RetryAfterMS)*time.Millisecond), max(time.Until(until), 0))); err != nil {
 			return w.last, err
 		}
 	}
 }
 
-// inLine is the state of a holder that waits for a slot.
-type inLine struct {
-	pool string
-	last Lease // last response
-	lost bool  // a response was lost: the holder may hold a slot or wait, although no response reports it
+// slotWait is the state of a holder that waits for a slot.
+type slotWait struct {
+	pool         string
+	last         Lease // last response
+	responseLost bool  // a response was lost: the holder may hold a slot or wait, although no response reports it
 }
 
-// heard processes one response. over is true if another request is pointless.
-func (w *inLine) heard(ctx context.Context, got Lease, err error) (over bool, failed error) {
+// receive processes one response. over is true if another request is pointless.
+func (w *slotWait) receive(ctx context.Context, got Lease, err error) (done bool, failed error) {
 	switch {
 	case err == nil && got.State == LeaseHeld && got.Cancel != "":
-		return true, stopped(w.pool, got)
+		return true, leaseLostProblem(w.pool, got)
 	case err == nil:
 		w.last = got
 		return got.State == LeaseHeld, nil
 	case ctx.Err() != nil:
-		w.lost = true
+		w.responseLost = true
 		return true, ctx.Err()
-	case !Transient(err):
+	case !IsTransient(err):
 		return true, err
 	}
-	w.lost = true
+	w.responseLost = true
 	return false, nil
 }
 
-// stopped returns the error for a slot that its holder must give back; it equals the server's error for a renewal.
-func stopped(pool string, l Lease) error {
+// leaseLostProblem returns the error for a slot that its holder must give back; it equals the server's error for a renewal.
+func leaseLostProblem(pool string, l Lease) error {
 	return &Problem{
 		Title: http.StatusText(http.StatusConflict), Status: http.StatusConflict, Code: "lease_lost", Cancel: l.Cancel,
 		Detail: "holder " + l.Holder + " is asked to give its slot of pool " + pool + " back: " + l.Cancel, LeaseRefusal: LeaseRefusal{Reason: l.Cancel},
 	}
 }
 
-// acquireWithin is Acquire with a time limit. If the server does not answer in time, the error is a *LostError, as if the
+// acquireWithTimeout is Acquire with a time limit. If the server does not answer in time, the error is a *LostError, as if the
 // response was lost.
-func (c Leases) acquireWithin(ctx context.Context, pool string, l NewLease, wait time.Duration) (Lease, error) {
-	limited, cancel := context.WithTimeout(ctx, wait+patience)
+func (c Leases) acquireWithTimeout(ctx context.Context, pool string, l NewLease, wait time.Duration) (Lease, error) {
+	limited, cancel := context.WithTimeout(ctx, wait+responseGrace)
 	defer cancel()
 	got, err := c.Acquire(limited, pool, l, wait)
 	if err != nil && limited.Err() != nil {
@@ -185,14 +185,14 @@ func (c Leases) acquireWithin(ctx context.Context, pool string, l NewLease, wait
 	return got, err
 }
 
-// giveUp removes the holder from the queue, even if ctx has ended. If a slot was granted in the meantime, giveUp releases
+// leaveQueue removes the holder from the queue, even if ctx has ended. If a slot was granted in the meantime, leaveQueue releases
 // it.
-func (c Leases) giveUp(ctx context.Context, pool, holder string, lease int64) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+func (c Leases) leaveQueue(ctx context.Context, pool, holder string, lease int64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), responseGrace)
 	defer cancel()
 	if lease != 0 {
 		err := c.Release(ctx, pool, lease, 0)
-		if !Refused(err, http.StatusUnprocessableEntity) {
+		if !HasStatus(err, http.StatusUnprocessableEntity) {
 			return err
 		}
 	}
@@ -205,22 +205,22 @@ func (c Leases) giveUp(ctx context.Context, pool, holder string, lease int64) er
 
 // List yields the open leases of a pool, ordered by holder. A caller gets only its own leases.
 func (c Leases) List(ctx context.Context, pool string) iter.Seq2[Lease, error] {
-	return listed[Lease](ctx, c.client, Path("pools", pool, "leases"), nil)
+	return listEntries[Lease](ctx, c.client, Path("pools", pool, "leases"), nil)
 }
 
 // Get returns an open lease.
 func (c Leases) Get(ctx context.Context, pool string, lease int64) (Lease, error) {
-	return get[Lease](ctx, c.client, leasePath(pool, lease), nil)
+	return getJSON[Lease](ctx, c.client, leasePath(pool, lease), nil)
 }
 
 // Renew extends a lease that is held. If the lease is lost, the error is a *Problem with the code lease_lost.
 func (c Leases) Renew(ctx context.Context, pool string, lease int64, r LeaseRenewal) (Lease, error) {
-	return c.timed(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, lease, "renew"), Body: r})
+	return c.callForLease(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, lease, "renew"), Body: r})
 }
 
 // Release gives the slot of a lease back. If token is 0, it removes a waiting lease from the queue.
 func (c Leases) Release(ctx context.Context, pool string, lease, token int64) error {
-	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: leasePath(pool, lease), Query: Query("token", numberIf(token))}, nil)
+	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: leasePath(pool, lease), Query: Query("token", decimalOrEmpty(token))}, nil)
 }
 
 func leasePath(pool string, lease int64, more ...string) string {

@@ -77,17 +77,17 @@ type LimitSets struct{ client *Client }
 
 // List yields all limit sets by name.
 func (c LimitSets) List(ctx context.Context) iter.Seq2[LimitSet, error] {
-	return listed[LimitSet](ctx, c.client, Path("limits"), nil)
+	return listEntries[LimitSet](ctx, c.client, Path("limits"), nil)
 }
 
 // Get returns a limit set.
 func (c LimitSets) Get(ctx context.Context, name string) (LimitSet, error) {
-	return get[LimitSet](ctx, c.client, Path("limits", name), nil)
+	return getJSON[LimitSet](ctx, c.client, Path("limits", name), nil)
 }
 
 // Put creates a limit set, or replaces its policies.
 func (c LimitSets) Put(ctx context.Context, name string, s LimitSetSettings) (LimitSet, error) {
-	return send[LimitSet](ctx, c.client, http.MethodPut, Path("limits", name), s)
+	return sendJSON[LimitSet](ctx, c.client, http.MethodPut, Path("limits", name), s)
 }
 
 // Delete deletes a limit set.
@@ -98,47 +98,47 @@ func (c LimitSets) Delete(ctx context.Context, name string) error {
 // Take asks whether something may be done, and counts it if it is allowed. A take with an ID is sent again if its response
 // is lost; it is counted once.
 func (c LimitSets) Take(ctx context.Context, set string, t Take) (Taken, error) {
-	return do[Taken](ctx, c.client, taking(set, "take", t, t.ID != ""))
+	return callJSON[Taken](ctx, c.client, takeRequest(set, "take", t, t.ID != ""))
 }
 
 // TakeEach is Take for at most 100 takes, which are decided independently.
 func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Taken, error) {
-	again := true
+	idempotent := true
 	for _, t := range takes {
-		again = again && t.ID != ""
+		idempotent = idempotent && t.ID != ""
 	}
-	answer, err := do[TakenList](ctx, c.client, taking(set, "take", Takes{takes}, again))
+	answer, err := callJSON[TakenList](ctx, c.client, takeRequest(set, "take", Takes{takes}, idempotent))
 	return answer.Takes, err
 }
 
 // Peek returns the response that Take would return, and counts nothing.
 func (c LimitSets) Peek(ctx context.Context, set string, t Take) (Taken, error) {
-	return do[Taken](ctx, c.client, taking(set, "peek", t, true))
+	return callJSON[Taken](ctx, c.client, takeRequest(set, "peek", t, true))
 }
 
 // Return gives the amount t.Cost back, from the take with the same ID and facts. It returns the total amount of that take
 // which has been given back so far.
 func (c LimitSets) Return(ctx context.Context, set string, t Take) (int64, error) {
-	answer, err := do[Returned](ctx, c.client, taking(set, "return", t, true))
+	answer, err := callJSON[Returned](ctx, c.client, takeRequest(set, "return", t, true))
 	return answer.Returned, err
 }
 
-func taking(set, verb string, body any, again bool) Request {
-	return Request{Method: http.MethodPost, Path: Path("limits", set, verb), Body: body, Again: again}
+func takeRequest(set, verb string, body any, idempotent bool) Request {
+	return Request{Method: http.MethodPost, Path: Path("limits", set, verb), Body: body, Idempotent: idempotent}
 }
 
 // HighestUse returns the subjects with the highest usage of the policies of a set. most (1 to 100) limits their number.
-func (c LimitSets) HighestUse(ctx context.Context, set string, most int) ([]PolicyUse, error) {
-	usage, err := get[Usage](ctx, c.client, Path("limits", set, "usage"), Query("limit", strconv.Itoa(most)))
+func (c LimitSets) HighestUse(ctx context.Context, set string, limit int) ([]PolicyUse, error) {
+	usage, err := getJSON[Usage](ctx, c.client, Path("limits", set, "usage"), Query("limit", strconv.Itoa(limit)))
 	return usage.Highest, err
 }
 
-// UseOf returns the usage of each policy by the subject of the facts.
-func (c LimitSets) UseOf(ctx context.Context, set string, facts map[string]string) ([]PolicyUse, error) {
+// SubjectUse returns the usage of each policy by the subject of the facts.
+func (c LimitSets) SubjectUse(ctx context.Context, set string, facts map[string]string) ([]PolicyUse, error) {
 	query := url.Values{}
 	for name, value := range facts {
 		query.Set("facts."+name, value)
 	}
-	usage, err := get[Usage](ctx, c.client, Path("limits", set, "usage"), query)
+	usage, err := getJSON[Usage](ctx, c.client, Path("limits", set, "usage"), query)
 	return usage.Usage, err
 }

@@ -24,7 +24,7 @@ const maxPage = 1000
 // List yields the entries of a list, page by page. It yields at most limit entries; if limit is 0, there is no limit. When
 // the iteration has ended, more reports whether the list has entries beyond the limit. In the response, the entries are in
 // the member that has the name of the last segment of the path.
-func (c *Client) List(ctx context.Context, list string, query url.Values, limit int) (entries iter.Seq2[json.RawMessage, error], more *bool) {
+func (c *Client) List(ctx context.Context, listPath string, query url.Values, limit int) (entries iter.Seq2[json.RawMessage, error], more *bool) {
 	more = new(bool)
 	return func(yield func(json.RawMessage, error) bool) {
 		query, left := maps.Clone(query), limit
@@ -33,7 +33,7 @@ func (c *Client) List(ctx context.Context, list string, query url.Values, limit 
 		}
 		for {
 			query.Set("page_size", strconv.Itoa(pageSize(left, limit)))
-			page, next, err := c.page(ctx, list, query)
+			page, next, err := c.fetchPage(ctx, listPath, query)
 			if err != nil {
 				yield(nil, err)
 				return
@@ -64,17 +64,17 @@ func pageSize(left, limit int) int {
 	return min(left+1, maxPage)
 }
 
-func (c *Client) page(ctx context.Context, list string, query url.Values) (entries []json.RawMessage, next string, err error) {
-	text, err := c.Get(ctx, list, query)
+func (c *Client) fetchPage(ctx context.Context, listPath string, query url.Values) (entries []json.RawMessage, next string, err error) {
+	text, err := c.Get(ctx, listPath, query)
 	if err != nil {
 		return nil, "", err
 	}
 	var page map[string]json.RawMessage
 	if err := json.Unmarshal(text, &page); err != nil {
-		return nil, "", fmt.Errorf("GET %s: %w", list, err)
+		return nil, "", fmt.Errorf("GET %s: %w", listPath, err)
 	}
-	if err := json.Unmarshal(page[path.Base(list)], &entries); err != nil {
-		return nil, "", fmt.Errorf("GET %s: no %s in the answer: %w", list, path.Base(list), err)
+	if err := json.Unmarshal(page[path.Base(listPath)], &entries); err != nil {
+		return nil, "", fmt.Errorf("GET %s: no %s in the answer: %w", listPath, path.Base(listPath), err)
 	}
 	if token := page["next_page_token"]; token != nil {
 		err = json.Unmarshal(token, &next)
@@ -83,81 +83,81 @@ func (c *Client) page(ctx context.Context, list string, query url.Values) (entri
 }
 
 const (
-	maxEvent  = 1 << 20          // maximum length of a line, in bytes
-	reconnect = time.Second      // first pause after a stream has ended
-	silence   = 45 * time.Second // maximum time without any data; the server sends a heartbeat every 15 s
+	maxEventLine        = 1 << 20          // maximum length of a line, in bytes
+	firstReconnectPause = time.Second      // first pause after a stream has ended
+	maxSilence          = 45 * time.Second // maximum time without any data; the server sends a heartbeat every 15 s
 )
 
-// Live is the position of a reader of a live list.
-type Live struct {
-	Last string // id of the last entry that was read; empty means that the reader begins with new entries
-	// Connected is called once for each connection, after the server has sent the id at which the stream begins. It may be
+// LivePosition is the position of a reader of a live list.
+type LivePosition struct {
+	LastID string // id of the last entry that was read; empty means that the reader begins with new entries
+	// OnConnected is called once for each connection, after the server has sent the id at which the stream begins. It may be
 	// nil.
-	Connected func()
+	OnConnected func()
 }
 
-var errSilent = errors.New("no sign of life for " + silence.String())
+var errSilent = errors.New("no sign of life for " + maxSilence.String())
 
 // Follow reads a live list until ctx ends, each returns an error, or the server refuses. After a lost connection it
 // connects again and resumes after the last entry that was read.
-func (c *Client) Follow(ctx context.Context, path string, query url.Values, at Live, each func(json.RawMessage) error) error {
-	pause := reconnect
+func (c *Client) Follow(ctx context.Context, path string, query url.Values, position LivePosition, each func(json.RawMessage) error) error {
+	pause := firstReconnectPause
 	for {
-		before := at.Last
-		err := c.follow(ctx, path, query, &at, each)
+		before := position.LastID
+		err := c.followOnce(ctx, path, query, &position, each)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !Transient(err) {
+		if !IsTransient(err) {
 			return err
 		}
-		if lost, ok := errors.AsType[*LostError](err); ok && !lost.Reached && at.Last == "" {
+		if lost, ok := errors.AsType[*LostError](err); ok && !lost.Reached && position.LastID == "" {
 			return err // the first try already found no server
 		}
-		if at.Last != before {
-			pause = reconnect
+		if position.LastID != before {
+			pause = firstReconnectPause
 		}
-		if c.config.Notice != nil {
-			c.config.Notice(err, pause)
+		if c.config.OnRetry != nil {
+			c.config.OnRetry(err, pause)
 		}
-		if err := Pause(ctx, pause); err != nil {
+		if err := Sleep(ctx, pause); err != nil {
 			return err
 		}
 		pause = min(2*pause, longestPause)
 	}
 }
 
-func (c *Client) follow(ctx context.Context, path string, query url.Values, at *Live, each func(json.RawMessage) error) error {
+func (c *Client) followOnce(ctx context.Context, path string, query url.Values, position *LivePosition, each func(json.RawMessage) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watchdog := time.AfterFunc(silence, func() { cancel(errSilent) })
+	watchdog := time.AfterFunc(maxSilence, func() { cancel(errSilent) })
 	defer watchdog.Stop()
-	response, err := c.send(ctx, Request{Method: http.MethodGet, Path: path, Query: query, Accept: typeEvents, Last: at.Last})
+	response, err := c.sendOnce(ctx, Request{Method: http.MethodGet, Path: path, Query: query, Accept: typeEvents, LastEventID: position.LastID})
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errSilent) {
-			return c.lost(errSilent)
+			return c.newLostError(errSilent)
 		}
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return problemOf(response)
+		return readProblem(response)
 	}
-	err = c.read(response.Body, func() { watchdog.Reset(silence) }, at, each)
+	err = c.readEvents(response.Body, func() { watchdog.Reset(maxSilence) }, position, each)
 	if errors.Is(context.Cause(ctx), errSilent) {
-		return c.lost(errSilent)
+		return c.newLostError(errSilent)
 	}
 	return err
 }
 
-// read parses the fields id and data of an event stream; the server writes each of them in one line. An event counts only
+// readEvents parses the fields id and data of an event stream; the server writes each of them in one line. An event counts only
 // after the empty line that follows it: an event that was cut off is sent again.
-func (c *Client) read(body io.Reader, alive func(), at *Live, each func(json.RawMessage) error) error {
+func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePosition, each func(json.RawMessage) error) error {
 	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, maxEvent)
+	lines.Buffer(nil, maxEventLine)
 	begun := false
 	for id, data := "", ""; lines.Scan(); {
-		alive()
+		onLine()
 		name, value, _ := strings.Cut(lines.Text(), ":")
 		value = strings.TrimPrefix(value, " ")
 		switch name {
@@ -166,8 +166,8 @@ func (c *Client) read(body io.Reader, alive func(), at *Live, each func(json.Raw
 		case "data":
 			data = value
 		case "":
-			if id != "" && !begun && at.Connected != nil {
-				at.Connected()
+			if id != "" && !begun && position.OnConnected != nil {
+				position.OnConnected()
 			}
 			begun = begun || id != ""
 			if data != "" {
@@ -175,12 +175,12 @@ func (c *Client) read(body io.Reader, alive func(), at *Live, each func(json.Raw
 					return err
 				}
 			}
-			at.Last, data = cmp.Or(id, at.Last), ""
+			position.LastID, data = cmp.Or(id, position.LastID), ""
 		}
 	}
-	return c.lost(fmt.Errorf("the stream ended: %w", cmp.Or(lines.Err(), io.EOF)))
+	return c.newLostError(fmt.Errorf("the stream ended: %w", cmp.Or(lines.Err(), io.EOF)))
 }
 
-func (c *Client) lost(err error) error {
-	return &LostError{URL: c.URL(), Err: err, Reached: true, Reads: true}
+func (c *Client) newLostError(err error) error {
+	return &LostError{URL: c.URL(), Err: err, Reached: true, ReadOnly: true}
 }

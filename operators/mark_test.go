@@ -16,15 +16,15 @@ func TestTroubleOfAMark(t *testing.T) {
 		want string
 	}{
 		{nil, ""},
-		{&operators.Mark{Believed: true}, ""},
-		{&operators.Mark{Present: true, Believed: true, Work: true}, ""},
-		{&operators.Mark{Present: true, Work: true}, ""},
+		{&operators.Mark{Trusted: true}, ""},
+		{&operators.Mark{Present: true, Trusted: true, HasWork: true}, ""},
+		{&operators.Mark{Present: true, HasWork: true}, ""},
 		{&operators.Mark{}, "not believed"},
-		{&operators.Mark{Work: true}, "not believed"},
-		{&operators.Mark{Believed: true, Work: true}, "no mark of work"},
-		{&operators.Mark{Present: true, Believed: true}, "no open task"},
+		{&operators.Mark{HasWork: true}, "not believed"},
+		{&operators.Mark{Trusted: true, HasWork: true}, "no mark of work"},
+		{&operators.Mark{Present: true, Trusted: true}, "no open task"},
 	} {
-		if got := c.mark.Trouble(); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+		if got := c.mark.DescribeTrouble(); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
 			t.Errorf("%+v: %q, want %q", c.mark, got, c.want)
 		}
 	}

@@ -10,23 +10,23 @@ import (
 
 // Pool has the settings of a pool, and when they were changed.
 type Pool struct {
-	Name        string   `json:"name" readOnly:"true"`
-	Capacity    int      `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
-	LeaseMS     int64    `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
-	Paused      bool     `json:"paused" doc:"true: nothing new is granted"`
-	PausedBy    string   `json:"paused_by" readOnly:"true" doc:"Empty: not paused"`
-	PausedAt    *Time    `json:"paused_at" readOnly:"true" nullable:"true"`
-	PauseReason string   `json:"pause_reason" readOnly:"true"`
-	Callers     *int     `json:"callers" nullable:"true" doc:"Slots that callers hold at most; null: as many as there are"`
-	LongestMS   int64    `json:"longest_lease_ms" doc:"The longest lease that a caller may ask for"`
-	Limits      []Policy `json:"limits" doc:"How often tasks may start"`
-	Windows     []Window `json:"windows" doc:"When tasks may start; none: always"`
-	OpensAt     *Time    `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
-	ClosesAt    *Time    `json:"closes_at" readOnly:"true" nullable:"true"`
-	StandsUntil *Time    `json:"stands_until" readOnly:"true" nullable:"true" doc:"After a restore nothing is granted before; null: there is no such time"`
-	Version     int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
-	Created     Time     `json:"created_at" readOnly:"true"`
-	Updated     Time     `json:"updated_at" readOnly:"true"`
+	Name            string   `json:"name" readOnly:"true"`
+	Capacity        int      `json:"capacity" minimum:"0" maximum:"10000" doc:"Devices inside at once"`
+	LeaseMS         int64    `json:"lease_ms" doc:"How long a device may hold a slot before it must renew"`
+	Paused          bool     `json:"paused" doc:"true: nothing new is granted"`
+	PausedBy        string   `json:"paused_by" readOnly:"true" doc:"Empty: not paused"`
+	PausedAt        *Time    `json:"paused_at" readOnly:"true" nullable:"true"`
+	PauseReason     string   `json:"pause_reason" readOnly:"true"`
+	Callers         *int     `json:"callers" nullable:"true" doc:"Slots that callers hold at most; null: as many as there are"`
+	LongestLeaseMS  int64    `json:"longest_lease_ms" doc:"The longest lease that a caller may ask for"`
+	Limits          []Policy `json:"limits" doc:"How often tasks may start"`
+	Windows         []Window `json:"windows" doc:"When tasks may start; none: always"`
+	OpensAt         *Time    `json:"opens_at" readOnly:"true" nullable:"true" doc:"Of the opening of its windows that lasts, or the next; null: always open"`
+	ClosesAt        *Time    `json:"closes_at" readOnly:"true" nullable:"true"`
+	StandstillUntil *Time    `json:"stands_until" readOnly:"true" nullable:"true" doc:"After a restore nothing is granted before; null: there is no such time"`
+	Version         int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
+	Created         Time     `json:"created_at" readOnly:"true"`
+	Updated         Time     `json:"updated_at" readOnly:"true"`
 }
 
 // PoolState is a pool and its current state, from one snapshot.
@@ -47,26 +47,28 @@ type PoolTrouble struct {
 
 // The kinds of trouble that a pool can have.
 const (
-	OverCapacity = "over_capacity" // more slots are held than the capacity, because the capacity was lowered
-	Stalled      = "stalled"       // no grant for 10 min, although slots are free and batch and windows allow the oldest waiting task to start
-	Paused       = "paused"        // the pool is paused and has waiting tasks
-	NoSlots      = "no_slots"      // the capacity is 0 and the pool has waiting tasks
-	Closed       = "closed"        // the windows are closed and the pool has waiting tasks
+	TroubleOverCapacity = "over_capacity" // more slots are held than the capacity, because the capacity was lowered
+	TroubleStalled      = "stalled"       // no grant for 10 min, although slots are free and batch and windows allow the oldest waiting task to start
+	TroublePaused       = "paused"        // the pool is paused and has waiting tasks
+	TroubleNoSlots      = "no_slots"      // the capacity is 0 and the pool has waiting tasks
+	TroubleClosed       = "closed"        // the windows are closed and the pool has waiting tasks
 )
 
 // PoolTroubles returns all kinds of trouble, worst first.
-func PoolTroubles() []string { return []string{OverCapacity, Stalled, Paused, NoSlots, Closed} }
+func PoolTroubles() []string {
+	return []string{TroubleOverCapacity, TroubleStalled, TroublePaused, TroubleNoSlots, TroubleClosed}
+}
 
 // PoolFilter selects pools and sets their order.
 type PoolFilter struct {
-	Name string `query:"name" maxLength:"64" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of their names; upper and lower case are the same"`
-	Sort string `query:"sort" enum:"name,held,waiting,trouble" default:"name" doc:"By name; or first those with the largest share of their slots held, with the most tasks that wait, or with the worst trouble"`
-	Only bool   `query:"only_trouble" doc:"Those with trouble"`
+	Name        string `query:"name" maxLength:"64" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of their names; upper and lower case are the same"`
+	Sort        string `query:"sort" enum:"name,held,waiting,trouble" default:"name" doc:"By name; or first those with the largest share of their slots held, with the most tasks that wait, or with the worst trouble"`
+	OnlyTrouble bool   `query:"only_trouble" doc:"Those with trouble"`
 }
 
 func (f PoolFilter) query() url.Values {
 	q := Query("name", f.Name, "sort", f.Sort)
-	if f.Only {
+	if f.OnlyTrouble {
 		q.Set("only_trouble", "true")
 	}
 	return q
@@ -74,17 +76,17 @@ func (f PoolFilter) query() url.Values {
 
 // PoolTotals has the sums over all pools, from one snapshot.
 type PoolTotals struct {
-	Pools    int   `json:"pools"`
-	Capacity int64 `json:"capacity"`
-	Held     int64 `json:"held" doc:"Slots held now"`
-	Pending  int64 `json:"pending_tasks" doc:"Tasks that wait, whatever for"`
-	Trouble  int   `json:"pools_in_trouble" doc:"Pools with any trouble"`
+	Pools     int   `json:"pools"`
+	Capacity  int64 `json:"capacity"`
+	Held      int64 `json:"held" doc:"Slots held now"`
+	Pending   int64 `json:"pending_tasks" doc:"Tasks that wait, whatever for"`
+	InTrouble int   `json:"pools_in_trouble" doc:"Pools with any trouble"`
 }
 
 // PoolChanged is a pool after a change.
 type PoolChanged struct {
 	Pool
-	Warned
+	WarningList
 }
 
 // PoolList is a page of pools.
@@ -95,24 +97,24 @@ type PoolList struct {
 
 // PoolSettings has all settings of a pool that an operator can set. Capacity has no default.
 type PoolSettings struct {
-	Capacity  int      `json:"capacity" minimum:"0" maximum:"10000"`
-	LeaseMS   *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
-	Paused    *bool    `json:"paused,omitempty" default:"false"`
-	Callers   *int     `json:"callers,omitempty" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; 0: none. Default: as many as there are"`
-	LongestMS *int64   `json:"longest_lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"86400000" doc:"The longest lease that a caller may ask for; a lease that names no length has the pool's"`
-	Limits    []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
-	Windows   []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
+	Capacity       int      `json:"capacity" minimum:"0" maximum:"10000"`
+	LeaseMS        *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
+	Paused         *bool    `json:"paused,omitempty" default:"false"`
+	Callers        *int     `json:"callers,omitempty" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; 0: none. Default: as many as there are"`
+	LongestLeaseMS *int64   `json:"longest_lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"86400000" doc:"The longest lease that a caller may ask for; a lease that names no length has the pool's"`
+	Limits         []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; none: as often as there are slots"`
+	Windows        []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; none: always"`
 }
 
 // PoolPatch changes some settings of a pool.
 type PoolPatch struct {
-	Capacity  Change[int]      `json:"capacity,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"It has no default: null is refused"`
-	LeaseMS   Change[int64]    `json:"lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000"`
-	Paused    Change[bool]     `json:"paused,omitzero" nullable:"true"`
-	Callers   Change[int]      `json:"callers,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; null: as many as there are"`
-	LongestMS Change[int64]    `json:"longest_lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000" doc:"The longest lease that a caller may ask for"`
-	Windows   Change[[]Window] `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
-	Limits    Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"All of them; null or none: as often as there are slots"`
+	Capacity       Change[int]      `json:"capacity,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"It has no default: null is refused"`
+	LeaseMS        Change[int64]    `json:"lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000"`
+	Paused         Change[bool]     `json:"paused,omitzero" nullable:"true"`
+	Callers        Change[int]      `json:"callers,omitzero" nullable:"true" minimum:"0" maximum:"10000" doc:"Slots that callers hold at most; null: as many as there are"`
+	LongestLeaseMS Change[int64]    `json:"longest_lease_ms,omitzero" nullable:"true" minimum:"1" maximum:"86400000" doc:"The longest lease that a caller may ask for"`
+	Windows        Change[[]Window] `json:"windows,omitzero" nullable:"true" doc:"All of them; null or none: always open"`
+	Limits         Change[[]Policy] `json:"limits,omitzero" nullable:"true" doc:"All of them; null or none: as often as there are slots"`
 }
 
 // Window is a recurring period in which tasks may start.
@@ -155,13 +157,13 @@ type Slot struct {
 // Release is the request to take a slot back from its holder.
 type Release struct {
 	Reason string `json:"reason" minLength:"1" maxLength:"500" doc:"For the audit log"`
-	Now    bool   `json:"now,omitempty" doc:"true: at once, though the device may go on until its lease ends"`
+	AtOnce bool   `json:"now,omitempty" doc:"true: at once, though the device may go on until its lease ends"`
 	Token  int64  `json:"token,omitempty" minimum:"1" maximum:"9007199254740991" doc:"Of the grant that is meant; else whichever holds the slot"`
 }
 
 // GrantCheck reports whether a grant is in force.
 type GrantCheck struct {
-	Alive   bool   `json:"alive" doc:"The grant is in force"`
+	InForce bool   `json:"alive" doc:"The grant is in force"`
 	Device  string `json:"device,omitempty"`
 	Slot    *int   `json:"slot,omitempty"`
 	LeaseMS int64  `json:"lease_ms" doc:"Until its lease ends; 0: not alive"`
@@ -169,9 +171,9 @@ type GrantCheck struct {
 
 // LimitedSubject is a subject whose starts were refused by a policy.
 type LimitedSubject struct {
-	Policy  string `json:"policy"`
-	Subject string `json:"subject" doc:"The subject that is counted; values of a payload only as a digest, unless the policy reveals them"`
-	Times   int64  `json:"times" doc:"Refusals in this hour of UTC and the one before; of rare ones too high at most"`
+	Policy   string `json:"policy"`
+	Subject  string `json:"subject" doc:"The subject that is counted; values of a payload only as a digest, unless the policy reveals them"`
+	Refusals int64  `json:"times" doc:"Refusals in this hour of UTC and the one before; of rare ones too high at most"`
 }
 
 // LimitedList has the subjects with the most refusals.
@@ -184,27 +186,27 @@ type Pools struct{ client *Client }
 
 // List yields all pools that match the filter, in the order of its field Sort.
 func (c Pools) List(ctx context.Context, f PoolFilter) iter.Seq2[PoolState, error] {
-	return listed[PoolState](ctx, c.client, Path("pools"), f.query())
+	return listEntries[PoolState](ctx, c.client, Path("pools"), f.query())
 }
 
 // Totals returns the sums over all pools.
 func (c Pools) Totals(ctx context.Context) (PoolTotals, error) {
-	return get[PoolTotals](ctx, c.client, Path("totals"), nil)
+	return getJSON[PoolTotals](ctx, c.client, Path("totals"), nil)
 }
 
 // Get returns a pool.
 func (c Pools) Get(ctx context.Context, name string) (Pool, error) {
-	return get[Pool](ctx, c.client, Path("pools", name), nil)
+	return getJSON[Pool](ctx, c.client, Path("pools", name), nil)
 }
 
 // Put creates a pool, or replaces its settings.
 func (c Pools) Put(ctx context.Context, name string, s PoolSettings) (PoolChanged, error) {
-	return send[PoolChanged](ctx, c.client, http.MethodPut, Path("pools", name), s)
+	return sendJSON[PoolChanged](ctx, c.client, http.MethodPut, Path("pools", name), s)
 }
 
 // Change changes some settings of a pool.
 func (c Pools) Change(ctx context.Context, name string, p PoolPatch) (PoolChanged, error) {
-	return send[PoolChanged](ctx, c.client, http.MethodPatch, Path("pools", name), p)
+	return sendJSON[PoolChanged](ctx, c.client, http.MethodPatch, Path("pools", name), p)
 }
 
 // Delete deletes a pool that has no open task.
@@ -214,44 +216,44 @@ func (c Pools) Delete(ctx context.Context, name string) error {
 
 // Pause prevents new starts in a pool; running tasks continue.
 func (c Pools) Pause(ctx context.Context, name, reason string) (Pool, error) {
-	return send[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "pause"), PauseReason{reason})
+	return sendJSON[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "pause"), PauseReason{reason})
 }
 
 // Resume ends the pause of a pool.
 func (c Pools) Resume(ctx context.Context, name string) (Pool, error) {
-	return send[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "resume"), nil)
+	return sendJSON[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "resume"), nil)
 }
 
 // Slots returns the slots of a pool and their holders.
 func (c Pools) Slots(ctx context.Context, pool string) (Slots, error) {
-	return get[Slots](ctx, c.client, Path("pools", pool, "slots"), nil)
+	return getJSON[Slots](ctx, c.client, Path("pools", pool, "slots"), nil)
 }
 
 // Waiting counts the waiting tasks of a pool by reason. If more than sample tasks wait, it evaluates only this
 // number of tasks. If sample is 0, the number is 500.
 func (c Pools) Waiting(ctx context.Context, pool string, sample int) (Waiting, error) {
-	return get[Waiting](ctx, c.client, Path("pools", pool, "waiting"), Query("sample", numberIf(int64(sample))))
+	return getJSON[Waiting](ctx, c.client, Path("pools", pool, "waiting"), Query("sample", decimalOrEmpty(int64(sample))))
 }
 
 // WaitingTasks yields the waiting tasks of a pool by batch, in the order of the batch, each with the first reason why it
 // waits. If code is not empty, it yields only tasks whose first reason has this code.
 func (c Pools) WaitingTasks(ctx context.Context, pool, code string) iter.Seq2[WaitingTask, error] {
-	return listed[WaitingTask](ctx, c.client, Path("pools", pool, "waiting", "tasks"), Query("code", code))
+	return listEntries[WaitingTask](ctx, c.client, Path("pools", pool, "waiting", "tasks"), Query("code", code))
 }
 
 // ReleaseSlot takes a slot back from its holder.
 func (c Pools) ReleaseSlot(ctx context.Context, pool string, slot int, r Release) (Slot, error) {
-	return send[Slot](ctx, c.client, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), r)
+	return sendJSON[Slot](ctx, c.client, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), r)
 }
 
 // CheckGrant returns, for an external system, whether a grant is in force. A token with the role verifier suffices.
 func (c Pools) CheckGrant(ctx context.Context, pool string, token int64) (GrantCheck, error) {
-	return get[GrantCheck](ctx, c.client, Path("pools", pool, "grants", number(token)), nil)
+	return getJSON[GrantCheck](ctx, c.client, Path("pools", pool, "grants", decimal(token)), nil)
 }
 
-// Limited returns the subjects that the policies of a pool, its batches and its profiles refused most often. most (1 to
+// LimitedSubjects returns the subjects that the policies of a pool, its batches and its profiles refused most often. most (1 to
 // 200) limits their number.
-func (c Pools) Limited(ctx context.Context, pool string, most int) ([]LimitedSubject, error) {
-	list, err := get[LimitedList](ctx, c.client, Path("pools", pool, "limited"), Query("limit", strconv.Itoa(most)))
+func (c Pools) LimitedSubjects(ctx context.Context, pool string, limit int) ([]LimitedSubject, error) {
+	list, err := getJSON[LimitedList](ctx, c.client, Path("pools", pool, "limited"), Query("limit", strconv.Itoa(limit)))
 	return list.Limited, err
 }

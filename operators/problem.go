@@ -29,9 +29,9 @@ type Problem struct { //nolint:errname // the word of RFC 9457, and its name in 
 	LeaseRefusal        // set for the codes no_slot and lease_lost
 	Cancel       string `json:"cancel,omitempty" doc:"Of lease_lost: the slot is held still, and its holder is to give it back, for this reason"`
 
-	Method string        `json:"-"` // method of the refused request
-	Path   string        `json:"-"`
-	After  time.Duration `json:"-"` // the pause that the server asks for; 0 means that it asks for none
+	Method     string        `json:"-"` // method of the refused request
+	Path       string        `json:"-"`
+	RetryAfter time.Duration `json:"-"` // the pause that the server asks for; 0 means that it asks for none
 }
 
 // ProblemField is one bad field of a request.
@@ -48,14 +48,14 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%s (%s)", cmp.Or(p.Detail, http.StatusText(p.Status)), p.Code)
 }
 
-// Refused reports whether err is a refusal by the server with this HTTP status.
-func Refused(err error, status int) bool {
+// HasStatus reports whether err is a refusal by the server with this HTTP status.
+func HasStatus(err error, status int) bool {
 	p, ok := errors.AsType[*Problem](err)
 	return ok && p.Status == status
 }
 
-// transient reports whether the same request may succeed if it is sent again.
-func (p *Problem) transient() bool {
+// isTransient reports whether the same request may succeed if it is sent again.
+func (p *Problem) isTransient() bool {
 	switch p.Status {
 	case http.StatusServiceUnavailable, http.StatusBadGateway, http.StatusGatewayTimeout, http.StatusTooManyRequests:
 		return true
@@ -63,7 +63,7 @@ func (p *Problem) transient() bool {
 	return p.Code == "idempotency_key_in_use" || p.Code == "body_incomplete"
 }
 
-func problemOf(r *http.Response) *Problem {
+func readProblem(r *http.Response) *Problem {
 	p := &Problem{}
 	text, _ := io.ReadAll(io.LimitReader(r.Body, maxProblem))
 	if json.Unmarshal(text, p) != nil {
@@ -71,7 +71,7 @@ func problemOf(r *http.Response) *Problem {
 	}
 	p.Status, p.Method, p.Path = r.StatusCode, r.Request.Method, r.Request.URL.Path
 	if seconds, err := strconv.Atoi(r.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		p.After = time.Duration(seconds) * time.Second
+		p.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return p
 }
@@ -85,10 +85,10 @@ const (
 
 // LostError is the error of a request without a complete response.
 type LostError struct {
-	URL     string // address of the server
-	Err     error
-	Reached bool // there was a connection, so the server may have executed the request
-	Reads   bool // the request changes nothing
+	URL      string // address of the server
+	Err      error
+	Reached  bool // there was a connection, so the server may have executed the request
+	ReadOnly bool // the request changes nothing
 }
 
 // Error returns the address of the server and the cause.
@@ -97,69 +97,69 @@ func (e *LostError) Error() string { return "no answer from " + e.URL + ": " + e
 // Unwrap returns the cause.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// brokenError ends a download that stopped after a part of it was written.
-type brokenError struct{ error }
+// partialBodyError ends a download that stopped after a part of it was written.
+type partialBodyError struct{ error }
 
-// again calls send until there is a final response, if the request may be sent again: if it only reads, or if the server
+// retry calls send until there is a final response, if the request may be sent again: if it only reads, or if the server
 // executes it only once, because of its key or of the operation (Request.Again). Any other request is sent once.
-func (c *Client) again(ctx context.Context, r Request, send func() error) error {
-	tries := c.config.Tries
+func (c *Client) retry(ctx context.Context, r Request, send func() error) error {
+	tries := c.config.MaxTries
 	if tries == 0 {
 		tries = defaultTries
 	}
-	if r.Once || r.Method != http.MethodGet && r.Key == "" && !r.Again {
+	if r.NoRetry || r.Method != http.MethodGet && r.Key == "" && !r.Idempotent {
 		tries = 1
 	}
 	pause := firstPause
 	for n := 1; ; n++ {
 		err := send()
-		wait, lost := sendAgain(err, pause, n)
-		if !lost || n >= tries {
+		wait, mayRetry := retryPause(err, pause, n)
+		if !mayRetry || n >= tries {
 			return err
 		}
-		if c.config.Notice != nil {
-			c.config.Notice(err, wait)
+		if c.config.OnRetry != nil {
+			c.config.OnRetry(err, wait)
 		}
-		if err := Pause(ctx, wait); err != nil {
+		if err := Sleep(ctx, wait); err != nil {
 			return err
 		}
 		pause = min(2*pause, longestPause)
 	}
 }
 
-// sendAgain returns the pause before the next try, and whether there is one. If the first try reached no server, there is
+// retryPause returns the pause before the next try, and whether there is one. If the first try reached no server, there is
 // no next try; if a later try reached none, the server may be restarting.
-func sendAgain(err error, pause time.Duration, n int) (time.Duration, bool) {
+func retryPause(err error, pause time.Duration, n int) (time.Duration, bool) {
 	if lost, ok := errors.AsType[*LostError](err); ok {
 		return pause, lost.Reached || n > 1
 	}
-	if p, ok := errors.AsType[*Problem](err); ok && p.transient() {
-		return min(max(pause, p.After), longestPause), true
+	if p, ok := errors.AsType[*Problem](err); ok && p.isTransient() {
+		return min(max(pause, p.RetryAfter), longestPause), true
 	}
 	return 0, false
 }
 
-// Lost reports whether the server may have executed the request although its response, or a part of the response, did not
+// IsResponseLost reports whether the server may have executed the request although its response, or a part of the response, did not
 // arrive.
-func Lost(err error) bool {
-	if _, ok := errors.AsType[*brokenError](err); ok {
+func IsResponseLost(err error) bool {
+	if _, ok := errors.AsType[*partialBodyError](err); ok {
 		return true
 	}
 	lost, ok := errors.AsType[*LostError](err)
 	return ok && lost.Reached
 }
 
-// Transient reports whether a read that failed with err may succeed later.
-func Transient(err error) bool {
+// IsTransient reports whether a read that failed with err may succeed later.
+func IsTransient(err error) bool {
 	if _, ok := errors.AsType[*LostError](err); ok {
 		return true
 	}
 	p, ok := errors.AsType[*Problem](err)
-	return ok && p.transient()
+	return ok && p.isTransient()
 }
 
-// Pause waits for d. If ctx ends earlier, it returns the error of ctx.
-func Pause(ctx context.Context, d time.Duration) error {
+// Sleep waits for d. If ctx ends earlier, it returns the error of ctx.
+func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -26,7 +26,7 @@ func (q ResultQuery) Values() url.Values {
 	if q.Sample != 0 {
 		sample = strconv.Itoa(q.Sample)
 	}
-	return Query("state", q.State, "fields", strings.Join(q.Fields, ","), "aggregate", q.Aggregate, "by_tag", q.ByTag, "since", timeIf(q.Since), "until", timeIf(q.Until), "sample", sample)
+	return Query("state", q.State, "fields", strings.Join(q.Fields, ","), "aggregate", q.Aggregate, "by_tag", q.ByTag, "since", timeOrEmpty(q.Since), "until", timeOrEmpty(q.Until), "sample", sample)
 }
 
 // Results is a page of the results of a batch.
@@ -53,10 +53,10 @@ type ResultSummary struct {
 	Progress      []BatchProgress `json:"progress" doc:"Of the whole batch, at most 102: its beginning, and the last change in each of 100 spans; the last is now, or the last end of a batch that has ended"`
 	Errors        []ErrorCount    `json:"errors" doc:"The 20 most frequent ones of the tasks of the batch that failed or timed out, between since and until"`
 	ErrorsSampled int64           `json:"errors_sampled" doc:"Tasks whose errors were looked at, the first ones of each of the two states; at most sample of each"`
-	ErrorsOf      int64           `json:"errors_of" doc:"Tasks of the batch that failed or timed out"`
+	ErrorsTotal   int64           `json:"errors_of" doc:"Tasks of the batch that failed or timed out"`
 	Sampled       int64           `json:"sampled" doc:"Results that the members below are about: those looked at that ended between since and until"`
-	Looked        int64           `json:"looked" doc:"Results that were looked at for them"`
-	Of            int64           `json:"of" doc:"Results of the query, whenever they ended"`
+	Scanned       int64           `json:"looked" doc:"Results that were looked at for them"`
+	Matching      int64           `json:"of" doc:"Results of the query, whenever they ended"`
 	Fields        []OutputField   `json:"fields" doc:"Of the sampled outputs, in the order in which they were first seen; at most 200"`
 	Aggregate     *Aggregate      `json:"aggregate,omitempty"`
 	ByTag         []TagCount      `json:"by_tag,omitempty" doc:"The 20 values with the most failures, then results"`
@@ -130,5 +130,5 @@ type TagCount struct {
 // Results returns the first page of the results of a batch, and the summary. To list all results, call Client.List with
 // the path of this operation; to copy them as CSV, call Client.Copy.
 func (c Batches) Results(ctx context.Context, id int64, q ResultQuery) (Results, error) {
-	return get[Results](ctx, c.client, Path("batches", number(id), "results"), q.Values())
+	return getJSON[Results](ctx, c.client, Path("batches", decimal(id), "results"), q.Values())
 }

@@ -11,9 +11,9 @@ type Hit struct {
 
 // FoundPart contains the hits of one kind of search.
 type FoundPart struct {
-	Hits   []Hit `json:"hits" maxItems:"10"`
-	More   bool  `json:"more" doc:"There are others; the list with the filter has them"`
-	Looked int   `json:"looked_at,omitempty" doc:"Only so many were looked at, and there are others behind them; absent: all were"`
+	Hits    []Hit `json:"hits" maxItems:"10"`
+	More    bool  `json:"more" doc:"There are others; the list with the filter has them"`
+	Scanned int   `json:"looked_at,omitempty" doc:"Only so many were looked at, and there are others behind them; absent: all were"`
 }
 
 // Found contains everything that a text may refer to. Each part has at most 10 hits.
@@ -49,5 +49,5 @@ type Search struct{ client *Client }
 
 // Find returns the pools, batches, tasks and devices that text may refer to. text has 1 to 200 characters.
 func (c Search) Find(ctx context.Context, text string) (Found, error) {
-	return get[Found](ctx, c.client, Path("find"), Query("q", text))
+	return getJSON[Found](ctx, c.client, Path("find"), Query("q", text))
 }

@@ -27,27 +27,27 @@ func TaskStates() []string {
 
 // Task has the settings, the state and the result of a task.
 type Task struct {
-	ID        int64           `json:"id"`
-	Batch     int64           `json:"batch"`
-	Pool      string          `json:"pool"`
-	Device    string          `json:"device"`
-	Kind      string          `json:"kind"`
-	Payload   json.RawMessage `json:"payload"`
-	Priority  int             `json:"priority"`
-	State     string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
-	Counted   int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
-	NotBefore *Time           `json:"not_before" nullable:"true" doc:"Its own, beside that of its batch"`
-	NotAfter  *Time           `json:"not_after" nullable:"true" doc:"Likewise: it expires then, unless it was started"`
-	RetryAt   *Time           `json:"retry_at" nullable:"true" doc:"When it may be tried again: the end of a backoff; null: it waits for none"`
-	Created   Time            `json:"created_at"`
-	Finished  *Time           `json:"finished_at" nullable:"true"`
-	Output    json.RawMessage `json:"output"`
-	Dropped   bool            `json:"output_dropped,omitempty" doc:"The device sent an output over 32 KiB, and it is not there"`
-	Error     string          `json:"error"`
+	ID              int64           `json:"id"`
+	Batch           int64           `json:"batch"`
+	Pool            string          `json:"pool"`
+	Device          string          `json:"device"`
+	Kind            string          `json:"kind"`
+	Payload         json.RawMessage `json:"payload"`
+	Priority        int             `json:"priority"`
+	State           string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
+	CountedAttempts int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
+	NotBefore       *Time           `json:"not_before" nullable:"true" doc:"Its own, beside that of its batch"`
+	NotAfter        *Time           `json:"not_after" nullable:"true" doc:"Likewise: it expires then, unless it was started"`
+	RetryAt         *Time           `json:"retry_at" nullable:"true" doc:"When it may be tried again: the end of a backoff; null: it waits for none"`
+	Created         Time            `json:"created_at"`
+	Finished        *Time           `json:"finished_at" nullable:"true"`
+	Output          json.RawMessage `json:"output"`
+	Dropped         bool            `json:"output_dropped,omitempty" doc:"The device sent an output over 32 KiB, and it is not there"`
+	Error           string          `json:"error"`
 }
 
-// Open reports whether the task is pending or dispatched.
-func (t Task) Open() bool { return t.State == Pending || t.State == Dispatched }
+// IsOpen reports whether the task is pending or dispatched.
+func (t Task) IsOpen() bool { return t.State == Pending || t.State == Dispatched }
 
 // TaskDetail is a task with its grant and its attempts.
 type TaskDetail struct {
@@ -100,14 +100,14 @@ type TaskFilter struct {
 }
 
 func (f TaskFilter) query() url.Values {
-	return Query("device", f.Device, "batch", numberIf(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error)
+	return Query("device", f.Device, "batch", decimalOrEmpty(f.Batch), "pool", f.Pool, "state", f.State, "kind", f.Kind, "error", f.Error)
 }
 
 // Bulk has the effect of one operation on many tasks.
 type Bulk struct {
-	Tasks int64 `json:"tasks" doc:"Changed now; in a dry run: would be, the running ones included"`
-	Asked int64 `json:"asked" doc:"Run now: their devices are told to stop with the next report"`
-	More  bool  `json:"more" doc:"true: there may be more; send the same again"`
+	Tasks       int64 `json:"tasks" doc:"Changed now; in a dry run: would be, the running ones included"`
+	AskedToStop int64 `json:"asked" doc:"Run now: their devices are told to stop with the next report"`
+	More        bool  `json:"more" doc:"true: there may be more; send the same again"`
 }
 
 // Why lists the reasons why a task does not run.
@@ -141,44 +141,44 @@ type Tasks struct{ client *Client }
 
 // List yields all tasks that match the filter, by id.
 func (c Tasks) List(ctx context.Context, f TaskFilter) iter.Seq2[Task, error] {
-	return listed[Task](ctx, c.client, Path("tasks"), f.query())
+	return listEntries[Task](ctx, c.client, Path("tasks"), f.query())
 }
 
 // Get returns a task and its attempts.
 func (c Tasks) Get(ctx context.Context, id int64) (TaskDetail, error) {
-	return get[TaskDetail](ctx, c.client, Path("tasks", number(id)), nil)
+	return getJSON[TaskDetail](ctx, c.client, Path("tasks", decimal(id)), nil)
 }
 
 // Why returns the reasons why a task does not run, and what would change that.
 func (c Tasks) Why(ctx context.Context, id int64) (Why, error) {
-	return get[Why](ctx, c.client, Path("tasks", number(id), "why"), nil)
+	return getJSON[Why](ctx, c.client, Path("tasks", decimal(id), "why"), nil)
 }
 
 // Cancel cancels a task. If the task runs, its device is instructed to stop.
 func (c Tasks) Cancel(ctx context.Context, id int64) (Task, error) {
-	return send[Task](ctx, c.client, http.MethodPost, Path("tasks", number(id), "cancel"), nil)
+	return sendJSON[Task](ctx, c.client, http.MethodPost, Path("tasks", decimal(id), "cancel"), nil)
 }
 
 // Retry makes a task pending again that ended without success.
 func (c Tasks) Retry(ctx context.Context, id int64) (Task, error) {
-	return send[Task](ctx, c.client, http.MethodPost, Path("tasks", number(id), "retry"), nil)
+	return sendJSON[Task](ctx, c.client, http.MethodPost, Path("tasks", decimal(id), "retry"), nil)
 }
 
 // CancelAll cancels the tasks that match the filter, at most as many as the server allows in one request; if Bulk.More is
 // true, call it again. The filter must have at least one field.
 func (c Tasks) CancelAll(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
-	return c.bulk(ctx, "cancel", f, dryRun)
+	return c.changeTasks(ctx, "cancel", f, dryRun)
 }
 
 // RetryAll makes the tasks pending again that match the filter and ended without success. The limits of CancelAll apply.
 func (c Tasks) RetryAll(ctx context.Context, f TaskFilter, dryRun bool) (Bulk, error) {
-	return c.bulk(ctx, "retry", f, dryRun)
+	return c.changeTasks(ctx, "retry", f, dryRun)
 }
 
-func (c Tasks) bulk(ctx context.Context, action string, f TaskFilter, dryRun bool) (Bulk, error) {
+func (c Tasks) changeTasks(ctx context.Context, action string, f TaskFilter, dryRun bool) (Bulk, error) {
 	q := f.query()
 	if dryRun {
 		q.Set("dry_run", "true")
 	}
-	return do[Bulk](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tasks", action), Query: q})
+	return callJSON[Bulk](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tasks", action), Query: q})
 }

@@ -25,13 +25,13 @@ type Usage struct {
 }
 
 // HighestUse returns the subjects with the highest usage of the policies of a pool. most (1 to 100) limits their number.
-func (c Pools) HighestUse(ctx context.Context, pool string, most int) ([]PolicyUse, error) {
-	usage, err := get[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("limit", strconv.Itoa(most)))
+func (c Pools) HighestUse(ctx context.Context, pool string, limit int) ([]PolicyUse, error) {
+	usage, err := getJSON[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("limit", strconv.Itoa(limit)))
 	return usage.Highest, err
 }
 
-// UseOf returns a device's usage of the policies of the pool and of the device's profile in this pool.
-func (c Pools) UseOf(ctx context.Context, pool, device string) ([]PolicyUse, error) {
-	usage, err := get[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("device", device))
+// DeviceUse returns a device's usage of the policies of the pool and of the device's profile in this pool.
+func (c Pools) DeviceUse(ctx context.Context, pool, device string) ([]PolicyUse, error) {
+	usage, err := getJSON[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("device", device))
 	return usage.Usage, err
 }

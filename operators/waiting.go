@@ -2,10 +2,10 @@ package operators
 
 // Waiting summarizes why the tasks of a pool or of a batch wait, grouped by reason.
 type Waiting struct {
-	Total   int64         `json:"total" doc:"Tasks that wait"`
-	Judged  int           `json:"judged" doc:"Of these, as many were judged"`
-	Sampled bool          `json:"sampled" doc:"true: not all of them were judged, and the counts are those of a sample, brought up to the total"`
-	Parts   []WaitingPart `json:"parts" doc:"Their counts add up to total; the largest first"`
+	Total     int64         `json:"total" doc:"Tasks that wait"`
+	Evaluated int           `json:"judged" doc:"Of these, as many were judged"`
+	Sampled   bool          `json:"sampled" doc:"true: not all of them were judged, and the counts are those of a sample, brought up to the total"`
+	Parts     []WaitingPart `json:"parts" doc:"Their counts add up to total; the largest first"`
 }
 
 // WaitingPart is the group of tasks that wait for the same reason.

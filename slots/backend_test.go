@@ -15,64 +15,64 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// shared contains the servers for all tests of this package that do not break a server.
-var shared servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
+// sharedRedis contains the servers for all tests of this package that do not break a server.
+var sharedRedis servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	shared.Close()
+	sharedRedis.Close()
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// server is a semaphore in a running Redis.
-type server struct {
+// redisSemaphore is a semaphore in a running Redis.
+type redisSemaphore struct {
 	servers.RedisAt
 	*slots.Semaphore
 
 	client redis.UniversalClient
 }
 
-// onEach runs a test on every kind of Redis.
-func onEach(t *testing.T, test func(t *testing.T, s *server)) {
+// runOnEachRedis runs a test on every kind of Redis.
+func runOnEachRedis(t *testing.T, test func(t *testing.T, s *redisSemaphore)) {
 	t.Helper()
-	shared.Each(t, func(t *testing.T, at servers.RedisAt) {
+	sharedRedis.RunOnEach(t, func(t *testing.T, at servers.RedisAt) {
 		t.Helper()
-		test(t, serve(t, at))
+		test(t, connect(t, at))
 	})
 }
 
-// onRedis returns a semaphore in a new database of a real Redis.
-func onRedis(t *testing.T) *server {
+// newRedisSemaphore returns a semaphore in a new database of a real Redis.
+func newRedisSemaphore(t *testing.T) *redisSemaphore {
 	t.Helper()
-	return serve(t, shared.NewDatabase(t))
+	return connect(t, sharedRedis.NewDatabase(t))
 }
 
-// slowInLua skips the test in the daily run if an in-process Redis runs Lua in Go.
-func (s *server) slowInLua(t *testing.T) {
+// skipIfSlowInLua skips the test in the daily run if an in-process Redis runs Lua in Go.
+func (s *redisSemaphore) skipIfSlowInLua(t *testing.T) {
 	t.Helper()
 	if testing.Short() && s.InProcess {
 		t.Skip("long: it takes Lua in Go seconds, and is run on the real Redis; make test-long runs it")
 	}
 }
 
-func serve(t *testing.T, at servers.RedisAt) *server {
+func connect(t *testing.T, at servers.RedisAt) *redisSemaphore {
 	t.Helper()
-	s := &server{RedisAt: at}
+	s := &redisSemaphore{RedisAt: at}
 	s.client = s.dial(t, at.Addr)
 	s.Semaphore = slots.New(s.client)
 	return s
 }
 
-// own returns a semaphore in a Redis that the test may stop.
-func own(t *testing.T) (*server, *servers.RedisServer) {
+// newStoppableRedis returns a semaphore in a Redis that the test may stop.
+func newStoppableRedis(t *testing.T) (*redisSemaphore, *servers.RedisServer) {
 	t.Helper()
-	r := servers.Redis(t)
-	return serve(t, servers.RedisAt{Addr: r.Addr}), r
+	r := servers.StartRedis(t)
+	return connect(t, servers.RedisAt{Addr: r.Addr}), r
 }
 
 // dial returns a client with the settings of the program, except that its timeouts are long. addr
 // is the address of the server, or of a proxy in front of it.
-func (s *server) dial(t *testing.T, addr string) redis.UniversalClient {
+func (s *redisSemaphore) dial(t *testing.T, addr string) redis.UniversalClient {
 	t.Helper()
 	at := s.RedisAt
 	at.Addr = addr
@@ -85,15 +85,15 @@ func (s *server) dial(t *testing.T, addr string) redis.UniversalClient {
 	return client
 }
 
-// poolOf makes a pool of this capacity known and returns its name, which is the name of the test.
-func (s *server) poolOf(t *testing.T, capacity int, holders ...slots.Holding) string {
+// restorePool makes a pool of this capacity known and returns its name, which is the name of the test.
+func (s *redisSemaphore) restorePool(t *testing.T, capacity int, holders ...slots.LedgerGrant) string {
 	t.Helper()
 	pool := t.Name()
 	s.restore(t, pool, slots.Config{Capacity: capacity, Version: 1}, holders...)
 	return pool
 }
 
-func (s *server) restore(t *testing.T, pool string, c slots.Config, holders ...slots.Holding) {
+func (s *redisSemaphore) restore(t *testing.T, pool string, c slots.Config, holders ...slots.LedgerGrant) {
 	t.Helper()
 	if restored, err := s.Restore(t.Context(), pool, c, holders); err != nil || !restored {
 		t.Fatalf("restore %s: %v, %v", pool, restored, err)
@@ -101,14 +101,14 @@ func (s *server) restore(t *testing.T, pool string, c slots.Config, holders ...s
 }
 
 // acquire asks for one slot for 300 s.
-func (s *server) acquire(t *testing.T, pool, lease string) slots.Acquisition {
+func (s *redisSemaphore) acquire(t *testing.T, pool, lease string) slots.Acquisition {
 	t.Helper()
 	return s.acquireAll(t, pool, lease)[0]
 }
 
-func (s *server) acquireAll(t *testing.T, pool string, leases ...string) []slots.Acquisition {
+func (s *redisSemaphore) acquireAll(t *testing.T, pool string, leases ...string) []slots.Acquisition {
 	t.Helper()
-	out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(300*time.Second, leases...))
+	out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(300*time.Second, leases...))
 	if err != nil {
 		t.Fatalf("acquire %v: %v", leases, err)
 	}
@@ -118,7 +118,7 @@ func (s *server) acquireAll(t *testing.T, pool string, leases ...string) []slots
 	return out
 }
 
-func (s *server) release(t *testing.T, pool string, leases ...string) []bool {
+func (s *redisSemaphore) release(t *testing.T, pool string, leases ...string) []bool {
 	t.Helper()
 	out, _, err := s.Release(t.Context(), pool, slots.Pace{}, leases)
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *server) release(t *testing.T, pool string, leases ...string) []bool {
 	return out
 }
 
-func (s *server) configure(t *testing.T, pool string, capacity int, version int64) bool {
+func (s *redisSemaphore) configure(t *testing.T, pool string, capacity int, version int64) bool {
 	t.Helper()
 	changed, err := s.Configure(t.Context(), pool, slots.Config{Capacity: capacity, Version: version})
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *server) configure(t *testing.T, pool string, capacity int, version int6
 	return changed
 }
 
-func (s *server) snapshot(t *testing.T, pool string) slots.Snapshot {
+func (s *redisSemaphore) readSnapshot(t *testing.T, pool string) slots.Snapshot {
 	t.Helper()
 	out, err := s.Snapshot(t.Context(), pool)
 	if err != nil {
@@ -145,18 +145,18 @@ func (s *server) snapshot(t *testing.T, pool string) slots.Snapshot {
 	return out
 }
 
-// holders returns the lease of each held slot.
-func (s *server) holders(t *testing.T, pool string) map[int]string {
+// slotHolders returns the lease of each held slot.
+func (s *redisSemaphore) slotHolders(t *testing.T, pool string) map[int]string {
 	t.Helper()
 	out := map[int]string{}
-	for _, l := range s.snapshot(t, pool).Leases {
+	for _, l := range s.readSnapshot(t, pool).Leases {
 		out[l.Slot] = l.ID
 	}
 	return out
 }
 
-// freeMembers returns the slots that are free in Redis.
-func (s *server) freeMembers(t *testing.T, pool string) []string {
+// freeSlots returns the slots that are free in Redis.
+func (s *redisSemaphore) freeSlots(t *testing.T, pool string) []string {
 	t.Helper()
 	out, err := s.client.ZRangeByScore(t.Context(), "slots:{"+pool+"}:free", &redis.ZRangeBy{Min: "0", Max: "0"}).Result()
 	if err != nil {
@@ -165,7 +165,7 @@ func (s *server) freeMembers(t *testing.T, pool string) []string {
 	return out
 }
 
-func requests(ttl time.Duration, leases ...string) []slots.Request {
+func newRequests(ttl time.Duration, leases ...string) []slots.Request {
 	out := make([]slots.Request, len(leases))
 	for i, lease := range leases {
 		out[i] = slots.Request{Device: "dev:" + lease, Wants: []slots.Want{{Lease: lease, TTL: ttl}}}
@@ -173,13 +173,13 @@ func requests(ttl time.Duration, leases ...string) []slots.Request {
 	return out
 }
 
-// asking returns a request of one device.
-func asking(device string, wants ...slots.Want) slots.Request {
+// newRequest returns a request of one device.
+func newRequest(device string, wants ...slots.Want) slots.Request {
 	return slots.Request{Device: device, Wants: wants}
 }
 
-// names returns "prefix.from" .. "prefix.to-1".
-func names(prefix string, from, to int) []string {
+// numberedNames returns "prefix.from" .. "prefix.to-1".
+func numberedNames(prefix string, from, to int) []string {
 	out := make([]string, 0, to-from)
 	for i := from; i < to; i++ {
 		out = append(out, fmt.Sprintf("%s.%d", prefix, i))
@@ -187,24 +187,24 @@ func names(prefix string, from, to int) []string {
 	return out
 }
 
-// holdings returns n holders, of slots 0..n-1.
-func holdings(prefix string, n int) []slots.Holding {
-	out := make([]slots.Holding, n)
-	for i, lease := range names(prefix, 0, n) {
-		out[i] = slots.Holding{Lease: lease, Device: "dev:" + lease, Slot: i, Remaining: time.Minute, Age: time.Second}
+// newHoldings returns n holders, of slots 0..n-1.
+func newHoldings(prefix string, n int) []slots.LedgerGrant {
+	out := make([]slots.LedgerGrant, n)
+	for i, lease := range numberedNames(prefix, 0, n) {
+		out[i] = slots.LedgerGrant{Lease: lease, Device: "dev:" + lease, Slot: i, Remaining: time.Minute, Age: time.Second}
 	}
 	return out
 }
 
-func acquired(slot int) slots.Acquisition {
+func acquiredSlot(slot int) slots.Acquisition {
 	return slots.Acquisition{Status: slots.StatusAcquired, Slot: slot}
 }
 
-// diff compares got and want, except their times.
-func diff(t *testing.T, what string, got, want any) {
+// expectEqual compares got and want, except their times.
+func expectEqual(t *testing.T, what string, got, want any) {
 	t.Helper()
 	times := cmpopts.IgnoreFields(slots.Lease{}, "Acquired", "Remaining", "Age")
-	wait := cmpopts.IgnoreFields(slots.Acquisition{}, "Position", "After")
+	wait := cmpopts.IgnoreFields(slots.Acquisition{}, "Position", "AskAfter")
 	if d := cmp.Diff(want, got, times, wait, cmpopts.EquateEmpty()); d != "" {
 		t.Errorf("%s (-want +got):\n%s", what, d)
 	}

@@ -19,10 +19,10 @@ import (
 // the medians in pairs per second, and their ratio.
 func BenchmarkPair(b *testing.B) {
 	const round = 200
-	client := redis.NewUniversalClient(redisconn.Options(servers.Redis(b).Addr))
+	client := redis.NewUniversalClient(redisconn.Options(servers.StartRedis(b).Addr))
 	b.Cleanup(func() { _ = client.Close() })
 	sem, plain := slots.New(client), newCounter(client, "semaphore")
-	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, holdings("l", limit/2)); err != nil {
+	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, newHoldings("l", counterLimit/2)); err != nil {
 		b.Fatal(err)
 	}
 	lease := 0
@@ -62,14 +62,14 @@ func BenchmarkPair(b *testing.B) {
 
 // BenchmarkBatch measures batches of 60 acquires and 60 releases.
 func BenchmarkBatch(b *testing.B) {
-	client := redis.NewUniversalClient(redisconn.Options(servers.Redis(b).Addr))
+	client := redis.NewUniversalClient(redisconn.Options(servers.StartRedis(b).Addr))
 	b.Cleanup(func() { _ = client.Close() })
 	sem := slots.New(client)
-	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, nil); err != nil {
+	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, nil); err != nil {
 		b.Fatal(err)
 	}
-	leases := names("812.0123456789abcdef", 0, limit)
-	reqs := requests(300*time.Second, leases...)
+	leases := numberedNames("812.0123456789abcdef", 0, counterLimit)
+	reqs := newRequests(300*time.Second, leases...)
 	for b.Loop() {
 		if _, _, err := sem.Acquire(b.Context(), "pool", slots.Pace{}, reqs); err != nil {
 			b.Fatal(err)
@@ -78,7 +78,7 @@ func BenchmarkBatch(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(b.N*limit)/b.Elapsed().Seconds(), "pairs/s")
+	b.ReportMetric(float64(b.N*counterLimit)/b.Elapsed().Seconds(), "pairs/s")
 }
 
 func median(values []float64) float64 {
@@ -91,13 +91,13 @@ func median(values []float64) float64 {
 func BenchmarkBesideWaiters(b *testing.B) {
 	for _, line := range []struct{ waiters, batches int }{{0, 1}, {1000, 1}, {50_000, 1}, {50_000, 200}, {50_000, 2000}} {
 		b.Run(fmt.Sprintf("%d of %d batches", line.waiters, line.batches), func(b *testing.B) {
-			client := redis.NewUniversalClient(redisconn.Options(servers.Redis(b).Addr))
+			client := redis.NewUniversalClient(redisconn.Options(servers.StartRedis(b).Addr))
 			b.Cleanup(func() { _ = client.Close() })
-			s, pace := slots.New(client), slots.Pace{Hold: time.Minute, Soonest: time.Second, Period: time.Hour, Offer: time.Hour}
-			if _, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: limit, Version: 1}, holdings("l", limit)); err != nil {
+			s, pace := slots.New(client), slots.Pace{MeanHold: time.Minute, MinWait: time.Second, ReportPeriod: time.Hour, OfferTTL: time.Hour}
+			if _, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, newHoldings("l", counterLimit)); err != nil {
 				b.Fatal(err)
 			}
-			for part := range slices.Chunk(joinersOf(line.waiters, line.batches), 5000) {
+			for part := range slices.Chunk(newJoiners(line.waiters, line.batches), 5000) {
 				if _, err := s.Join(b.Context(), "pool", pace, part); err != nil {
 					b.Fatal(err)
 				}
@@ -115,7 +115,7 @@ func BenchmarkBesideWaiters(b *testing.B) {
 	}
 }
 
-func joinersOf(waiters, batches int) []slots.Joiner {
+func newJoiners(waiters, batches int) []slots.Joiner {
 	joiners := make([]slots.Joiner, waiters)
 	for i := range joiners {
 		joiners[i] = slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprint("d", i), Batch: int64(i%batches + 1), Task: int64(i)}, Reach: slots.ReachPush}

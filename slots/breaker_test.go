@@ -18,7 +18,7 @@ import (
 // callers together one wait, not one wait per call. After it answers again, calls succeed.
 func TestBlackHoleCostsOneWait(t *testing.T) {
 	t.Parallel()
-	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
+	proxy := servers.NewProxy(t, servers.StartRedis(t).Addr)
 	var sent atomic.Int64
 	proxy.OnRequest(func(b []byte) { sent.Add(int64(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) })
 	client := redis.NewUniversalClient(redisconn.Options(proxy.Addr))
@@ -34,7 +34,7 @@ func TestBlackHoleCostsOneWait(t *testing.T) {
 	const calls = 40
 	begin := time.Now()
 	for range calls {
-		if _, _, err := s.Acquire(t.Context(), "pool", slots.Pace{}, requests(time.Minute, "a")); !errors.Is(err, slots.ErrUnavailable) {
+		if _, _, err := s.Acquire(t.Context(), "pool", slots.Pace{}, newRequests(time.Minute, "a")); !errors.Is(err, slots.ErrUnavailable) {
 			t.Fatalf("%v, want ErrUnavailable", err)
 		}
 	}
@@ -49,7 +49,7 @@ func TestBlackHoleCostsOneWait(t *testing.T) {
 	}
 	proxy.ReleaseReplies()
 	eventually(t, "an answer", func() bool {
-		out, _, err := s.Acquire(t.Context(), "pool", slots.Pace{}, requests(time.Minute, "a"))
+		out, _, err := s.Acquire(t.Context(), "pool", slots.Pace{}, newRequests(time.Minute, "a"))
 		return err == nil && (out[0].Status == slots.StatusAcquired)
 	})
 }

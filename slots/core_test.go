@@ -16,9 +16,9 @@ import (
 // queueKeys are the keys of the queue. They must not affect whether a slot is given.
 var queueKeys = slots.Keys("")[4:] //nolint:gochecknoglobals // a constant
 
-// coreInvariants reads the keys of a known pool. It returns the name of a broken invariant (header
+// brokenInvariant reads the keys of a known pool. It returns the name of a broken invariant (header
 // of lua/core.lua) with details, or "" if all invariants hold.
-func (h history) coreInvariants(t rapid.TB) string {
+func (h callHistory) brokenInvariant(t rapid.TB) string {
 	t.Helper()
 	free, err1 := h.client.ZRangeWithScores(h.ctx, h.key("free"), 0, -1).Result()
 	holder, err2 := h.client.HGetAll(h.ctx, h.key("holder")).Result()
@@ -59,34 +59,34 @@ func (h history) coreInvariants(t rapid.TB) string {
 // which leases were given a slot and have not freed it.
 func TestTheCoreHoldsWhateverBecomesOfTheQueue(t *testing.T) {
 	t.Parallel()
-	histories(t, func(t *rapid.T, h history) {
-		m := &coreMachine{history: h, capacity: rapid.IntRange(0, 4).Draw(t, "capacity"), held: map[string]bool{}}
+	runHistories(t, func(t *rapid.T, h callHistory) {
+		m := &coreMachine{callHistory: h, capacity: rapid.IntRange(0, 4).Draw(t, "capacity"), held: map[string]bool{}}
 		if ok, err := h.Restore(h.ctx, h.pool, slots.Config{Capacity: m.capacity, Version: 1}, nil); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"":        m.check,
-			"ask":     m.ask,
-			"again":   m.ask,
+			"ask":     m.requestSlot,
+			"again":   m.requestSlot,
 			"release": m.release,
-			"garble":  m.garble,
+			"garble":  m.damageQueue,
 		})
 	})
 }
 
 type coreMachine struct {
-	history
+	callHistory
 
-	capacity int
-	next     int
-	held     map[string]bool
+	capacity  int
+	lastLease int
+	held      map[string]bool
 }
 
-func (m *coreMachine) ask(t *rapid.T) {
-	m.next++
-	lease := strconv.Itoa(m.next)
-	r := asking(fmt.Sprint("d", rapid.IntRange(0, 5).Draw(t, "device")), slots.Want{Lease: lease, TTL: time.Hour, Batch: rapid.Int64Range(1, 3).Draw(t, "batch"), Task: int64(m.next)})
-	r.Wants[0].Lane = rapid.SampledFrom([]int{0, 10}).Draw(t, "lane") // the lane of a batch can change
+func (m *coreMachine) requestSlot(t *rapid.T) {
+	m.lastLease++
+	lease := strconv.Itoa(m.lastLease)
+	r := newRequest(fmt.Sprint("d", rapid.IntRange(0, 5).Draw(t, "device")), slots.Want{Lease: lease, TTL: time.Hour, Batch: rapid.Int64Range(1, 3).Draw(t, "batch"), Task: int64(m.lastLease)})
+	r.Wants[0].LanePercent = rapid.SampledFrom([]int{0, 10}).Draw(t, "lane") // the lane of a batch can change
 	r.Reach = slots.Reach(rapid.IntRange(0, 2).Draw(t, "reach"))
 	got, _, err := m.Acquire(m.ctx, m.pool, queuePace, []slots.Request{r})
 	if err != nil { // with such a queue a script may fail; the next script repairs the queue
@@ -110,8 +110,8 @@ func (m *coreMachine) release(t *rapid.T) {
 	delete(m.held, lease)
 }
 
-// garble deletes a key of the queue or one member of it, or adds a wrong member.
-func (m *coreMachine) garble(t *rapid.T) {
+// damageQueue deletes a key of the queue or one member of it, or adds a wrong member.
+func (m *coreMachine) damageQueue(t *rapid.T) {
 	name := strings.TrimPrefix(rapid.SampledFrom(queueKeys).Draw(t, "key"), "slots:{}:")
 	key, hash := m.key(name), name == "waiter" || name == "batch"
 	first := func(all []string) string { return append(all, "none")[0] }
@@ -133,7 +133,7 @@ func (m *coreMachine) garble(t *rapid.T) {
 }
 
 func (m *coreMachine) check(t *rapid.T) {
-	if broken := m.coreInvariants(t); broken != "" {
+	if broken := m.brokenInvariant(t); broken != "" {
 		t.Fatal(broken)
 	}
 	leases, err := m.client.HGetAll(m.ctx, m.key("lease")).Result()

@@ -21,7 +21,7 @@ import (
 // a restart or a flush.
 func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
-	s, _ := own(t)
+	s, _ := newStoppableRedis(t)
 	pool := t.Name()
 	flush := func() {
 		t.Helper()
@@ -32,42 +32,42 @@ func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	flush()
 	s.restore(t, pool, slots.Config{Capacity: 2, Version: 1})
 	flush()
-	diff(t, "acquire", s.acquire(t, pool, "a"), acquired(0))
+	expectEqual(t, "acquire", s.acquire(t, pool, "a"), acquiredSlot(0))
 	flush()
-	diff(t, "acquire again", s.acquire(t, pool, "a"), acquired(0))
+	expectEqual(t, "acquire again", s.acquire(t, pool, "a"), acquiredSlot(0))
 	flush()
-	diff(t, "holders", s.holders(t, pool), map[int]string{0: "a"})
+	expectEqual(t, "holders", s.slotHolders(t, pool), map[int]string{0: "a"})
 	flush()
 	if !s.configure(t, pool, 3, 2) {
 		t.Error("not configured")
 	}
 	flush()
-	if got, err := s.Adopt(t.Context(), pool, []slots.Holding{{Lease: "b", Device: "d", Slot: 1}}); err != nil || !got[0] {
+	if got, err := s.Adopt(t.Context(), pool, []slots.LedgerGrant{{Lease: "b", Device: "d", Slot: 1}}); err != nil || !got[0] {
 		t.Error(got, err)
 	}
 	flush()
-	diff(t, "release", s.release(t, pool, "a"), []bool{true})
+	expectEqual(t, "release", s.release(t, pool, "a"), []bool{true})
 }
 
 func TestRestartedRedisGrantsNothingUntilRestored(t *testing.T) {
 	t.Parallel()
-	s, redisServer := own(t)
-	pool := s.poolOf(t, 1)
+	s, redisServer := newStoppableRedis(t)
+	pool := s.restorePool(t, 1)
 	s.acquire(t, pool, "a")
 	redisServer.Kill()
-	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
+	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
 		t.Fatalf("no server: %v, want ErrUnavailable", err)
 	}
 	redisServer.Start()
 	eventually(t, "an answer", func() bool {
-		out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b"))
+		out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(1e9, "b"))
 		if err == nil && out[0].Status != slots.StatusUnknown {
 			t.Fatalf("after a restart without data: %+v, want unknown", out[0])
 		}
 		return err == nil
 	})
-	s.restore(t, pool, slots.Config{Capacity: 1, Version: 1}, holdings("a", 1)...)
-	diff(t, "restored", s.acquireAll(t, pool, "b", "a.0"), []slots.Acquisition{{Status: slots.StatusFull}, acquired(0)})
+	s.restore(t, pool, slots.Config{Capacity: 1, Version: 1}, newHoldings("a", 1)...)
+	expectEqual(t, "restored", s.acquireAll(t, pool, "b", "a.0"), []slots.Acquisition{{Status: slots.StatusFull}, acquiredSlot(0)})
 }
 
 // TestUnavailableIsOneError checks that every call returns ErrUnavailable, whatever prevents Redis
@@ -84,25 +84,25 @@ func TestUnavailableIsOneError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			opts := redisconn.Options(refusing(t, answer))
+			opts := redisconn.Options(startRefusingServer(t, answer))
 			opts.ReadTimeout = 50 * time.Millisecond
 			client := redis.NewUniversalClient(opts)
 			t.Cleanup(func() { _ = client.Close() })
-			allUnavailable(t, slots.New(client))
+			expectAllUnavailable(t, slots.New(client))
 		})
 	}
 	t.Run("network", func(t *testing.T) {
 		t.Parallel()
 		client := redis.NewUniversalClient(redisconn.Options(servers.FreeAddr(t)))
 		t.Cleanup(func() { _ = client.Close() })
-		allUnavailable(t, slots.New(client))
+		expectAllUnavailable(t, slots.New(client))
 	})
 }
 
-func allUnavailable(t *testing.T, s *slots.Semaphore) {
+func expectAllUnavailable(t *testing.T, s *slots.Semaphore) {
 	t.Helper()
-	for name, c := range replayed() {
-		if _, err := c.do(t.Context(), s, "pool"); !errors.Is(err, slots.ErrUnavailable) {
+	for name, c := range replayCalls() {
+		if _, err := c.run(t.Context(), s, "pool"); !errors.Is(err, slots.ErrUnavailable) {
 			t.Errorf("%s: %v, want ErrUnavailable", name, err)
 		}
 	}
@@ -111,8 +111,8 @@ func allUnavailable(t *testing.T, s *slots.Semaphore) {
 	}
 }
 
-// refusing starts a server that gives every command the same answer, or no answer.
-func refusing(t *testing.T, answer string) (addr string) {
+// startRefusingServer starts a server that gives every command the same answer, or no answer.
+func startRefusingServer(t *testing.T, answer string) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -125,13 +125,13 @@ func refusing(t *testing.T, answer string) (addr string) {
 			if err != nil {
 				return
 			}
-			go refuse(conn, answer)
+			go answerCommands(conn, answer)
 		}
 	}()
 	return l.Addr().String()
 }
 
-func refuse(conn net.Conn, answer string) {
+func answerCommands(conn net.Conn, answer string) {
 	defer conn.Close()
 	buf := make([]byte, 64<<10)
 	for {
@@ -149,8 +149,8 @@ func refuse(conn net.Conn, answer string) {
 // TestDemotedRedisIsUnavailable checks the errors of a real master that became a read-only replica.
 func TestDemotedRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
-	s, _ := own(t)
-	pool := s.poolOf(t, 2)
+	s, _ := newStoppableRedis(t)
+	pool := s.restorePool(t, 2)
 	s.acquire(t, pool, "a")
 	if err := s.client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestDemotedRedisIsUnavailable(t *testing.T) {
 	var sent atomic.Int32
 	proxy := servers.NewProxy(t, s.Addr)
 	proxy.OnRequest(func(b []byte) { sent.Add(int32(bytes.Count(bytes.ToLower(b), []byte("evalsha")))) })
-	_, _, err := slots.New(s.dial(t, proxy.Addr)).Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b"))
+	_, _, err := slots.New(s.dial(t, proxy.Addr)).Acquire(t.Context(), pool, slots.Pace{}, newRequests(1e9, "b"))
 	if !errors.Is(err, slots.ErrUnavailable) || !strings.Contains(err.Error(), "READONLY") {
 		t.Errorf("acquire: %v", err)
 	}
@@ -171,18 +171,18 @@ func TestDemotedRedisIsUnavailable(t *testing.T) {
 	if err := s.client.Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
-	diff(t, "untouched", s.holders(t, pool), map[int]string{0: "a"})
-	diff(t, "and working", s.acquire(t, pool, "b"), acquired(1))
+	expectEqual(t, "untouched", s.slotHolders(t, pool), map[int]string{0: "a"})
+	expectEqual(t, "and working", s.acquire(t, pool, "b"), acquiredSlot(1))
 }
 
 // TestOutOfMemoryLeavesNothingHalfDone checks that a call that fails for lack of memory changes
 // nothing, and that a release needs no memory.
 func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
-	s, _ := own(t)
-	pool, other := s.poolOf(t, 2), t.Name()+".other"
+	s, _ := newStoppableRedis(t)
+	pool, other := s.restorePool(t, 2), t.Name()+".other"
 	s.acquire(t, pool, "a")
-	before := s.snapshot(t, pool)
+	before := s.readSnapshot(t, pool)
 	memory := func(limit string) {
 		t.Helper()
 		if err := s.client.ConfigSet(t.Context(), "maxmemory", limit).Err(); err != nil {
@@ -190,36 +190,36 @@ func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 		}
 	}
 	memory("1")
-	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
+	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(1e9, "b")); !errors.Is(err, slots.ErrUnavailable) {
 		t.Errorf("acquire: %v", err)
 	}
 	if _, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 9, Version: 9}); !errors.Is(err, slots.ErrUnavailable) {
 		t.Errorf("configure: %v", err)
 	}
-	diff(t, "unchanged", s.snapshot(t, pool), before)
+	expectEqual(t, "unchanged", s.readSnapshot(t, pool), before)
 	if freed, _, err := s.Release(t.Context(), pool, slots.Pace{}, []string{"a"}); err != nil || !freed[0] {
 		t.Errorf("release must work without memory: %v, %v", freed, err)
 	}
 	_, err := s.Restore(t.Context(), other, slots.Config{Capacity: 1}, nil)
 	memory("0")
-	if got := s.snapshot(t, other); (err == nil) != got.Known {
-		t.Errorf("restore: %v, but known is %v", err, got.Known)
+	if got := s.readSnapshot(t, other); (err == nil) != got.PoolKnown {
+		t.Errorf("restore: %v, but known is %v", err, got.PoolKnown)
 	}
-	diff(t, "working again", s.acquireAll(t, pool, "b", "c"), []slots.Acquisition{acquired(0), acquired(1)})
+	expectEqual(t, "working again", s.acquireAll(t, pool, "b", "c"), []slots.Acquisition{acquiredSlot(0), acquiredSlot(1)})
 }
 
 // TestCallEndsWithItsContext checks that the context of the caller limits a call to a server that
 // hangs.
 func TestCallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	s, redisServer := own(t)
-	pool := s.poolOf(t, 1)
+	s, redisServer := newStoppableRedis(t)
+	pool := s.restorePool(t, 1)
 	redisServer.Pause()
 	defer redisServer.Resume()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
-	_, _, err := s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, "a"))
+	_, _, err := s.Acquire(ctx, pool, slots.Pace{}, newRequests(1e9, "a"))
 	if !errors.Is(err, slots.ErrUnavailable) {
 		t.Errorf("%v, want ErrUnavailable", err)
 	}

@@ -10,43 +10,43 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// fleet simulates devices that share a pool, each with a task, on a simulated clock. A device that
+// simulatedFleet simulates devices that share a pool, each with a task, on a simulated clock. A device that
 // can be notified asks when it is offered a slot. Every other device asks when it was asked to come
 // back.
-type fleet struct {
-	*server
+type simulatedFleet struct {
+	*redisSemaphore
 
-	t    *testing.T
-	pool string
-	pace slots.Pace
-	dice *rand.Rand
+	t      *testing.T
+	pool   string
+	pace   slots.Pace
+	random *rand.Rand
 
-	now      time.Duration
-	visits   visits
-	devices  map[string]*member
-	capacity int
-	grants   int
-	asks     int
-	grantsAt []time.Duration
+	now          time.Duration
+	visits       visits
+	devices      map[string]*simulatedDevice
+	capacity     int
+	grants       int
+	requestCount int
+	grantsAt     []time.Duration
 }
 
-type member struct {
-	name             string
-	want             slots.Want
-	reach            slots.Reach
-	asked, granted   time.Duration
-	grantsAtAsk      int
-	grantsUntilGrant int
-	asks             int
-	done, coming     bool
-	more             int // number of tasks that follow this one
+type simulatedDevice struct {
+	name                    string
+	want                    slots.Want
+	reach                   slots.Reach
+	firstAskedAt, grantedAt time.Duration
+	grantsAtAsk             int
+	grantsUntilGrant        int
+	requestCount            int
+	done, isComing          bool
+	tasksLeft               int // number of tasks that follow this one
 }
 
 // visit is an event of a device: it asks for a slot, or its task ends.
 type visit struct {
-	at   time.Duration
-	of   *member
-	ends bool
+	at       time.Duration
+	device   *simulatedDevice
+	endsTask bool
 }
 
 type visits []visit
@@ -62,47 +62,47 @@ func (v *visits) Pop() any {
 	return x
 }
 
-const fleetBegins = 1_800_000_000_000 // start of the simulated clock in ms
+const fleetStartMS = 1_800_000_000_000 // start of the simulated clock in ms
 
-func newFleet(t *testing.T, capacity int, hold time.Duration) *fleet {
+func newFleet(t *testing.T, capacity int, hold time.Duration) *simulatedFleet {
 	t.Helper()
-	s := onRedis(t)
-	f := &fleet{
-		server: s, t: t, pool: t.Name(), capacity: capacity, devices: map[string]*member{}, dice: rand.New(rand.NewPCG(1, 2)),
-		pace: slots.Pace{Hold: hold, Soonest: time.Second, Period: 30 * time.Second, Offer: 3 * time.Second},
+	s := newRedisSemaphore(t)
+	f := &simulatedFleet{
+		redisSemaphore: s, t: t, pool: t.Name(), capacity: capacity, devices: map[string]*simulatedDevice{}, random: rand.New(rand.NewPCG(1, 2)),
+		pace: slots.Pace{MeanHold: hold, MinWait: time.Second, ReportPeriod: 30 * time.Second, OfferTTL: 3 * time.Second},
 	}
 	s.Semaphore = slots.NewOnClock(s.client)
-	f.set(0)
+	f.setClock(0)
 	s.restore(t, f.pool, slots.Config{Capacity: capacity, Version: 1})
 	return f
 }
 
-// set moves the clock.
-func (f *fleet) set(now time.Duration) {
+// setClock moves the clock.
+func (f *simulatedFleet) setClock(now time.Duration) {
 	f.now = now
-	if err := f.client.Set(f.t.Context(), slots.Clock(f.pool), fleetBegins+now.Milliseconds(), 0).Err(); err != nil {
+	if err := f.client.Set(f.t.Context(), slots.ClockKey(f.pool), fleetStartMS+now.Milliseconds(), 0).Err(); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-// add adds n devices of a batch. Each device first asks at a random time between at and at+within.
-func (f *fleet) add(n int, batch int64, reach slots.Reach, at, within time.Duration) (added []*member) {
+// addDevices adds n devices of a batch. Each device first asks at a random time between at and at+within.
+func (f *simulatedFleet) addDevices(n int, batch int64, reach slots.Reach, at, spread time.Duration) (added []*simulatedDevice) {
 	for range n {
 		task := int64(len(f.devices) + 1)
-		m := &member{name: fmt.Sprintf("d%d", task), reach: reach, want: slots.Want{Lease: fmt.Sprint(task), TTL: time.Hour, Batch: batch, Task: task}}
+		m := &simulatedDevice{name: fmt.Sprintf("d%d", task), reach: reach, want: slots.Want{Lease: fmt.Sprint(task), TTL: time.Hour, Batch: batch, Task: task}}
 		f.devices[m.name] = m
-		heap.Push(&f.visits, visit{at: at + time.Duration(f.dice.Float64()*float64(within)), of: m})
+		heap.Push(&f.visits, visit{at: at + time.Duration(f.random.Float64()*float64(spread)), device: m})
 		added = append(added, m)
 	}
 	return added
 }
 
-// sit adds n devices that can be notified. They join the queue without having asked.
-func (f *fleet) sit(n int, batch int64) {
+// joinDevices adds n devices that can be notified. They join the queue without having asked.
+func (f *simulatedFleet) joinDevices(n int, batch int64) {
 	var joiners []slots.Joiner
 	for range n {
 		task := int64(len(f.devices) + 1)
-		m := &member{name: fmt.Sprintf("d%d", task), reach: slots.ReachPush, want: slots.Want{Lease: fmt.Sprint(task), TTL: time.Hour, Batch: batch, Task: task}}
+		m := &simulatedDevice{name: fmt.Sprintf("d%d", task), reach: slots.ReachPush, want: slots.Want{Lease: fmt.Sprint(task), TTL: time.Hour, Batch: batch, Task: task}}
 		f.devices[m.name] = m
 		joiners = append(joiners, slots.Joiner{Waiter: slots.Waiter{Device: m.name, Batch: batch, Task: task}, Reach: m.reach})
 	}
@@ -110,52 +110,52 @@ func (f *fleet) sit(n int, batch int64) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.wake(line.Offers)
+	f.wakeOffered(line.Offers)
 }
 
-// wake lets the device of each offer ask soon.
-func (f *fleet) wake(offers []slots.Offer) {
+// wakeOffered lets the device of each offer ask soon.
+func (f *simulatedFleet) wakeOffered(offers []slots.Offer) {
 	for _, o := range offers {
 		m := f.devices[o.Device]
-		if m == nil || m.done || m.coming {
+		if m == nil || m.done || m.isComing {
 			continue
 		}
-		m.coming = true
-		heap.Push(&f.visits, visit{at: f.now + 20*time.Millisecond, of: m})
+		m.isComing = true
+		heap.Push(&f.visits, visit{at: f.now + 20*time.Millisecond, device: m})
 	}
 }
 
-// run processes the visits until the time until, or until stop returns true.
-func (f *fleet) run(until time.Duration, stop func() bool) {
+// runUntil processes the visits until the time until, or until stop returns true.
+func (f *simulatedFleet) runUntil(until time.Duration, stop func() bool) {
 	for len(f.visits) > 0 && f.visits[0].at <= until && !stop() {
 		v := heap.Pop(&f.visits).(visit) //nolint:errcheck,forcetypeassert // nothing else is in it
-		f.set(max(v.at, f.now))
-		if v.ends {
-			_, offers, err := f.Release(f.t.Context(), f.pool, f.pace, []string{v.of.want.Lease})
+		f.setClock(max(v.at, f.now))
+		if v.endsTask {
+			_, offers, err := f.Release(f.t.Context(), f.pool, f.pace, []string{v.device.want.Lease})
 			if err != nil {
 				f.t.Fatal(err)
 			}
-			f.wake(offers)
-			if v.of.more > 0 { // the report with the result asks for the next task
-				v.of.more--
-				v.of.done, v.of.want.Task = false, v.of.want.Task+1_000_000
-				v.of.want.Lease += "+"
-				f.visit(v.of)
+			f.wakeOffered(offers)
+			if v.device.tasksLeft > 0 { // the report with the result asks for the next task
+				v.device.tasksLeft--
+				v.device.done, v.device.want.Task = false, v.device.want.Task+1_000_000
+				v.device.want.Lease += "+"
+				f.handleVisit(v.device)
 			}
-		} else if !v.of.done {
-			f.visit(v.of)
+		} else if !v.device.done {
+			f.handleVisit(v.device)
 		}
 	}
 }
 
-func (f *fleet) visit(m *member) {
-	f.asks++
-	m.asks++
-	m.coming = false
-	if m.asks == 1 {
-		m.asked, m.grantsAtAsk = f.now, f.grants
+func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
+	f.requestCount++
+	m.requestCount++
+	m.isComing = false
+	if m.requestCount == 1 {
+		m.firstAskedAt, m.grantsAtAsk = f.now, f.grants
 	}
-	r := slots.Request{Device: m.name, Wants: []slots.Want{m.want}, Reach: m.reach, Chance: f.dice.Float64()}
+	r := slots.Request{Device: m.name, Wants: []slots.Want{m.want}, Reach: m.reach, Chance: f.random.Float64()}
 	got, offers, err := f.Acquire(f.t.Context(), f.pool, f.pace, []slots.Request{r})
 	if err != nil {
 		f.t.Fatal(err)
@@ -163,20 +163,20 @@ func (f *fleet) visit(m *member) {
 	if got[0].Status == slots.StatusAcquired {
 		f.grants++
 		f.grantsAt = append(f.grantsAt, f.now)
-		m.done, m.granted, m.grantsUntilGrant = true, f.now, f.grants-m.grantsAtAsk
-		works := time.Duration((0.5 + f.dice.Float64()) * float64(f.pace.Hold))
-		heap.Push(&f.visits, visit{at: f.now + works, of: m, ends: true})
+		m.done, m.grantedAt, m.grantsUntilGrant = true, f.now, f.grants-m.grantsAtAsk
+		works := time.Duration((0.5 + f.random.Float64()) * float64(f.pace.MeanHold))
+		heap.Push(&f.visits, visit{at: f.now + works, device: m, endsTask: true})
 	} else {
-		late := time.Duration(f.dice.Float64() * float64(50*time.Millisecond))
-		heap.Push(&f.visits, visit{at: f.now + got[0].After + late, of: m})
+		late := time.Duration(f.random.Float64() * float64(50*time.Millisecond))
+		heap.Push(&f.visits, visit{at: f.now + got[0].AskAfter + late, device: m})
 	}
-	f.wake(offers)
+	f.wakeOffered(offers)
 }
 
-// until returns the number of grants after from, up to and including from+long.
-func (f *fleet) until(from, long time.Duration) (n int) {
+// grantsWithin returns the number of grants after from, up to and including from+long.
+func (f *simulatedFleet) grantsWithin(from, length time.Duration) (n int) {
 	for _, at := range f.grantsAt {
-		if at > from && at <= from+long {
+		if at > from && at <= from+length {
 			n++
 		}
 	}
@@ -195,13 +195,13 @@ func TestFewPollersBesideManyThatAreTold(t *testing.T) {
 			t.Run(fmt.Sprintf("%d slots, held %s", capacity, hold), func(t *testing.T) {
 				t.Parallel()
 				f := newFleet(t, capacity, hold)
-				f.sit(many, 1)
-				f.run(10*hold, func() bool { return false })
-				few := f.add(3, 2, slots.ReachNone, f.now, time.Millisecond)
-				f.run(f.now+1000*hold, func() bool { return few[0].done && few[1].done && few[2].done })
+				f.joinDevices(many, 1)
+				f.runUntil(10*hold, func() bool { return false })
+				few := f.addDevices(3, 2, slots.ReachNone, f.now, time.Millisecond)
+				f.runUntil(f.now+1000*hold, func() bool { return few[0].done && few[1].done && few[2].done })
 				for _, m := range few {
-					most := max(2*capacity+3, f.until(m.asked, 4*time.Second))
-					t.Logf("granted after %d grants, %s and %d reports; want %d grants at most", m.grantsUntilGrant, m.granted-m.asked, m.asks, most)
+					most := max(2*capacity+3, f.grantsWithin(m.firstAskedAt, 4*time.Second))
+					t.Logf("granted after %d grants, %s and %d reports; want %d grants at most", m.grantsUntilGrant, m.grantedAt-m.firstAskedAt, m.requestCount, most)
 					if !m.done || m.grantsUntilGrant > most {
 						t.Errorf("done %v after %d grants, want %d at most", m.done, m.grantsUntilGrant, most)
 					}
@@ -224,13 +224,13 @@ func TestNoBatchHidesBehindOthers(t *testing.T) {
 				t.Parallel()
 				const batches = 300
 				f := newFleet(t, capacity, time.Second)
-				f.sit(batches+2*capacity, 1) // more waiters, all of one batch
-				f.run(2*time.Second, func() bool { return false })
-				var all []*member
+				f.joinDevices(batches+2*capacity, 1) // more waiters, all of one batch
+				f.runUntil(2*time.Second, func() bool { return false })
+				var all []*simulatedDevice
 				for batch := range int64(batches) {
-					all = append(all, f.add(1, batch+2, reach, f.now, time.Second)...)
+					all = append(all, f.addDevices(1, batch+2, reach, f.now, time.Second)...)
 				}
-				f.run(f.now+time.Hour, func() bool { return false })
+				f.runUntil(f.now+time.Hour, func() bool { return false })
 				worst := 0
 				for _, m := range all {
 					worst = max(worst, m.grantsUntilGrant)
@@ -253,20 +253,20 @@ func TestPollersDoNotStorm(t *testing.T) {
 		pollers, told = 3000, 6000
 	}
 	f := newFleet(t, 60, 200*time.Millisecond)
-	f.sit(told, 1)
-	all := f.add(pollers, 2, slots.ReachNone, 0, 5*time.Second)
-	f.run(6*time.Second, func() bool { return false })
+	f.joinDevices(told, 1)
+	all := f.addDevices(pollers, 2, slots.ReachNone, 0, 5*time.Second)
+	f.runUntil(6*time.Second, func() bool { return false })
 	const seconds = 4
-	before, began := f.asks, f.now
-	f.run(began+seconds*time.Second, func() bool { return false })
-	rate, grants := float64(f.asks-before)/seconds, float64(f.until(began, seconds*time.Second))/seconds
+	before, began := f.requestCount, f.now
+	f.runUntil(began+seconds*time.Second, func() bool { return false })
+	rate, grants := float64(f.requestCount-before)/seconds, float64(f.grantsWithin(began, seconds*time.Second))/seconds
 	waiting := 0
 	for _, m := range all {
 		if !m.done {
 			waiting++
 		}
 	}
-	most := 5*grants + float64(pollers)/f.pace.Period.Seconds()
+	most := 5*grants + float64(pollers)/f.pace.ReportPeriod.Seconds()
 	t.Logf("%d of %d wait: %.0f reports a second and %.0f grants; want %.0f reports at most", waiting, pollers, rate, grants, most)
 	if waiting == 0 || rate > most {
 		t.Errorf("%.0f reports a second, want %.0f at most", rate, most)
@@ -284,22 +284,22 @@ func TestPollersShareByWeight(t *testing.T) {
 		t.Run(fmt.Sprintf("%d to 1", weight), func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, 60, 3*time.Second)
-			f.pace.Period = 10 * time.Second
-			one, other := f.add(90, 1, slots.ReachNone, 0, f.pace.Period), f.add(90, 2, slots.ReachNone, 0, f.pace.Period)
+			f.pace.ReportPeriod = 10 * time.Second
+			one, other := f.addDevices(90, 1, slots.ReachNone, 0, f.pace.ReportPeriod), f.addDevices(90, 2, slots.ReachNone, 0, f.pace.ReportPeriod)
 			for i := range one {
-				one[i].more, other[i].more, one[i].want.Weight, other[i].want.Weight = 1000, 1000, weight, 1
+				one[i].tasksLeft, other[i].tasksLeft, one[i].want.Weight, other[i].want.Weight = 1000, 1000, weight, 1
 			}
-			f.run(40*time.Second, func() bool { return false })
+			f.runUntil(40*time.Second, func() bool { return false })
 			held := map[int64]float64{}
 			const samples = 300
 			for range samples {
-				f.run(f.now+200*time.Millisecond, func() bool { return false })
-				f.set(f.now + 200*time.Millisecond)
-				for _, l := range f.snapshot(t, f.pool).Leases {
+				f.runUntil(f.now+200*time.Millisecond, func() bool { return false })
+				f.setClock(f.now + 200*time.Millisecond)
+				for _, l := range f.readSnapshot(t, f.pool).Leases {
 					held[l.Batch] += 1.0 / samples
 				}
 			}
-			t.Logf("held on average %.1f and %.1f of 60; %.2f reports a grant", held[1], held[2], float64(f.asks)/float64(f.grants))
+			t.Logf("held on average %.1f and %.1f of 60; %.2f reports a grant", held[1], held[2], float64(f.requestCount)/float64(f.grants))
 			want := 60 * float64(weight) / float64(weight+1)
 			if held[1] < want-4 || held[1] > want+4 {
 				t.Errorf("%.1f, want %.0f", held[1], want)

@@ -12,26 +12,26 @@ import (
 // number below the capacity is free, but a slot above the capacity is still held.
 func TestAnOfferGivesNoSlotBeyondTheCapacity(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 3, slots.Holding{Lease: "above", Device: "above", Slot: 7, Batch: 1, Remaining: time.Hour})
-		s.wakeables(t, pool, 1, 2, 3)
-		diff(t, "offered", offeredTasks(s.leave(t, pool, 2)), []int64{3})
+		pool := s.restorePool(t, 3, slots.LedgerGrant{Lease: "above", Device: "above", Slot: 7, Batch: 1, Remaining: time.Hour})
+		s.requestAllWakeable(t, pool, 1, 2, 3)
+		expectEqual(t, "offered", offeredTasks(s.releaseTask(t, pool, 2)), []int64{3})
 		s.configure(t, pool, 2, 2)
-		diff(t, "2 held of 2", s.wakeable(t, pool, slots.Want{Batch: 1, Task: 3}).Status, slots.StatusFull)
-		diff(t, "holders", s.holders(t, pool), map[int]string{0: "1", 7: "above"})
+		expectEqual(t, "2 held of 2", s.requestWakeable(t, pool, slots.Want{Batch: 1, Task: 3}).Status, slots.StatusFull)
+		expectEqual(t, "holders", s.slotHolders(t, pool), map[int]string{0: "1", 7: "above"})
 	})
 }
 
 // A slot is kept for a poller that is owed a slot, but not before a batch that holds less gets one.
 func TestOwedPollersDoNotGoBeforeABatchThatHoldsLess(t *testing.T) {
 	t.Parallel()
-	s := onRedis(t)
-	pool, now := s.poolOf(t, 3), time.UnixMilli(fleetBegins)
-	s.clock(t, pool, now)
+	s := newRedisSemaphore(t)
+	pool, now := s.restorePool(t, 3), time.UnixMilli(fleetStartMS)
+	s.setClock(t, pool, now)
 	ask := func(task, batch int64, reach slots.Reach) slots.Acquisition {
 		t.Helper()
-		r := asking("d"+strconv.FormatInt(task, 10), slots.Want{Lease: strconv.FormatInt(task, 10), TTL: time.Hour, Batch: batch, Task: task})
+		r := newRequest("d"+strconv.FormatInt(task, 10), slots.Want{Lease: strconv.FormatInt(task, 10), TTL: time.Hour, Batch: batch, Task: task})
 		r.Reach = reach
 		got, _, err := s.Acquire(t.Context(), pool, queuePace, []slots.Request{r})
 		if err != nil {
@@ -53,16 +53,16 @@ func TestOwedPollersDoNotGoBeforeABatchThatHoldsLess(t *testing.T) {
 	told := ask(3, 2, slots.ReachNone)
 	for task := int64(10); task < 20; task++ {
 		ask(task+1, 1, slots.ReachPush)
-		diff(t, "passed over for", leave(task), []int64{task + 1})
+		expectEqual(t, "passed over for", leave(task), []int64{task + 1})
 		ask(task+1, 1, slots.ReachPush)
 	}
-	s.clock(t, pool, now.Add(told.After))
+	s.setClock(t, pool, now.Add(told.AskAfter))
 	ask(3, 2, slots.ReachNone) // owed a slot now, and expected soon
 	ask(21, 1, slots.ReachPush)
-	diff(t, "batch 2 holds 2, batch 1 none", leave(20), []int64{21})
+	expectEqual(t, "batch 2 holds 2, batch 1 none", leave(20), []int64{21})
 	ask(21, 1, slots.ReachPush)
 	ask(22, 1, slots.ReachPush)
 	leave(1)
-	diff(t, "1 and 1: kept for the poller", len(leave(2)), 1)
-	diff(t, "when it comes", ask(3, 2, slots.ReachNone).Status, slots.StatusAcquired)
+	expectEqual(t, "1 and 1: kept for the poller", len(leave(2)), 1)
+	expectEqual(t, "when it comes", ask(3, 2, slots.ReachNone).Status, slots.StatusAcquired)
 }

@@ -15,26 +15,26 @@ import (
 
 const linearCapacity = 3
 
-// input is a call of the semaphore for lease: an acquire, or a release.
-type input struct {
+// callInput is a call of the semaphore for lease: an acquire, or a release.
+type callInput struct {
 	release bool
 	lease   string
 }
 
-// output is the answer to an input.
-type output struct {
+// callOutput is the answer to an input.
+type callOutput struct {
 	slot  int // slot of an acquire; -1 if the pool is full
 	freed bool
 }
 
-// sequential is the model of the semaphore for sequential calls: an acquire gets the lowest free
+// sequentialModel is the model of the semaphore for sequential calls: an acquire gets the lowest free
 // slot.
-func sequential() porcupine.Model {
+func sequentialModel() porcupine.Model {
 	type state [linearCapacity]string // lease that holds each slot; "" for a free slot
 	return porcupine.Model{
 		Init: func() any { return state{} },
 		Step: func(before, in, out any) (bool, any) {
-			s, op, got := before.(state), in.(input), out.(output) //nolint:errcheck // the model's own types
+			s, op, got := before.(state), in.(callInput), out.(callOutput) //nolint:errcheck // the model's own types
 			if !op.release {
 				for i, holder := range s {
 					if holder == "" {
@@ -61,24 +61,24 @@ func sequential() porcupine.Model {
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	const clients, rounds = 8, 20
-	s := onRedis(t)
-	pool := s.poolOf(t, linearCapacity)
+	s := newRedisSemaphore(t)
+	pool := s.restorePool(t, linearCapacity)
 	var clock atomic.Int64 // orders the starts and ends of calls; no wall clock is precise enough
-	all := make([]observer, clients)
+	all := make([]recordingClient, clients)
 	var wg, first sync.WaitGroup
 	first.Add(clients) // no client releases before all clients have asked once, so the pool was full
 	for c := range all {
-		all[c] = observer{server: s, t: t, pool: pool, client: c, clock: &clock}
+		all[c] = recordingClient{redisSemaphore: s, t: t, pool: pool, client: c, clock: &clock}
 		wg.Go(func() {
 			for i := range rounds {
 				lease := fmt.Sprintf("%d.%d.a", c, i)
-				all[c].sees(input{lease: lease})
+				all[c].recordCall(callInput{lease: lease})
 				if i == 0 {
 					first.Done()
 					first.Wait()
 				}
 				for range 2 { // the second release is a repetition
-					all[c].sees(input{release: true, lease: lease})
+					all[c].recordCall(callInput{release: true, lease: lease})
 				}
 			}
 		})
@@ -88,18 +88,18 @@ func TestLinearizable(t *testing.T) {
 	for _, o := range all {
 		history = append(history, o.history...)
 	}
-	refused := func(op porcupine.Operation) bool { return op.Output == output{slot: -1} }
+	refused := func(op porcupine.Operation) bool { return op.Output == callOutput{slot: -1} }
 	if !slices.ContainsFunc(history, refused) {
 		t.Error("the pool was never full: this history shows little")
 	}
-	if got := porcupine.CheckOperationsTimeout(sequential(), history, time.Minute); got != porcupine.Ok {
+	if got := porcupine.CheckOperationsTimeout(sequentialModel(), history, time.Minute); got != porcupine.Ok {
 		t.Errorf("history of %d operations: %v", len(history), got)
 	}
 }
 
-// observer is a client that records its calls and their answers.
-type observer struct {
-	*server
+// recordingClient is a client that records its calls and their answers.
+type recordingClient struct {
+	*redisSemaphore
 
 	t       *testing.T
 	pool    string
@@ -108,7 +108,7 @@ type observer struct {
 	history []porcupine.Operation
 }
 
-func (o *observer) sees(in input) {
+func (o *recordingClient) recordCall(in callInput) {
 	op := porcupine.Operation{ClientId: o.client, Input: in, Call: o.clock.Add(1)}
 	out, err := o.call(in)
 	if err != nil {
@@ -118,14 +118,14 @@ func (o *observer) sees(in input) {
 	o.history = append(o.history, op)
 }
 
-func (o *observer) call(in input) (output, error) {
+func (o *recordingClient) call(in callInput) (callOutput, error) {
 	if in.release {
 		freed, _, err := o.Release(o.t.Context(), o.pool, slots.Pace{}, []string{in.lease})
-		return output{freed: err == nil && freed[0]}, err
+		return callOutput{freed: err == nil && freed[0]}, err
 	}
-	out, _, err := o.Acquire(o.t.Context(), o.pool, slots.Pace{}, requests(time.Minute, in.lease))
+	out, _, err := o.Acquire(o.t.Context(), o.pool, slots.Pace{}, newRequests(time.Minute, in.lease))
 	if err != nil || out[0].Status != slots.StatusAcquired {
-		return output{slot: -1}, err
+		return callOutput{slot: -1}, err
 	}
-	return output{slot: out[0].Slot}, nil
+	return callOutput{slot: out[0].Slot}, nil
 }

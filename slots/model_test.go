@@ -14,37 +14,37 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// history is a random history of calls in its own pool.
-type history struct {
-	*server
+// callHistory is a random history of calls in its own pool.
+type callHistory struct {
+	*redisSemaphore
 
 	ctx  context.Context //nolint:containedctx // rapid's actions take none
 	pool string
 }
 
-// histories runs try with random histories. Each change runs a few histories on one Redis; the long
+// runHistories runs try with random histories. Each change runs a few histories on one Redis; the long
 // run runs many on every kind of Redis.
-func histories(t *testing.T, try func(t *rapid.T, h history)) {
+func runHistories(t *testing.T, check func(t *rapid.T, h callHistory)) {
 	t.Helper()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		s.slowInLua(t)
+		s.skipIfSlowInLua(t)
 		if testing.Short() && s.Cluster {
 			t.Skip("long: a Cluster node runs the scripts as the Redis does; make test-long runs it")
 		}
 		var pools atomic.Int64
 		rapid.Check(t, func(rt *rapid.T) {
-			try(rt, history{s, t.Context(), fmt.Sprintf("%s.%d", t.Name(), pools.Add(1))})
+			check(rt, callHistory{s, t.Context(), fmt.Sprintf("%s.%d", t.Name(), pools.Add(1))})
 		})
 	})
 }
 
-func (h history) key(name string) string { return "slots:{" + h.pool + "}:" + name }
+func (h callHistory) key(name string) string { return "slots:{" + h.pool + "}:" + name }
 
-// known returns the snapshot of a known pool.
-func (h history) known(t *rapid.T) slots.Snapshot {
+// knownSnapshot returns the snapshot of a known pool.
+func (h callHistory) knownSnapshot(t *rapid.T) slots.Snapshot {
 	snapshot, err := h.Snapshot(h.ctx, h.pool)
-	if err != nil || !snapshot.Known {
+	if err != nil || !snapshot.PoolKnown {
 		t.Fatal(snapshot, err)
 	}
 	return snapshot
@@ -54,8 +54,8 @@ func (h history) known(t *rapid.T) slots.Snapshot {
 // model.
 func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	t.Parallel()
-	histories(t, func(t *rapid.T, h history) {
-		m := &machine{history: h}
+	runHistories(t, func(t *rapid.T, h callHistory) {
+		m := &semaphoreMachine{callHistory: h}
 		t.Repeat(map[string]func(*rapid.T){
 			"":          m.check,
 			"acquire":   m.acquire,
@@ -68,18 +68,18 @@ func TestHistoriesAgreeWithAPlainModel(t *testing.T) {
 	})
 }
 
-// machine is the semaphore and its model, which records the lease of each slot.
-type machine struct {
-	history
+// semaphoreMachine is the semaphore and its model, which records the lease of each slot.
+type semaphoreMachine struct {
+	callHistory
 
-	known    bool
+	isKnown  bool
 	capacity int
 	version  int64
 	holder   map[int]string
 }
 
-// slotOf returns the slot of a lease in the model, or -1.
-func (m *machine) slotOf(lease string) int {
+// leaseSlot returns the slot of a lease in the model, or -1.
+func (m *semaphoreMachine) leaseSlot(lease string) int {
 	for slot, l := range m.holder {
 		if l == lease {
 			return slot
@@ -88,9 +88,9 @@ func (m *machine) slotOf(lease string) int {
 	return -1
 }
 
-func (m *machine) modelAcquire(lease string) slots.Acquisition {
-	switch slot := m.slotOf(lease); {
-	case !m.known:
+func (m *semaphoreMachine) modelAcquire(lease string) slots.Acquisition {
+	switch slot := m.leaseSlot(lease); {
+	case !m.isKnown:
 		return slots.Acquisition{Status: slots.StatusUnknown}
 	case slot >= 0:
 		return slots.Acquisition{Status: slots.StatusAcquired, Slot: slot}
@@ -105,9 +105,9 @@ func (m *machine) modelAcquire(lease string) slots.Acquisition {
 	}
 }
 
-func (m *machine) acquire(t *rapid.T) {
-	leases := rapid.SliceOfN(anyLease(), 1, 4).Draw(t, "leases")
-	got, _, err := m.Acquire(m.ctx, m.pool, slots.Pace{}, requests(time.Minute, leases...))
+func (m *semaphoreMachine) acquire(t *rapid.T) {
+	leases := rapid.SliceOfN(leaseGenerator(), 1, 4).Draw(t, "leases")
+	got, _, err := m.Acquire(m.ctx, m.pool, slots.Pace{}, newRequests(time.Minute, leases...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,14 +119,14 @@ func (m *machine) acquire(t *rapid.T) {
 	}
 }
 
-func (m *machine) release(t *rapid.T) {
-	leases := rapid.SliceOfN(anyLease(), 1, 4).Draw(t, "leases")
+func (m *semaphoreMachine) release(t *rapid.T) {
+	leases := rapid.SliceOfN(leaseGenerator(), 1, 4).Draw(t, "leases")
 	got, _, err := m.Release(m.ctx, m.pool, slots.Pace{}, leases)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, lease := range leases {
-		slot := m.slotOf(lease)
+		slot := m.leaseSlot(lease)
 		if got[i] != (slot >= 0) {
 			t.Fatalf("release %s: %v, but its slot is %d", lease, got[i], slot)
 		}
@@ -134,13 +134,13 @@ func (m *machine) release(t *rapid.T) {
 	}
 }
 
-func (m *machine) configure(t *rapid.T) {
-	c := anyConfig(t)
+func (m *semaphoreMachine) configure(t *rapid.T) {
+	c := drawConfig(t)
 	changed, err := m.Configure(m.ctx, m.pool, c)
-	if (err != nil) == m.known {
-		t.Fatalf("configure %+v: %v with known %v", c, err, m.known)
+	if (err != nil) == m.isKnown {
+		t.Fatalf("configure %+v: %v with known %v", c, err, m.isKnown)
 	}
-	if want := m.known && c.Version > m.version; changed != want {
+	if want := m.isKnown && c.Version > m.version; changed != want {
 		t.Fatalf("configure %+v over version %d: changed %v", c, m.version, changed)
 	}
 	if changed {
@@ -148,11 +148,11 @@ func (m *machine) configure(t *rapid.T) {
 	}
 }
 
-func (m *machine) adopt(t *rapid.T) {
-	holders := anyHolders(t)
+func (m *semaphoreMachine) adopt(t *rapid.T) {
+	holders := drawHolders(t)
 	got, err := m.Adopt(m.ctx, m.pool, holders)
-	if (err != nil) == (m.known || len(holders) == 0) {
-		t.Fatalf("adopt: %v with known %v", err, m.known)
+	if (err != nil) == (m.isKnown || len(holders) == 0) {
+		t.Fatalf("adopt: %v with known %v", err, m.isKnown)
 	}
 	if err != nil {
 		return
@@ -163,42 +163,42 @@ func (m *machine) adopt(t *rapid.T) {
 			t.Fatalf("adopt %+v: %v with %q there", h, got[i], m.holder[h.Slot])
 		}
 		if want {
-			delete(m.holder, m.slotOf(h.Lease))
+			delete(m.holder, m.leaseSlot(h.Lease))
 			m.holder[h.Slot] = h.Lease
 		}
 	}
 }
 
-func (m *machine) wipe(t *rapid.T) {
+func (m *semaphoreMachine) wipe(t *rapid.T) {
 	if err := m.Forget(m.ctx, m.pool); err != nil {
 		t.Fatal(err)
 	}
-	m.known, m.capacity, m.version, m.holder = false, 0, 0, nil
+	m.isKnown, m.capacity, m.version, m.holder = false, 0, 0, nil
 }
 
-func (m *machine) restore(t *rapid.T) {
-	c, holders := anyConfig(t), anyHolders(t)
+func (m *semaphoreMachine) restore(t *rapid.T) {
+	c, holders := drawConfig(t), drawHolders(t)
 	restored, err := m.Restore(m.ctx, m.pool, c, holders)
-	if err != nil || restored == m.known {
-		t.Fatalf("restore: %v, %v with known %v", restored, err, m.known)
+	if err != nil || restored == m.isKnown {
+		t.Fatalf("restore: %v, %v with known %v", restored, err, m.isKnown)
 	}
 	if !restored {
 		return
 	}
-	m.known, m.capacity, m.version, m.holder = true, c.Capacity, c.Version, map[int]string{}
+	m.isKnown, m.capacity, m.version, m.holder = true, c.Capacity, c.Version, map[int]string{}
 	for _, h := range holders {
 		m.holder[h.Slot] = h.Lease
 	}
 }
 
 // check compares the snapshot with the model after every action.
-func (m *machine) check(t *rapid.T) {
+func (m *semaphoreMachine) check(t *rapid.T) {
 	got, err := m.Snapshot(m.ctx, m.pool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Known != m.known || got.Capacity != m.capacity || got.Version != m.version {
-		t.Fatalf("snapshot %+v, want known %v, capacity %d, version %d", got, m.known, m.capacity, m.version)
+	if got.PoolKnown != m.isKnown || got.Capacity != m.capacity || got.Version != m.version {
+		t.Fatalf("snapshot %+v, want known %v, capacity %d, version %d", got, m.isKnown, m.capacity, m.version)
 	}
 	holder := map[int]string{}
 	for _, l := range got.Leases {
@@ -212,24 +212,24 @@ func (m *machine) check(t *rapid.T) {
 	}
 }
 
-// anyLease draws from few leases, so that actions often concern the same lease.
-func anyLease() *rapid.Generator[string] {
+// leaseGenerator draws from few leases, so that actions often concern the same lease.
+func leaseGenerator() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("%d.1.a", rapid.IntRange(0, 9).Draw(t, "lease")) })
 }
 
-func anyConfig(t *rapid.T) slots.Config {
+func drawConfig(t *rapid.T) slots.Config {
 	return slots.Config{
 		Capacity: rapid.IntRange(0, 7).Draw(t, "capacity"),
 		Version:  rapid.Int64Range(0, 12).Draw(t, "version"),
 	}
 }
 
-func anyHolders(t *rapid.T) []slots.Holding {
-	leases := rapid.SliceOfNDistinct(anyLease(), 0, 5, rapid.ID).Draw(t, "leases")
+func drawHolders(t *rapid.T) []slots.LedgerGrant {
+	leases := rapid.SliceOfNDistinct(leaseGenerator(), 0, 5, rapid.ID).Draw(t, "leases")
 	numbers := rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6, 7, 8}).Draw(t, "slots")
-	holders := make([]slots.Holding, len(leases))
+	holders := make([]slots.LedgerGrant, len(leases))
 	for i, lease := range leases {
-		holders[i] = slots.Holding{Lease: lease, Device: "d", Slot: numbers[i], Remaining: time.Minute}
+		holders[i] = slots.LedgerGrant{Lease: lease, Device: "d", Slot: numbers[i], Remaining: time.Minute}
 	}
 	return holders
 }

@@ -40,7 +40,7 @@ type Offer struct {
 type Update struct {
 	Kind   UpdateKind
 	Device string // unused for BatchLeft and OffersMissed
-	// Offer is the ID of the offer. With 0, WaiterAway and WaiterLeft apply to the device whatever its offer is.
+	// Offer is the ID of the offer. With 0, WaiterPassedOver and WaiterLeft apply to the device whatever its offer is.
 	Offer int64
 	Batch int64 // only for BatchLeft
 }
@@ -50,10 +50,10 @@ type UpdateKind string
 
 // The kinds of update.
 const (
-	OfferSent  UpdateKind = "sent"   // the device was notified of the offer: the offer is not returned again
-	WaiterAway UpdateKind = "away"   // the device stays in the queue, but gets no offer until it asks again
-	WaiterLeft UpdateKind = "left"   // the device leaves the queue
-	BatchLeft  UpdateKind = "closed" // the waiters of the batch leave the queue, at most 200 of each class (lua/queue.lua)
+	OfferSent        UpdateKind = "sent"   // the device was notified of the offer: the offer is not returned again
+	WaiterPassedOver UpdateKind = "away"   // the device stays in the queue, but gets no offer until it asks again
+	WaiterLeft       UpdateKind = "left"   // the device leaves the queue
+	BatchLeft        UpdateKind = "closed" // the waiters of the batch leave the queue, at most 200 of each class (lua/queue.lua)
 	// OffersMissed concerns no device. Unsent offers to parked reports that are at least 500 ms old
 	// are returned again, also if an earlier call returned them.
 	OffersMissed UpdateKind = "missed"
@@ -61,13 +61,13 @@ const (
 
 // QueueState is the state of the queue of a pool at one instant.
 type QueueState struct {
-	Known    bool // whether Redis knows the pool; if false, no other field is set
-	Capacity int
-	Held     int     // number of held slots
-	Reserved int     // number of offered slots
-	Ready    int     // number of waiters that can be notified and have no offer
-	Waiting  int     // number of all waiters
-	Offers   []Offer // offers to send: new offers, and earlier offers without an update OfferSent
+	PoolKnown  bool // whether Redis knows the pool; if false, no other field is set
+	Capacity   int
+	Held       int     // number of held slots
+	Reserved   int     // number of offered slots
+	Notifiable int     // number of waiters that can be notified and have no offer
+	Waiting    int     // number of all waiters
+	Offers     []Offer // offers to send: new offers, and earlier offers without an update OfferSent
 }
 
 // OfferSlots applies the updates, ends the offers that have lapsed, and offers free slots: at most 100 slots for
@@ -82,11 +82,11 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 		if missed = missed || n.Kind == OffersMissed; n.Kind == OffersMissed {
 			continue
 		}
-		of := updateArgs{Kind: n.Kind, Device: n.Device, Batch: batchName(n.Batch)}
+		arg := updateArgs{Kind: n.Kind, Device: n.Device, Batch: batchName(n.Batch)}
 		if n.Offer != 0 {
-			of.Offer = strconv.FormatInt(n.Offer, 10)
+			arg.Offer = strconv.FormatInt(n.Offer, 10)
 		}
-		args = append(args, of)
+		args = append(args, arg)
 	}
 	return offerSlots(ctx, s, pool, args, func(part []updateArgs) serveArgs {
 		return serveArgs{Pace: pace.args(), Updates: part, Missed: missed, State: true}
@@ -97,7 +97,7 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (QueueState, error) {
 	args := make([]joinerArgs, len(joiners))
 	for i, w := range joiners {
-		if err := errors.Join(checkHolder("-", w.Device), checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.Lane)); err != nil {
+		if err := errors.Join(checkHolder("-", w.Device), checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.LanePercent)); err != nil {
 			return QueueState{}, err
 		}
 		args[i] = joinerArgs{wantArgs: newWaiterArgs(w.Waiter), Device: w.Device, Reach: w.Reach}
@@ -109,7 +109,7 @@ func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []
 
 // offerSlots sends all in chunks, at least one chunk. The returned state is the state after the
 // last chunk, with the offers of all chunks.
-func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, call func([]T) serveArgs) (QueueState, error) {
+func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, buildArgs func([]T) serveArgs) (QueueState, error) {
 	if err := checkPool(pool); err != nil {
 		return QueueState{}, err
 	}
@@ -120,7 +120,7 @@ func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, 
 	var state QueueState
 	for _, part := range parts {
 		var reply serveReply
-		known, err := s.ask(ctx, s.scripts.serve, pool, call(part), &reply)
+		known, err := s.runDecoded(ctx, s.scripts.serve, pool, buildArgs(part), &reply)
 		if err != nil {
 			return QueueState{}, unavailable("offer slots of", pool, err)
 		}
@@ -128,8 +128,8 @@ func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, 
 			return QueueState{}, nil
 		}
 		state = QueueState{
-			Known: true, Capacity: reply.Capacity, Held: reply.Held, Reserved: reply.Reserved,
-			Ready: reply.Ready, Waiting: reply.Waiting, Offers: append(state.Offers, reply.offers()...),
+			PoolKnown: true, Capacity: reply.Capacity, Held: reply.Held, Reserved: reply.Reserved,
+			Notifiable: reply.Ready, Waiting: reply.Waiting, Offers: append(state.Offers, reply.offers()...),
 		}
 	}
 	return state, nil
@@ -143,13 +143,13 @@ type updateArgs struct {
 }
 
 type offerReply struct {
-	Device string   `json:"device"`
-	Batch  numbered `json:"batch"`
-	Task   numbered `json:"task"`
-	Reach  Reach    `json:"reach"`
-	ID     numbered `json:"id"`
-	Left   int64    `json:"left"`
-	Age    int64    `json:"age"`
+	Device string  `json:"device"`
+	Batch  textInt `json:"batch"`
+	Task   textInt `json:"task"`
+	Reach  Reach   `json:"reach"`
+	ID     textInt `json:"id"`
+	Left   int64   `json:"left"`
+	Age    int64   `json:"age"`
 }
 
 func (r *serveReply) offers() []Offer {
@@ -160,64 +160,64 @@ func (r *serveReply) offers() []Offer {
 	return offers
 }
 
-// Queues returns the pools that have waiters (waiting), and the pools that need OfferSlots (due). A
+// FindWaitingPools returns the pools that have waiters (waiting), and the pools that need OfferSlots (due). A
 // pool is due if it has an offer, or if it has a free slot and a waiter that can be notified.
 // Queues uses no script. It needs one round trip, in a Cluster one to each node, and a second one
 // if any pool has waiters. Pools of a node that does not answer are left out, and err is set.
-func (s *Semaphore) Queues(ctx context.Context, pools []string) (waiting, due []string, err error) {
-	sizes, failed := s.counts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, key(pool, "waiter")) })
+func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error) {
+	sizes, failed := s.readCounts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })
 	for i, n := range sizes {
 		if n > 0 {
 			waiting = append(waiting, pools[i])
 		}
 	}
-	const each = 3
-	of, err := s.counts(ctx, waiting, func(p redis.Pipeliner, pool string) {
-		p.ZLexCount(ctx, key(pool, "queue"), "[O|", "(O|~")
-		p.ZCard(ctx, key(pool, "contest"))
-		p.ZCount(ctx, key(pool, "free"), "0", "0")
+	const countsPerPool = 3
+	numbers, err := s.readCounts(ctx, waiting, func(p redis.Pipeliner, pool string) {
+		p.ZLexCount(ctx, poolKey(pool, "queue"), "[O|", "(O|~")
+		p.ZCard(ctx, poolKey(pool, "contest"))
+		p.ZCount(ctx, poolKey(pool, "free"), "0", "0")
 	})
 	for i, pool := range waiting {
-		if offered, told, free := of[each*i], of[each*i+1], of[each*i+2]; offered > 0 || told > 0 && free > 0 {
-			due = append(due, pool)
+		if offered, notifiable, free := numbers[countsPerPool*i], numbers[countsPerPool*i+1], numbers[countsPerPool*i+2]; offered > 0 || notifiable > 0 && free > 0 {
+			needOffers = append(needOffers, pool)
 		}
 	}
 	if failed = cmp.Or(failed, err); failed != nil {
-		return waiting, due, fmt.Errorf("reading queues: %w: %w", ErrUnavailable, failed)
+		return waiting, needOffers, fmt.Errorf("reading queues: %w: %w", ErrUnavailable, failed)
 	}
-	return waiting, due, nil
+	return waiting, needOffers, nil
 }
 
-// counts reads numbers of pools in one round trip. A number that could not be read is 0, and the error is returned.
-func (s *Semaphore) counts(ctx context.Context, pools []string, ask func(redis.Pipeliner, string)) ([]int64, error) {
+// readCounts reads numbers of pools in one round trip. A number that could not be read is 0, and the error is returned.
+func (s *Semaphore) readCounts(ctx context.Context, pools []string, ask func(redis.Pipeliner, string)) ([]int64, error) {
 	if len(pools) == 0 {
 		return nil, nil
 	}
-	asked, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	replies, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, pool := range pools {
 			ask(p, pool)
 		}
 		return nil
 	})
-	counts := make([]int64, len(asked))
-	for i, one := range asked {
-		if n, is := one.(*redis.IntCmd); is {
+	counts := make([]int64, len(replies))
+	for i, reply := range replies {
+		if n, is := reply.(*redis.IntCmd); is {
 			counts[i] = n.Val()
 		}
 	}
 	return counts, err //nolint:wrapcheck // by the caller
 }
 
-// Offered returns the pools that have an offer for the device. It needs one round trip, in a
+// PoolsWithOffer returns the pools that have an offer for the device. It needs one round trip, in a
 // Cluster one to each node.
-func (s *Semaphore) Offered(ctx context.Context, pools []string, device string) ([]string, error) {
+func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device string) ([]string, error) {
 	if len(pools) == 0 {
 		return nil, nil
 	}
 	waiters := make([]*redis.StringCmd, len(pools))
 	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, pool := range pools {
-			waiters[i] = p.HGet(ctx, key(pool, "waiter"), device)
+			waiters[i] = p.HGet(ctx, poolKey(pool, "waiter"), device)
 		}
 		return nil
 	})

@@ -29,11 +29,11 @@ func Open(ctx context.Context, client redis.UniversalClient, name string, capaci
 // (Snapshot): a slot is held until Release.
 func (p *Pool) Acquire(ctx context.Context, lease string, ttl time.Duration) (slot int, acquired bool, err error) {
 	request := Request{Device: lease, Wants: []Want{{Lease: lease, TTL: ttl}}}
-	served := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Requests: []Request{request}}}})[0]
-	if served.Err != nil {
-		return 0, false, served.Err
+	result := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Requests: []Request{request}}}})[0]
+	if result.Err != nil {
+		return 0, false, result.Err
 	}
-	got := served.Got[0]
+	got := result.Acquisitions[0]
 	if got.Status == StatusUnknown {
 		return 0, false, fmt.Errorf("acquire in pool %s: %w", p.name, ErrUnknownPool)
 	}
@@ -42,9 +42,9 @@ func (p *Pool) Acquire(ctx context.Context, lease string, ttl time.Duration) (sl
 
 // Release frees the slot of a lease. freed is false if the lease held no slot.
 func (p *Pool) Release(ctx context.Context, lease string) (freed bool, err error) {
-	served := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Leases: []string{lease}}}})[0]
-	if served.Err != nil {
-		return false, served.Err
+	result := p.semaphore.Serve(ctx, []Call{{Pool: p.name, Exchange: Exchange{Leases: []string{lease}}}})[0]
+	if result.Err != nil {
+		return false, result.Err
 	}
-	return served.Freed[0], nil
+	return result.Freed[0], nil
 }

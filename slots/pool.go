@@ -10,8 +10,8 @@ import (
 // MaxCapacity is the largest capacity of a pool.
 const MaxCapacity = 10000
 
-// maxNumber is the largest integer that a script can compare exactly.
-const maxNumber = 1 << 53
+// maxExactInt is the largest integer that a script can compare exactly.
+const maxExactInt = 1 << 53
 
 // Config is the capacity of a pool and the version of the capacity.
 type Config struct {
@@ -19,8 +19,8 @@ type Config struct {
 	Version  int64 // 0..2^53; increases with every change
 }
 
-// Holding is a grant as the ledger records it.
-type Holding struct {
+// LedgerGrant is a grant as the ledger records it.
+type LedgerGrant struct {
 	Lease, Device string
 	Slot          int           // number of the slot, less than MaxCapacity
 	Batch         int64         // id of the task's batch, 0..2^53
@@ -35,7 +35,7 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (chang
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
 	}
-	reply, err := s.run(ctx, s.scripts.configure, pool, configureArgs{Call: newCall(), Capacity: c.Capacity, Version: c.Version}).Int()
+	reply, err := s.runScript(ctx, s.scripts.configure, pool, configureArgs{Call: newCallID(), Capacity: c.Capacity, Version: c.Version}).Int()
 	switch {
 	case err != nil:
 		return false, unavailable("configure", pool, err)
@@ -49,19 +49,19 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (chang
 // Restore sends the holders in chunks, and the pool stays unknown until the last chunk. restored is
 // false if another caller made the pool known or started a restore. After an error or false the
 // pool may still be unknown: read it with Snapshot, and if it is unknown, restore it again.
-func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders []Holding) (restored bool, err error) {
+func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders []LedgerGrant) (restored bool, err error) {
 	if err := checkConfig(pool, c); err != nil {
 		return false, err
 	}
 	if err := checkHolders(holders); err != nil {
 		return false, err
 	}
-	call := newCall()
+	call := newCallID()
 	for offset := 0; ; offset += chunk {
 		end := min(offset+chunk, len(holders))
-		reply, err := s.run(ctx, s.scripts.restore, pool, restoreArgs{
+		reply, err := s.runScript(ctx, s.scripts.restore, pool, restoreArgs{
 			configureArgs: configureArgs{Call: call, Capacity: c.Capacity, Version: c.Version},
-			Offset:        offset, Last: end == len(holders), Holders: holdersOf(holders[offset:end]),
+			Offset:        offset, Last: end == len(holders), Holders: newHolderArgs(holders[offset:end]),
 		}).Int()
 		if err != nil {
 			return false, unavailable("restore", pool, err)
@@ -75,7 +75,7 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders 
 // Adopt makes each element of holders the holder of its slot. If another lease holds the slot, Adopt changes
 // nothing there and returns false for this holder. If the lease holds the slot already, Adopt updates its remaining
 // time. If Redis does not know the pool, Adopt returns ErrUnknownPool and the pool needs Restore.
-func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []Holding) ([]bool, error) {
+func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGrant) ([]bool, error) {
 	if err := checkPool(pool); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []Holding) (
 	}
 	out := make([]bool, 0, len(holders))
 	for part := range slices.Chunk(holders, chunk) {
-		reply, err := s.run(ctx, s.scripts.adopt, pool, adoptArgs{Holders: holdersOf(part)}).Int64Slice()
+		reply, err := s.runScript(ctx, s.scripts.adopt, pool, adoptArgs{Holders: newHolderArgs(part)}).Int64Slice()
 		if err != nil {
 			return nil, unavailable("adopt into", pool, err)
 		}
@@ -103,7 +103,7 @@ func (s *Semaphore) Forget(ctx context.Context, pool string) error {
 	if err := checkPool(pool); err != nil {
 		return err
 	}
-	err := s.breakers.Do(ctx, Key(pool), sends, func() error { return s.client.Del(ctx, keys(pool)...).Err() })
+	err := s.breakers.Do(ctx, NodeKey(pool), maxSends, func() error { return s.client.Del(ctx, poolKeys(pool)...).Err() })
 	if err != nil {
 		return unavailable("forget", pool, err)
 	}
@@ -137,7 +137,7 @@ type holderArgs struct {
 	Age    int64  `json:"age"`
 }
 
-func holdersOf(holders []Holding) []holderArgs {
+func newHolderArgs(holders []LedgerGrant) []holderArgs {
 	args := make([]holderArgs, len(holders))
 	for i, h := range holders {
 		args[i] = holderArgs{
@@ -149,7 +149,7 @@ func holdersOf(holders []Holding) []holderArgs {
 }
 
 func checkConfig(pool string, c Config) error {
-	if c.Capacity < 0 || c.Capacity > MaxCapacity || c.Version < 0 || c.Version > maxNumber {
+	if c.Capacity < 0 || c.Capacity > MaxCapacity || c.Version < 0 || c.Version > maxExactInt {
 		return fmt.Errorf("%w: pool %s: capacity %d, version %d", ErrInvalid, pool, c.Capacity, c.Version)
 	}
 	return checkPool(pool)
@@ -157,7 +157,7 @@ func checkConfig(pool string, c Config) error {
 
 // checkHolders refuses invalid and duplicate holders. lua/restore.lua compares the number of held
 // slots with the number of sent holders, so a duplicate would leave a restore unfinished.
-func checkHolders(holders []Holding) error {
+func checkHolders(holders []LedgerGrant) error {
 	slots, leases := make(map[int]bool, len(holders)), make(map[string]bool, len(holders))
 	for _, h := range holders {
 		if err := checkHolder(h.Lease, h.Device); err != nil {

@@ -12,36 +12,36 @@ import (
 
 // offeringPace returns a pace with which offers and waiters last longer than a test.
 func offeringPace() slots.Pace {
-	return slots.Pace{Hold: 800 * time.Second, Soonest: time.Hour, Period: time.Hour, Offer: time.Hour}
+	return slots.Pace{MeanHold: 800 * time.Second, MinWait: time.Hour, ReportPeriod: time.Hour, OfferTTL: time.Hour}
 }
 
-// ask asks for a slot for one task of a batch. The names of the device and of the lease are derived
+// requestForTask asks for a slot for one task of a batch. The names of the device and of the lease are derived
 // from the task.
-func (s *server) ask(t *testing.T, pool string, pace slots.Pace, w slots.Want) slots.Acquisition {
+func (s *redisSemaphore) requestForTask(t *testing.T, pool string, pace slots.Pace, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL, w.Lease = time.Hour, strconv.FormatInt(w.Task, 10)
-	got, _, err := s.Acquire(t.Context(), pool, pace, []slots.Request{asking(fmt.Sprintf("d%d", w.Task), w)})
+	got, _, err := s.Acquire(t.Context(), pool, pace, []slots.Request{newRequest(fmt.Sprintf("d%d", w.Task), w)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return got[0]
 }
 
-// clock sets the time of a pool.
-func (s *server) clock(t *testing.T, pool string, now time.Time) {
+// setClock sets the time of a pool.
+func (s *redisSemaphore) setClock(t *testing.T, pool string, now time.Time) {
 	t.Helper()
 	s.Semaphore = slots.NewOnClock(s.client)
-	if err := s.client.Set(t.Context(), slots.Clock(pool), now.UnixMilli(), 0).Err(); err != nil {
+	if err := s.client.Set(t.Context(), slots.ClockKey(pool), now.UnixMilli(), 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// wakeable asks as ask does, for a device that can be notified.
-func (s *server) wakeable(t *testing.T, pool string, w slots.Want) slots.Acquisition {
+// requestWakeable asks as ask does, for a device that can be notified.
+func (s *redisSemaphore) requestWakeable(t *testing.T, pool string, w slots.Want) slots.Acquisition {
 	t.Helper()
 	w.TTL = time.Hour
 	w.Lease = strconv.FormatInt(w.Task, 10)
-	request := asking(fmt.Sprintf("d%d", w.Task), w)
+	request := newRequest(fmt.Sprintf("d%d", w.Task), w)
 	request.Reach = slots.ReachPush
 	got, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{request})
 	if err != nil {
@@ -50,16 +50,16 @@ func (s *server) wakeable(t *testing.T, pool string, w slots.Want) slots.Acquisi
 	return got[0]
 }
 
-// wakeables calls wakeable for tasks of batch 1.
-func (s *server) wakeables(t *testing.T, pool string, tasks ...int64) {
+// requestAllWakeable calls wakeable for tasks of batch 1.
+func (s *redisSemaphore) requestAllWakeable(t *testing.T, pool string, tasks ...int64) {
 	t.Helper()
 	for _, task := range tasks {
-		s.wakeable(t, pool, slots.Want{Batch: 1, Task: task})
+		s.requestWakeable(t, pool, slots.Want{Batch: 1, Task: task})
 	}
 }
 
-// leave frees the slot of a task and returns the resulting offers.
-func (s *server) leave(t *testing.T, pool string, task int64) []slots.Offer {
+// releaseTask frees the slot of a task and returns the resulting offers.
+func (s *redisSemaphore) releaseTask(t *testing.T, pool string, task int64) []slots.Offer {
 	t.Helper()
 	freed, offers, err := s.Release(t.Context(), pool, offeringPace(), []string{strconv.FormatInt(task, 10)})
 	if err != nil || !freed[0] {
@@ -68,7 +68,7 @@ func (s *server) leave(t *testing.T, pool string, task int64) []slots.Offer {
 	return offers
 }
 
-func (s *server) offerSlots(t *testing.T, pool string, updates ...slots.Update) slots.QueueState {
+func (s *redisSemaphore) offerSlots(t *testing.T, pool string, updates ...slots.Update) slots.QueueState {
 	t.Helper()
 	line, err := s.OfferSlots(t.Context(), pool, offeringPace(), updates)
 	if err != nil {
@@ -77,8 +77,8 @@ func (s *server) offerSlots(t *testing.T, pool string, updates ...slots.Update) 
 	return line
 }
 
-// sent reports an offer as sent, so that it is not returned again.
-func (s *server) sent(t *testing.T, pool string, o slots.Offer) {
+// confirmOffer reports an offer as sent, so that it is not returned again.
+func (s *redisSemaphore) confirmOffer(t *testing.T, pool string, o slots.Offer) {
 	t.Helper()
 	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: o.Device, Offer: o.ID})
 }
@@ -90,20 +90,20 @@ func offeredTasks(offers []slots.Offer) (tasks []int64) {
 	return tasks
 }
 
-// state returns the counts of a queue without its offers.
-func state(queue slots.QueueState) [4]int {
-	return [4]int{queue.Held, queue.Reserved, queue.Ready, queue.Waiting}
+// queueCounts returns the counts of a queue without its offers.
+func queueCounts(queue slots.QueueState) [4]int {
+	return [4]int{queue.Held, queue.Reserved, queue.Notifiable, queue.Waiting}
 }
 
 // The script that frees a slot reserves it for the next waiter. No other device gets the slot. The
 // device of the offer gets the slot for the offered task.
 func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 1)
-		s.wakeables(t, pool, 1, 2, 3)
-		offers := s.leave(t, pool, 1)
+		pool := s.restorePool(t, 1)
+		s.requestAllWakeable(t, pool, 1, 2, 3)
+		offers := s.releaseTask(t, pool, 1)
 		if len(offers) != 1 {
 			t.Fatalf("offers %+v, want one", offers)
 		}
@@ -111,28 +111,28 @@ func TestSlotThatFallsFreeIsOffered(t *testing.T) {
 		if o.Device != "d2" || o.Task != 2 || o.Batch != 1 || o.Reach != slots.ReachPush || o.ID == 0 || o.Left > time.Hour || o.Left < 50*time.Minute || o.Age < 0 {
 			t.Errorf("offer %+v", o)
 		}
-		snapshot := s.snapshot(t, pool)
+		snapshot := s.readSnapshot(t, pool)
 		if r := snapshot.Reserved; len(snapshot.Leases) != 0 || len(r) != 1 || r[0].Device != "d2" || r[0].Batch != 1 || r[0].Task != 2 || r[0].Left < 50*time.Minute {
 			t.Errorf("snapshot %+v", snapshot)
 		}
-		stranger := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 0}) // even a task that precedes it in the order
-		diff(t, "a stranger", stranger.Status, slots.StatusFull)
-		diff(t, "one who polls", s.ask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: 9}).Status, slots.StatusFull)
-		mine := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
-		diff(t, "whose it is", mine.Status, slots.StatusAcquired)
-		diff(t, "held, reserved, ready, waiting", state(s.offerSlots(t, pool)), [4]int{1, 0, 2, 3})
-		diff(t, "the next, in order", offeredTasks(s.leave(t, pool, 2)), []int64{0})
+		stranger := s.requestWakeable(t, pool, slots.Want{Batch: 1, Task: 0}) // even a task that precedes it in the order
+		expectEqual(t, "a stranger", stranger.Status, slots.StatusFull)
+		expectEqual(t, "one who polls", s.requestForTask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: 9}).Status, slots.StatusFull)
+		mine := s.requestWakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+		expectEqual(t, "whose it is", mine.Status, slots.StatusAcquired)
+		expectEqual(t, "held, reserved, ready, waiting", queueCounts(s.offerSlots(t, pool)), [4]int{1, 0, 2, 3})
+		expectEqual(t, "the next, in order", offeredTasks(s.releaseTask(t, pool, 2)), []int64{0})
 	})
 }
 
 // An offer is returned again until it is reported as sent, but not at once.
 func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	t.Parallel()
-	s := onRedis(t)
-	pool := s.poolOf(t, 1)
-	s.wakeables(t, pool, 1, 2)
+	s := newRedisSemaphore(t)
+	pool := s.restorePool(t, 1)
+	s.requestAllWakeable(t, pool, 1, 2)
 	began := time.Now()
-	first := s.leave(t, pool, 1)
+	first := s.releaseTask(t, pool, 1)
 	if again := s.offerSlots(t, pool).Offers; len(again) > 0 && time.Since(began) < 500*time.Millisecond {
 		t.Errorf("at once: %+v", again)
 	}
@@ -142,25 +142,25 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	})
 	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // update of an older offer
 	eventually(t, "the offer again after an update of another", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
-	s.sent(t, pool, first[0])
-	s.clock(t, pool, time.Now().Add(offeringPace().Offer/2))
-	diff(t, "offers to send once it was", len(s.offerSlots(t, pool).Offers), 0)
+	s.confirmOffer(t, pool, first[0])
+	s.setClock(t, pool, time.Now().Add(offeringPace().OfferTTL/2))
+	expectEqual(t, "offers to send once it was", len(s.offerSlots(t, pool).Offers), 0)
 }
 
 // If one replica received an offer to a parked report and did not send it, the offer is returned at
 // once to another replica that sends OffersMissed.
 func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 1)
-		s.wakeables(t, pool, 1)
-		parked := asking("d2", slots.Want{Batch: 1, Task: 2, Lease: "2", TTL: time.Hour})
+		pool := s.restorePool(t, 1)
+		s.requestAllWakeable(t, pool, 1)
+		parked := newRequest("d2", slots.Want{Batch: 1, Task: 2, Lease: "2", TTL: time.Hour})
 		parked.Reach = slots.ReachPark
 		if _, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{parked}); err != nil {
 			t.Fatal(err)
 		}
-		first := s.leave(t, pool, 1)
+		first := s.releaseTask(t, pool, 1)
 		eventually(t, "the offer again", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 		for range 2 {
 			missed := s.offerSlots(t, pool, slots.Update{Kind: slots.OffersMissed}).Offers
@@ -168,8 +168,8 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 				t.Errorf("missed offers %+v, want %+v", missed, first)
 			}
 		}
-		s.sent(t, pool, first[0])
-		diff(t, "once it was sent", len(s.offerSlots(t, pool, slots.Update{Kind: slots.OffersMissed}).Offers), 0)
+		s.confirmOffer(t, pool, first[0])
+		expectEqual(t, "once it was sent", len(s.offerSlots(t, pool, slots.Update{Kind: slots.OffersMissed}).Offers), 0)
 	})
 }
 
@@ -178,59 +178,59 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 // removed.
 func TestWaitersAreKeptByWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 1)
-		s.wakeables(t, pool, 1, 2, 3, 4, 5, 6)
+		pool := s.restorePool(t, 1)
+		s.requestAllWakeable(t, pool, 1, 2, 3, 4, 5, 6)
 		for task := int64(7); task <= 8; task++ {
-			s.ask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: task})
+			s.requestForTask(t, pool, offeringPace(), slots.Want{Batch: 2, Task: task})
 		}
-		offer := s.leave(t, pool, 1)[0]
-		s.clock(t, pool, time.Now().Add(offeringPace().Offer))
+		offer := s.releaseTask(t, pool, 1)[0]
+		s.setClock(t, pool, time.Now().Add(offeringPace().OfferTTL))
 		line := s.offerSlots(t, pool)
-		diff(t, "after a lapse", offeredTasks(line.Offers), []int64{3})
-		diff(t, "held, reserved, ready, waiting", state(line), [4]int{0, 1, 3, 7})
+		expectEqual(t, "after a lapse", offeredTasks(line.Offers), []int64{3})
+		expectEqual(t, "held, reserved, ready, waiting", queueCounts(line), [4]int{0, 1, 3, 7})
 		current := line.Offers[0].ID
-		line = s.offerSlots(t, pool, slots.Update{Kind: slots.WaiterAway, Device: "d3", Offer: offer.ID})
-		diff(t, "an update of another offer", state(line), [4]int{0, 1, 3, 7})
+		line = s.offerSlots(t, pool, slots.Update{Kind: slots.WaiterPassedOver, Device: "d3", Offer: offer.ID})
+		expectEqual(t, "an update of another offer", queueCounts(line), [4]int{0, 1, 3, 7})
 		line = s.offerSlots(t, pool, slots.Update{Kind: slots.WaiterLeft, Device: "d3", Offer: current})
-		diff(t, "who left", state(line), [4]int{0, 1, 2, 6})
-		diff(t, "after who left", offeredTasks(line.Offers), []int64{4})
+		expectEqual(t, "who left", queueCounts(line), [4]int{0, 1, 2, 6})
+		expectEqual(t, "after who left", offeredTasks(line.Offers), []int64{4})
 		line = s.offerSlots(t, pool, slots.Update{Kind: slots.BatchLeft, Batch: 2})
-		diff(t, "a batch that was closed", state(line), [4]int{0, 1, 2, 4})
-		line = s.offerSlots(t, pool, slots.Update{Kind: slots.WaiterAway, Device: "d4"}, slots.Update{Kind: slots.WaiterAway, Device: "d5"})
-		diff(t, "who is away", state(line), [4]int{0, 1, 0, 4})
-		diff(t, "after who is away", offeredTasks(line.Offers), []int64{6})
+		expectEqual(t, "a batch that was closed", queueCounts(line), [4]int{0, 1, 2, 4})
+		line = s.offerSlots(t, pool, slots.Update{Kind: slots.WaiterPassedOver, Device: "d4"}, slots.Update{Kind: slots.WaiterPassedOver, Device: "d5"})
+		expectEqual(t, "who is away", queueCounts(line), [4]int{0, 1, 0, 4})
+		expectEqual(t, "after who is away", offeredTasks(line.Offers), []int64{6})
 
-		got := s.wakeable(t, pool, slots.Want{Batch: 1, Task: 2})
-		diff(t, "who lapsed, at its old position", got.Position, 1)
-		s.wakeables(t, pool, 6)
-		diff(t, "and offered again", offeredTasks(s.leave(t, pool, 6)), []int64{2})
+		got := s.requestWakeable(t, pool, slots.Want{Batch: 1, Task: 2})
+		expectEqual(t, "who lapsed, at its old position", got.Position, 1)
+		s.requestAllWakeable(t, pool, 6)
+		expectEqual(t, "and offered again", offeredTasks(s.releaseTask(t, pool, 6)), []int64{2})
 	})
 }
 
 // Slots are offered in the order in which they would be granted.
 func TestOffersFollowTheOrder(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 6)
+		pool := s.restorePool(t, 6)
 		for task := int64(100); task < 108; task++ {
-			s.wakeable(t, pool, slots.Want{Batch: 1, Weight: 1, Task: task})
+			s.requestWakeable(t, pool, slots.Want{Batch: 1, Weight: 1, Task: task})
 		}
 		for task := int64(200); task < 205; task++ {
-			s.wakeable(t, pool, slots.Want{Batch: 2, Weight: 2, Task: task, Priority: map[int64]int{203: 5}[task]})
+			s.requestWakeable(t, pool, slots.Want{Batch: 2, Weight: 2, Task: task, Priority: map[int64]int{203: 5}[task]})
 		}
 		var got []int64
 		for task := int64(100); task < 106; task++ {
-			for _, o := range s.leave(t, pool, task) {
+			for _, o := range s.releaseTask(t, pool, task) {
 				got = append(got, o.Task)
-				if a := s.wakeable(t, pool, slots.Want{Batch: o.Batch, Weight: int(o.Batch), Task: o.Task, Priority: map[int64]int{203: 5}[o.Task]}); a.Status != slots.StatusAcquired {
+				if a := s.requestWakeable(t, pool, slots.Want{Batch: o.Batch, Weight: int(o.Batch), Task: o.Task, Priority: map[int64]int{203: 5}[o.Task]}); a.Status != slots.StatusAcquired {
 					t.Fatalf("task %d was offered a slot: %+v", o.Task, a)
 				}
 			}
 		}
-		diff(t, "one by one", got, []int64{203, 200, 201, 202, 106, 107})
+		expectEqual(t, "one by one", got, []int64{203, 200, 201, 202, 106, 107})
 	})
 }
 
@@ -238,12 +238,12 @@ func TestOffersFollowTheOrder(t *testing.T) {
 // held.
 func TestOffersCountForTheirBatches(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 0)
+		pool := s.restorePool(t, 0)
 		for i := range int64(6) {
-			s.wakeable(t, pool, slots.Want{Batch: 1, Task: 10 + i})
-			s.wakeable(t, pool, slots.Want{Batch: 2, Task: 20 + i, Weight: 2})
+			s.requestWakeable(t, pool, slots.Want{Batch: 1, Task: 10 + i})
+			s.requestWakeable(t, pool, slots.Want{Batch: 2, Task: 20 + i, Weight: 2})
 		}
 		s.configure(t, pool, 6, 2)
 		line := s.offerSlots(t, pool)
@@ -251,8 +251,8 @@ func TestOffersCountForTheirBatches(t *testing.T) {
 		for _, o := range line.Offers {
 			batches[o.Batch]++
 		}
-		diff(t, "offers by batch", batches, map[int64]int{1: 2, 2: 4})
-		diff(t, "held, reserved, ready, waiting", state(line), [4]int{0, 6, 6, 12})
+		expectEqual(t, "offers by batch", batches, map[int64]int{1: 2, 2: 4})
+		expectEqual(t, "held, reserved, ready, waiting", queueCounts(line), [4]int{0, 6, 6, 12})
 	})
 }
 
@@ -260,10 +260,10 @@ func TestOffersCountForTheirBatches(t *testing.T) {
 // once.
 func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 1)
-		s.wakeables(t, pool, 5, 6)
+		pool := s.restorePool(t, 1)
+		s.requestAllWakeable(t, pool, 5, 6)
 		joiner := func(task int64) slots.Joiner {
 			return slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprintf("d%d", task), Batch: 1, Task: task}, Reach: slots.ReachPark}
 		}
@@ -272,9 +272,9 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			diff(t, "held, reserved, ready, waiting", state(line), [4]int{1, 0, 3, 3})
+			expectEqual(t, "held, reserved, ready, waiting", queueCounts(line), [4]int{1, 0, 3, 3})
 		}
-		offers := s.leave(t, pool, 5)
+		offers := s.releaseTask(t, pool, 5)
 		if len(offers) != 1 || offers[0].Device != "d4" || offers[0].Reach != slots.ReachPark {
 			t.Errorf("offers %+v", offers)
 		}
@@ -284,26 +284,26 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 // A pool is due only while it has an offer, or a free slot for a waiter that can be notified.
 func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 1)
+		pool := s.restorePool(t, 1)
 		expect := func(what string, wantWaiting, wantDue int) {
 			t.Helper()
-			waiting, due, err := s.Queues(t.Context(), []string{t.Name() + ".other", pool, "nobody's"})
+			waiting, due, err := s.FindWaitingPools(t.Context(), []string{t.Name() + ".other", pool, "nobody's"})
 			if err != nil || len(waiting) != wantWaiting || len(due) != wantDue || !slices.Contains(waiting, pool) && wantWaiting > 0 {
 				t.Errorf("%s: lines %v, due %v, %v; want %d and %d", what, waiting, due, err, wantWaiting, wantDue)
 			}
 		}
 		expect("nobody waits", 0, 0)
-		s.wakeables(t, pool, 5)
+		s.requestAllWakeable(t, pool, 5)
 		expect("nobody waits, full", 0, 0)
-		s.ask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 6})
+		s.requestForTask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 6})
 		expect("one who polls", 1, 0)
-		s.wakeables(t, pool, 7)
+		s.requestAllWakeable(t, pool, 7)
 		expect("nothing is free", 1, 0)
-		s.leave(t, pool, 5)
+		s.releaseTask(t, pool, 5)
 		expect("an offer", 1, 1)
-		s.wakeables(t, pool, 7, 8)
+		s.requestAllWakeable(t, pool, 7, 8)
 		expect("held again", 1, 0)
 		if _, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 2, Version: 9}); err != nil {
 			t.Fatal(err)
@@ -315,19 +315,19 @@ func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 // No slot is offered if Pace.Offer is 0, or in an unknown pool.
 func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 1)
-		s.wakeables(t, pool, 1, 2)
+		pool := s.restorePool(t, 1)
+		s.requestAllWakeable(t, pool, 1, 2)
 		pace := offeringPace()
-		pace.Offer = 0
+		pace.OfferTTL = 0
 		if freed, offers, err := s.Release(t.Context(), pool, pace, []string{"1"}); err != nil || !freed[0] || len(offers) != 0 {
 			t.Errorf("%v, %v, %v", freed, offers, err)
 		}
-		if line := s.offerSlots(t, t.Name()+".unknown", slots.Update{Kind: slots.BatchLeft, Batch: 1}); line.Known || len(line.Offers) > 0 {
+		if line := s.offerSlots(t, t.Name()+".unknown", slots.Update{Kind: slots.BatchLeft, Batch: 1}); line.PoolKnown || len(line.Offers) > 0 {
 			t.Errorf("of an unknown pool: %+v", line)
 		}
-		diff(t, "later", len(s.offerSlots(t, pool).Offers), 1)
+		expectEqual(t, "later", len(s.offerSlots(t, pool).Offers), 1)
 	})
 }
 
@@ -335,9 +335,9 @@ func TestNothingIsOfferedWithoutTimeOrPool(t *testing.T) {
 // by weight.
 func TestTheTasksOfOneDeviceTakeTurns(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		pool := s.poolOf(t, 60)
+		pool := s.restorePool(t, 60)
 		next := []slots.Want{{Batch: 1, Weight: 1, Task: 1}, {Batch: 2, Weight: 100, Task: 100}}
 		got := map[int64]int{}
 		for n := range 20 {
@@ -345,14 +345,14 @@ func TestTheTasksOfOneDeviceTakeTurns(t *testing.T) {
 			for i := range wants {
 				wants[i].Lease, wants[i].TTL = fmt.Sprintf("%d.%d", wants[i].Task, n), time.Hour
 			}
-			a, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{asking("d", wants...)})
+			a, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{newRequest("d", wants...)})
 			if err != nil || a[0].Status != slots.StatusAcquired {
 				t.Fatal(a, err)
 			}
-			s.release(t, pool, wants[a[0].Want].Lease)
-			got[wants[a[0].Want].Batch]++
-			next[a[0].Want].Task++
+			s.release(t, pool, wants[a[0].WantIndex].Lease)
+			got[wants[a[0].WantIndex].Batch]++
+			next[a[0].WantIndex].Task++
 		}
-		diff(t, "by batch, of 20", got, map[int64]int{1: 1, 2: 19})
+		expectEqual(t, "by batch, of 20", got, map[int64]int{1: 1, 2: 19})
 	})
 }

@@ -17,74 +17,74 @@ import (
 // the answer and the effect of a single call.
 func TestCallSentAgainHasOneEffect(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		warm(t, s)
-		for name, call := range replayed() {
+		loadScripts(t, s)
+		for name, call := range replayCalls() {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				if name == chunked {
-					s.slowInLua(t)
+				if name == chunkedRestore {
+					s.skipIfSlowInLua(t)
 				}
-				s.replay(t, call)
+				s.checkReplay(t, call)
 			})
 		}
 	})
 }
 
-func (s *server) replay(t *testing.T, call call) {
+func (s *redisSemaphore) checkReplay(t *testing.T, call replayCall) {
 	t.Helper()
-	lossy, lost := s.losing(t, 2)
+	lossy, lost := s.newLossySemaphore(t, 2)
 	once, again := t.Name()+".once", t.Name()+".again"
 	var answers [2]any
 	for i, pool := range []string{once, again} {
-		if call.known {
-			s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, holdings("old", 2)...)
+		if call.isKnown {
+			s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, newHoldings("old", 2)...)
 		}
 		var err error
-		if answers[i], err = call.do(t.Context(), []*slots.Semaphore{s.Semaphore, lossy}[i], pool); err != nil {
+		if answers[i], err = call.run(t.Context(), []*slots.Semaphore{s.Semaphore, lossy}[i], pool); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := lost(); got != 2 {
 		t.Fatalf("%d replies were lost, want 2", got)
 	}
-	diff(t, "answer", answers[1], answers[0])
-	diff(t, "effect", s.snapshot(t, again), s.snapshot(t, once))
-	diff(t, "free slots", s.freeMembers(t, again), s.freeMembers(t, once))
+	expectEqual(t, "answer", answers[1], answers[0])
+	expectEqual(t, "effect", s.readSnapshot(t, again), s.readSnapshot(t, once))
+	expectEqual(t, "free slots", s.freeSlots(t, again), s.freeSlots(t, once))
 }
 
-// chunked is the name of the call that is sent in several chunks.
-const chunked = "restore in chunks"
+// chunkedRestore is the name of the call that is sent in several chunks.
+const chunkedRestore = "restore in chunks"
 
-type call struct {
-	known bool // whether the pool is known, with 2 of 3 slots held
-	do    do
+type replayCall struct {
+	isKnown bool // whether the pool is known, with 2 of 3 slots held
+	run     semaphoreCall
 }
 
-type do func(context.Context, *slots.Semaphore, string) (any, error)
+type semaphoreCall func(context.Context, *slots.Semaphore, string) (any, error)
 
-func replayed() map[string]call {
-	return map[string]call{
-		"acquire":              {true, acquiring("a", "old.1", "a", "b")},
-		"acquire from unknown": {false, acquiring("a")},
-		"stand in line":        {true, standInLine},
+func replayCalls() map[string]replayCall {
+	return map[string]replayCall{
+		"acquire":              {true, acquireCall("a", "old.1", "a", "b")},
+		"acquire from unknown": {false, acquireCall("a")},
+		"stand in line":        {true, enterQueue},
 		"standing": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Standing(ctx, pool, "a", []slots.Waiter{{Batch: 1, Task: 1}})
+			return s.ReadQueuePlaces(ctx, pool, "a", []slots.Waiter{{Batch: 1, Task: 1}})
 		}},
 		"release": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			_, _, err := s.Release(ctx, pool, slots.Pace{}, []string{"nobody", "old.1", "old.1", "old.0"})
 			return nil, err // for a repeated call, an earlier sending freed the slots
 		}},
-		"raise":              {true, configuring(9, 2)},
-		"lower":              {true, configuring(1, 2)},
-		"stale configure":    {true, configuring(9, 1)},
-		"restore":            {false, restoring(5, 3)},
-		chunked:              {false, restoring(2000, 1200)},
-		"restore of nobody":  {false, restoring(5, 0)},
-		"restore into known": {true, restoring(5, 3)},
+		"raise":              {true, configureCall(9, 2)},
+		"lower":              {true, configureCall(1, 2)},
+		"stale configure":    {true, configureCall(9, 1)},
+		"restore":            {false, restoreCall(5, 3)},
+		chunkedRestore:       {false, restoreCall(2000, 1200)},
+		"restore of nobody":  {false, restoreCall(5, 0)},
+		"restore into known": {true, restoreCall(5, 3)},
 		"adopt": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.Adopt(ctx, pool, []slots.Holding{
+			return s.Adopt(ctx, pool, []slots.LedgerGrant{
 				{Lease: "n", Device: "d", Slot: 2}, {Lease: "x", Device: "d", Slot: 0}, {Lease: "old.1", Device: "d", Slot: 4},
 			})
 		}},
@@ -97,32 +97,32 @@ func replayed() map[string]call {
 	}
 }
 
-func acquiring(leases ...string) do {
+func acquireCall(leases ...string) semaphoreCall {
 	return func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-		got, _, err := s.Acquire(ctx, pool, slots.Pace{}, requests(1e9, leases...))
+		got, _, err := s.Acquire(ctx, pool, slots.Pace{}, newRequests(1e9, leases...))
 		return got, err
 	}
 }
 
-func standInLine(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-	reqs := requests(1e9, "a", "b", "c", "old.0")
+func enterQueue(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+	reqs := newRequests(1e9, "a", "b", "c", "old.0")
 	for i := range reqs {
 		reqs[i].Wants[0].Batch, reqs[i].Wants[0].Task = int64(i%2+1), int64(i+1)
 	}
-	pace := slots.Pace{Hold: time.Minute, Soonest: time.Second, Period: time.Hour}
+	pace := slots.Pace{MeanHold: time.Minute, MinWait: time.Second, ReportPeriod: time.Hour}
 	got, _, err := s.Acquire(ctx, pool, pace, reqs)
 	return got, err // diff does not compare times
 }
 
-func configuring(capacity int, version int64) do {
+func configureCall(capacity int, version int64) semaphoreCall {
 	return func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 		return s.Configure(ctx, pool, slots.Config{Capacity: capacity, Version: version})
 	}
 }
 
-func restoring(capacity, holders int) do {
+func restoreCall(capacity, holders int) semaphoreCall {
 	return func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-		return s.Restore(ctx, pool, slots.Config{Capacity: capacity, Version: 4}, holdings("r", holders))
+		return s.Restore(ctx, pool, slots.Config{Capacity: capacity, Version: 4}, newHoldings("r", holders))
 	}
 }
 
@@ -130,19 +130,19 @@ func restoring(capacity, holders int) do {
 // a repetition of an earlier call.
 func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		warm(t, s)
-		pool := s.poolOf(t, 3)
-		lossy, lost := s.losing(t, 1)
-		out, _, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "a"))
+		loadScripts(t, s)
+		pool := s.restorePool(t, 3)
+		lossy, lost := s.newLossySemaphore(t, 1)
+		out, _, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, newRequests(1e9, "a"))
 		if err != nil || lost() != 1 {
 			t.Fatal(err, lost())
 		}
-		diff(t, "sent twice", out, []slots.Acquisition{acquired(0)})
-		diff(t, "a second call", s.acquire(t, pool, "a"), acquired(0))
+		expectEqual(t, "sent twice", out, []slots.Acquisition{acquiredSlot(0)})
+		expectEqual(t, "a second call", s.acquire(t, pool, "a"), acquiredSlot(0))
 		s.release(t, pool, "a")
-		diff(t, "a second release", s.release(t, pool, "a"), []bool{false})
+		expectEqual(t, "a second release", s.release(t, pool, "a"), []bool{false})
 	})
 }
 
@@ -150,35 +150,35 @@ func TestReplayAnswersOnlyItsOwnCall(t *testing.T) {
 // because all its replies were lost: it finds the effect of the first call.
 func TestNextCallFindsWhatAllLostRepliesDid(t *testing.T) {
 	t.Parallel()
-	s := onRedis(t)
-	warm(t, s)
-	pool := s.poolOf(t, 3)
-	lossy, lost := s.losing(t, 3)
-	if _, _, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, requests(1e9, "a")); !errors.Is(err, slots.ErrUnavailable) {
+	s := newRedisSemaphore(t)
+	loadScripts(t, s)
+	pool := s.restorePool(t, 3)
+	lossy, lost := s.newLossySemaphore(t, 3)
+	if _, _, err := lossy.Acquire(t.Context(), pool, slots.Pace{}, newRequests(1e9, "a")); !errors.Is(err, slots.ErrUnavailable) {
 		t.Fatalf("all replies lost: %v, want ErrUnavailable", err)
 	}
 	if got := lost(); got != 3 {
 		t.Fatalf("sent %d times, want 3", got)
 	}
-	diff(t, "next call", s.acquire(t, pool, "a"), acquired(0))
-	diff(t, "one effect", s.holders(t, pool), map[int]string{0: "a"})
+	expectEqual(t, "next call", s.acquire(t, pool, "a"), acquiredSlot(0))
+	expectEqual(t, "one effect", s.slotHolders(t, pool), map[int]string{0: "a"})
 }
 
-// warm loads every script into Redis, so that EVALSHA succeeds.
-func warm(t *testing.T, s *server) {
+// loadScripts loads every script into Redis, so that EVALSHA succeeds.
+func loadScripts(t *testing.T, s *redisSemaphore) {
 	t.Helper()
-	calls := replayed()
-	delete(calls, chunked) // it uses the script of another call
+	calls := replayCalls()
+	delete(calls, chunkedRestore) // it uses the script of another call
 	for _, c := range calls {
-		if _, err := c.do(t.Context(), s.Semaphore, t.Name()+".warm"); err != nil && !errors.Is(err, slots.ErrUnknownPool) {
+		if _, err := c.run(t.Context(), s.Semaphore, t.Name()+".warm"); err != nil && !errors.Is(err, slots.ErrUnknownPool) {
 			t.Fatal(err)
 		}
 	}
 }
 
-// losing returns a semaphore that loses the replies to its next n calls after they were executed,
+// newLossySemaphore returns a semaphore that loses the replies to its next n calls after they were executed,
 // and a function that returns the number of lost replies.
-func (s *server) losing(t *testing.T, n int32) (*slots.Semaphore, func() int) {
+func (s *redisSemaphore) newLossySemaphore(t *testing.T, n int32) (*slots.Semaphore, func() int) {
 	t.Helper()
 	var left atomic.Int32
 	left.Store(n)

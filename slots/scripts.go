@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// sends is the maximum number of times that a script is sent if the network loses it.
-const sends = 3
+// maxSends is the maximum number of times that a script is sent if the network loses it.
+const maxSends = 3
 
 // chunk is the maximum number of requests in one call: a script blocks Redis while it runs.
 const chunk = 500
@@ -42,10 +42,10 @@ type scripts struct {
 	serve, snapshot, configure, restore, adopt, standing *redis.Script
 }
 
-func newScripts() scripts { return scriptsOf(coreLua) }
+func newScripts() scripts { return newScriptsWithCore(coreLua) }
 
-// scriptsOf returns the scripts with their libraries in front: core.lua alone, or core.lua and queue.lua.
-func scriptsOf(coreLua string) scripts {
+// newScriptsWithCore returns the scripts with their libraries in front: core.lua alone, or core.lua and queue.lua.
+func newScriptsWithCore(coreLua string) scripts {
 	core := "local core = (function()\n" + coreLua + "end)()\n"
 	queue := core + "local queue = (function(core)\n" + queueLua + "end)(core)\n"
 	return scripts{
@@ -54,17 +54,17 @@ func scriptsOf(coreLua string) scripts {
 	}
 }
 
-// key returns the name of one key of a pool.
-func key(pool, name string) string { return "slots:{" + pool + "}:" + name }
+// poolKey returns the name of one key of a pool.
+func poolKey(pool, name string) string { return "slots:{" + pool + "}:" + name }
 
-// Key returns a key that is on the same node of a Cluster as the keys of the pool.
-func Key(pool string) string { return key(pool, "") }
+// NodeKey returns a key that is on the same node of a Cluster as the keys of the pool.
+func NodeKey(pool string) string { return poolKey(pool, "") }
 
-// keys returns the keys of a pool: four of the core, six of the queue. They have one hash tag, so
+// poolKeys returns the keys of a pool: four of the core, six of the queue. They have one hash tag, so
 // they are on one node of a Cluster. All names are parts of one string, which saves allocations.
-func keys(pool string) []string {
+func poolKeys(pool string) []string {
 	all := []string{"config", "free", "holder", "lease", "queue", "waiter", "timer", "batch", "contest", "owed"}
-	prefix, text := Key(pool), make([]byte, 0, 10*(len(pool)+16))
+	prefix, text := NodeKey(pool), make([]byte, 0, 10*(len(pool)+16))
 	for _, name := range all {
 		text = append(append(text, prefix...), name...)
 	}
@@ -75,30 +75,30 @@ func keys(pool string) []string {
 	return all
 }
 
-// newCall returns a random id for one call. All sendings of the call carry the same id.
-func newCall() string { return strconv.FormatUint(rand.Uint64(), 36) }
+// newCallID returns a random id for one call. All sendings of the call carry the same id.
+func newCallID() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
-// call returns the call of a script with args as JSON.
-func call(script *redis.Script, pool string, args any) *redisconn.Call {
+// newScriptCall returns the call of a script with args as JSON.
+func newScriptCall(script *redis.Script, pool string, args any) *redisconn.Call {
 	text, _ := json.Marshal(args) // cannot fail; without its argument a script fails before its first write
-	return &redisconn.Call{Script: script, Keys: keys(pool), Args: []any{text}}
+	return &redisconn.Call{Script: script, Keys: poolKeys(pool), Args: []any{text}}
 }
 
-// run runs a script. It sends the script again if the network loses it.
-func (s *Semaphore) run(ctx context.Context, script *redis.Script, pool string, args any) *redis.Cmd {
-	one := call(script, pool, args)
-	s.breakers.Run(ctx, sends, []*redisconn.Call{one})
+// runScript runs a script. It sends the script again if the network loses it.
+func (s *Semaphore) runScript(ctx context.Context, script *redis.Script, pool string, args any) *redis.Cmd {
+	one := newScriptCall(script, pool, args)
+	s.breakers.Run(ctx, maxSends, []*redisconn.Call{one})
 	return one.Cmd
 }
 
-// ask runs a script and decodes its JSON reply into answer. known is false if the reply is empty:
+// runDecoded runs a script and decodes its JSON reply into answer. known is false if the reply is empty:
 // Redis does not know the pool.
-func (s *Semaphore) ask(ctx context.Context, script *redis.Script, pool string, args, answer any) (known bool, err error) {
-	return read(s.run(ctx, script, pool, args), answer)
+func (s *Semaphore) runDecoded(ctx context.Context, script *redis.Script, pool string, args, answer any) (known bool, err error) {
+	return decodeReply(s.runScript(ctx, script, pool, args), answer)
 }
 
-// read decodes the JSON reply of a script into answer. known is false if the reply is empty.
-func read(cmd *redis.Cmd, answer any) (known bool, err error) {
+// decodeReply decodes the JSON reply of a script into answer. known is false if the reply is empty.
+func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
 	text, err := cmd.Text()
 	if err != nil || text == "" {
 		return false, err //nolint:wrapcheck // by the callers

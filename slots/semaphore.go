@@ -29,7 +29,7 @@ func New(client redis.UniversalClient) *Semaphore {
 // Node returns the name of the Redis node that has the pool. It returns an empty name if Redis has
 // only one node, or if the node is not known.
 func (s *Semaphore) Node(ctx context.Context, pool string) string {
-	return s.breakers.Node(ctx, Key(pool))
+	return s.breakers.Node(ctx, NodeKey(pool))
 }
 
 // Outages returns how many times Redis was found to fail after it had answered before.
@@ -51,10 +51,10 @@ const MaxWants = 200
 // Period away. A device that can be notified need not ask to get its slot, so its time is one Period later, and at
 // most 8 x Period away. Fractions of a millisecond are dropped.
 type Pace struct {
-	Hold    time.Duration // mean time for which a slot is held; 0 means unknown
-	Soonest time.Duration // minimum time until a refused device asks again
-	Period  time.Duration // time between two reports of a device; if it is 0, no device waits
-	Offer   time.Duration // how long an offer reserves a slot; if it is 0, no slot is offered to devices that can be notified
+	MeanHold     time.Duration // mean time for which a slot is held; 0 means unknown
+	MinWait      time.Duration // minimum time until a refused device asks again
+	ReportPeriod time.Duration // time between two reports of a device; if it is 0, no device waits
+	OfferTTL     time.Duration // how long an offer reserves a slot; if it is 0, no slot is offered to devices that can be notified
 }
 
 // Status is the result of a Request.
@@ -73,12 +73,12 @@ const (
 
 // Acquisition is the answer to one Request.
 type Acquisition struct {
-	Status Status
-	Slot   int // the slot, with StatusAcquired
-	Want   int // with StatusAcquired, the index of the want whose lease holds the slot
+	Status    Status
+	Slot      int // the slot, with StatusAcquired
+	WantIndex int // with StatusAcquired, the index of the want whose lease holds the slot
 	// Position is set with StatusFull. It estimates the number of grants up to that of the task: 1 is the next grant.
 	Position int
-	After    time.Duration // with StatusFull, when the device is expected to ask again
+	AskAfter time.Duration // with StatusFull, when the device is expected to ask again
 }
 
 // Exchange is one step of a pool: it frees the slots of Leases, then serves Requests.
@@ -95,13 +95,13 @@ type Call struct {
 	Pace Pace
 }
 
-// Served is the result of an Exchange. Freed has the order of Exchange.Leases, and Got that of
+// ExchangeResult is the result of an Exchange. Freed has the order of Exchange.Leases, and Got that of
 // Exchange.Requests. If Redis does not know the pool, no slot is freed and each answer is StatusUnknown.
-type Served struct {
-	Freed  []bool        // for each lease, whether this call freed its slot
-	Got    []Acquisition // for each request, its answer
-	Offers []Offer       // offers that the caller has to send, also if they are to devices of other requests (OfferSlots)
-	Err    error         // if it is set, no other field is set
+type ExchangeResult struct {
+	Freed        []bool        // for each lease, whether this call freed its slot
+	Acquisitions []Acquisition // for each request, its answer
+	Offers       []Offer       // offers that the caller has to send, also if they are to devices of other requests (OfferSlots)
+	Err          error         // if it is set, no other field is set
 }
 
 // Serve frees the slots of leases and offers the freed slots. Then it gives each request, in order,
@@ -119,42 +119,42 @@ type Served struct {
 // got a slot least recently (by weight) is first, then the older batch. Inside a batch, the highest
 // priority is first, then the older task. Batches with a lane precede all other batches while they
 // hold less than their part of the capacity.
-func (s *Semaphore) Serve(ctx context.Context, calls []Call) []Served {
-	served, left := make([]Served, len(calls)), slices.Clone(calls)
+func (s *Semaphore) Serve(ctx context.Context, calls []Call) []ExchangeResult {
+	results, remaining := make([]ExchangeResult, len(calls)), slices.Clone(calls)
 	for i, c := range calls {
-		served[i].Err = checkRequests(c.Pool, c.Requests)
+		results[i].Err = checkRequests(c.Pool, c.Requests)
 	}
-	for s.serveNext(ctx, left, served) {
+	for s.serveNext(ctx, remaining, results) {
 	}
-	return served
+	return results
 }
 
 // serveNext sends the next part of each call, all parts together. It returns false if no call had a part left.
-func (s *Semaphore) serveNext(ctx context.Context, left []Call, served []Served) bool {
+func (s *Semaphore) serveNext(ctx context.Context, remaining []Call, results []ExchangeResult) bool {
 	var sent []*redisconn.Call
-	var parts []Exchange // the sent parts
-	var of []int         // for each part, the index of its call
-	for i := range left {
-		if c := &left[i]; served[i].Err == nil && len(c.Leases)+len(c.Requests) > 0 {
-			part := c.next()
-			sent = append(sent, call(s.scripts.serve, c.Pool, serveArgs{Pace: c.Pace.args(), Leases: part.Leases, Askers: askersOf(part.Requests)}))
-			parts, of = append(parts, part), append(of, i)
+	var parts []Exchange  // the sent parts
+	var callIndexes []int // for each part, the index of its call
+	for i := range remaining {
+		if c := &remaining[i]; results[i].Err == nil && len(c.Leases)+len(c.Requests) > 0 {
+			part := c.takeChunk()
+			sent = append(sent, newScriptCall(s.scripts.serve, c.Pool, serveArgs{Pace: c.Pace.args(), Leases: part.Leases, Askers: newAskerArgs(part.Requests)}))
+			parts, callIndexes = append(parts, part), append(callIndexes, i)
 		}
 	}
 	if len(sent) == 0 {
 		return false
 	}
-	s.breakers.Run(ctx, sends, sent)
-	for n, i := range of {
-		if err := served[i].add(parts[n], sent[n].Cmd); err != nil {
-			served[i] = Served{Err: unavailable("serve", left[i].Pool, err)}
+	s.breakers.Run(ctx, maxSends, sent)
+	for n, i := range callIndexes {
+		if err := results[i].addReply(parts[n], sent[n].Cmd); err != nil {
+			results[i] = ExchangeResult{Err: unavailable("serve", remaining[i].Pool, err)}
 		}
 	}
 	return true
 }
 
-// next removes from e what goes into one call, leases before requests, and returns it.
-func (e *Exchange) next() (part Exchange) {
+// takeChunk removes from e what goes into one call, leases before requests, and returns it.
+func (e *Exchange) takeChunk() (part Exchange) {
 	n := min(len(e.Leases), chunk)
 	part.Leases, e.Leases = e.Leases[:n], e.Leases[n:]
 	if len(e.Leases) == 0 {
@@ -164,10 +164,10 @@ func (e *Exchange) next() (part Exchange) {
 	return part
 }
 
-// add adds the reply to a part. reply.Freed lists the freed leases in the order of part.Leases.
-func (o *Served) add(part Exchange, answered *redis.Cmd) error {
+// addReply adds the reply to a part. reply.Freed lists the freed leases in the order of part.Leases.
+func (o *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
 	var reply serveReply
-	known, err := read(answered, &reply)
+	known, err := decodeReply(answered, &reply)
 	if err == nil && known && len(reply.Answers) != len(part.Requests) {
 		err = fmt.Errorf("%d answers to %d requests", len(reply.Answers), len(part.Requests))
 	}
@@ -175,18 +175,18 @@ func (o *Served) add(part Exchange, answered *redis.Cmd) error {
 		return err
 	}
 	for _, lease := range part.Leases {
-		found := len(reply.Freed) > 0 && reply.Freed[0] == lease
-		if found {
+		freed := len(reply.Freed) > 0 && reply.Freed[0] == lease
+		if freed {
 			reply.Freed = reply.Freed[1:]
 		}
-		o.Freed = append(o.Freed, found)
+		o.Freed = append(o.Freed, freed)
 	}
 	for i := range part.Requests {
 		var got Acquisition
 		if i < len(reply.Answers) {
 			got = reply.Answers[i].acquisition()
 		}
-		o.Got = append(o.Got, got)
+		o.Acquisitions = append(o.Acquisitions, got)
 	}
 	o.Offers = append(o.Offers, reply.offers()...)
 	return nil
@@ -203,31 +203,31 @@ type serveArgs struct {
 }
 
 type serveReply struct {
-	Freed    list[string]     `json:"freed"`
-	Answers  list[answer]     `json:"answers"`
-	Offers   list[offerReply] `json:"offers"`
-	Capacity int              `json:"capacity"` // Capacity and the fields after it are set only with State
-	Held     int              `json:"held"`
-	Reserved int              `json:"reserved"`
-	Ready    int              `json:"ready"`
-	Waiting  int              `json:"waiting"`
+	Freed    luaList[string]           `json:"freed"`
+	Answers  luaList[acquisitionReply] `json:"answers"`
+	Offers   luaList[offerReply]       `json:"offers"`
+	Capacity int                       `json:"capacity"` // Capacity and the fields after it are set only with State
+	Held     int                       `json:"held"`
+	Reserved int                       `json:"reserved"`
+	Ready    int                       `json:"ready"`
+	Waiting  int                       `json:"waiting"`
 }
 
-type answer struct {
+type acquisitionReply struct {
 	Slot     *int  `json:"slot"`
 	Want     int   `json:"want"`
 	After    int64 `json:"after"`
 	Position int   `json:"position"`
 }
 
-func (a answer) acquisition() Acquisition {
+func (a acquisitionReply) acquisition() Acquisition {
 	if a.Slot == nil {
-		return Acquisition{Status: StatusFull, Position: a.Position, After: millis(a.After)}
+		return Acquisition{Status: StatusFull, Position: a.Position, AskAfter: millis(a.After)}
 	}
-	return Acquisition{Status: StatusAcquired, Slot: *a.Slot, Want: a.Want - 1}
+	return Acquisition{Status: StatusAcquired, Slot: *a.Slot, WantIndex: a.Want - 1}
 }
 
-func askersOf(reqs []Request) []askerArgs {
+func newAskerArgs(reqs []Request) []askerArgs {
 	askers := make([]askerArgs, len(reqs))
 	for i, r := range reqs {
 		askers[i] = askerArgs{Device: r.Device, Reach: r.Reach, Chance: min(max(r.Chance, 0), 1), Wants: make([]wantArgs, len(r.Wants))}
@@ -239,12 +239,12 @@ func askersOf(reqs []Request) []askerArgs {
 }
 
 func (p Pace) args() paceArgs {
-	soonest := max(p.Soonest.Milliseconds(), 0)
-	period := max(p.Period.Milliseconds(), 0)
+	soonest := max(p.MinWait.Milliseconds(), 0)
+	period := max(p.ReportPeriod.Milliseconds(), 0)
 	if period > 0 {
 		period = max(period, soonest)
 	}
-	return paceArgs{Hold: max(p.Hold.Milliseconds(), 0), Soonest: soonest, Period: period, Offer: max(p.Offer.Milliseconds(), 0)}
+	return paceArgs{Hold: max(p.MeanHold.Milliseconds(), 0), Soonest: soonest, Period: period, Offer: max(p.OfferTTL.Milliseconds(), 0)}
 }
 
 func checkRequests(pool string, reqs []Request) error {
@@ -271,20 +271,20 @@ func checkWant(device string, w Want) error {
 	if w.TTL < time.Millisecond {
 		return fmt.Errorf("%w: ttl %s of lease %s", ErrInvalid, w.TTL, w.Lease)
 	}
-	return checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.Lane)
+	return checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.LanePercent)
 }
 
 // checkOrder refuses numbers that a script cannot sort.
-func checkOrder(batch, task int64, weight, priority, lane int) error {
-	if weight < 0 || weight > 1<<20 || priority < -1<<30 || priority > 1<<30 || lane < 0 || lane > 100 {
-		return fmt.Errorf("%w: weight %d, priority %d, lane %d", ErrInvalid, weight, priority, lane)
+func checkOrder(batch, task int64, weight, priority, lanePercent int) error {
+	if weight < 0 || weight > 1<<20 || priority < -1<<30 || priority > 1<<30 || lanePercent < 0 || lanePercent > 100 {
+		return fmt.Errorf("%w: weight %d, priority %d, lane %d", ErrInvalid, weight, priority, lanePercent)
 	}
 	return checkNumbers(batch, task)
 }
 
 func checkNumbers(numbers ...int64) error {
 	for _, n := range numbers {
-		if n < 0 || n > maxNumber {
+		if n < 0 || n > maxExactInt {
 			return fmt.Errorf("%w: number %d", ErrInvalid, n)
 		}
 	}

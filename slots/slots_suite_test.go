@@ -15,7 +15,7 @@ import (
 // its own pool.
 func TestContract(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
 		t.Run("the capacity holds", s.testCap)
 		t.Run("the lowest free slot comes first", s.testLowestFirst)
@@ -46,56 +46,56 @@ func TestContract(t *testing.T) {
 	})
 }
 
-func (s *server) testCap(t *testing.T) {
+func (s *redisSemaphore) testCap(t *testing.T) {
 	t.Parallel()
 	const capacity = 60
-	pool := s.poolOf(t, capacity)
-	s.acquireAll(t, pool, names("l", 0, capacity-1)...)
-	diff(t, "the last slot", s.acquire(t, pool, "last"), acquired(capacity-1))
+	pool := s.restorePool(t, capacity)
+	s.acquireAll(t, pool, numberedNames("l", 0, capacity-1)...)
+	expectEqual(t, "the last slot", s.acquire(t, pool, "last"), acquiredSlot(capacity-1))
 	if got := s.acquire(t, pool, "one too many"); got.Status != slots.StatusFull {
 		t.Errorf("above capacity: %+v, want full", got)
 	}
 	s.release(t, pool, "l.17")
-	diff(t, "after a release", s.acquire(t, pool, "next"), acquired(17))
-	if got := len(s.holders(t, pool)); got != capacity {
+	expectEqual(t, "after a release", s.acquire(t, pool, "next"), acquiredSlot(17))
+	if got := len(s.slotHolders(t, pool)); got != capacity {
 		t.Errorf("%d held, want %d", got, capacity)
 	}
 }
 
-func (s *server) testLowestFirst(t *testing.T) {
+func (s *redisSemaphore) testLowestFirst(t *testing.T) {
 	t.Parallel()
-	s.slowInLua(t)
-	pool := s.poolOf(t, 1200) // slot numbers of different length would be sorted wrongly without padding
-	s.acquireAll(t, pool, names("l", 0, 1200)...)
+	s.skipIfSlowInLua(t)
+	pool := s.restorePool(t, 1200) // slot numbers of different length would be sorted wrongly without padding
+	s.acquireAll(t, pool, numberedNames("l", 0, 1200)...)
 	s.release(t, pool, "l.1100", "l.9", "l.101", "l.20")
 	var got []int
 	for _, a := range s.acquireAll(t, pool, "a", "b", "c", "d") {
 		got = append(got, a.Slot)
 	}
-	diff(t, "slots", got, []int{9, 20, 101, 1100})
+	expectEqual(t, "slots", got, []int{9, 20, 101, 1100})
 	s.release(t, pool, "b")
-	diff(t, "as stored", s.freeMembers(t, pool), []string{"00020"})
+	expectEqual(t, "as stored", s.freeSlots(t, pool), []string{"00020"})
 }
 
-func (s *server) testAcquireTwice(t *testing.T) {
+func (s *redisSemaphore) testAcquireTwice(t *testing.T) {
 	t.Parallel()
-	pool := s.poolOf(t, 2)
-	diff(t, "first", s.acquire(t, pool, "a"), acquired(0))
-	diff(t, "again", s.acquire(t, pool, "a"), acquired(0))
+	pool := s.restorePool(t, 2)
+	expectEqual(t, "first", s.acquire(t, pool, "a"), acquiredSlot(0))
+	expectEqual(t, "again", s.acquire(t, pool, "a"), acquiredSlot(0))
 	s.acquire(t, pool, "b")
-	diff(t, "again in a full pool", s.acquire(t, pool, "a"), acquired(0))
-	diff(t, "holders", s.holders(t, pool), map[int]string{0: "a", 1: "b"})
+	expectEqual(t, "again in a full pool", s.acquire(t, pool, "a"), acquiredSlot(0))
+	expectEqual(t, "holders", s.slotHolders(t, pool), map[int]string{0: "a", 1: "b"})
 }
 
-func (s *server) testBatch(t *testing.T) {
+func (s *redisSemaphore) testBatch(t *testing.T) {
 	t.Parallel()
-	pool := s.poolOf(t, 3)
+	pool := s.restorePool(t, 3)
 	s.acquire(t, pool, "old")
-	diff(t, "outcomes in order", s.acquireAll(t, pool, "a", "old", "b", "a", "c", "b"), []slots.Acquisition{
-		acquired(1), acquired(0), acquired(2), acquired(1), {Status: slots.StatusFull}, acquired(2),
+	expectEqual(t, "outcomes in order", s.acquireAll(t, pool, "a", "old", "b", "a", "c", "b"), []slots.Acquisition{
+		acquiredSlot(1), acquiredSlot(0), acquiredSlot(2), acquiredSlot(1), {Status: slots.StatusFull}, acquiredSlot(2),
 	})
-	diff(t, "freed", s.release(t, pool, "b", "nobody", "old"), []bool{true, false, true})
-	diff(t, "holders", s.holders(t, pool), map[int]string{1: "a"})
+	expectEqual(t, "freed", s.release(t, pool, "b", "nobody", "old"), []bool{true, false, true})
+	expectEqual(t, "holders", s.slotHolders(t, pool), map[int]string{1: "a"})
 	if got, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, nil); len(got) != 0 || err != nil {
 		t.Errorf("empty batch: %v, %v", got, err)
 	}
@@ -104,12 +104,12 @@ func (s *server) testBatch(t *testing.T) {
 	}
 }
 
-func (s *server) testLargeBatch(t *testing.T) {
+func (s *redisSemaphore) testLargeBatch(t *testing.T) {
 	t.Parallel()
-	s.slowInLua(t)
+	s.skipIfSlowInLua(t)
 	const n = 1203 // more than fits into one call
-	pool := s.poolOf(t, n-1)
-	leases := names("l", 0, n)
+	pool := s.restorePool(t, n-1)
+	leases := numberedNames("l", 0, n)
 	for i, a := range s.acquireAll(t, pool, leases...) {
 		if want := i < n-1; (a.Status == slots.StatusAcquired) != want || want && a.Slot != i {
 			t.Fatalf("request %d: %+v", i, a)
@@ -121,50 +121,50 @@ func (s *server) testLargeBatch(t *testing.T) {
 	}
 }
 
-func (s *server) testWholeLeaseID(t *testing.T) {
+func (s *redisSemaphore) testWholeLeaseID(t *testing.T) {
 	t.Parallel()
-	pool := s.poolOf(t, 2)
+	pool := s.restorePool(t, 2)
 	s.acquireAll(t, pool, "812.1.beef", "812.2.cafe")
-	diff(t, "parts and strangers", s.release(t, pool, "812.1", "812", "812.1.beefbeef", "812.1.BEEF", "00000", "0", "dev:812.1.beef"),
+	expectEqual(t, "parts and strangers", s.release(t, pool, "812.1", "812", "812.1.beefbeef", "812.1.BEEF", "00000", "0", "dev:812.1.beef"),
 		make([]bool, 7))
-	diff(t, "holders", s.holders(t, pool), map[int]string{0: "812.1.beef", 1: "812.2.cafe"})
+	expectEqual(t, "holders", s.slotHolders(t, pool), map[int]string{0: "812.1.beef", 1: "812.2.cafe"})
 }
 
-func (s *server) testDoubleRelease(t *testing.T) {
+func (s *redisSemaphore) testDoubleRelease(t *testing.T) {
 	t.Parallel()
-	pool := s.poolOf(t, 1)
+	pool := s.restorePool(t, 1)
 	s.acquire(t, pool, "a")
-	diff(t, "first", s.release(t, pool, "a"), []bool{true})
-	diff(t, "second", s.release(t, pool, "a"), []bool{false})
+	expectEqual(t, "first", s.release(t, pool, "a"), []bool{true})
+	expectEqual(t, "second", s.release(t, pool, "a"), []bool{false})
 	s.acquire(t, pool, "b")
-	diff(t, "third, with a stranger in the slot", s.release(t, pool, "a"), []bool{false})
-	diff(t, "holders", s.holders(t, pool), map[int]string{0: "b"})
+	expectEqual(t, "third, with a stranger in the slot", s.release(t, pool, "a"), []bool{false})
+	expectEqual(t, "holders", s.slotHolders(t, pool), map[int]string{0: "b"})
 }
 
-func (s *server) testExpiredHoldersCount(t *testing.T) {
+func (s *redisSemaphore) testExpiredHoldersCount(t *testing.T) {
 	t.Parallel()
-	pool := s.poolOf(t, 1)
-	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Millisecond, "a")); err != nil {
+	pool := s.restorePool(t, 1)
+	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(time.Millisecond, "a")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the lease to end", func() bool { return s.snapshot(t, pool).Leases[0].Remaining < 0 })
+	eventually(t, "the lease to end", func() bool { return s.readSnapshot(t, pool).Leases[0].Remaining < 0 })
 	if got := s.acquire(t, pool, "b"); got.Status != slots.StatusFull {
 		t.Errorf("beside an expired holder: %+v, want full", got)
 	}
-	diff(t, "release of an expired holder", s.release(t, pool, "a"), []bool{true})
-	diff(t, "after it", s.acquire(t, pool, "b"), acquired(0))
+	expectEqual(t, "release of an expired holder", s.release(t, pool, "a"), []bool{true})
+	expectEqual(t, "after it", s.acquire(t, pool, "b"), acquiredSlot(0))
 }
 
-func (s *server) testUnknownPool(t *testing.T) {
+func (s *redisSemaphore) testUnknownPool(t *testing.T) {
 	t.Parallel()
 	pool, ctx := t.Name(), t.Context()
-	diff(t, "acquire", s.acquireAll(t, pool, "a", "b"), make([]slots.Acquisition, 2))
-	diff(t, "release", s.release(t, pool, "a", "b"), make([]bool, 2))
-	diff(t, "snapshot", s.snapshot(t, pool), slots.Snapshot{})
+	expectEqual(t, "acquire", s.acquireAll(t, pool, "a", "b"), make([]slots.Acquisition, 2))
+	expectEqual(t, "release", s.release(t, pool, "a", "b"), make([]bool, 2))
+	expectEqual(t, "snapshot", s.readSnapshot(t, pool), slots.Snapshot{})
 	if changed, err := s.Configure(ctx, pool, slots.Config{Capacity: 5, Version: 9}); changed || !errors.Is(err, slots.ErrUnknownPool) {
 		t.Errorf("configure: %v, %v", changed, err)
 	}
-	if _, err := s.Adopt(ctx, pool, holdings("a", 1)); !errors.Is(err, slots.ErrUnknownPool) {
+	if _, err := s.Adopt(ctx, pool, newHoldings("a", 1)); !errors.Is(err, slots.ErrUnknownPool) {
 		t.Errorf("adopt: %v", err)
 	}
 	for _, key := range slots.Keys(pool) {
@@ -174,37 +174,37 @@ func (s *server) testUnknownPool(t *testing.T) {
 	}
 }
 
-func (s *server) testCapacityZero(t *testing.T) {
+func (s *redisSemaphore) testCapacityZero(t *testing.T) {
 	t.Parallel()
-	pool := s.poolOf(t, 0)
-	diff(t, "acquire", s.acquire(t, pool, "a"), slots.Acquisition{Status: slots.StatusFull})
-	diff(t, "snapshot", s.snapshot(t, pool), slots.Snapshot{Known: true, Version: 1})
+	pool := s.restorePool(t, 0)
+	expectEqual(t, "acquire", s.acquire(t, pool, "a"), slots.Acquisition{Status: slots.StatusFull})
+	expectEqual(t, "snapshot", s.readSnapshot(t, pool), slots.Snapshot{PoolKnown: true, Version: 1})
 	s.configure(t, pool, 1, 2)
-	diff(t, "raised", s.acquire(t, pool, "a"), acquired(0))
+	expectEqual(t, "raised", s.acquire(t, pool, "a"), acquiredSlot(0))
 	s.configure(t, pool, 0, 3)
 	if got := s.acquire(t, pool, "b"); got.Status != slots.StatusFull {
 		t.Errorf("lowered to 0: %+v", got)
 	}
-	diff(t, "holder stays", s.holders(t, pool), map[int]string{0: "a"})
-	diff(t, "and may go", s.release(t, pool, "a"), []bool{true})
+	expectEqual(t, "holder stays", s.slotHolders(t, pool), map[int]string{0: "a"})
+	expectEqual(t, "and may go", s.release(t, pool, "a"), []bool{true})
 	if got := s.acquire(t, pool, "b"); got.Status != slots.StatusFull {
 		t.Errorf("capacity 0, empty: %+v", got)
 	}
 }
 
-func (s *server) testSnapshot(t *testing.T) {
+func (s *redisSemaphore) testSnapshot(t *testing.T) {
 	t.Parallel()
-	pool := s.poolOf(t, 12)
-	s.acquireAll(t, pool, names("l", 0, 12)...)
+	pool := s.restorePool(t, 12)
+	s.acquireAll(t, pool, numberedNames("l", 0, 12)...)
 	s.release(t, pool, "l.3")
 	var want []slots.Lease
-	for i, id := range names("l", 0, 12) {
+	for i, id := range numberedNames("l", 0, 12) {
 		if i != 3 {
 			want = append(want, slots.Lease{ID: id, Device: "dev:" + id, Slot: i})
 		}
 	}
-	got := s.snapshot(t, pool)
-	diff(t, "snapshot", got, slots.Snapshot{Known: true, Capacity: 12, Version: 1, Leases: want})
+	got := s.readSnapshot(t, pool)
+	expectEqual(t, "snapshot", got, slots.Snapshot{PoolKnown: true, Capacity: 12, Version: 1, Leases: want})
 	for _, l := range got.Leases {
 		if l.Remaining > 300*time.Second || l.Remaining < 200*time.Second || l.Age < 0 || l.Age > 100*time.Second ||
 			time.Since(l.Acquired).Abs() > 100*time.Second || l.Age+l.Remaining != 300*time.Second {
@@ -213,9 +213,9 @@ func (s *server) testSnapshot(t *testing.T) {
 	}
 }
 
-func (s *server) testInvalid(t *testing.T) {
+func (s *redisSemaphore) testInvalid(t *testing.T) {
 	t.Parallel()
-	pool, ctx := s.poolOf(t, 3), t.Context()
+	pool, ctx := s.restorePool(t, 3), t.Context()
 	acquire := func(pool string, r slots.Request) func() error {
 		return func() error { _, _, err := s.Acquire(ctx, pool, slots.Pace{}, []slots.Request{r}); return err }
 	}
@@ -225,51 +225,51 @@ func (s *server) testInvalid(t *testing.T) {
 			return err
 		}
 	}
-	restore := func(h ...slots.Holding) func() error {
+	restore := func(h ...slots.LedgerGrant) func() error {
 		return func() error { _, err := s.Restore(ctx, pool, slots.Config{}, h); return err }
 	}
 	for name, call := range map[string]func() error{
-		"no pool":          acquire("", asking("d", slots.Want{Lease: "a", TTL: time.Second})),
-		"hash tag":         acquire("a}b", asking("d", slots.Want{Lease: "a", TTL: time.Second})),
-		"no lease":         acquire(pool, asking("d", slots.Want{TTL: time.Second})),
-		"no device":        acquire(pool, asking("", slots.Want{Lease: "a", TTL: time.Second})),
-		"separator":        acquire(pool, asking("d|e", slots.Want{Lease: "a", TTL: time.Second})),
-		"no ttl":           acquire(pool, asking("d", slots.Want{Lease: "a"})),
-		"no task":          acquire(pool, asking("d")),
-		"too many tasks":   acquire(pool, asking("d", make([]slots.Want, slots.MaxWants+1)...)),
-		"batch":            acquire(pool, asking("d", slots.Want{Lease: "a", TTL: time.Second, Batch: -1})),
-		"task":             acquire(pool, asking("d", slots.Want{Lease: "a", TTL: time.Second, Task: 1<<53 + 1})),
-		"weight":           acquire(pool, asking("d", slots.Want{Lease: "a", TTL: time.Second, Weight: -1})),
-		"priority":         acquire(pool, asking("d", slots.Want{Lease: "a", TTL: time.Second, Priority: 1 << 31})),
-		"holder's batch":   restore(slots.Holding{Lease: "a", Device: "d", Batch: -1}),
+		"no pool":          acquire("", newRequest("d", slots.Want{Lease: "a", TTL: time.Second})),
+		"hash tag":         acquire("a}b", newRequest("d", slots.Want{Lease: "a", TTL: time.Second})),
+		"no lease":         acquire(pool, newRequest("d", slots.Want{TTL: time.Second})),
+		"no device":        acquire(pool, newRequest("", slots.Want{Lease: "a", TTL: time.Second})),
+		"separator":        acquire(pool, newRequest("d|e", slots.Want{Lease: "a", TTL: time.Second})),
+		"no ttl":           acquire(pool, newRequest("d", slots.Want{Lease: "a"})),
+		"no task":          acquire(pool, newRequest("d")),
+		"too many tasks":   acquire(pool, newRequest("d", make([]slots.Want, slots.MaxWants+1)...)),
+		"batch":            acquire(pool, newRequest("d", slots.Want{Lease: "a", TTL: time.Second, Batch: -1})),
+		"task":             acquire(pool, newRequest("d", slots.Want{Lease: "a", TTL: time.Second, Task: 1<<53 + 1})),
+		"weight":           acquire(pool, newRequest("d", slots.Want{Lease: "a", TTL: time.Second, Weight: -1})),
+		"priority":         acquire(pool, newRequest("d", slots.Want{Lease: "a", TTL: time.Second, Priority: 1 << 31})),
+		"holder's batch":   restore(slots.LedgerGrant{Lease: "a", Device: "d", Batch: -1}),
 		"capacity":         configure(slots.MaxCapacity+1, 5),
 		"negative":         configure(-1, 5),
 		"version":          configure(1, 1<<53+1),
-		"slot":             restore(slots.Holding{Lease: "a", Device: "d", Slot: slots.MaxCapacity}),
-		"slot twice":       restore(slots.Holding{Lease: "a", Device: "d"}, slots.Holding{Lease: "b", Device: "d"}),
-		"lease twice":      restore(slots.Holding{Lease: "a", Device: "d"}, slots.Holding{Lease: "a", Device: "d", Slot: 1}),
-		"holder separator": restore(slots.Holding{Lease: "a|", Device: "d"}),
+		"slot":             restore(slots.LedgerGrant{Lease: "a", Device: "d", Slot: slots.MaxCapacity}),
+		"slot twice":       restore(slots.LedgerGrant{Lease: "a", Device: "d"}, slots.LedgerGrant{Lease: "b", Device: "d"}),
+		"lease twice":      restore(slots.LedgerGrant{Lease: "a", Device: "d"}, slots.LedgerGrant{Lease: "a", Device: "d", Slot: 1}),
+		"holder separator": restore(slots.LedgerGrant{Lease: "a|", Device: "d"}),
 	} {
 		if err := call(); !errors.Is(err, slots.ErrInvalid) || errors.Is(err, slots.ErrUnavailable) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
-	diff(t, "untouched", s.snapshot(t, pool), slots.Snapshot{Known: true, Capacity: 3, Version: 1})
+	expectEqual(t, "untouched", s.readSnapshot(t, pool), slots.Snapshot{PoolKnown: true, Capacity: 3, Version: 1})
 }
 
 // testConcurrentCap lets many clients compete for few slots. The test itself counts the holders.
-func (s *server) testConcurrentCap(t *testing.T) {
+func (s *redisSemaphore) testConcurrentCap(t *testing.T) {
 	t.Parallel()
 	const capacity, clients, rounds = 5, 12, 10
-	pool := s.poolOf(t, capacity)
+	pool := s.restorePool(t, capacity)
 	var mu sync.Mutex
 	inside := map[int]string{}
 	granted := 0
 	var wg sync.WaitGroup
 	for c := range clients {
 		wg.Go(func() {
-			for _, lease := range names(fmt.Sprint(c), 0, rounds) {
-				out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, requests(time.Minute, lease))
+			for _, lease := range numberedNames(fmt.Sprint(c), 0, rounds) {
+				out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(time.Minute, lease))
 				if err != nil {
 					t.Error(err)
 					return
@@ -297,7 +297,7 @@ func (s *server) testConcurrentCap(t *testing.T) {
 	if granted == 0 {
 		t.Error("nothing was granted")
 	}
-	if got := len(s.freeMembers(t, pool)); got != capacity {
+	if got := len(s.freeSlots(t, pool)); got != capacity {
 		t.Errorf("%d free at the end, want %d", got, capacity)
 	}
 }

@@ -20,11 +20,11 @@ type Lease struct {
 
 // Snapshot is the state of a pool at one instant, by the clock of Redis.
 type Snapshot struct {
-	Known    bool // whether Redis knows the pool; if false, no other field is set
-	Capacity int
-	Version  int64
-	Leases   []Lease // sorted by Slot
-	Reserved []Offer // offered slots, sorted by Left, lowest first; Age is not set
+	PoolKnown bool // whether Redis knows the pool; if false, no other field is set
+	Capacity  int
+	Version   int64
+	Leases    []Lease // sorted by Slot
+	Reserved  []Offer // offered slots, sorted by Left, lowest first; Age is not set
 }
 
 // Snapshot reads a pool in one atomic step. If Redis does not know the pool, Known is false.
@@ -33,14 +33,14 @@ func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error)
 		return Snapshot{}, err
 	}
 	var reply snapshotReply
-	known, err := s.ask(ctx, s.scripts.snapshot, pool, struct{}{}, &reply)
+	known, err := s.runDecoded(ctx, s.scripts.snapshot, pool, struct{}{}, &reply)
 	if err != nil {
 		return Snapshot{}, unavailable("read", pool, err)
 	}
 	if !known {
 		return Snapshot{}, nil
 	}
-	snapshot := Snapshot{Known: true, Capacity: reply.Capacity, Version: int64(reply.Version)}
+	snapshot := Snapshot{PoolKnown: true, Capacity: reply.Capacity, Version: int64(reply.Version)}
 	for _, l := range reply.Leases {
 		snapshot.Leases = append(snapshot.Leases, Lease{
 			ID: l.Lease, Device: l.Device, Slot: l.Slot, Batch: int64(l.Batch), Acquired: time.UnixMilli(l.Acquired).UTC(),
@@ -58,16 +58,16 @@ func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error)
 }
 
 type snapshotReply struct {
-	Capacity int      `json:"capacity"`
-	Version  numbered `json:"version"`
-	Now      int64    `json:"now"`
-	Leases   list[struct {
-		Slot     int      `json:"slot"`
-		Acquired int64    `json:"acquired"`
-		Ends     int64    `json:"ends"`
-		Device   string   `json:"device"`
-		Batch    numbered `json:"batch"`
-		Lease    string   `json:"lease"`
+	Capacity int     `json:"capacity"`
+	Version  textInt `json:"version"`
+	Now      int64   `json:"now"`
+	Leases   luaList[struct {
+		Slot     int     `json:"slot"`
+		Acquired int64   `json:"acquired"`
+		Ends     int64   `json:"ends"`
+		Device   string  `json:"device"`
+		Batch    textInt `json:"batch"`
+		Lease    string  `json:"lease"`
 	}] `json:"leases"`
-	Offers list[waiterReply] `json:"offers"`
+	Offers luaList[waiterReply] `json:"offers"`
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// calling returns a call for each pool that asks for one slot.
-func calling(pools ...string) []slots.Call {
+// acquireCalls returns a call for each pool that asks for one slot.
+func acquireCalls(pools ...string) []slots.Call {
 	calls := make([]slots.Call, len(pools))
 	for i, pool := range pools {
-		calls[i] = slots.Call{Pool: pool, Exchange: slots.Exchange{Requests: requests(1e9, "lease")}}
+		calls[i] = slots.Call{Pool: pool, Exchange: slots.Exchange{Requests: newRequests(1e9, "lease")}}
 	}
 	return calls
 }
@@ -24,19 +24,19 @@ func calling(pools ...string) []slots.Call {
 // outcomes.
 func TestPoolsHaveTheirOwnOutcome(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, s *server) {
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		known, spoiled, empty := s.poolOf(t, 1), t.Name()+".spoiled", t.Name()+".empty"
+		known, spoiled, empty := s.restorePool(t, 1), t.Name()+".spoiled", t.Name()+".empty"
 		s.restore(t, spoiled, slots.Config{Capacity: 1, Version: 1})
 		s.restore(t, empty, slots.Config{Version: 1})
 		if err := s.client.Set(t.Context(), slots.Keys(spoiled)[3], "text", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		got := s.Serve(t.Context(), calling(spoiled, known, "no{pool", t.Name()+".unknown", empty))
-		diff(t, "known", got[1].Got, []slots.Acquisition{acquired(0)})
-		diff(t, "unknown", got[3].Got, []slots.Acquisition{{}})
-		diff(t, "without slots", got[4].Got[0].Status, slots.StatusFull)
-		if err := got[0].Err; !errors.Is(err, slots.ErrUnavailable) || got[0].Got != nil {
+		got := s.Serve(t.Context(), acquireCalls(spoiled, known, "no{pool", t.Name()+".unknown", empty))
+		expectEqual(t, "known", got[1].Acquisitions, []slots.Acquisition{acquiredSlot(0)})
+		expectEqual(t, "unknown", got[3].Acquisitions, []slots.Acquisition{{}})
+		expectEqual(t, "without slots", got[4].Acquisitions[0].Status, slots.StatusFull)
+		if err := got[0].Err; !errors.Is(err, slots.ErrUnavailable) || got[0].Acquisitions != nil {
 			t.Errorf("spoiled: %+v", got[0])
 		}
 		if err := got[2].Err; !errors.Is(err, slots.ErrInvalid) {
@@ -54,13 +54,13 @@ func TestPoolsHaveTheirOwnOutcome(t *testing.T) {
 // has forgotten the script, and more if a call is large.
 func TestPoolsGoInOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	s, _ := own(t)
+	s, _ := newStoppableRedis(t)
 	pools := []string{"a", "b", "c"}
 	for _, pool := range pools {
 		s.restore(t, pool, slots.Config{Capacity: 1, Version: 1})
 	}
 	s.acquire(t, "a", "lease")
-	trips := &roundTrips{}
+	trips := &roundTripCounter{}
 	s.client.AddHook(trips)
 	for _, c := range []struct {
 		leases, want int
@@ -69,16 +69,16 @@ func TestPoolsGoInOneRoundTrip(t *testing.T) {
 		if c.forgotten {
 			s.client.ScriptFlush(t.Context())
 		}
-		calls := calling(pools...)
+		calls := acquireCalls(pools...)
 		for i := range calls {
-			calls[i].Leases = names("old", 0, c.leases)
+			calls[i].Leases = numberedNames("old", 0, c.leases)
 		}
 		trips.n = 0
 		for i, got := range s.Serve(t.Context(), calls) {
 			if got.Err != nil || len(got.Freed) != c.leases {
 				t.Errorf("pool %d: %d leases, %v", i, len(got.Freed), got.Err)
 			}
-			diff(t, "got", got.Got, []slots.Acquisition{acquired(0)})
+			expectEqual(t, "got", got.Acquisitions, []slots.Acquisition{acquiredSlot(0)})
 		}
 		if trips.n != c.want {
 			t.Errorf("%+v: %d round trips", c, trips.n)
@@ -86,26 +86,26 @@ func TestPoolsGoInOneRoundTrip(t *testing.T) {
 	}
 }
 
-// roundTrips counts the round trips of scripts.
-type roundTrips struct{ n int }
+// roundTripCounter counts the round trips of scripts.
+type roundTripCounter struct{ n int }
 
-func (r *roundTrips) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (r *roundTripCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (r *roundTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (r *roundTripCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		r.count(cmd)
 		return next(ctx, cmd)
 	}
 }
 
-func (r *roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (r *roundTripCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		r.count(cmds[0])
 		return next(ctx, cmds)
 	}
 }
 
-func (r *roundTrips) count(cmd redis.Cmder) {
+func (r *roundTripCounter) count(cmd redis.Cmder) {
 	if strings.HasPrefix(cmd.Name(), "eval") {
 		r.n++
 	}

@@ -13,12 +13,12 @@ type Want struct {
 	TTL    time.Duration // duration of the lease, at least 1 ms; fractions of a millisecond are dropped
 	Batch  int64         // id of the batch, 0..2^53
 	Weight int           // weight of the batch, 1..2^20; 0 counts as 1
-	// Lane is a percentage of the capacity, rounded up to slots. If Lane is 1..100, the batch is
+	// LanePercent is a percentage of the capacity, rounded up to slots. If Lane is 1..100, the batch is
 	// urgent: urgent batches precede all other batches while together they hold less than Lane
 	// percent. 0 means that the batch is not urgent.
-	Lane     int
-	Priority int   // order inside the batch, higher first; within +-2^30
-	Task     int64 // id of the task, 0..2^53; a lower id is an older task
+	LanePercent int
+	Priority    int   // order inside the batch, higher first; within +-2^30
+	Task        int64 // id of the task, 0..2^53; a lower id is an older task
 }
 
 // Waiter is a waiting task with the same ordering fields as a Want.
@@ -26,7 +26,7 @@ type Waiter struct {
 	Device           string
 	Batch, Task      int64
 	Weight, Priority int
-	Lane             int
+	LanePercent      int
 }
 
 // Joiner is a device that joins the queue without having asked. If the device waits there already,
@@ -46,8 +46,8 @@ func orderName(priority int, task int64) string {
 	return fmt.Sprintf("%010d|%016d", 1<<31-priority, task)
 }
 
-// taskOf returns the task in a text of orderName. If the text has no task, it returns 0.
-func taskOf(order string) int64 {
+// parseTask returns the task in a text of orderName. If the text has no task, it returns 0.
+func parseTask(order string) int64 {
 	if len(order) < 12 {
 		return 0
 	}
@@ -58,21 +58,21 @@ func taskOf(order string) int64 {
 	return task
 }
 
-// numbered is an integer that a script writes as a JSON string.
-type numbered int64
+// textInt is an integer that a script writes as a JSON string.
+type textInt int64
 
 // UnmarshalText parses the decimal text.
-func (n *numbered) UnmarshalText(text []byte) error {
+func (n *textInt) UnmarshalText(text []byte) error {
 	parsed, err := strconv.ParseInt(string(text), 10, 64)
-	*n = numbered(parsed)
+	*n = textInt(parsed)
 	return err //nolint:wrapcheck // by the decoder
 }
 
-// list is a JSON list. Lua encodes an empty list as an empty object.
-type list[T any] []T
+// luaList is a JSON list. Lua encodes an empty list as an empty object.
+type luaList[T any] []T
 
 // UnmarshalJSON decodes a list, or an empty object as nil.
-func (l *list[T]) UnmarshalJSON(text []byte) error {
+func (l *luaList[T]) UnmarshalJSON(text []byte) error {
 	if string(text) == "{}" {
 		*l = nil
 		return nil
@@ -109,22 +109,22 @@ type (
 		Reach  Reach  `json:"reach"`
 	}
 	waiterReply struct {
-		Device string   `json:"device"`
-		Batch  numbered `json:"batch"`
-		Order  string   `json:"order"`
-		Reach  Reach    `json:"reach"`
-		Due    int64    `json:"due"`
-		Offer  numbered `json:"offer"`
-		Ends   int64    `json:"ends"`
+		Device string  `json:"device"`
+		Batch  textInt `json:"batch"`
+		Order  string  `json:"order"`
+		Reach  Reach   `json:"reach"`
+		Due    int64   `json:"due"`
+		Offer  textInt `json:"offer"`
+		Ends   int64   `json:"ends"`
 	}
 )
 
 func newWaiterArgs(w Waiter) wantArgs {
-	return wantArgs{Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Lane: w.Lane, Order: orderName(w.Priority, w.Task)}
+	return wantArgs{Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Lane: w.LanePercent, Order: orderName(w.Priority, w.Task)}
 }
 
 func newWantArgs(w Want) wantArgs {
-	return wantArgs{Lease: w.Lease, TTL: w.TTL.Milliseconds(), Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Lane: w.Lane, Order: orderName(w.Priority, w.Task)}
+	return wantArgs{Lease: w.Lease, TTL: w.TTL.Milliseconds(), Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Lane: w.LanePercent, Order: orderName(w.Priority, w.Task)}
 }
 
-func (w waiterReply) task() int64 { return taskOf(w.Order) }
+func (w waiterReply) task() int64 { return parseTask(w.Order) }

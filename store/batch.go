@@ -55,16 +55,16 @@ type Batch struct {
 	CreatedAt   time.Time
 	ReadAt      time.Time // the database's clock when the batch was read
 
-	Total   int64
-	Skipped int64               `json:",omitempty"` // tasks with Repeated set, which were not queued; filled by CreateBatch only
-	Unknown Unknown             `json:",omitzero"`  // filled by CreateBatch only
-	Counts  map[TaskState]int64 // exact; the counts add up to Total. Filled by CreateBatch and when a batch is read with its counts
-	Recent  int64               // tasks that succeeded, failed or timed out in the last 5 min. Filled when a batch is read with its counts
-	Around  Around              `json:"-"` // Filled when a batch is read with its counts
+	Total        int64
+	Skipped      int64               `json:",omitempty"` // tasks with Repeated set, which were not queued; filled by CreateBatch only
+	Unknown      UnknownDevices      `json:",omitzero"`  // filled by CreateBatch only
+	Counts       map[TaskState]int64 // exact; the counts add up to Total. Filled by CreateBatch and when a batch is read with its counts
+	Recent       int64               // tasks that succeeded, failed or timed out in the last 5 min. Filled when a batch is read with its counts
+	PoolSettings BatchPoolSettings   `json:"-"` // Filled when a batch is read with its counts
 }
 
-// Around holds those settings of a batch's pool that decide whether a task can start.
-type Around struct {
+// BatchPoolSettings holds those settings of a batch's pool that decide whether a task can start.
+type BatchPoolSettings struct {
 	Paused   bool
 	Capacity int
 	Lease    time.Duration
@@ -80,8 +80,8 @@ const (
 	LaneUrgent Lane = "urgent"
 )
 
-// Unknown counts the tasks of a new batch whose devices are not registered.
-type Unknown struct {
+// UnknownDevices counts the tasks of a new batch whose devices are not registered.
+type UnknownDevices struct {
 	Tasks int64
 	First string // the device of the first unknown task; empty if no device is unknown
 }
@@ -102,11 +102,11 @@ func batchDest(b *Batch) []any {
 		&b.ID, &b.Name, &b.Pool, &b.Kind,
 		document{&b.Payload},
 		&b.Priority, &b.Weight, &b.Lane,
-		maybe{&b.NotBefore},
-		maybe{&b.NotAfter},
+		optionalTime{&b.NotBefore},
+		optionalTime{&b.NotAfter},
 		millis{&b.MaxWait},
 		&b.MaxAttempts,
-		words{&b.RetryOn},
+		commaList{&b.RetryOn},
 		millis{&b.RetryBackoff},
 		&b.OnLost,
 		millis{&b.Lease},
@@ -119,9 +119,9 @@ func batchDest(b *Batch) []any {
 		instant{&b.Opening.Until},
 		document{&b.Limits},
 		&b.Paused, &b.PausedBy,
-		maybe{&b.PausedAt},
+		optionalTime{&b.PausedAt},
 		&b.PauseReason,
-		maybe{&b.CancelledAt},
+		optionalTime{&b.CancelledAt},
 		instant{&b.CreatedAt},
 		&b.Total, &b.System,
 		instant{&b.ReadAt},
@@ -129,29 +129,29 @@ func batchDest(b *Batch) []any {
 }
 
 const (
-	aroundColumns = batchColumns + `, p.paused, p.capacity, p.lease_ms, p.opens_at, p.closes_at`
-	aroundText    = `SELECT ` + aroundColumns + ` FROM batches b JOIN pools p ON p.name = b.pool`
+	batchAndPoolColumns = batchColumns + `, p.paused, p.capacity, p.lease_ms, p.opens_at, p.closes_at`
+	selectBatchAndPool  = `SELECT ` + batchAndPoolColumns + ` FROM batches b JOIN pools p ON p.name = b.pool`
 )
 
-func aroundDest(b *Batch) []any {
-	return append(batchDest(b), &b.Around.Paused, &b.Around.Capacity, millis{&b.Around.Lease}, instant{&b.Around.Opening.From}, instant{&b.Around.Opening.Until})
+func batchAndPoolDest(b *Batch) []any {
+	return append(batchDest(b), &b.PoolSettings.Paused, &b.PoolSettings.Capacity, millis{&b.PoolSettings.Lease}, instant{&b.PoolSettings.Opening.From}, instant{&b.PoolSettings.Opening.Until})
 }
 
 // CreateBatch creates a batch and queues its tasks, all or none: if the sequence q.Tasks returns an error, nothing is stored and
-// CreateBatch returns the error wrapped. The tasks are streamed and never all held in memory. If q.KnownOnly is false, their devices need
+// CreateBatch returns the error wrapped. The tasks are streamed and never all held in memory. If q.RegisteredOnly is false, their devices need
 // not be registered. With WithOnce a repeated request takes effect once. Errors: ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
-func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q Queue) (Batch, error) {
-	leave, err := s.enter(OnceOf(ctx))
+func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q NewBatchTasks) (Batch, error) {
+	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
 	if err != nil {
 		return Batch{}, fmt.Errorf("creating a batch: %w", err)
 	}
 	var created Batch
-	var news telling
+	var news pendingNews
 	// write would run this again after a deadlock, but the sequence of tasks can be read only once.
 	err = s.writeOnce(ctx, s.slow, func(plain *sqlx.Tx) error {
-		tx := s.session(plain, &news)
-		err := tx.once(ctx, &created, func() (err error) {
+		tx := s.newSession(plain, &news)
+		err := tx.runOnce(ctx, &created, func() (err error) {
 			if created, err = s.createBatch(ctx, plain, tx, actor, b, q); err == nil && q.DryRun {
 				return errDryRun // rolls the transaction back
 			}
@@ -162,7 +162,7 @@ func (s batches) CreateBatch(ctx context.Context, actor string, b Batch, q Queue
 		}
 		return tx.addNews(ctx)
 	})
-	s.announce(ctx, news, err)
+	s.notifyNews(ctx, news, err)
 	if err != nil && !errors.Is(err, errDryRun) {
 		return Batch{}, fmt.Errorf("creating a batch: %w", err)
 	}
@@ -181,11 +181,11 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 	if err := tx.pools().checkFits(ctx, b); err != nil {
 		return 0, err
 	}
-	o, err := tx.pools().opening(ctx, b.Windows)
+	o, err := tx.pools().computeOpening(ctx, b.Windows)
 	if err != nil {
 		return 0, err
 	}
-	err = tx.rowOf(ctx, `
+	err = tx.scanRowArgs(ctx, `
 		INSERT INTO batches (name, pool, kind, payload, priority, weight, not_before, not_after, max_attempts,
 			retry_on, retry_backoff_ms, on_lost, lease_ms, max_run_ms, paused, abort_failure, abort_min,
 			windows, finish_inside, opens_at, closes_at, windows_due, limits, lane, max_wait_ms, wait_until, created_at)
@@ -197,7 +197,7 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 		RETURNING id`, []any{
 		b.Name, b.Pool, b.Kind, nullText(b.Payload), b.Priority, max(b.Weight, 1), nullMillis(b.NotBefore), nullMillis(b.NotAfter),
 		max(b.MaxAttempts, 1), strings.Join(b.RetryOn, ","), b.RetryBackoff.Milliseconds(), b.OnLost, b.Lease.Milliseconds(),
-		b.MaxRun.Milliseconds(), b.Paused, abort.Failure, abort.Min, o.windows, b.FinishInside, o.from, o.until, o.due, nullText(b.Limits),
+		b.MaxRun.Milliseconds(), b.Paused, abort.Failure, abort.Min, o.windows, b.FinishInside, o.from, o.until, o.refreshDue, nullText(b.Limits),
 		cmp.Or(b.Lane, LaneNormal), b.MaxWait.Milliseconds(),
 	}, &id)
 	if errors.Is(err, ErrNotFound) {
@@ -208,12 +208,12 @@ func insertBatch(ctx context.Context, tx session, b Batch) (id int64, err error)
 
 // Batch returns one batch with its counts, or ErrNotFound.
 func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
-	b, err := one(ctx, s.read(), aroundDest, aroundText+` WHERE b.id = $1`, id)
+	b, err := queryOne(ctx, s.readSession(), batchAndPoolDest, selectBatchAndPool+` WHERE b.id = $1`, id)
 	if err != nil {
 		return Batch{}, err
 	}
 	list := []Batch{b}
-	if err := s.count(ctx, list); err != nil {
+	if err := s.fillCounts(ctx, list); err != nil {
 		return Batch{}, err
 	}
 	return list[0], nil
@@ -227,18 +227,18 @@ type BatchFilter struct {
 
 // Batches returns at most limit batches with their counts, newest first. If before is not 0, it returns only batches with id < before.
 func (s batches) Batches(ctx context.Context, f BatchFilter, before int64, limit int) ([]Batch, error) {
-	text, args := f.page(before, limit)
-	list, err := collect(ctx, s.read(), aroundDest, text, args...)
+	text, args := f.pageSQL(before, limit)
+	list, err := collect(ctx, s.readSession(), batchAndPoolDest, text, args...)
 	if err != nil {
 		return nil, err
 	}
-	return list, s.count(ctx, list)
+	return list, s.fillCounts(ctx, list)
 }
 
-// page builds the statement of Batches. It writes the lane into the text, not as an argument, so that the partial index of urgent batches
+// pageSQL builds the statement of Batches. It writes the lane into the text, not as an argument, so that the partial index of urgent batches
 // can be used.
-func (f BatchFilter) page(before int64, limit int) (text string, args []any) {
-	q := query{text: aroundText}
+func (f BatchFilter) pageSQL(before int64, limit int) (text string, args []any) {
+	q := query{text: selectBatchAndPool}
 	whereSet(&q, "b.id < %s", before)
 	switch f.Lane {
 	case LaneUrgent:
@@ -255,5 +255,5 @@ func (f BatchFilter) page(before int64, limit int) (text string, args []any) {
 		q.where("b.kind = %s", f.Kind)
 		order = "b.kind DESC, "
 	}
-	return q.end(` ORDER BY `+order+`b.id DESC`, limit)
+	return q.build(` ORDER BY `+order+`b.id DESC`, limit)
 }

@@ -13,14 +13,14 @@ type Abort struct {
 	Min     int64   // number of tasks that must have succeeded, failed or timed out before the rule applies, at least 1
 }
 
-// done is the SQL condition for the states of tasks that were tried and came to an end.
-const done = `state IN ('succeeded', 'failed', 'timed_out')`
+// ranToEndSQL is the SQL condition for the states of tasks that were tried and came to an end.
+const ranToEndSQL = `state IN ('succeeded', 'failed', 'timed_out')`
 
-// counted selects the counts of ended tasks by batch and state: the folded counts and the deltas that are not folded yet.
-const counted = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
+// batchCountsSQL selects the counts of ended tasks by batch and state: the folded counts and the deltas that are not folded yet.
+const batchCountsSQL = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
 
-// countedOfPools selects the same counts by pool and state. The state queuedState has the number of all tasks.
-const countedOfPools = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
+// poolCountsSQL selects the same counts by pool and state. The state queuedState has the number of all tasks.
+const poolCountsSQL = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
 
 // recent is the period, in milliseconds, that Batch.Recent covers.
 const recent = 5 * 60 * 1000
@@ -31,9 +31,9 @@ const queuedState = "queued"
 // recentState is the state under which count reads the number for Batch.Recent.
 const recentState = "recent"
 
-// count fills Counts and Recent of the batches in list. It runs one statement, so all counts are from one moment and each task is in
+// fillCounts fills Counts and Recent of the batches in list. It runs one statement, so all counts are from one moment and each task is in
 // exactly one of them. Its cost does not depend on the number of tasks in the batches.
-func (s batches) count(ctx context.Context, list []Batch) error {
+func (s batches) fillCounts(ctx context.Context, list []Batch) error {
 	type count struct {
 		batch int64
 		state TaskState
@@ -45,14 +45,14 @@ func (s batches) count(ctx context.Context, list []Batch) error {
 		byID[list[i].ID] = &list[i]
 	}
 	const wanted = ` WHERE batch IN (SELECT id FROM {ids})`
-	counts, err := collect(ctx, s.read(), func(c *count) []any { return []any{&c.batch, &c.state, &c.n} }, `
+	counts, err := collect(ctx, s.readSession(), func(c *count) []any { return []any{&c.batch, &c.state, &c.n} }, `
 		SELECT batch, state, CAST(sum(n) AS bigint) FROM (
 			SELECT batch, state, n FROM batch_counts`+wanted+`
 			UNION ALL SELECT batch, state, n FROM batch_deltas`+wanted+`
 			UNION ALL SELECT batch, 'dispatched', 1 FROM grants`+wanted+` AND pool IN (SELECT b.pool FROM {ids} JOIN batches b ON b.id = ids.id)
 			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_rates`+wanted+` AND at > {now} - `+fmt.Sprint(recent)+` * {ms}
-			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_deltas`+wanted+` AND n > 0 AND `+done+`) AS counts
-		GROUP BY batch, state`, ids(slices.Collect(maps.Keys(byID))...))
+			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_deltas`+wanted+` AND n > 0 AND `+ranToEndSQL+`) AS counts
+		GROUP BY batch, state`, idsInput(slices.Collect(maps.Keys(byID))...))
 	if err != nil {
 		return fmt.Errorf("counting tasks: %w", err)
 	}
@@ -85,18 +85,18 @@ func setPending(counts map[TaskState]int64, total int64) {
 // aborted lists their ids. Only one replica folds at a time: on another replica Fold returns 0.
 func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error) {
 	const deltas = `SELECT id FROM batch_deltas ORDER BY id LIMIT $1`
-	waiting, err := collect(ctx, s.read(), only[int64], deltas, 1)
+	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], deltas, 1)
 	if err != nil || len(waiting) == 0 {
 		return 0, nil, err
 	}
 	err = s.write(ctx, func(tx session) error {
 		folded, aborted = 0, nil
 		if s.tryFold != "" {
-			if mine, err := one(ctx, tx, only[bool], s.tryFold); err != nil || !mine {
+			if mine, err := queryOne(ctx, tx, singleColumn[bool], s.tryFold); err != nil || !mine {
 				return err
 			}
 		}
-		list, err := collect(ctx, tx, only[int64], deltas, limit)
+		list, err := collect(ctx, tx, singleColumn[int64], deltas, limit)
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -105,7 +105,7 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 			return err
 		}
 		folded = len(list)
-		aborted, err = tx.batches().abort(ctx, batches)
+		aborted, err = tx.batches().applyAbortRules(ctx, batches)
 		return err
 	})
 	if err != nil {
@@ -114,59 +114,59 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 	return folded, aborted, nil
 }
 
-// folding selects the deltas d to fold: those whose ids are in {ids}, which all lie between $2 and $3. The range is there for the query
+// deltasToFold selects the deltas d to fold: those whose ids are in {ids}, which all lie between $2 and $3. The range is there for the query
 // plan only. The table batch_deltas is empty from time to time, and with a plan for an empty table Postgres would scan the list of ids for
 // each delta. With the range it uses the index.
-const folding = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
+const deltasToFold = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
 
-// foldingOfBatches selects the deltas to fold of batches that still exist. All other deltas count only for their pools.
-const foldingOfBatches = `(SELECT d.batch, d.state, d.n, d.at FROM ` + folding + `) AS d {batch of d}`
+// batchDeltasToFold selects the deltas to fold of batches that still exist. All other deltas count only for their pools.
+const batchDeltasToFold = `(SELECT d.batch, d.state, d.n, d.at FROM ` + deltasToFold + `) AS d {batch of d}`
 
 // foldedBatches selects the ids of the batches whose counts a fold changes.
-const foldedBatches = `SELECT DISTINCT d.batch FROM ` + foldingOfBatches
+const foldedBatches = `SELECT DISTINCT d.batch FROM ` + batchDeltasToFold
 
-// folds returns the statements that add the deltas to the counts and then delete the deltas.
-func folds() []string {
+// foldStatements returns the statements that add the deltas to the counts and then delete the deltas.
+func foldStatements() []string {
 	return []string{
-		`INSERT INTO pool_counts (pool, state, n) SELECT d.pool, d.state, sum(d.n) FROM ` + folding + ` GROUP BY d.pool, d.state
+		`INSERT INTO pool_counts (pool, state, n) SELECT d.pool, d.state, sum(d.n) FROM ` + deltasToFold + ` GROUP BY d.pool, d.state
 			ON CONFLICT (pool, state) DO UPDATE SET n = pool_counts.n + excluded.n`,
-		`INSERT INTO batch_counts (batch, state, n) SELECT d.batch, d.state, sum(d.n) FROM ` + foldingOfBatches + ` WHERE TRUE GROUP BY d.batch, d.state
+		`INSERT INTO batch_counts (batch, state, n) SELECT d.batch, d.state, sum(d.n) FROM ` + batchDeltasToFold + ` WHERE TRUE GROUP BY d.batch, d.state
 			ON CONFLICT (batch, state) DO UPDATE SET n = batch_counts.n + excluded.n`,
-		`INSERT INTO batch_rates (batch, at, n) SELECT d.batch, max(d.at), sum(d.n) FROM ` + foldingOfBatches + ` WHERE d.n > 0 AND ` + done + ` GROUP BY d.batch`,
-		progressed,
-		`DELETE FROM ` + folding,
+		`INSERT INTO batch_rates (batch, at, n) SELECT d.batch, max(d.at), sum(d.n) FROM ` + batchDeltasToFold + ` WHERE d.n > 0 AND ` + ranToEndSQL + ` GROUP BY d.batch`,
+		addProgress,
+		`DELETE FROM ` + deltasToFold,
 	}
 }
 
-// oldRates deletes rows of batch_rates that are older than $1 ms, about $2 in one call. A fold adds at most $2 rows, so the table does not
+// deleteOldRates deletes rows of batch_rates that are older than $1 ms, about $2 in one call. A fold adds at most $2 rows, so the table does not
 // grow.
-const oldRates = `
+const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
 // fold folds these deltas and returns the ids of their batches. deltas must be in ascending order, at most limit of them, and no other
 // transaction may fold them at the same time.
 func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64, error) {
-	args := []any{ids(deltas...), deltas[0], deltas[len(deltas)-1]}
-	batches, err := collect(ctx, s.session, only[int64], foldedBatches, args...)
+	args := []any{idsInput(deltas...), deltas[0], deltas[len(deltas)-1]}
+	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)
 	if err != nil {
 		return nil, err
 	}
-	for _, query := range folds() {
+	for _, query := range foldStatements() {
 		if _, err := s.exec(ctx, query, args...); err != nil {
 			return nil, err
 		}
 	}
-	_, err = s.exec(ctx, oldRates, recent, limit)
+	_, err = s.exec(ctx, deleteOldRates, recent, limit)
 	return batches, err
 }
 
-// tried selects two numbers of batch b: the tasks that succeeded, failed or timed out, and among these the tasks that failed or timed out.
-const tried = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + counted + `) AS c WHERE c.batch = b.id AND ` + done + `),
-	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + counted + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
+// endedAndFailedSQL selects two numbers of batch b: the tasks that succeeded, failed or timed out, and among these the tasks that failed or timed out.
+const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
+	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 
-// abort pauses each of the batches whose abort rule is met, and returns their ids.
-func (s batchesIn) abort(ctx context.Context, batches []int64) ([]int64, error) {
+// applyAbortRules pauses each of the batches whose abort rule is met, and returns their ids.
+func (s batchesIn) applyAbortRules(ctx context.Context, batches []int64) ([]int64, error) {
 	type reading struct {
 		Batch
 		sinceEnded, sinceFailed int64
@@ -175,10 +175,10 @@ func (s batchesIn) abort(ctx context.Context, batches []int64) ([]int64, error) 
 	candidates, err := collect(ctx, s.session, func(r *reading) []any {
 		return append(batchDest(&r.Batch), &r.sinceEnded, &r.sinceFailed, &r.ended, &r.failed)
 	}, `
-		SELECT `+batchColumns+`, b.abort_ended, b.abort_failed, `+tried+`
+		SELECT `+batchColumns+`, b.abort_ended, b.abort_failed, `+endedAndFailedSQL+`
 		FROM batches b
 		WHERE b.id IN (SELECT id FROM {ids}) AND b.abort_min > 0 AND b.paused IS FALSE AND b.cancelled_at IS NULL
-		ORDER BY b.id {lock b}`, ids(batches...))
+		ORDER BY b.id {lock b}`, idsInput(batches...))
 	if err != nil {
 		return nil, fmt.Errorf("reading abort rules: %w", err)
 	}
@@ -189,7 +189,7 @@ func (s batchesIn) abort(ctx context.Context, batches []int64) ([]int64, error) 
 			continue
 		}
 		reason := fmt.Sprintf("%d of %d failed", failed, ended)
-		if err := s.pause(ctx, aborter, c.Batch, reason); err != nil {
+		if err := s.pause(ctx, abortRuleActor, c.Batch, reason); err != nil {
 			return nil, err
 		}
 		aborted = append(aborted, c.ID)
@@ -197,5 +197,5 @@ func (s batchesIn) abort(ctx context.Context, batches []int64) ([]int64, error) 
 	return aborted, nil
 }
 
-// aborter is the actor of a pause by the abort rule.
-const aborter = "abort rule"
+// abortRuleActor is the actor of a pause by the abort rule.
+const abortRuleActor = "abort rule"

@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// fullCount counts the tasks of a batch by state, directly in the table of tasks.
-func (l *ledger) fullCount(batch int64) map[store.TaskState]int64 {
+// countTasksByState counts the tasks of a batch by state, directly in the table of tasks.
+func (l *ledger) countTasksByState(batch int64) map[store.TaskState]int64 {
 	l.Helper()
 	rows, err := l.DB().QueryContext(l.Context(), `
 		SELECT CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END AS state, count(*)
@@ -45,43 +45,43 @@ func (l *ledger) foldAll() (aborted []int64) {
 	}
 }
 
-// mill is a set of batches whose tasks are claimed, ended and counted concurrently.
-type mill struct {
+// stressedBatches is a set of batches whose tasks are claimed, ended and counted concurrently.
+type stressedBatches struct {
 	*ledger
 	batches []store.Batch // two for each pool
 	tasks   [][]int64
 	devices []string // Each device has one task in each batch.
 }
 
-func (l *ledger) newMill(pools, each int) mill {
+func (l *ledger) newStressedBatches(pools, devicesPerPool int) stressedBatches {
 	l.Helper()
-	m := mill{ledger: l, devices: deviceNames(each)}
+	m := stressedBatches{ledger: l, devices: deviceNames(devicesPerPool)}
 	for i := range pools {
-		l.pool(fmt.Sprint("p", i), each)
+		l.putPool(fmt.Sprint("p", i), devicesPerPool)
 		for _, attempts := range []int{1, 2} {
-			b, ids := l.batch(store.Batch{Pool: fmt.Sprint("p", i), MaxAttempts: attempts}, m.devices...)
+			b, ids := l.queueBatch(store.Batch{Pool: fmt.Sprint("p", i), MaxAttempts: attempts}, m.devices...)
 			m.batches, m.tasks = append(m.batches, b), append(m.tasks, ids)
 		}
 	}
 	return m
 }
 
-// work claims random tasks and ends most of them with a random cause.
-func (m mill) work(random *rand.Rand, rounds int) {
+// claimAndEndTasks claims random tasks and ends most of them with a random cause.
+func (m stressedBatches) claimAndEndTasks(random *rand.Rand, rounds int) {
 	causes := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject, store.ByReturn}
 	for range rounds {
 		i, n := random.IntN(len(m.batches)), random.IntN(len(m.devices))
-		outcomes, err := m.Claim(m.Context(), []store.Claim{m.to(m.tasks[i][n], m.devices[n], m.batches[i].Pool, n)}, true)
+		outcomes, err := m.Claim(m.Context(), []store.Claim{m.newClaim(m.tasks[i][n], m.devices[n], m.batches[i].Pool, n)}, true)
 		if err != nil {
 			m.Error(err)
 			return
 		}
-		if outcomes[0].Status != granted || random.IntN(5) == 0 { // Some devices never report.
+		if outcomes[0].Status != claimGranted || random.IntN(5) == 0 { // Some devices never report.
 			continue
 		}
 		g := outcomes[0].Grant
 		r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: causes[random.IntN(len(causes))]}
-		if o := m.RecordResults(m.Context(), []store.Result{r}, settle)[0]; o.Err != nil {
+		if o := m.RecordResults(m.Context(), []store.Result{r}, settleEnding)[0]; o.Err != nil {
 			m.Error(o.Err)
 		}
 		if random.IntN(10) == 0 {
@@ -92,8 +92,8 @@ func (m mill) work(random *rand.Rand, rounds int) {
 	}
 }
 
-// read reads the counts once and checks that they add up.
-func (m mill) read() error {
+// checkSums reads the counts once and checks that they add up.
+func (m stressedBatches) checkSums() error {
 	list, err := m.Batches(m.Context(), store.BatchFilter{}, 0, 100)
 	for _, b := range list {
 		sum := int64(0)
@@ -109,21 +109,21 @@ func (m mill) read() error {
 	return err
 }
 
-// compare compares the counts of all batches and pools with full counts.
-func (m mill) compare(when string) {
+// compareCounts compares the counts of all batches and pools with full counts.
+func (m stressedBatches) compareCounts(when string) {
 	m.Helper()
 	for _, b := range m.batches {
 		got, err := m.Batch(m.Context(), b.ID)
 		m.must(err)
-		if diff := cmp.Diff(m.fullCount(b.ID), got.Counts); diff != "" {
+		if diff := cmp.Diff(m.countTasksByState(b.ID), got.Counts); diff != "" {
 			m.Errorf("batch %d, %s: %s", b.ID, when, diff)
 		}
 	}
 	stats, err := m.PoolStats(m.Context())
 	m.must(err)
 	for i, stat := range stats {
-		want := m.fullCount(m.batches[2*i].ID)
-		for state, n := range m.fullCount(m.batches[2*i+1].ID) {
+		want := m.countTasksByState(m.batches[2*i].ID)
+		for state, n := range m.countTasksByState(m.batches[2*i+1].ID) {
 			want[state] += n
 		}
 		if diff := cmp.Diff(want, stat.Tasks); diff != "" {
@@ -140,18 +140,18 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	if testing.Short() {
 		rounds = 20
 	}
-	eachDialect(t, func(l *ledger) {
-		m := l.newMill(3, 60)
+	runOnEachDialect(t, func(l *ledger) {
+		m := l.newStressedBatches(3, 60)
 		var work, beside sync.WaitGroup
 		for w := range 4 {
-			work.Go(func() { m.work(rand.New(rand.NewPCG(uint64(w), 1)), rounds) })
+			work.Go(func() { m.claimAndEndTasks(rand.New(rand.NewPCG(uint64(w), 1)), rounds) })
 		}
 		var over atomic.Bool
 		fold := func() error {
 			_, _, err := l.Fold(l.Context(), 3)
 			return err
 		}
-		for _, act := range []func() error{fold, fold, m.read} { // Two replicas fold.
+		for _, act := range []func() error{fold, fold, m.checkSums} { // Two replicas fold.
 			beside.Go(func() {
 				for !over.Load() {
 					if err := act(); err != nil {
@@ -163,7 +163,7 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 		}
 		work.Wait()
 		for _, r := range l.reapAll() { // The lost tasks succeed late.
-			l.report(r.Grant, store.BySuccess, "")
+			l.recordResult(r.Grant, store.BySuccess, "")
 		}
 		_, err := l.CancelBatch(l.Context(), "op", m.batches[0].ID)
 		l.must(err)
@@ -171,10 +171,10 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 		l.must(err)
 		over.Store(true)
 		beside.Wait()
-		m.compare("as it is")
+		m.compareCounts("as it is")
 		l.foldAll()
-		m.compare("folded")
-		if n := l.count("batch_deltas"); n != 0 {
+		m.compareCounts("folded")
+		if n := l.countRows("batch_deltas"); n != 0 {
 			l.Errorf("%d changes are not folded", n)
 		}
 	})
@@ -185,9 +185,9 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 func TestResultsDoNotWaitForFolding(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 5)
-	b, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
-	l.report(l.grant(ids[0], "a", "p", 0), store.BySuccess, "")
+	l.putPool("p", 5)
+	b, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b", "c")
+	l.recordResult(l.mustGrant(ids[0], "a", "p", 0), store.BySuccess, "")
 	l.foldAll()
 	tx, err := l.DB().BeginTx(l.Context(), nil)
 	l.must(err)
@@ -196,8 +196,8 @@ func TestResultsDoNotWaitForFolding(t *testing.T) {
 	l.must(err)
 	_, err = tx.ExecContext(l.Context(), `SELECT * FROM batch_counts FOR UPDATE`)
 	l.must(err)
-	l.report(l.grant(ids[1], "b", "p", 0), store.BySuccess, "")
-	l.report(l.grant(ids[2], "c", "p", 0), store.ByReject, "")
+	l.recordResult(l.mustGrant(ids[1], "b", "p", 0), store.BySuccess, "")
+	l.recordResult(l.mustGrant(ids[2], "c", "p", 0), store.ByReject, "")
 	if n, _, err := l.Fold(l.Context(), 10); n != 0 || err != nil {
 		l.Fatalf("folded %d, %v beside another replica", n, err)
 	}
@@ -210,9 +210,9 @@ func TestResultsDoNotWaitForFolding(t *testing.T) {
 
 func TestRecentCountsWhatWasDone(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, deviceNames(6)...)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		b, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1}, deviceNames(6)...)
 		wantRecent := func(want int64) {
 			l.Helper()
 			for range 2 { // before and after folding
@@ -226,7 +226,7 @@ func TestRecentCountsWhatWasDone(t *testing.T) {
 		}
 		causes := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReturn}
 		for i, cause := range causes {
-			l.report(l.grant(ids[i], deviceNames(6)[i], "p", 0), cause, "")
+			l.recordResult(l.mustGrant(ids[i], deviceNames(6)[i], "p", 0), cause, "")
 		}
 		_, err := l.CancelTask(l.Context(), "op", ids[5])
 		l.must(err)
@@ -234,13 +234,13 @@ func TestRecentCountsWhatWasDone(t *testing.T) {
 		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[1]) // It is to be tried again, but its first end still counts.
 		wantRecent(2)
 		l.exec(`UPDATE batch_rates SET at = at - 200000 * {ms}`)
-		l.report(l.grant(ids[3], deviceNames(6)[3], "p", 0), store.BySuccess, "")
+		l.recordResult(l.mustGrant(ids[3], deviceNames(6)[3], "p", 0), store.BySuccess, "")
 		wantRecent(3)
 		l.exec(`UPDATE batch_rates SET at = at - 200000 * {ms}`)
 		wantRecent(1)
-		l.report(l.grant(ids[4], deviceNames(6)[4], "p", 0), store.BySuccess, "")
+		l.recordResult(l.mustGrant(ids[4], deviceNames(6)[4], "p", 0), store.BySuccess, "")
 		wantRecent(2)
-		if n := l.count("batch_rates"); n != 2 {
+		if n := l.countRows("batch_rates"); n != 2 {
 			l.Errorf("%d rows of rates, want the old ones gone", n)
 		}
 	})
@@ -248,10 +248,10 @@ func TestRecentCountsWhatWasDone(t *testing.T) {
 
 func TestAbortRulePausesOnce(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 50)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 50)
 		devices := deviceNames(40)
-		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1, Abort: &store.Abort{Failure: 0.25, Min: 8}}, devices...)
+		b, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1, Abort: &store.Abort{Failure: 0.25, Min: 8}}, devices...)
 		if read, err := l.Batch(l.Context(), b.ID); err != nil || *read.Abort != (store.Abort{Failure: 0.25, Min: 8}) {
 			l.Fatalf("the rule became %+v, %v", read.Abort, err)
 		}
@@ -263,7 +263,7 @@ func TestAbortRulePausesOnce(t *testing.T) {
 				if i >= successes {
 					cause = store.ByFailure
 				}
-				l.report(l.grant(ids[next], devices[next], "p", 0), cause, "")
+				l.recordResult(l.mustGrant(ids[next], devices[next], "p", 0), cause, "")
 				next++
 			}
 			return l.foldAll()
@@ -279,7 +279,7 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		if !got.Paused || got.PausedBy != "abort rule" || got.PauseReason != "7 of 8 failed" || got.PausedAt == nil {
 			l.Fatalf("paused: %+v", got)
 		}
-		l.wantStatuses(l.claim(l.to(ids[next], devices[next], "p", 0)), lost)
+		l.wantStatuses(l.claimAll(l.newClaim(ids[next], devices[next], "p", 0)), claimLost)
 		_, err = l.ResumeBatch(l.Context(), "op", b.ID)
 		l.must(err)
 		// Counting restarts after the resume: one of the next eight tasks fails, and two of the ninth to the twelfth.
@@ -292,7 +292,7 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		// A lapse counts as a failure, a cancelled task does not.
 		_, err = l.CancelTask(l.Context(), "op", ids[39])
 		l.must(err)
-		l.grant(ids[next], devices[next], "p", 0)
+		l.mustGrant(ids[next], devices[next], "p", 0)
 		l.reapAll()
 		if aborted := l.foldAll(); !slices.Equal(aborted, []int64{b.ID}) {
 			l.Fatalf("paused %v, want %d at 3 of 12", aborted, b.ID)
@@ -300,7 +300,7 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		want := []string{
 			"batch.created op tasks=40", "batch.paused abort rule 7 of 8 failed", "batch.resumed op ", "batch.paused abort rule 3 of 12 failed",
 		}
-		if got := l.batchKinds(b.ID); !slices.Equal(got, want) {
+		if got := l.batchEvents(b.ID); !slices.Equal(got, want) {
 			l.Errorf("events %q, want %q", got, want)
 		}
 	})
@@ -309,11 +309,11 @@ func TestAbortRulePausesOnce(t *testing.T) {
 func TestABatchWithoutAnAbortRuleGoesOn(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 1)
+	l.putPool("p", 1)
 	devices := deviceNames(10)
-	b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, devices...)
+	b, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1}, devices...)
 	for i, id := range ids {
-		l.report(l.grant(id, devices[i], "p", 0), store.ByFailure, "")
+		l.recordResult(l.mustGrant(id, devices[i], "p", 0), store.ByFailure, "")
 	}
 	if aborted := l.foldAll(); aborted != nil {
 		l.Errorf("paused %v", aborted)
@@ -327,7 +327,7 @@ func TestABatchWithoutAnAbortRuleGoesOn(t *testing.T) {
 func TestCountsDoNotReadTheTasks(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 5)
+	l.putPool("p", 5)
 	b, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor(deviceNames(5000)))
 	l.must(err)
 	for part := 1; part > 0; { // End and fold the whole batch.
@@ -364,18 +364,18 @@ func TestCountsDoNotReadTheTasks(t *testing.T) {
 func TestOldestPendingIsOfTheFirstBatchThatWaits(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 9)
-	ended, a := l.batch(store.Batch{Pool: "p"}, "a")
-	held, b := l.batch(store.Batch{Pool: "p"}, "b", "c")
-	waits, c := l.batch(store.Batch{Pool: "p"}, "d", "e")
-	later, _ := l.batch(store.Batch{Pool: "p"}, "f")
+	l.putPool("p", 9)
+	ended, a := l.queueBatch(store.Batch{Pool: "p"}, "a")
+	held, b := l.queueBatch(store.Batch{Pool: "p"}, "b", "c")
+	waits, c := l.queueBatch(store.Batch{Pool: "p"}, "d", "e")
+	later, _ := l.queueBatch(store.Batch{Pool: "p"}, "f")
 	for i, batch := range []store.Batch{ended, held, waits, later} {
 		l.exec(`UPDATE batches SET created_at = {now} - $2 * {ms} WHERE id = $1`, batch.ID, (time.Duration(9-i) * time.Hour).Milliseconds())
 	}
-	l.report(l.grant(a[0], "a", "p", 0), store.BySuccess, "")
-	one := l.grant(b[0], "b", "p", 0)
-	l.grant(b[1], "c", "p", 1)
-	l.grant(c[0], "d", "p", 2)
+	l.recordResult(l.mustGrant(a[0], "a", "p", 0), store.BySuccess, "")
+	one := l.mustGrant(b[0], "b", "p", 0)
+	l.mustGrant(b[1], "c", "p", 1)
+	l.mustGrant(c[0], "d", "p", 2)
 	for _, want := range []time.Duration{7 * time.Hour, 8 * time.Hour} {
 		for range 2 {
 			stats, err := l.PoolStats(l.Context())
@@ -385,6 +385,6 @@ func TestOldestPendingIsOfTheFirstBatchThatWaits(t *testing.T) {
 			}
 			l.foldAll()
 		}
-		l.report(one, store.ByReturn, "") // The task waits again.
+		l.recordResult(one, store.ByReturn, "") // The task waits again.
 	}
 }

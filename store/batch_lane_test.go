@@ -11,9 +11,9 @@ import (
 // TestBatchesHaveALane checks that a lane is stored, listed, changed and audited. A batch without a lane is normal.
 func TestBatchesHaveALane(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		l.pool("q", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		l.putPool("q", 1)
 		var ids []int64
 		for _, b := range []store.Batch{{Pool: "p"}, {Pool: "p", Lane: store.LaneUrgent}, {Pool: "q", Lane: store.LaneUrgent}} {
 			made, err := l.CreateBatch(l.Context(), "ann", b, newTasks([]store.NewTask{{Device: "d"}}))
@@ -22,7 +22,7 @@ func TestBatchesHaveALane(t *testing.T) {
 		}
 		l.expectLane(store.LaneUrgent, ids[2], ids[1])
 		l.expectLane(store.LaneNormal, ids[0])
-		l.expectUrgent("p", store.OpenBatch{ID: ids[1], Running: true})
+		l.expectUrgent("p", store.OpenBatch{ID: ids[1], MayStart: true})
 
 		changed, err := l.ChangeBatch(l.Context(), "bob", ids[0], func(b *store.Batch) error { b.Lane = store.LaneUrgent; return nil })
 		l.must(err)
@@ -31,25 +31,25 @@ func TestBatchesHaveALane(t *testing.T) {
 		}
 		_, err = l.PauseBatch(l.Context(), "bob", ids[0], "")
 		l.must(err)
-		l.expectUrgent("p", store.OpenBatch{ID: ids[1], Running: true}, store.OpenBatch{ID: ids[0]})
+		l.expectUrgent("p", store.OpenBatch{ID: ids[1], MayStart: true}, store.OpenBatch{ID: ids[0]})
 		_, err = l.ChangeBatch(l.Context(), "bob", ids[1], func(b *store.Batch) error { b.Lane = store.LaneNormal; return nil })
 		l.must(err)
 		l.expectUrgent("p", store.OpenBatch{ID: ids[0]})
 
-		var said []string
+		var laneEvents []string
 		events, err := l.Events(l.Context(), store.EventFilter{Pool: "p", Newest: true, Limit: 100})
 		l.must(err)
 		for _, e := range events {
 			if strings.Contains(e.Detail, "lane=") {
-				said = append(said, e.Kind+" by "+e.Actor+": "+e.Detail)
+				laneEvents = append(laneEvents, e.Kind+" by "+e.Actor+": "+e.Detail)
 			}
 		}
 		want := []string{"batch.changed by bob: lane=normal", "batch.changed by bob: lane=urgent", "batch.created by ann: tasks=1 lane=urgent"}
-		if !slices.Equal(said, want) {
-			l.Errorf("events %q, want %q", said, want)
+		if !slices.Equal(laneEvents, want) {
+			l.Errorf("events %q, want %q", laneEvents, want)
 		}
 
-		views, err := l.Views(l.Context(), []string{"d"})
+		views, err := l.DeviceViews(l.Context(), []string{"d"})
 		l.must(err)
 		for _, c := range views[0].Candidates {
 			if c.Urgent != (c.Batch != ids[1]) {
@@ -58,7 +58,7 @@ func TestBatchesHaveALane(t *testing.T) {
 		}
 
 		// A newer urgent batch without a waiting task does not hide the older urgent batch.
-		ended, tasks := l.batch(store.Batch{Pool: "p", Lane: store.LaneUrgent}, "e")
+		ended, tasks := l.queueBatch(store.Batch{Pool: "p", Lane: store.LaneUrgent}, "e")
 		l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
 		if open, err := l.UrgentBatches(l.Context(), "p", 1); err != nil || len(open) != 1 || open[0].ID != ids[0] {
 			l.Errorf("beside batch %d, which ended: %+v, %v", ended.ID, open, err)

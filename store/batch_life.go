@@ -28,7 +28,7 @@ func (s batchesIn) pause(ctx context.Context, actor string, b Batch, reason stri
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, b.ID, actor, reason); err != nil {
 		return fmt.Errorf("pausing: %w", err)
 	}
-	return s.record(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: b.Pool, Batch: b.ID, Detail: reason})
+	return s.recordEvent(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: b.Pool, Batch: b.ID, Detail: reason})
 }
 
 // ResumeBatch ends a pause. The abort rule then ignores all tasks that ended before. It returns ErrNotFound if there is no such batch.
@@ -38,11 +38,11 @@ func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch
 			return nil
 		}
 		if _, err := tx.exec(ctx, `
-			UPDATE batches AS b SET paused = false, paused_by = '', paused_at = NULL, pause_reason = '', (abort_ended, abort_failed) = (SELECT `+tried+`)
+			UPDATE batches AS b SET paused = false, paused_by = '', paused_at = NULL, pause_reason = '', (abort_ended, abort_failed) = (SELECT `+endedAndFailedSQL+`)
 			WHERE id = $1`, id); err != nil {
 			return fmt.Errorf("resuming: %w", err)
 		}
-		return tx.record(ctx, Event{Kind: "batch.resumed", Actor: actor, Pool: b.Pool, Batch: id})
+		return tx.recordEvent(ctx, Event{Kind: "batch.resumed", Actor: actor, Pool: b.Pool, Batch: id})
 	})
 }
 
@@ -56,10 +56,10 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 		if _, err := tx.exec(ctx, `UPDATE batches SET cancelled_at = {now}, cancelling = true WHERE id = $1`, id); err != nil {
 			return fmt.Errorf("cancelling: %w", err)
 		}
-		if err := tx.record(ctx, Event{Kind: "batch.cancelled", Actor: actor, Pool: b.Pool, Batch: id}); err != nil {
+		if err := tx.recordEvent(ctx, Event{Kind: "batch.cancelled", Actor: actor, Pool: b.Pool, Batch: id}); err != nil {
 			return err
 		}
-		return tx.batches().askCancelled(ctx, actor)
+		return tx.batches().askCancelledToStop(ctx, actor)
 	})
 }
 
@@ -81,7 +81,7 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 				return err
 			}
 		}
-		o, err := tx.pools().opening(ctx, b.Windows)
+		o, err := tx.pools().computeOpening(ctx, b.Windows)
 		if err != nil {
 			return err
 		}
@@ -92,13 +92,13 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 				wait_until = CASE WHEN CAST($12 AS bigint) > 0 THEN
 					CASE WHEN not_before > created_at THEN not_before ELSE created_at END + CAST($12 AS bigint) * {ms} END
 			WHERE id = $1`,
-			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.due, nullText(b.Limits), b.Lane, b.MaxWait.Milliseconds()); err != nil {
+			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.refreshDue, nullText(b.Limits), b.Lane, b.MaxWait.Milliseconds()); err != nil {
 			return fmt.Errorf("changing: %w", err)
 		}
 		if instantText(b.NotAfter) != instantText(old.NotAfter) || b.MaxWait != old.MaxWait {
-			tx.telling.batch(id) // tasks that had expired but were not ended yet may start again
+			tx.pendingNews.addBatch(id) // tasks that had expired but were not ended yet may start again
 		}
-		return tx.record(ctx, Event{Kind: "batch.changed", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail})
+		return tx.recordEvent(ctx, Event{Kind: "batch.changed", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail})
 	})
 }
 
@@ -141,14 +141,14 @@ func instantText(t *time.Time) string {
 // batch has committed, and nothing is granted by the old rules after changeBatch returns.
 func (s batches) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
 	err := s.write(ctx, func(tx session) error {
-		pool, err := one(ctx, tx, only[string], `SELECT pool FROM batches WHERE id = $1`, id) // the pool of a batch never changes
+		pool, err := queryOne(ctx, tx, singleColumn[string], `SELECT pool FROM batches WHERE id = $1`, id) // the pool of a batch never changes
 		if err != nil {
 			return err
 		}
-		if err := tx.pools().lock(ctx, pool); err != nil {
+		if err := tx.pools().lockName(ctx, pool); err != nil {
 			return err
 		}
-		b, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 {lock}`, id)
+		b, err := queryOne(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 {lock}`, id)
 		if err != nil {
 			return err
 		}
@@ -160,16 +160,16 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 	return s.Batch(ctx, id)
 }
 
-// askCancelled asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all code
+// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all code
 // does, to avoid deadlocks.
-func (s batchesIn) askCancelled(ctx context.Context, actor string) error {
-	held, err := collect(ctx, s.session, only[int64], `
+func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
+	held, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+cancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
 		ORDER BY g.task {lock}`)
 	if err != nil || len(held) == 0 {
 		return err
 	}
-	in := ids(held...)
+	in := idsInput(held...)
 	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = '`+cancelled+`' WHERE task IN (SELECT id FROM {ids})`, in); err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
@@ -182,16 +182,16 @@ func (s batchesIn) askCancelled(ctx context.Context, actor string) error {
 // EndCancelled ends at most limit waiting tasks of cancelled batches and returns how many it ended. It also asks devices to stop that were
 // granted a task while its batch was being cancelled. Replicas may call it concurrently.
 func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
-	waiting, err := collect(ctx, s.read(), only[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
+	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {
 		return 0, err
 	}
 	ended := 0
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.batches().askCancelled(ctx, Canceller); err != nil {
+		if err := tx.batches().askCancelledToStop(ctx, Canceller); err != nil {
 			return err
 		}
-		ended, err = tx.tasks().endWaiting(ctx, waitingEnd{rows: `FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, reason: `''`, state: Cancelled, actor: Canceller}, limit)
+		ended, err = tx.tasks().endWaiting(ctx, waitingEndRule{fromSQL: `FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, reason: `''`, state: Cancelled, actor: Canceller}, limit)
 		if err != nil || ended == limit {
 			return err
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// batchKinds returns the events of a batch without the events of its tasks, oldest first.
-func (l *ledger) batchKinds(batch int64) (kinds []string) {
+// batchEvents returns the events of a batch without the events of its tasks, oldest first.
+func (l *ledger) batchEvents(batch int64) (kinds []string) {
 	l.Helper()
 	events, err := l.Events(l.Context(), store.EventFilter{Batch: batch, Limit: 1000})
 	l.must(err)
@@ -28,9 +28,9 @@ func (l *ledger) batchKinds(batch int64) (kinds []string) {
 func TestAPausedBatchGrantsNothingUntilItIsResumed(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 5)
-	b, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
-	running := l.grant(ids[0], "a", "p", 0)
+	l.putPool("p", 5)
+	b, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b")
+	running := l.mustGrant(ids[0], "a", "p", 0)
 	for range 2 { // The second call changes nothing.
 		paused, err := l.PauseBatch(l.Context(), "ann", b.ID, "too slow")
 		l.must(err)
@@ -38,13 +38,13 @@ func TestAPausedBatchGrantsNothingUntilItIsResumed(t *testing.T) {
 			l.Fatalf("paused: %+v", paused)
 		}
 	}
-	l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 1)), lost)
-	views, err := l.Views(l.Context(), []string{"b"})
+	l.wantStatuses(l.claimAll(l.newClaim(ids[1], "b", "p", 1)), claimLost)
+	views, err := l.DeviceViews(l.Context(), []string{"b"})
 	l.must(err)
 	if !views[0].Candidates[0].BatchPaused {
 		l.Fatalf("not seen as paused: %+v", views[0].Candidates)
 	}
-	if o := l.report(running, store.BySuccess, ""); o.State != store.Succeeded {
+	if o := l.recordResult(running, store.BySuccess, ""); o.State != store.Succeeded {
 		l.Fatalf("what ran came to %s", o.State)
 	}
 	for range 2 {
@@ -54,9 +54,9 @@ func TestAPausedBatchGrantsNothingUntilItIsResumed(t *testing.T) {
 			l.Fatalf("resumed: %+v", resumed)
 		}
 	}
-	l.grant(ids[1], "b", "p", 1)
+	l.mustGrant(ids[1], "b", "p", 1)
 	want := []string{"batch.created op tasks=2", "batch.paused ann too slow", "batch.resumed bob "}
-	if got := l.batchKinds(b.ID); !slices.Equal(got, want) {
+	if got := l.batchEvents(b.ID); !slices.Equal(got, want) {
 		l.Fatalf("events %q, want %q", got, want)
 	}
 	for name, call := range map[string]func() (store.Batch, error){
@@ -73,12 +73,12 @@ func TestAPausedBatchGrantsNothingUntilItIsResumed(t *testing.T) {
 func TestACancelledBatchEnds(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 9)
-	b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 9}, deviceNames(30)...)
-	_, other := l.batch(store.Batch{Pool: "p"}, deviceNames(2)...)
+	l.putPool("p", 9)
+	b, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 9}, deviceNames(30)...)
+	_, other := l.queueBatch(store.Batch{Pool: "p"}, deviceNames(2)...)
 	var held []store.Grant
 	for i := range 4 {
-		held = append(held, l.grant(ids[i], deviceNames(30)[i], "p", i))
+		held = append(held, l.mustGrant(ids[i], deviceNames(30)[i], "p", i))
 	}
 	for range 2 { // The second call changes nothing.
 		got, err := l.CancelBatch(l.Context(), "ann", b.ID)
@@ -87,7 +87,7 @@ func TestACancelledBatchEnds(t *testing.T) {
 			l.Fatalf("cancelled: %+v", got)
 		}
 	}
-	l.wantStatuses(l.claim(l.to(ids[9], deviceNames(30)[9], "p", 5)), lost)
+	l.wantStatuses(l.claimAll(l.newClaim(ids[9], deviceNames(30)[9], "p", 5)), claimLost)
 	for _, g := range held {
 		if _, grant, _, err := l.Task(l.Context(), g.Task); err != nil || grant.CancelWhy != "cancelled" {
 			l.Fatalf("the device of %+v is not asked to stop: %+v, %v", g, grant, err)
@@ -104,10 +104,10 @@ func TestACancelledBatchEnds(t *testing.T) {
 	if !slices.Equal(parts, []int{10, 10, 6}) {
 		l.Fatalf("ended in parts of %v, want bounded ones", parts)
 	}
-	l.report(held[0], store.BySuccess, "")
-	l.report(held[1], store.ByFailure, "")
-	l.report(held[2], store.ByReturn, "")
-	if n := l.count("batches WHERE cancelling"); n != 1 {
+	l.recordResult(held[0], store.BySuccess, "")
+	l.recordResult(held[1], store.ByFailure, "")
+	l.recordResult(held[2], store.ByReturn, "")
+	if n := l.countRows("batches WHERE cancelling"); n != 1 {
 		l.Fatalf("%d batches being cancelled while one task runs, want 1", n)
 	}
 	l.reapAll()
@@ -119,14 +119,14 @@ func TestACancelledBatchEnds(t *testing.T) {
 	if diff := cmp.Diff(want, got.Counts); diff != "" || n != 0 {
 		l.Fatalf("ended %d more; %s", n, diff)
 	}
-	if n := l.count("batches WHERE cancelling"); n != 0 {
+	if n := l.countRows("batches WHERE cancelling"); n != 0 {
 		l.Fatalf("%d batches still being cancelled", n)
 	}
-	l.grant(other[0], deviceNames(1)[0], "p", 0)
-	if got, want := l.batchKinds(b.ID), []string{"batch.created op tasks=30", "batch.cancelled ann "}; !slices.Equal(got, want) {
+	l.mustGrant(other[0], deviceNames(1)[0], "p", 0)
+	if got, want := l.batchEvents(b.ID), []string{"batch.created op tasks=30", "batch.cancelled ann "}; !slices.Equal(got, want) {
 		l.Errorf("events %q, want %q", got, want)
 	}
-	if asked, ended := l.count("events WHERE kind = 'task.cancel_asked'"), l.count("events WHERE kind = 'task.cancelled' AND actor = 'canceller'"); asked != 4 || ended != 26 {
+	if asked, ended := l.countRows("events WHERE kind = 'task.cancel_asked'"), l.countRows("events WHERE kind = 'task.cancelled' AND actor = 'canceller'"); asked != 4 || ended != 26 {
 		l.Errorf("%d asked, %d ended in the audit log, want 4 and 26", asked, ended)
 	}
 }
@@ -136,16 +136,16 @@ func TestACancelledBatchEnds(t *testing.T) {
 func TestCancelWhileClaimsCommit(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 100)
+	l.putPool("p", 100)
 	for range 5 {
 		devices := deviceNames(60)
-		b, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+		b, ids := l.queueBatch(store.Batch{Pool: "p"}, devices...)
 		var wait sync.WaitGroup
 		for i := range 6 {
 			wait.Go(func() {
 				for n := range 10 {
 					task := i*10 + n
-					if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[task], devices[task], "p", task)}, true); err != nil {
+					if _, err := l.Claim(l.Context(), []store.Claim{l.newClaim(ids[task], devices[task], "p", task)}, true); err != nil {
 						l.Error(err)
 					}
 				}
@@ -169,7 +169,7 @@ func TestCancelWhileClaimsCommit(t *testing.T) {
 			l.must(err)
 			open = n > 0
 		}
-		if n := l.count("grants WHERE cancel_why <> 'cancelled'"); n != 0 {
+		if n := l.countRows("grants WHERE cancel_why <> 'cancelled'"); n != 0 {
 			l.Fatalf("%d devices are not asked to stop", n)
 		}
 		l.reapAll()
@@ -179,15 +179,15 @@ func TestCancelWhileClaimsCommit(t *testing.T) {
 			l.Fatalf("%v, %v", got.Counts, err)
 		}
 	}
-	if n := l.count("batches WHERE cancelling"); n != 0 {
+	if n := l.countRows("batches WHERE cancelling"); n != 0 {
 		l.Fatalf("%d batches never end", n)
 	}
 }
 
 func TestBatchesChange(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
 		own := 4
 		b, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p", Priority: 1, Weight: 2, MaxAttempts: 3}, newTasks([]store.NewTask{
 			{Device: "a"}, {Device: "a", Priority: &own},
@@ -200,14 +200,14 @@ func TestBatchesChange(t *testing.T) {
 		})
 		l.must(err)
 		want := b
-		want.Unknown = store.Unknown{}
-		want.Priority, want.Weight, want.NotAfter, want.MaxAttempts, want.ReadAt, want.Around = 9, 5, &end, 1, got.ReadAt, got.Around
+		want.Unknown = store.UnknownDevices{}
+		want.Priority, want.Weight, want.NotAfter, want.MaxAttempts, want.ReadAt, want.PoolSettings = 9, 5, &end, 1, got.ReadAt, got.PoolSettings
 		if diff := cmp.Diff(want, got); diff != "" {
 			l.Fatal(diff)
 		}
 		tasks, err := l.Tasks(l.Context(), store.TaskFilter{Batch: b.ID})
 		l.must(err)
-		views, err := l.Views(l.Context(), []string{"a"})
+		views, err := l.DeviceViews(l.Context(), []string{"a"})
 		l.must(err)
 		if tasks[0].Priority != 9 || tasks[1].Priority != 4 || views[0].Candidates[0].Task != tasks[0].ID || views[0].Candidates[0].Priority != 9 {
 			l.Fatalf("priorities %d and %d, best %+v; want the batch's 9 before the task's own 4", tasks[0].Priority, tasks[1].Priority, views[0].Candidates)
@@ -227,11 +227,11 @@ func TestBatchesChange(t *testing.T) {
 			"batch.created op tasks=2", "batch.changed ann priority=9 weight=5 not_after=2096-10-02T07:06:40.001Z max_attempts=1",
 			"batch.changed ann not_after=none",
 		}
-		if got := l.batchKinds(b.ID); !slices.Equal(got, events) {
+		if got := l.batchEvents(b.ID); !slices.Equal(got, events) {
 			l.Errorf("events %q, want %q", got, events)
 		}
-		g := l.grant(tasks[0].ID, "a", "p", 0)
-		if o := l.report(g, store.ByFailure, ""); o.State != store.Failed {
+		g := l.mustGrant(tasks[0].ID, "a", "p", 0)
+		if o := l.recordResult(g, store.ByFailure, ""); o.State != store.Failed {
 			l.Errorf("a failure after max_attempts fell to 1: %s", o.State)
 		}
 	})
@@ -244,7 +244,7 @@ func TestCancelOfABigBatch(t *testing.T) {
 		t.Skip("long: 100,000 tasks; make test-long runs it")
 	}
 	l := openPostgres(t)
-	l.pool("p", 5)
+	l.putPool("p", 5)
 	const n = 100_000
 	b, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor(deviceNames(n)))
 	l.must(err)

@@ -7,29 +7,29 @@ import (
 	"math"
 )
 
-// NamedLooked is the number of batches that one call of BatchesNamed searches.
-const NamedLooked = lookedAt
+// NamedSearchLimit is the number of batches that one call of BatchesNamed searches.
+const NamedSearchLimit = searchLimit
 
 // BatchesNamed returns at most limit batches whose names contain part, newest first, with their counts. Upper and lower case are the same.
-// If before is not 0, it searches only batches with id < before. One call searches at most NamedLooked batches; the returned Stretch has
+// If before is not 0, it searches only batches with id < before. One call searches at most NamedSearchLimit batches; the returned Stretch has
 // the end of the search.
-func (s batches) BatchesNamed(ctx context.Context, part string, f BatchFilter, before int64, limit int) ([]Batch, Stretch, error) {
+func (s batches) BatchesNamed(ctx context.Context, part string, f BatchFilter, before int64, limit int) ([]Batch, SearchBound, error) {
 	before = cmp.Or(before, math.MaxInt64)
-	stretch, err := s.stretchOf(ctx, &query{args: []any{before, lookedAt}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")
+	stretch, err := s.searchBound(ctx, &query{args: []any{before, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")
 	if err != nil {
-		return nil, Stretch{}, fmt.Errorf("looking for batches: %w", err)
+		return nil, SearchBound{}, fmt.Errorf("looking for batches: %w", err)
 	}
-	list, err := collect(ctx, s.planned(), aroundDest, batchesNamedText(), before, lookedAt, containing(part), clampLimit(limit), string(f.Lane))
+	list, err := collect(ctx, s.customPlanSession(), batchAndPoolDest, batchesNamedText(), before, searchLimit, likePattern(part), clampLimit(limit), string(f.Lane))
 	if err != nil {
-		return nil, Stretch{}, fmt.Errorf("looking for batches: %w", err)
+		return nil, SearchBound{}, fmt.Errorf("looking for batches: %w", err)
 	}
-	return list, stretch, s.count(ctx, list)
+	return list, stretch, s.fillCounts(ctx, list)
 }
 
 func batchesNamedText() string {
 	return `
-		SELECT ` + aroundColumns + ` FROM (
-			SELECT id FROM (SELECT id, name, lane FROM batches WHERE id < $1 ORDER BY id DESC LIMIT ` + hidden("$2", "integer") + `) AS looked
+		SELECT ` + batchAndPoolColumns + ` FROM (
+			SELECT id FROM (SELECT id, name, lane FROM batches WHERE id < $1 ORDER BY id DESC LIMIT ` + hideFromPlanner("$2", "integer") + `) AS looked
 			WHERE ` + like("name", "$3") + ` AND ($5 = '' OR lane = $5) ORDER BY id DESC LIMIT $4) AS found
 		JOIN batches b ON b.id = found.id JOIN pools p ON p.name = b.pool ORDER BY b.id DESC`
 }

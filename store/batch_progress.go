@@ -13,9 +13,9 @@ type Progress struct {
 	Failed int64 // failed or timed out; included in Ended
 }
 
-// progressed adds the deltas of a fold to the progress of their batches. The length of a step grows with the age of the batch, from 5 s to
+// addProgress adds the deltas of a fold to the progress of their batches. The length of a step grows with the age of the batch, from 5 s to
 // one day: a batch has about 800 rows after 90 days, then one more each day.
-const progressed = `
+const addProgress = `
 	INSERT INTO batch_progress (batch, since_ms, at, ended, failed)
 	SELECT batch, age / step * step, at, ended, failed FROM (
 		SELECT batch, at, ended, failed, age, CASE
@@ -24,14 +24,14 @@ const progressed = `
 		FROM (SELECT batch, at, ended, failed, CASE WHEN at > began THEN {since began} ELSE 0 END AS age FROM (
 			SELECT d.batch, max(d.at) AS at, sum(d.n) AS ended, sum(CASE WHEN d.state IN ('failed', 'timed_out') THEN d.n ELSE 0 END) AS failed,
 				max(CASE WHEN b.not_before > b.created_at THEN b.not_before ELSE b.created_at END) AS began
-			FROM ` + foldingOfBatches + ` GROUP BY d.batch) AS moved) AS aged) AS stepped
+			FROM ` + batchDeltasToFold + ` GROUP BY d.batch) AS moved) AS aged) AS stepped
 	WHERE step > 0
 	ON CONFLICT (batch, since_ms) DO UPDATE SET
 		at = excluded.at, ended = batch_progress.ended + excluded.ended, failed = batch_progress.failed + excluded.failed`
 
 // Progress returns the progress of a batch from its beginning up to the last fold. It reads no tasks.
 func (s batches) Progress(ctx context.Context, batch int64) ([]Progress, error) {
-	steps, err := collect(ctx, s.read(), func(p *Progress) []any { return []any{instant{&p.At}, &p.Ended, &p.Failed} },
+	steps, err := collect(ctx, s.readSession(), func(p *Progress) []any { return []any{instant{&p.At}, &p.Ended, &p.Failed} },
 		`SELECT at, ended, failed FROM batch_progress WHERE batch = $1 ORDER BY since_ms`, batch)
 	if err != nil {
 		return nil, fmt.Errorf("reading the progress of batch %d: %w", batch, err)

@@ -21,8 +21,8 @@ type NewTask struct {
 	Repeated            bool       // the task is counted as skipped and not queued
 }
 
-// row returns the arguments of the statement addTasks.
-func (t NewTask) row(batch int64, pool string) []any {
+// insertArgs returns the arguments of the statement addTasks.
+func (t NewTask) insertArgs(batch int64, pool string) []any {
 	priority := 0
 	if t.Priority != nil {
 		priority = *t.Priority
@@ -31,21 +31,21 @@ func (t NewTask) row(batch int64, pool string) []any {
 	return []any{batch, pool, t.Device, priority, t.Priority != nil, nullText(t.Payload), begins, timeText(t.NotAfter), begins}
 }
 
-// Queue describes the tasks of a new batch.
-type Queue struct {
+// NewBatchTasks describes the tasks of a new batch.
+type NewBatchTasks struct {
 	Tasks iter.Seq2[NewTask, error] // if nil, one task is queued for each registered device that has all of Tags
 	Tags  map[string]string
 
-	KnownOnly bool // refuse tasks for devices that are not registered
-	DryRun    bool // check everything and change nothing
+	RegisteredOnly bool // refuse tasks for devices that are not registered
+	DryRun         bool // check everything and change nothing
 }
 
 // errDryRun rolls back the transaction of a dry run that succeeded.
 var errDryRun = errors.New("dry run")
 
-func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, actor string, b Batch, q Queue) (Batch, error) {
-	if s.bulk != "" {
-		if _, err := tx.exec(ctx, s.bulk); err != nil {
+func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, actor string, b Batch, q NewBatchTasks) (Batch, error) {
+	if s.disableStatementTimeout != "" {
+		if _, err := tx.exec(ctx, s.disableStatementTimeout); err != nil {
 			return Batch{}, err
 		}
 	}
@@ -53,7 +53,7 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, ac
 	if err != nil {
 		return Batch{}, err
 	}
-	n, err := s.queue(ctx, plain, tx, id, b, q)
+	n, err := s.queueTasks(ctx, plain, tx, id, b, q)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -64,35 +64,35 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, ac
 	if b.Lane == LaneUrgent {
 		detail += " lane=" + string(b.Lane)
 	}
-	if err := tx.record(ctx, Event{Kind: "batch.created", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail}); err != nil {
+	if err := tx.recordEvent(ctx, Event{Kind: "batch.created", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail}); err != nil {
 		return Batch{}, err
 	}
-	created, err := one(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
+	created, err := queryOne(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
 	if err != nil {
 		return Batch{}, err
 	}
 	created.Skipped, created.Unknown = n.skipped, n.unknown
-	tx.telling.batch(id)
+	tx.pendingNews.addBatch(id)
 	return created, nil
 }
 
-// queued counts the tasks of a new batch.
-type queued struct {
+// queuedCounts counts the tasks of a new batch.
+type queuedCounts struct {
 	total, skipped int64
-	unknown        Unknown
+	unknown        UnknownDevices
 }
 
 // String returns the detail of the event batch.created.
-func (n queued) String() string {
+func (n queuedCounts) String() string {
 	if n.skipped == 0 {
 		return fmt.Sprintf("tasks=%d", n.total)
 	}
 	return fmt.Sprintf("tasks=%d skipped=%d", n.total, n.skipped)
 }
 
-func (s batches) queue(ctx context.Context, plain *sqlx.Tx, tx session, id int64, b Batch, q Queue) (n queued, err error) {
+func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id int64, b Batch, q NewBatchTasks) (n queuedCounts, err error) {
 	if q.Tasks == nil {
-		n.total, err = tx.batches().insertSelected(ctx, id, b, q.Tags)
+		n.total, err = tx.batches().insertTasksByTags(ctx, id, b, q.Tags)
 	} else {
 		n, err = s.insertTasks(ctx, plain, id, b, q.Tasks)
 	}
@@ -103,21 +103,21 @@ func (s batches) queue(ctx context.Context, plain *sqlx.Tx, tx session, id int64
 		return n, ErrNoTasks
 	}
 	if q.Tasks != nil {
-		n.unknown, err = tx.batches().unknownOf(ctx, id)
+		n.unknown, err = tx.batches().countUnknownDevices(ctx, id)
 	}
-	if err == nil && q.KnownOnly && n.unknown.Tasks > 0 {
+	if err == nil && q.RegisteredOnly && n.unknown.Tasks > 0 {
 		err = fmt.Errorf("%w: %s", ErrUnknownDevice, n.unknown.First)
 	}
 	return n, err
 }
 
-// insertSelected queues one task for each device that now has all of the tags.
-func (s batchesIn) insertSelected(ctx context.Context, id int64, b Batch, tags map[string]string) (int64, error) {
+// insertTasksByTags queues one task for each device that now has all of the tags.
+func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, b Batch, tags map[string]string) (int64, error) {
 	text, err := tagsText(tags)
 	if err != nil {
 		return 0, err
 	}
-	if err := s.findByTags(ctx); err != nil {
+	if err := s.enableTagIndex(ctx); err != nil {
 		return 0, err
 	}
 	return s.exec(ctx, `
@@ -125,9 +125,9 @@ func (s batchesIn) insertSelected(ctx context.Context, id int64, b Batch, tags m
 		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, b.Pool, text)
 }
 
-// unknownOf counts the tasks of a batch whose devices are not registered.
-func (s batchesIn) unknownOf(ctx context.Context, id int64) (u Unknown, err error) {
-	err = s.rowOf(ctx, `
+// countUnknownDevices counts the tasks of a batch whose devices are not registered.
+func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (u UnknownDevices, err error) {
+	err = s.scanRowArgs(ctx, `
 		WITH unknown AS (
 			SELECT t.id FROM tasks t WHERE t.batch = $1 AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device))
 		SELECT count(*), COALESCE((SELECT t.device FROM tasks t WHERE t.id = (SELECT min(u.id) FROM unknown u)), '') FROM unknown`,
@@ -138,7 +138,7 @@ func (s batchesIn) unknownOf(ctx context.Context, id int64) (u Unknown, err erro
 	return u, nil
 }
 
-func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (n queued, err error) {
+func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch, tasks iter.Seq2[NewTask, error]) (n queuedCounts, err error) {
 	insert, err := tx.PrepareContext(ctx, s.addTasks)
 	if err != nil {
 		return n, err
@@ -150,14 +150,14 @@ func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, b Batch
 			continue
 		}
 		if err == nil {
-			_, err = insert.ExecContext(ctx, task.row(id, b.Pool)...)
+			_, err = insert.ExecContext(ctx, task.insertArgs(id, b.Pool)...)
 		}
 		if err != nil {
 			return n, fmt.Errorf("task %d: %w", n.total+n.skipped+1, err)
 		}
 		n.total++
 	}
-	if s.flush {
+	if s.needsFlush {
 		if _, err := insert.ExecContext(ctx); err != nil {
 			return n, err
 		}

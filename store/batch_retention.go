@@ -42,7 +42,7 @@ func (s batches) retainBatches(ctx context.Context, keep time.Duration, limit in
 // oldBatch returns the first batch with id >= from whose tasks all ended more than keep ago, or ErrNotFound. It uses counts because
 // Postgres may turn an EXISTS into a scan of all tasks.
 func (s batchesIn) oldBatch(ctx context.Context, from int64, keep time.Duration) (int64, error) {
-	return one(ctx, s.session, only[int64], `
+	return queryOne(ctx, s.session, singleColumn[int64], `
 		SELECT b.id FROM batches b
 		WHERE b.id >= $1 AND b.created_at < (SELECT {now}) - $2 * {ms}
 			AND (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending' LIMIT 1) AS open) = 0
@@ -54,14 +54,14 @@ func (s batchesIn) oldBatch(ctx context.Context, from int64, keep time.Duration)
 // removeTasks deletes at most limit ended tasks of the batch. When it has deleted the last one, it deletes the batch, too, and gone is
 // true.
 func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, gone bool, err error) {
-	list, err := collect(ctx, s.session, only[int64], `
+	list, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM tasks t
 		WHERE t.id IN (SELECT id FROM tasks WHERE batch = $1 AND state <> 'pending' ORDER BY state, id LIMIT $2) AND t.state <> 'pending'
 		ORDER BY t.id {lock t}`, batch, limit)
 	if err != nil {
 		return 0, false, err
 	}
-	in := ids(list...)
+	in := idsInput(list...)
 	if _, err := s.exec(ctx, `
 		INSERT INTO batch_deltas (batch, pool, state, n)
 		SELECT batch, pool, state, -count(*) FROM tasks WHERE id IN (SELECT id FROM {ids}) GROUP BY batch, pool, state`, in); err != nil {
@@ -73,7 +73,7 @@ func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (rem
 	if _, err := s.exec(ctx, `UPDATE batches SET total = total - $2 WHERE id = $1`, batch, removed); err != nil {
 		return 0, false, err
 	}
-	left, err := one(ctx, s.session, only[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE batch = $1)`, batch)
+	left, err := queryOne(ctx, s.session, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE batch = $1)`, batch)
 	if err != nil || left {
 		return removed, false, err
 	}

@@ -17,8 +17,8 @@ import (
 
 func TestBatchesKeepTheirRules(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
 		from, to := time.UnixMilli(1_790_000_000_123).UTC(), time.UnixMilli(4_000_000_000_001).UTC()
 		want := store.Batch{
 			Name: "night", Pool: "p", Kind: "firmware", Payload: json.RawMessage(`{"v":  1}`), Priority: -3, Weight: 7, Lane: store.LaneUrgent,
@@ -34,15 +34,15 @@ func TestBatchesKeepTheirRules(t *testing.T) {
 		want.Counts = map[store.TaskState]int64{store.Pending: 2}
 		read, err := l.Batch(l.Context(), created.ID)
 		l.must(err)
-		if unknown := (store.Unknown{Tasks: 2, First: "a"}); created.Unknown != unknown {
+		if unknown := (store.UnknownDevices{Tasks: 2, First: "a"}); created.Unknown != unknown {
 			l.Errorf("unknown: %+v, want %+v", created.Unknown, unknown)
 		}
-		created.Unknown = store.Unknown{}
+		created.Unknown = store.UnknownDevices{}
 		for _, got := range []store.Batch{created, read} {
 			if got.ReadAt.Before(created.CreatedAt) {
 				l.Errorf("read at %s, before its creation", got.ReadAt)
 			}
-			got.ReadAt, got.Around = time.Time{}, store.Around{}
+			got.ReadAt, got.PoolSettings = time.Time{}, store.BatchPoolSettings{}
 			if diff := cmp.Diff(want, got); diff != "" {
 				l.Error(diff)
 			}
@@ -64,8 +64,8 @@ func TestBatchesKeepTheirRules(t *testing.T) {
 
 func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
 		broken := errors.New("line 501: no device")
 		for _, c := range []struct {
 			name  string
@@ -86,7 +86,7 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 			if _, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: c.pool}, c.tasks); !errors.Is(err, c.want) {
 				l.Errorf("%s: %v, want %v", c.name, err, c.want)
 			}
-			if n := l.count("tasks") + l.count("batches"); n != 0 {
+			if n := l.countRows("tasks") + l.countRows("batches"); n != 0 {
 				l.Errorf("%s: %d rows left behind", c.name, n)
 			}
 		}
@@ -94,7 +94,7 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 		if _, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor(nil)); !errors.Is(err, store.ErrNoTasks) {
 			l.Fatalf("an empty batch: %v", err)
 		}
-		l.batch(store.Batch{Pool: "p"}, "a")
+		l.queueBatch(store.Batch{Pool: "p"}, "a")
 	})
 }
 
@@ -103,8 +103,8 @@ func TestABigBatchIsStreamed(t *testing.T) { //nolint:paralleltest,tparallel // 
 	if testing.Short() {
 		t.Skip("long: 100,000 tasks; make test-long runs it")
 	}
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
 		n := 100_000
 		if l.Dialect() == "sqlite" {
 			n = 10_000 // SQLite is for the embedded mode, and is slow under the race detector.
@@ -143,20 +143,20 @@ func TestCountsAddUpInEveryReading(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	const n = 30
-	l.pool("p", n)
+	l.putPool("p", n)
 	devices := deviceNames(n)
-	batch, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 2}, devices...)
+	batch, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 2}, devices...)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for i, d := range devices {
-			outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)}, true)
-			if err != nil || outcomes[0].Status != granted {
+			outcomes, err := l.Claim(l.Context(), []store.Claim{l.newClaim(ids[i], d, "p", i)}, true)
+			if err != nil || outcomes[0].Status != claimGranted {
 				l.Errorf("claim: %+v, %v", outcomes, err)
 				return
 			}
 			cause := []store.EndCause{store.BySuccess, store.ByFailure, store.ByReject}[i%3]
-			l.RecordResults(l.Context(), []store.Result{{Device: d, Task: ids[i], Token: outcomes[0].Grant.Token, Cause: cause}}, settle)
+			l.RecordResults(l.Context(), []store.Result{{Device: d, Task: ids[i], Token: outcomes[0].Grant.Token, Cause: cause}}, settleEnding)
 		}
 	}()
 	for reading, running := 0, true; running; reading++ {
@@ -186,10 +186,10 @@ func TestCountsAddUpInEveryReading(t *testing.T) {
 func TestBatchesComeNewestFirst(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 1)
+	l.putPool("p", 1)
 	var want, got []int64
 	for range 5 {
-		b, _ := l.batch(store.Batch{Pool: "p"}, "a")
+		b, _ := l.queueBatch(store.Batch{Pool: "p"}, "a")
 		want = append(want, b.ID)
 	}
 	slices.Reverse(want)

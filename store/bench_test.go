@@ -14,25 +14,25 @@ import (
 func BenchmarkGrantAndResult(b *testing.B) {
 	for _, c := range []struct{ reporters, batch int }{{1, 1}, {16, 1}, {1, 16}, {4, 16}} {
 		b.Run(fmt.Sprintf("postgres/reporters=%d/batch=%d", c.reporters, c.batch), func(b *testing.B) {
-			benchmark(b, openPostgres(b), c.reporters, c.batch)
+			benchmarkTasks(b, openPostgres(b), c.reporters, c.batch)
 		})
 	}
-	b.Run("sqlite/reporters=4/batch=1", func(b *testing.B) { benchmark(b, openSQLite(b), 4, 1) })
+	b.Run("sqlite/reporters=4/batch=1", func(b *testing.B) { benchmarkTasks(b, openSQLite(b), 4, 1) })
 }
 
-func benchmark(b *testing.B, l *ledger, reporters, batch int) {
+func benchmarkTasks(b *testing.B, l *ledger, reporters, reportsPerCall int) {
 	b.Helper()
 	const pools = 4
-	per := b.N/pools + batch + 1
+	per := b.N/pools + reportsPerCall + 1
 	tasks := map[string][]int64{}
 	devices := deviceNames(per)
 	for p := range pools {
 		pool := fmt.Sprint("p", p)
-		l.pool(pool, 1000)
+		l.putPool(pool, 1000)
 		for i := range devices {
 			devices[i] = fmt.Sprintf("%s-%06d", pool, i)
 		}
-		_, tasks[pool] = l.batch(store.Batch{Pool: pool}, devices...)
+		_, tasks[pool] = l.queueBatch(store.Batch{Pool: pool}, devices...)
 	}
 	l.exec("ANALYZE")
 	var next atomic.Int64
@@ -41,12 +41,12 @@ func benchmark(b *testing.B, l *ledger, reporters, batch int) {
 	for r := range reporters {
 		go func() {
 			for {
-				n := int(next.Add(int64(batch))) - batch
+				n := int(next.Add(int64(reportsPerCall))) - reportsPerCall
 				if n >= b.N {
 					done <- nil
 					return
 				}
-				if err := l.live(tasks, r, n, min(batch, b.N-n), pools); err != nil {
+				if err := l.runTasks(tasks, r, n, min(reportsPerCall, b.N-n), pools); err != nil {
 					done <- err
 					return
 				}
@@ -61,17 +61,17 @@ func benchmark(b *testing.B, l *ledger, reporters, batch int) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
 }
 
-// live views, claims and ends the tasks n to n+count-1. It uses slots that no other reporter uses.
-func (l *ledger) live(tasks map[string][]int64, reporter, n, count, pools int) error {
+// runTasks views, claims and ends the tasks n to n+count-1. It uses slots that no other reporter uses.
+func (l *ledger) runTasks(tasks map[string][]int64, reporter, first, count, pools int) error {
 	var devices []string
 	var claims []store.Claim
 	for i := range count {
-		pool, k := fmt.Sprint("p", (n+i)%pools), (n+i)/pools
+		pool, k := fmt.Sprint("p", (first+i)%pools), (first+i)/pools
 		device := fmt.Sprintf("%s-%06d", pool, k)
 		devices = append(devices, device)
-		claims = append(claims, l.to(tasks[pool][k], device, pool, reporter*20+i))
+		claims = append(claims, l.newClaim(tasks[pool][k], device, pool, reporter*20+i))
 	}
-	if _, err := l.Views(l.Context(), devices); err != nil {
+	if _, err := l.DeviceViews(l.Context(), devices); err != nil {
 		return err
 	}
 	outcomes, err := l.Claim(l.Context(), claims, true)
@@ -85,7 +85,7 @@ func (l *ledger) live(tasks map[string][]int64, reporter, n, count, pools int) e
 		}
 		results = append(results, store.Result{Device: devices[i], Task: o.Grant.Task, Token: o.Grant.Token, Cause: store.BySuccess, Output: []byte(`{"down_mbps": 94.1}`)})
 	}
-	for _, o := range l.RecordResults(l.Context(), results, settle) {
+	for _, o := range l.RecordResults(l.Context(), results, settleEnding) {
 		if o.Err != nil || o.Kind != store.ResultRecorded {
 			return fmt.Errorf("result %+v", o)
 		}
@@ -100,9 +100,9 @@ func BenchmarkClaimsBesideALongTransaction(b *testing.B) {
 		b.Run(fmt.Sprintf("ended=%d", ended), func(b *testing.B) {
 			const slots = 60
 			l := openPostgres(b)
-			l.pool("p", slots)
+			l.putPool("p", slots)
 			devices := deviceNames(ended + 100*slots)
-			_, tasks := l.batch(store.Batch{Pool: "p"}, devices...)
+			_, tasks := l.queueBatch(store.Batch{Pool: "p"}, devices...)
 			dump, err := l.DB().BeginTx(b.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 			l.must(err)
 			defer func() { l.must(dump.Rollback()) }()
@@ -113,7 +113,7 @@ func BenchmarkClaimsBesideALongTransaction(b *testing.B) {
 			next := 0
 			claim := func() {
 				for i := range claims {
-					claims[i] = l.to(tasks[next], devices[next], "p", i)
+					claims[i] = l.newClaim(tasks[next], devices[next], "p", i)
 					next++
 				}
 				outcomes, err := l.Claim(b.Context(), claims, true)
@@ -123,7 +123,7 @@ func BenchmarkClaimsBesideALongTransaction(b *testing.B) {
 				}
 			}
 			end := func() {
-				for _, o := range l.RecordResults(b.Context(), results, settle) {
+				for _, o := range l.RecordResults(b.Context(), results, settleEnding) {
 					l.must(o.Err)
 				}
 			}

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Condition is the state of a Postgres server and of this ledger on it.
-type Condition struct {
-	Version    int                // as server_version_num: 150004 for 15.4
-	Standby    bool               // the server is a standby, which accepts no writes
-	Settings   map[string]Setting // settings of the server, with the values that apply to this connection
-	RoleLimit  int                // connections that the role may open; a negative value means no limit
-	InUse      int                // client connections to the server
-	Size       int64              // size of the database in bytes
-	Longest    time.Duration      // of the oldest open transaction that keeps dead rows here; of other roles only if this role may see it
-	Indexes    map[string]bool    // indexes of the ledger by name: whether each is valid
-	Triggers   map[string]bool    // triggers of the ledger by name: whether each is enabled
-	Statistics []TableStatistics  // the tables with the most dead rows first, at most mostStatistics
+// PostgresState is the state of a Postgres server and of this ledger on it.
+type PostgresState struct {
+	Version     int                // as server_version_num: 150004 for 15.4
+	Standby     bool               // the server is a standby, which accepts no writes
+	Settings    map[string]Setting // settings of the server, with the values that apply to this connection
+	RoleLimit   int                // connections that the role may open; a negative value means no limit
+	InUse       int                // client connections to the server
+	Size        int64              // size of the database in bytes
+	OldestTxAge time.Duration      // of the oldest open transaction that keeps dead rows here; of other roles only if this role may see it
+	Indexes     map[string]bool    // indexes of the ledger by name: whether each is valid
+	Triggers    map[string]bool    // triggers of the ledger by name: whether each is enabled
+	Statistics  []TableStatistics  // the tables with the most dead rows first, at most maxTableStatistics
 }
 
 // Setting is one setting of the server.
@@ -34,33 +34,33 @@ type TableStatistics struct {
 	Vacuumed, Analyzed   *time.Time // nil means never
 }
 
-// mostStatistics is the maximum number of tables in Condition.Statistics.
-const mostStatistics = 50
+// maxTableStatistics is the maximum number of tables in Condition.Statistics.
+const maxTableStatistics = 50
 
-// Condition reads the condition of the server. It returns an error if the ledger is not on Postgres. A transaction in another database
+// PostgresState reads the condition of the server. It returns an error if the ledger is not on Postgres. A transaction in another database
 // counts only after it has written, because dead rows that updates leave in any database are then kept until it ends.
-func (s *Store) Condition(ctx context.Context) (c Condition, err error) {
+func (s *Store) PostgresState(ctx context.Context) (c PostgresState, err error) {
 	if s.slow == s.db {
 		return c, errors.New("the ledger is not on Postgres")
 	}
-	in := s.planned()
-	err = in.row(ctx, `
+	in := s.customPlanSession()
+	err = in.scanRow(ctx, `
 		SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_database_size(current_database()),
 			(SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user),
 			(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
 			(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start) * 1000), 0)::bigint FROM pg_stat_activity
 				WHERE (datname = current_database() OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid() AND backend_type = 'client backend')`,
-		&c.Version, &c.Standby, &c.Size, &c.RoleLimit, &c.InUse, millis{&c.Longest})
+		&c.Version, &c.Standby, &c.Size, &c.RoleLimit, &c.InUse, millis{&c.OldestTxAge})
 	if err == nil {
 		c.Settings, err = settingsOf(ctx, in)
 	}
 	if err == nil {
-		c.Indexes, err = namesOf(ctx, in, `
+		c.Indexes, err = readFlagsByName(ctx, in, `
 			SELECT i.relname, x.indisvalid AND x.indisready FROM pg_index x
 			JOIN pg_class i ON i.oid = x.indexrelid WHERE i.relnamespace = current_schema()::regnamespace`)
 	}
 	if err == nil {
-		c.Triggers, err = namesOf(ctx, in, `
+		c.Triggers, err = readFlagsByName(ctx, in, `
 			SELECT g.tgname, g.tgenabled IN ('O', 'A') FROM pg_trigger g
 			JOIN pg_class t ON t.oid = g.tgrelid WHERE NOT g.tgisinternal AND t.relnamespace = current_schema()::regnamespace`)
 	}
@@ -90,7 +90,7 @@ func settingsOf(ctx context.Context, in session) (map[string]Setting, error) {
 	return all, err
 }
 
-func namesOf(ctx context.Context, in session, query string) (map[string]bool, error) {
+func readFlagsByName(ctx context.Context, in session, query string) (map[string]bool, error) {
 	type named struct {
 		name string
 		is   bool
@@ -105,8 +105,8 @@ func namesOf(ctx context.Context, in session, query string) (map[string]bool, er
 
 func statisticsOf(ctx context.Context, in session) ([]TableStatistics, error) {
 	return collect(ctx, in, func(t *TableStatistics) []any {
-		return []any{&t.Table, &t.Live, &t.Dead, &t.Modified, maybe{&t.Vacuumed}, maybe{&t.Analyzed}}
+		return []any{&t.Table, &t.Live, &t.Dead, &t.Modified, optionalTime{&t.Vacuumed}, optionalTime{&t.Analyzed}}
 	}, `
 		SELECT relname, n_live_tup, n_dead_tup, n_mod_since_analyze, greatest(last_vacuum, last_autovacuum), greatest(last_analyze, last_autoanalyze)
-		FROM pg_stat_user_tables WHERE schemaname = current_schema() ORDER BY n_dead_tup DESC, relname LIMIT $1`, mostStatistics)
+		FROM pg_stat_user_tables WHERE schemaname = current_schema() ORDER BY n_dead_tup DESC, relname LIMIT $1`, maxTableStatistics)
 }

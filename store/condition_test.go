@@ -10,19 +10,19 @@ import (
 // devices (TestLastSeenTimesAreInPlaceAfterALongTransaction).
 func TestTheOldestTransactionMayBeOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
-	l := openSingle(t)
-	long := beginsToWrite(t, server.NewDatabase(t))
+	l := openSingleConn(t)
+	long := beginWriteTx(t, sharedPostgres.NewDatabase(t))
 	var age time.Duration
-	l.until(func() bool {
+	l.awaitCondition(func() bool {
 		var ms float64
 		l.must(long.QueryRowContext(l.Context(), `SELECT extract(epoch FROM clock_timestamp() - now()) * 1000`).Scan(&ms))
 		age = time.Duration(ms) * time.Millisecond
 		return age >= 100*time.Millisecond
 	})
-	c, err := l.Condition(l.Context())
+	c, err := l.PostgresState(l.Context())
 	l.must(err)
-	if c.Longest < age {
-		t.Errorf("the oldest transaction is open for %s, want at least %s", c.Longest, age)
+	if c.OldestTxAge < age {
+		t.Errorf("the oldest transaction is open for %s, want at least %s", c.OldestTxAge, age)
 	}
 	l.must(long.Rollback())
 }

@@ -15,50 +15,50 @@ const maxTries = 3
 
 // connection is the access to the database that all parts of the ledger share. It runs sessions inside and outside of transactions.
 type connection struct {
-	db        *sqlx.DB
-	slow      *sqlx.DB  // for long statements such as COPY and migrations; may be db
-	looking   *sqlx.DB  // for snapshots; may be db
-	prepared  *prepared // nil means that statements run unprepared
-	pulse     *pulse    // nil means that there is no network to the database
-	running   sync.Map  // requests in progress that take effect once, by owner and key
-	accounts  bool      // changes of devices are recorded for their accounts at the broker
-	disk      fullDisk
-	file      string        // path of the SQLite file
-	tell      TellNews      // called for news that this process commits; nil means that nothing is called
-	snapshots chan struct{} // a semaphore: its capacity is the number of concurrent snapshots
+	db                    *sqlx.DB
+	slow                  *sqlx.DB  // for long statements such as COPY and migrations; may be db
+	snapshotDB            *sqlx.DB  // for snapshots; may be db
+	prepared              *prepared // nil means that statements run unprepared
+	pinger                *pinger   // nil means that there is no network to the database
+	running               sync.Map  // requests in progress that take effect once, by owner and key
+	recordsAccountChanges bool      // changes of devices are recorded for their accounts at the broker
+	disk                  fullDisk
+	file                  string        // path of the SQLite file
+	onNews                NewsHandler   // called for news that this process commits; nil means that nothing is called
+	snapshots             chan struct{} // a semaphore: its capacity is the number of concurrent snapshots
 	dialect
 }
 
-// read returns a session for single statements. Each statement reads one consistent snapshot.
-func (s *connection) read() session {
+// readSession returns a session for single statements. Each statement reads one consistent snapshot.
+func (s *connection) readSession() session {
 	if s.prepared == nil {
-		return s.planned()
+		return s.customPlanSession()
 	}
-	return s.session(reader{s.prepared, s, false}, nil)
+	return s.newSession(reader{s.prepared, s, false}, nil)
 }
 
-func (s *connection) session(on database, news *telling) session {
-	return session{on, s.dialect, s.accounts, news}
+func (s *connection) newSession(on database, news *pendingNews) session {
+	return session{on, s.dialect, s.recordsAccountChanges, news}
 }
 
-// planned returns a session that plans each statement for its actual arguments, because the best index for a filter depends on how many
+// customPlanSession returns a session that plans each statement for its actual arguments, because the best index for a filter depends on how many
 // rows match the value.
-func (s *connection) planned() session { return s.session(reader{s.db, s, true}, nil) }
+func (s *connection) customPlanSession() session { return s.newSession(reader{s.db, s, true}, nil) }
 
 // write runs change in one transaction and commits it. If the server rolled the transaction back (deadlock, serialization failure), change
 // runs again, at most maxTries times in all. So each run of change must reset all variables outside of it that it sets.
 func (s *connection) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {
-		s.prepared.prepareNoted(ctx)
-		var news telling
+		s.prepared.preparePending(ctx)
+		var news pendingNews
 		err := s.writeOnce(ctx, s.db, func(tx *sqlx.Tx) error {
-			in := s.session(s.prepared.in(tx), &news)
+			in := s.newSession(s.prepared.wrapTx(tx), &news)
 			if err := change(in); err != nil {
 				return err
 			}
 			return in.addNews(ctx)
 		})
-		s.announce(ctx, news, err)
+		s.notifyNews(ctx, news, err)
 		if err == nil || try == maxTries || !retryable(err) {
 			return err
 		}
@@ -67,7 +67,7 @@ func (s *connection) write(ctx context.Context, change func(session) error) erro
 
 // writeOnce runs change in one transaction and never repeats it. It prepares no statement, so it suits COPY and SET.
 func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sqlx.Tx) error) (err error) {
-	defer func() { err = s.disk.examine(err, time.Now()) }() //nolint:forbidigo // a time of this process alone
+	defer func() { err = s.disk.recordDiskFull(err, time.Now()) }() //nolint:forbidigo // a time of this process alone
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("beginning a transaction: %w", err)
@@ -88,27 +88,27 @@ func commit(ctx context.Context, tx *sqlx.Tx) error {
 	switch {
 	case err == nil:
 		return nil
-	case refused(err):
+	case isCommitFailure(err):
 		return fmt.Errorf("committing: %w", err)
 	default:
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 }
 
-// atOnce runs several reads in one snapshot. {now} still differs from statement to statement.
-func (s *connection) atOnce(ctx context.Context, read func(session) error) error {
+// withSnapshotSession runs several reads in one snapshot. {now} still differs from statement to statement.
+func (s *connection) withSnapshotSession(ctx context.Context, read func(session) error) error {
 	if tx, inside := s.snapshotOf(ctx); inside {
 		return read(tx)
 	}
-	return s.atOnceOn(ctx, s.db, read)
+	return s.withSnapshotSessionOn(ctx, s.db, read)
 }
 
-func (s *connection) atOnceOn(ctx context.Context, db *sqlx.DB, read func(session) error) error {
-	s.prepared.prepareNoted(ctx)
-	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshot})
+func (s *connection) withSnapshotSessionOn(ctx context.Context, db *sqlx.DB, read func(session) error) error {
+	s.prepared.preparePending(ctx)
+	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshotIsolation})
 	if err != nil {
 		return fmt.Errorf("beginning a transaction: %w", err)
 	}
 	defer tx.Rollback()
-	return read(s.session(s.prepared.in(tx), nil))
+	return read(s.newSession(s.prepared.wrapTx(tx), nil))
 }

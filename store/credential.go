@@ -18,18 +18,18 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, ha
 		if err != nil {
 			return err
 		}
-		err = tx.record(ctx, Event{Kind: "device.token_added", Actor: actor, Device: id, Detail: "overlap=" + overlap.String()})
+		err = tx.recordEvent(ctx, Event{Kind: "device.token_added", Actor: actor, Device: id, Detail: "overlap=" + overlap.String()})
 		if err != nil {
 			return err
 		}
-		tx.telling.devices(id)
+		tx.pendingNews.addDevices(id)
 		return tx.credentials().setAccount(ctx, id, set)
 	})
 	return olderUntil, err
 }
 
 func (s credentialsIn) rotate(ctx context.Context, id string, hash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
-	err = s.rowOf(ctx, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 {lock}`, []any{id, overlap.Milliseconds()}, instant{&olderUntil})
+	err = s.scanRowArgs(ctx, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 {lock}`, []any{id, overlap.Milliseconds()}, instant{&olderUntil})
 	if err != nil {
 		return olderUntil, err
 	}
@@ -46,8 +46,8 @@ func (s credentialsIn) rotate(ctx context.Context, id string, hash []byte, overl
 	return olderUntil, err
 }
 
-// enrolled is the name of a token that a device requested itself.
-const enrolled = "enrolled"
+// enrolledTokenName is the name of a token that a device requested itself.
+const enrolledTokenName = "enrolled"
 
 // EnrollDevice gives a device a token at the device's own request, and registers the device if necessary; set gives its account at the
 // broker the same secret. The token replaces an earlier enrolled token that the device never used, because the reply with that token was
@@ -57,30 +57,30 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 		if _, err := tx.devices().register(ctx, id, id, DeviceSpec{}); err != nil {
 			return err
 		}
-		own, err := one(ctx, tx, only[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)
+		hasUsedOwnToken, err := queryOne(ctx, tx, singleColumn[bool], `SELECT own_token FROM devices WHERE id = $1 {lock}`, id)
 		if err != nil {
 			return err
 		}
-		given, err := one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM tokens k WHERE k.device = $1 AND k.name <> $2)`, id, enrolled)
+		hasOtherToken, err := queryOne(ctx, tx, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM tokens k WHERE k.device = $1 AND k.name <> $2)`, id, enrolledTokenName)
 		if err != nil {
 			return err
 		}
-		if own || given {
+		if hasUsedOwnToken || hasOtherToken {
 			return fmt.Errorf("device %s has a token: %w", id, ErrExists)
 		}
-		replaced, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolled)
+		replaced, err := tx.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND name = $2`, id, enrolledTokenName)
 		if err != nil {
 			return err
 		}
-		if _, err := tx.credentials().addToken(ctx, Token{Device: id, Name: enrolled}, tokenHash); err != nil {
+		if _, err := tx.credentials().addToken(ctx, Token{Device: id, Name: enrolledTokenName}, tokenHash); err != nil {
 			return err
 		}
 		if replaced == 0 { // without this condition a device that never uses its token would fill the log
-			if err := tx.record(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
+			if err := tx.recordEvent(ctx, Event{Kind: "device.enrolled", Actor: id, Device: id}); err != nil {
 				return err
 			}
 		}
-		tx.telling.devices(id)
+		tx.pendingNews.addDevices(id)
 		return tx.credentials().setAccount(ctx, id, set)
 	})
 }
@@ -89,12 +89,12 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error {
 	return s.write(ctx, func(tx session) error {
 		// Rows are locked in one order, so that two concurrent calls cannot deadlock.
-		noted, err := collect(ctx, tx, only[string], `
+		marked, err := collect(ctx, tx, singleColumn[string], `
 			UPDATE devices SET own_token = TRUE WHERE id IN (
 				SELECT d.id FROM {names} JOIN devices d ON d.id = names.name WHERE d.own_token IS FALSE ORDER BY d.id {lock d})
-			RETURNING id`, names(devices))
-		tx.telling.devices(noted...)
-		tx.telling.later = true // this replica already admits only the device that used its token now
+			RETURNING id`, namesInput(devices))
+		tx.pendingNews.addDevices(marked...)
+		tx.pendingNews.makesNoWork = true // this replica already admits only the device that used its token now
 		return err
 	})
 }

@@ -33,30 +33,30 @@ type ApplyAccount func(context.Context, AccountChange) error
 // accountLock is the name of the lock under which SetAccount and account changes run. No pool can have this name.
 const accountLock = "$accounts"
 
-// NoteAccounts makes the store record an account change when a device is blocked, unblocked or deleted. Call it before the store is used.
-func (s credentials) NoteAccounts() { s.accounts = true }
+// RecordAccountChanges makes the store record an account change when a device is blocked, unblocked or deleted. Call it before the store is used.
+func (s credentials) RecordAccountChanges() { s.recordsAccountChanges = true }
 
 // ApplyAccountChanges calls apply for at most limit recorded changes that are due, oldest first, and deletes the changes that were applied.
 // Accounts that a failed import left (see Stage) come last, because they may be many and nobody has their secrets. It stops at the first
 // error; the failed change moves behind the other changes. A change may be applied more than once, and replicas may call it concurrently.
 // The context of apply ends after within, counted from the first call of apply: until then, requests that change such a device wait.
-func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, err error) {
-	waiting, err := one(ctx, s.read(), only[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
+func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, err error) {
+	waiting, err := queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
 	if err != nil || !waiting {
 		return 0, err
 	}
-	var failed error
+	var applyErr error
 	err = s.write(ctx, func(tx session) (err error) {
-		applied, failed, err = tx.credentials().applyAccountChanges(ctx, limit, within, apply)
+		applied, applyErr, err = tx.credentials().applyAccountChanges(ctx, limit, applyTimeout, apply)
 		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("taking changes of accounts: %w", err)
 	}
-	return applied, failed
+	return applied, applyErr
 }
 
-func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, within time.Duration, apply ApplyAccount) (applied int, failed, err error) {
+func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
 	// Take the lock first: a transaction that waits for the lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {
 		return 0, nil, err
@@ -67,7 +67,7 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, withi
 	if err != nil {
 		return 0, nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, within)
+	bounded, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
 	for _, c := range changes {
 		if failed := apply(bounded, c); failed != nil {
@@ -82,9 +82,9 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, withi
 	return applied, nil, nil
 }
 
-// noteAccount records the state that the device's account must take.
-func (s credentialsIn) noteAccount(ctx context.Context, device string, wanted AccountState) error {
-	if !s.accounts {
+// recordAccountChange records the state that the device's account must take.
+func (s credentialsIn) recordAccountChange(ctx context.Context, device string, wanted AccountState) error {
+	if !s.recordsAccountChanges {
 		return nil
 	}
 	_, err := s.exec(ctx, `
@@ -111,7 +111,7 @@ func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAcc
 	if err := s.dropAccountChange(ctx, device); err != nil {
 		return err
 	}
-	enabled, err := one(ctx, s.session, only[bool], `SELECT blocked IS FALSE FROM devices WHERE id = $1`, device)
+	enabled, err := queryOne(ctx, s.session, singleColumn[bool], `SELECT blocked IS FALSE FROM devices WHERE id = $1`, device)
 	if err != nil {
 		return err
 	}
@@ -120,10 +120,10 @@ func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAcc
 
 // lockAccounts takes a lock, held until the end of the transaction, so that only one transaction at a time changes accounts at the broker.
 func (s credentialsIn) lockAccounts(ctx context.Context) error {
-	if s.lockAlone == "" {
+	if s.lockExclusive == "" {
 		return nil
 	}
-	if _, err := s.exec(ctx, s.lockAlone, accountLock); err != nil {
+	if _, err := s.exec(ctx, s.lockExclusive, accountLock); err != nil {
 		return fmt.Errorf("waiting for the turn at the broker: %w", err)
 	}
 	return nil

@@ -16,15 +16,15 @@ import (
 
 var errBroker = errors.New("the broker is down")
 
-// rotate gives device a a new token, and returns the time until which older tokens are valid.
-func (l *ledger) rotate(hash string, overlap time.Duration) time.Time {
+// rotateToken gives device a a new token, and returns the time until which older tokens are valid.
+func (l *ledger) rotateToken(hash string, overlap time.Duration) time.Time {
 	l.Helper()
 	until, err := l.RotateDeviceToken(l.Context(), "op", "a", []byte(hash), overlap, nil)
 	l.must(err)
 	return until
 }
 
-func (l *ledger) valid(hash string) bool {
+func (l *ledger) isTokenValid(hash string) bool {
 	l.Helper()
 	_, err := l.TokenByHash(l.Context(), []byte(hash))
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -33,18 +33,18 @@ func (l *ledger) valid(hash string) bool {
 	return err == nil
 }
 
-func (l *ledger) kinds(device string) (kinds []string) {
+func (l *ledger) eventKinds(device string) (eventKinds []string) {
 	l.Helper()
 	events, err := l.Events(l.Context(), store.EventFilter{Device: device})
 	l.must(err)
 	for _, e := range events {
-		kinds = append(kinds, e.Kind)
+		eventKinds = append(eventKinds, e.Kind)
 	}
-	return kinds
+	return eventKinds
 }
 
-// changes applies the recorded account changes and returns them.
-func (l *ledger) changes() (applied []store.AccountChange) {
+// applyChanges applies the recorded account changes and returns them.
+func (l *ledger) applyChanges() (applied []store.AccountChange) {
 	l.Helper()
 	_, err := l.ApplyAccountChanges(l.Context(), 100, time.Minute, func(_ context.Context, c store.AccountChange) error {
 		applied = append(applied, c)
@@ -63,33 +63,33 @@ func TestRotationOverlaps(t *testing.T) {
 	l.must(err)
 	now, err := l.Clock(l.Context())
 	l.must(err)
-	until := l.rotate("2", time.Hour)
+	until := l.rotateToken("2", time.Hour)
 	if until.Before(now.Add(time.Hour)) || until.After(now.Add(time.Hour+time.Minute)) {
 		l.Errorf("older until %s, an hour from %s", until, now)
 	}
 	first, err := l.TokenByHash(l.Context(), []byte("1"))
 	l.must(err)
-	if first.ExpiresAt == nil || !first.ExpiresAt.Equal(until.Truncate(time.Millisecond)) || !l.valid("2") {
+	if first.ExpiresAt == nil || !first.ExpiresAt.Equal(until.Truncate(time.Millisecond)) || !l.isTokenValid("2") {
 		l.Errorf("the older token %+v, until %s", first, until)
 	}
-	l.rotate("3", 2*time.Hour) // It does not extend the validity of older tokens.
+	l.rotateToken("3", 2*time.Hour) // It does not extend the validity of older tokens.
 	if first, err := l.TokenByHash(l.Context(), []byte("1")); err != nil || first.ExpiresAt.After(until) {
 		l.Errorf("the oldest token %+v, %v", first, err)
 	}
-	l.rotate("4", 0)
+	l.rotateToken("4", 0)
 	for _, hash := range []string{"1", "2", "3"} {
-		if l.valid(hash) {
+		if l.isTokenValid(hash) {
 			l.Errorf("token %s goes on without an overlap", hash)
 		}
 	}
-	l.rotate("5", time.Hour)
-	if n := l.count("tokens WHERE device = 'a'"); n != 2 {
+	l.rotateToken("5", time.Hour)
+	if n := l.countRows("tokens WHERE device = 'a'"); n != 2 {
 		l.Errorf("%d tokens of a, want the last two: those that ended are gone", n)
 	}
-	if !l.valid("4") || !l.valid("5") || !l.valid("other") {
+	if !l.isTokenValid("4") || !l.isTokenValid("5") || !l.isTokenValid("other") {
 		l.Error("a valid token, or another device's, ended")
 	}
-	if diff := cmp.Diff([]string{"device.created", "device.token_added", "device.token_added", "device.token_added", "device.token_added"}, l.kinds("a")); diff != "" {
+	if diff := cmp.Diff([]string{"device.created", "device.token_added", "device.token_added", "device.token_added", "device.token_added"}, l.eventKinds("a")); diff != "" {
 		l.Error(diff)
 	}
 }
@@ -100,7 +100,7 @@ func TestDeviceWithoutAValidTokenIsRevoked(t *testing.T) {
 	revoked := func() bool {
 		d, err := l.Device(l.Context(), "a")
 		l.must(err)
-		views, err := l.Views(l.Context(), []string{"a"})
+		views, err := l.DeviceViews(l.Context(), []string{"a"})
 		l.must(err)
 		if d.Revoked() != views[0].Device.Revoked() {
 			l.Fatalf("device %+v, in its view %+v", d, views[0].Device)
@@ -112,7 +112,7 @@ func TestDeviceWithoutAValidTokenIsRevoked(t *testing.T) {
 	if revoked() {
 		l.Error("a device that never had a token")
 	}
-	l.rotate("1", 0)
+	l.rotateToken("1", 0)
 	l.must(l.MarkOwnTokens(l.Context(), "a"))
 	if revoked() {
 		l.Error("a device with a token")
@@ -121,7 +121,7 @@ func TestDeviceWithoutAValidTokenIsRevoked(t *testing.T) {
 	if !revoked() {
 		l.Error("its only token was revoked")
 	}
-	l.rotate("2", 0)
+	l.rotateToken("2", 0)
 	if revoked() {
 		l.Error("it has a new token")
 	}
@@ -133,27 +133,27 @@ func TestDeviceWithoutAValidTokenIsRevoked(t *testing.T) {
 
 func TestDeleteDevice(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		_, ids := l.batch(store.Batch{Pool: "p"}, "a", "a", "a", "b")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "a", "a", "b")
 		if _, err := l.DeleteDevice(l.Context(), "op", "a", true); !errors.Is(err, store.ErrNotFound) {
 			l.Fatalf("not registered: %v", err)
 		}
 		_, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), nil)
 		l.must(err)
-		running := l.grant(ids[0], "a", "p", 0)
+		running := l.mustGrant(ids[0], "a", "p", 0)
 		if _, err := l.DeleteDevice(l.Context(), "op", "a", false); !errors.Is(err, store.ErrOpenTasks) {
 			l.Fatalf("with open tasks: %v", err)
 		}
-		if !l.valid("1") {
+		if !l.isTokenValid("1") {
 			l.Fatal("the refused deletion changed something")
 		}
 		removed, err := l.DeleteDevice(l.Context(), "op", "a", true)
 		l.must(err)
-		if removed != (store.Removal{Cancelled: 2, Stopping: 1}) {
+		if removed != (store.DeviceRemoval{Cancelled: 2, Stopping: 1}) {
 			l.Errorf("%+v, want 2 cancelled and 1 stopping", removed)
 		}
-		views, err := l.Views(l.Context(), []string{"a", "never"})
+		views, err := l.DeviceViews(l.Context(), []string{"a", "never"})
 		l.must(err)
 		if v := views[0]; v.Device != nil || !v.Deleted || v.Grant == nil || v.Grant.CancelWhy != "cancelled" || len(v.Candidates) != 0 {
 			l.Errorf("view %+v", v)
@@ -164,23 +164,23 @@ func TestDeleteDevice(t *testing.T) {
 		l.wantTask(ids[0], store.Dispatched)
 		l.wantTask(ids[1], store.Cancelled)
 		l.wantTask(ids[3], store.Pending)
-		if l.valid("1") {
+		if l.isTokenValid("1") {
 			l.Error("its token goes on")
 		}
 		l.reapAll()
 		l.wantTask(ids[0], store.Cancelled)
-		l.report(running, store.BySuccess, "")
+		l.recordResult(running, store.BySuccess, "")
 		_, err = l.EnsureDevices(l.Context(), "a")
 		l.must(err)
-		if views, err = l.Views(l.Context(), []string{"a"}); err != nil || views[0].Device == nil || views[0].Deleted {
+		if views, err = l.DeviceViews(l.Context(), []string{"a"}); err != nil || views[0].Device == nil || views[0].Deleted {
 			l.Errorf("registered again: %+v, %v", views[0], err)
 		}
 		removed, err = l.DeleteDevice(l.Context(), "op", "a", false)
-		if err != nil || removed != (store.Removal{}) {
+		if err != nil || removed != (store.DeviceRemoval{}) {
 			l.Errorf("without open tasks: %+v, %v", removed, err)
 		}
 		want := []string{"device.created", "task.granted", "task.cancel_asked", "task.cancelled", "task.cancelled", "device.deleted"}
-		got := slices.DeleteFunc(l.kinds("a"), func(kind string) bool { return kind == "slot.reaped" })
+		got := slices.DeleteFunc(l.eventKinds("a"), func(kind string) bool { return kind == "slot.reaped" })
 		if diff := cmp.Diff(want, got[:len(want)]); diff != "" {
 			l.Error(diff)
 		}
@@ -190,7 +190,7 @@ func TestDeleteDevice(t *testing.T) {
 func TestAccountIsSetWithTheDeviceOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.NoteAccounts()
+	l.RecordAccountChanges()
 	fails := func(context.Context, bool) error { return errBroker }
 	if _, err := l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), fails); !errors.Is(err, errBroker) {
 		l.Fatalf("created: %v", err)
@@ -198,7 +198,7 @@ func TestAccountIsSetWithTheDeviceOrNotAtAll(t *testing.T) {
 	if err := l.EnrollDevice(l.Context(), "a", []byte("1"), fails); !errors.Is(err, errBroker) {
 		l.Fatalf("enrolled: %v", err)
 	}
-	if l.count("devices")+l.count("tokens")+l.count("events") != 0 {
+	if l.countRows("devices")+l.countRows("tokens")+l.countRows("events") != 0 {
 		l.Fatal("something is left behind")
 	}
 	var enabled []bool
@@ -212,7 +212,7 @@ func TestAccountIsSetWithTheDeviceOrNotAtAll(t *testing.T) {
 	if _, err := l.RotateDeviceToken(l.Context(), "op", "a", []byte("2"), 0, fails); !errors.Is(err, errBroker) {
 		l.Fatalf("rotated: %v", err)
 	}
-	if !l.valid("1") || l.valid("2") {
+	if !l.isTokenValid("1") || l.isTokenValid("2") {
 		l.Fatal("the rotation that failed changed something")
 	}
 	_, err = l.RotateDeviceToken(l.Context(), "op", "a", []byte("2"), 0, works)
@@ -220,7 +220,7 @@ func TestAccountIsSetWithTheDeviceOrNotAtAll(t *testing.T) {
 	if !slices.Equal(enabled, []bool{true, false}) {
 		l.Errorf("accounts enabled: %v, want the new one's, not the blocked one's", enabled)
 	}
-	if left := l.changes(); len(left) != 0 {
+	if left := l.applyChanges(); len(left) != 0 {
 		l.Errorf("%v noted, though the account was set with that state", left)
 	}
 }
@@ -233,10 +233,10 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 		l.must(err)
 	}
 	l.must(l.SetBlocked(l.Context(), "op", "a", true))
-	if got := l.changes(); len(got) != 0 {
+	if got := l.applyChanges(); len(got) != 0 {
 		l.Fatalf("%v noted, though there are no accounts", got)
 	}
-	l.NoteAccounts()
+	l.RecordAccountChanges()
 	l.must(l.SetBlocked(l.Context(), "op", "a", true))
 	l.must(l.SetBlocked(l.Context(), "op", "b", true))
 	l.must(l.SetBlocked(l.Context(), "op", "b", false))
@@ -256,10 +256,10 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 		l.Fatalf("applied %d of %v, %v", applied, seen, err)
 	}
 	// A failed change is tried again after the other changes.
-	if diff := cmp.Diff([]store.AccountChange{want[2], want[1]}, l.changes()); diff != "" {
+	if diff := cmp.Diff([]store.AccountChange{want[2], want[1]}, l.applyChanges()); diff != "" {
 		l.Error(diff)
 	}
-	if left := l.changes(); len(left) != 0 {
+	if left := l.applyChanges(); len(left) != 0 {
 		l.Errorf("applied again: %v", left)
 	}
 }
@@ -269,14 +269,14 @@ func TestAccountChangesAreNotedAndAppliedOnce(t *testing.T) {
 func TestLateDeletionSparesTheNewAccount(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.NoteAccounts()
+	l.RecordAccountChanges()
 	_, err := l.EnsureDevices(l.Context(), "a")
 	l.must(err)
 	_, err = l.DeleteDevice(l.Context(), "op", "a", false)
 	l.must(err)
 	_, err = l.CreateDevice(l.Context(), "op", "a", store.DeviceSpec{}, []byte("1"), func(context.Context, bool) error { return nil })
 	l.must(err)
-	if left := l.changes(); len(left) != 0 {
+	if left := l.applyChanges(); len(left) != 0 {
 		l.Errorf("still to come: %v", left)
 	}
 }
@@ -287,28 +287,28 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	const devices = 12
-	l.NoteAccounts()
+	l.RecordAccountChanges()
 	for i := range devices {
 		_, err := l.EnsureDevices(l.Context(), fmt.Sprint("blocked-", i))
 		l.must(err)
 		l.must(l.SetBlocked(l.Context(), "op", fmt.Sprint("blocked-", i), true))
 	}
-	var inside, applied sync.Mutex
+	var inCall, applied sync.Mutex
 	count := map[string]int{}
-	talk := func() {
-		if !inside.TryLock() {
+	occupyBroker := func() {
+		if !inCall.TryLock() {
 			l.Error("two at once")
 			return
 		}
-		defer inside.Unlock()
+		defer inCall.Unlock()
 		polls := 0
-		l.until(func() bool { polls++; return polls > 3 }) // long enough that another call would overlap
+		l.awaitCondition(func() bool { polls++; return polls > 3 }) // long enough that another call would overlap
 	}
 	var wait sync.WaitGroup
 	for i := range devices {
 		wait.Go(func() {
 			_, err := l.CreateDevice(l.Context(), "op", fmt.Sprint("new-", i), store.DeviceSpec{}, fmt.Append(nil, i), func(context.Context, bool) error {
-				talk()
+				occupyBroker()
 				return nil
 			})
 			if err != nil {
@@ -317,7 +317,7 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 		})
 		wait.Go(func() {
 			_, err := l.ApplyAccountChanges(l.Context(), 2, time.Minute, func(_ context.Context, c store.AccountChange) error {
-				talk()
+				occupyBroker()
 				applied.Lock()
 				defer applied.Unlock()
 				count[c.Device]++
@@ -329,7 +329,7 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	for _, c := range l.changes() {
+	for _, c := range l.applyChanges() {
 		count[c.Device]++
 	}
 	for device, n := range count {

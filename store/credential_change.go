@@ -26,7 +26,7 @@ type TokenChange struct {
 // transaction is open that began before a change, later calls return the same change again.
 func (s credentials) ChangedTokens(ctx context.Context, from int64) (TokenChanges, error) {
 	var changes TokenChanges
-	read, err := collect(ctx, s.read(), func(c *TokenChange) []any {
+	read, err := collect(ctx, s.readSession(), func(c *TokenChange) []any {
 		return []any{instant{&changes.Now}, &changes.Next, &c.Hash, &c.Device}
 	}, `SELECT {now}, {next turn}, c.hash, coalesce(c.device, '') FROM (SELECT 1) AS once LEFT JOIN token_changes c ON c.turn >= $1`, from)
 	for _, c := range read {

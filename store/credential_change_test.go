@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// changed returns the hashes of the tokens that ChangedTokens finds from position from, and the next position.
-func (l *ledger) changed(from int64) (hashes []string, next int64) {
+// changedHashes returns the hashes of the tokens that ChangedTokens finds from position from, and the next position.
+func (l *ledger) changedHashes(from int64) (hashes []string, next int64) {
 	l.Helper()
 	changes, err := l.ChangedTokens(l.Context(), from)
 	l.must(err)
@@ -27,8 +27,8 @@ func (l *ledger) changed(from int64) (hashes []string, next int64) {
 // TestEveryChangeOfATokenIsRead checks that each statement that changes tokens is found, at least once.
 func TestEveryChangeOfATokenIsRead(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		_, next := l.changed(0)
+	runOnEachDialect(t, func(l *ledger) {
+		_, next := l.changedHashes(0)
 		var before []string
 		rotate := func(list ...store.NewDevice) {
 			_, err := l.ImportDevices(l.Context(), "op", list, store.RotateExisting, time.Minute, 0)
@@ -46,9 +46,9 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 			}, []string{"1 of i1", "2 of i2"}},
 			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a1"), nil)) }, nil},
 			{func() { l.must(l.EnrollDevice(l.Context(), "a", []byte("a2"), nil)) }, []string{"a1 of a"}},
-			{func() { l.rotate("a3", time.Hour) }, []string{"a2 of a"}},
-			{func() { l.rotate("a4", 0) }, []string{"a2 of a", "a3 of a"}},
-			{func() { l.rotate("a5", 0) }, []string{"a2 of a", "a3 of a", "a4 of a"}}, // Two tokens have ended and are deleted.
+			{func() { l.rotateToken("a3", time.Hour) }, []string{"a2 of a"}},
+			{func() { l.rotateToken("a4", 0) }, []string{"a2 of a", "a3 of a"}},
+			{func() { l.rotateToken("a5", 0) }, []string{"a2 of a", "a3 of a", "a4 of a"}}, // Two tokens have ended and are deleted.
 			{func() { _, err := l.DeleteDevice(l.Context(), "op", "a", false); l.must(err) }, []string{"a4 of a", "a5 of a"}},
 			{func() {
 				token, err := l.CreateToken(l.Context(), "op", store.Token{Name: "n"}, []byte("n"))
@@ -56,10 +56,10 @@ func TestEveryChangeOfATokenIsRead(t *testing.T) {
 				_, err = l.RevokeToken(l.Context(), "op", token.ID)
 				l.must(err)
 			}, []string{"n"}},
-			{func() { _, err := l.AfterRestore(l.Context(), "op", 0); l.must(err) }, []string{""}},
+			{func() { _, err := l.ProtectAfterRestore(l.Context(), "op", 0); l.must(err) }, []string{""}},
 		} {
 			step.do()
-			found, after := l.changed(next)
+			found, after := l.changedHashes(next)
 			// Postgres returns a change again while an older transaction is open in any database of
 			// the server. Other tests have such transactions.
 			again := func(hash string) bool { return l.Dialect() == "postgres" && slices.Contains(before, hash) }
@@ -81,7 +81,7 @@ func TestAChangeThatCommitsLateIsRead(t *testing.T) {
 		_, err := l.CreateDevice(l.Context(), "op", id, store.DeviceSpec{}, []byte(id), nil)
 		l.must(err)
 	}
-	_, next := l.changed(0)
+	_, next := l.changedHashes(0)
 	late, err := l.DB().BeginTx(l.Context(), nil)
 	l.must(err)
 	defer func() { _ = late.Rollback() }()
@@ -89,12 +89,12 @@ func TestAChangeThatCommitsLateIsRead(t *testing.T) {
 	l.must(err)
 	_, err = l.DeleteDevice(l.Context(), "op", "b", false)
 	l.must(err)
-	found, next := l.changed(next)
+	found, next := l.changedHashes(next)
 	if !slices.Equal(found, []string{"b of b"}) {
 		t.Fatalf("%q, want b", found)
 	}
 	l.must(late.Commit())
-	if found, _ := l.changed(next); !slices.Contains(found, "a of a") {
+	if found, _ := l.changedHashes(next); !slices.Contains(found, "a of a") {
 		t.Errorf("%q, want a", found)
 	}
 }
@@ -102,23 +102,23 @@ func TestAChangeThatCommitsLateIsRead(t *testing.T) {
 // TestOldChangesOfTokensGo checks that old changes of tokens are deleted, independently of other retention times.
 func TestOldChangesOfTokensGo(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		for _, id := range []string{"a", "b", "c"} {
 			_, err := l.CreateDevice(l.Context(), "op", id, store.DeviceSpec{}, []byte(id), nil)
 			l.must(err)
 			_, err = l.DeleteDevice(l.Context(), "op", id, false)
 			l.must(err)
 		}
-		_, next := l.changed(0)
-		l.retain(0, 10, store.Retained{})
+		_, next := l.changedHashes(0)
+		l.wantRetained(0, 10, store.DeletedCounts{})
 		l.exec(`UPDATE token_changes SET at = at - $1 * {ms}`, (3 * time.Hour).Milliseconds())
 		_, err := l.CreateDevice(l.Context(), "op", "d", store.DeviceSpec{}, []byte("d"), nil)
 		l.must(err)
 		_, err = l.DeleteDevice(l.Context(), "op", "d", false)
 		l.must(err)
-		l.retain(0, 2, store.Retained{TokenChanges: 2})
-		l.retain(0, 2, store.Retained{TokenChanges: 1})
-		if found, _ := l.changed(0); !slices.Equal(found, []string{"d of d"}) {
+		l.wantRetained(0, 2, store.DeletedCounts{TokenChanges: 2})
+		l.wantRetained(0, 2, store.DeletedCounts{TokenChanges: 1})
+		if found, _ := l.changedHashes(0); !slices.Equal(found, []string{"d of d"}) {
 			l.Errorf("%q left, want d", found)
 		}
 		l.exec(`DELETE FROM token_changes`)
@@ -126,7 +126,7 @@ func TestOldChangesOfTokensGo(t *testing.T) {
 		l.must(err)
 		_, err = l.DeleteDevice(l.Context(), "op", "e", false)
 		l.must(err)
-		if found, _ := l.changed(next); !slices.Equal(found, []string{"e of e"}) { // This also works after all changes were deleted.
+		if found, _ := l.changedHashes(next); !slices.Equal(found, []string{"e of e"}) { // This also works after all changes were deleted.
 			l.Errorf("%q, want e", found)
 		}
 	})

@@ -7,13 +7,13 @@ import (
 
 // OpenSession stores a session of the dashboard under the SHA-256 of its secret. token is the hash of the operator token that the session
 // uses, lasts is its duration. It also deletes expired sessions.
-func (s credentials) OpenSession(ctx context.Context, secret, token []byte, lasts time.Duration) error {
+func (s credentials) OpenSession(ctx context.Context, secret, token []byte, lifetime time.Duration) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {
 			return err
 		}
 		_, err := tx.exec(ctx, `INSERT INTO web_sessions (hash, token_hash, expires_at) VALUES ($1, $2, {now} + $3 * {ms})`,
-			secret, token, lasts.Milliseconds())
+			secret, token, lifetime.Milliseconds())
 		return err
 	})
 }
@@ -21,7 +21,7 @@ func (s credentials) OpenSession(ctx context.Context, secret, token []byte, last
 // Session returns the hash of the operator token of a session, or ErrNotFound if the session has expired. The token itself may have been
 // revoked since.
 func (s credentials) Session(ctx context.Context, secret []byte) (token []byte, err error) {
-	return one(ctx, s.read(), only[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secret)
+	return queryOne(ctx, s.readSession(), singleColumn[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secret)
 }
 
 // CloseSession deletes a session. It is no error if there is no such session.

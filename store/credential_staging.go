@@ -34,30 +34,30 @@ func NewStage(once *Once) Stage {
 // sameKey reports whether both stages belong to one idempotency key.
 func (s Stage) sameKey(other Stage) bool { return s>>31 == other>>31 }
 
-// Staged is a device of an import whose account must be created.
-type Staged struct {
+// StagedDevice is a device of an import whose account must be created.
+type StagedDevice struct {
 	Entry   int  // index in the list of the import, from 0
 	Enabled bool // false if the device was deleted while it was blocked: it is registered again as blocked
 }
 
-// MostStaged is the maximum number of accounts that one import creates. Mosquitto 2.0 writes all its accounts twice for each new one.
-const MostStaged = 1000
+// MaxStagedAccounts is the maximum number of accounts that one import creates. Mosquitto 2.0 writes all its accounts twice for each new one.
+const MaxStagedAccounts = 1000
 
-// ErrTooManyAccounts means that an entry exceeds MostStaged. The whole import is refused.
-var ErrTooManyAccounts = fmt.Errorf("at most %d new devices in an import while the MQTT broker keeps an account for each", MostStaged)
+// ErrTooManyAccounts means that an entry exceeds MaxStagedAccounts. The whole import is refused.
+var ErrTooManyAccounts = fmt.Errorf("at most %d new devices in an import while the MQTT broker keeps an account for each", MaxStagedAccounts)
 
-// ErrOvertaken means that another request creates or deletes one of the accounts, or already did.
-var ErrOvertaken = errors.New("another request makes or deletes one of the accounts")
+// ErrAccountConflict means that another request creates or deletes one of the accounts, or already did.
+var ErrAccountConflict = errors.New("another request makes or deletes one of the accounts")
 
 // StageAccounts writes the notes (see Stage) for those devices in list that are not registered, and returns these devices. It returns none
 // if existing is RefuseExisting and one of the devices is registered. The accounts are deleted when kept has passed, unless ImportDevices
 // keeps them. It refuses everything that ImportDevices would refuse, before any account is created. For a repeated request that was
 // answered already it returns no devices. Errors: an EntryError with ErrTooManyAccounts, which names the first entry beyond the maximum;
-// ErrOvertaken; ErrInProgress.
-func (s credentials) StageAccounts(ctx context.Context, stage Stage, list []NewDevice, existing Existing, kept time.Duration) (staged []Staged, err error) {
+// ErrAccountConflict; ErrInProgress.
+func (s credentials) StageAccounts(ctx context.Context, stage Stage, list []NewDevice, existing OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		var total int
-		replayed, err := tx.answered(ctx, &total)
+		replayed, err := tx.lookUpAnswer(ctx, &total)
 		if err != nil || replayed {
 			return err
 		}
@@ -65,13 +65,13 @@ func (s credentials) StageAccounts(ctx context.Context, stage Stage, list []NewD
 		if err := tx.devices().checkImport(ctx, list, existing); err != nil {
 			return err
 		}
-		staged, err = tx.credentials().stage(ctx, stage, list, existing, kept)
+		staged, err = tx.credentials().stageAccounts(ctx, stage, list, existing, keepFor)
 		return err
 	})
 	return staged, err
 }
 
-func (s credentialsIn) stage(ctx context.Context, stage Stage, list []NewDevice, existing Existing, kept time.Duration) (staged []Staged, err error) {
+func (s credentialsIn) stageAccounts(ctx context.Context, stageAccounts Stage, list []NewDevice, existing OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
 	if err := s.lockAccounts(ctx); err != nil {
 		return nil, err
 	}
@@ -79,89 +79,89 @@ func (s credentialsIn) stage(ctx context.Context, stage Stage, list []NewDevice,
 	for i, d := range list {
 		ids[i] = d.ID
 	}
-	staged, err = collect(ctx, s.session, func(s *Staged) []any { return []any{&s.Entry, &s.Enabled} }, `
+	staged, err = collect(ctx, s.session, func(s *StagedDevice) []any { return []any{&s.Entry, &s.Enabled} }, `
 		SELECT n, NOT EXISTS (SELECT 1 FROM deleted_devices g WHERE g.id = names.name AND g.blocked)
-		FROM {names} WHERE NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = names.name) ORDER BY n`, names(ids))
+		FROM {names} WHERE NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = names.name) ORDER BY n`, namesInput(ids))
 	if err != nil || len(staged) == 0 || existing == RefuseExisting && len(staged) < len(ids) {
 		return nil, err
 	}
-	if len(staged) > MostStaged {
-		return nil, &EntryError{staged[MostStaged].Entry, ErrTooManyAccounts}
+	if len(staged) > MaxStagedAccounts {
+		return nil, &EntryError{staged[MaxStagedAccounts].Entry, ErrTooManyAccounts}
 	}
 	fresh := make([]string, len(staged))
 	for i, d := range staged {
 		fresh[i] = ids[d.Entry]
 	}
-	return staged, s.noteStage(ctx, stage, fresh, kept)
+	return staged, s.recordStage(ctx, stageAccounts, fresh, keepFor)
 }
 
-// noteStage writes a note for each of the devices fresh. It replaces notes that a failed import left. It returns an error if another import
+// recordStage writes a note for each of the devices fresh. It replaces notes that a failed import left. It returns an error if another import
 // is creating one of the accounts, or if a note is about a deleted device: if that note were replaced, nobody would end the session of the
 // device at the broker.
-func (s credentialsIn) noteStage(ctx context.Context, stage Stage, fresh []string, kept time.Duration) error {
-	others, err := collect(ctx, s.session, only[Stage], `
+func (s credentialsIn) recordStage(ctx context.Context, stage Stage, fresh []string, keepFor time.Duration) error {
+	others, err := collect(ctx, s.session, singleColumn[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name
-		WHERE c.stage = 0 OR c.changed_at > {now}`, names(fresh))
+		WHERE c.stage = 0 OR c.changed_at > {now}`, namesInput(fresh))
 	switch {
 	case err != nil:
 		return err
 	case slices.ContainsFunc(others, stage.sameKey):
 		return ErrInProgress
 	case len(others) > 0:
-		return ErrOvertaken
+		return ErrAccountConflict
 	}
 	_, err = s.exec(ctx, `
 		INSERT INTO account_changes (device, wanted, changed_at, stage)
 		SELECT name, 'deleted', {now} + $3 * {ms}, $2 FROM {names} WHERE TRUE ORDER BY name
 		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at, stage = excluded.stage`,
-		names(fresh), stage, kept.Milliseconds())
+		namesInput(fresh), stage, keepFor.Milliseconds())
 	return err
 }
 
-// SetStaged calls set, which creates accounts of the stage, under the lock of the accounts. set must return within a few seconds. The notes
-// of all accounts in ids are then due after kept again. ids must be all accounts of the stage. It returns ErrOvertaken if a note is missing
+// SetStagedAccounts calls set, which creates accounts of the stage, under the lock of the accounts. set must return within a few seconds. The notes
+// of all accounts in ids are then due after kept again. ids must be all accounts of the stage. It returns ErrAccountConflict if a note is missing
 // or already due.
-func (s credentials) SetStaged(ctx context.Context, stage Stage, ids []string, kept time.Duration, set func(context.Context) error) error {
+func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, ids []string, keepFor time.Duration, set func(context.Context) error) error {
 	return s.write(ctx, func(tx session) error {
 		if err := tx.credentials().lockAccounts(ctx); err != nil {
 			return err
 		}
-		n, err := one(ctx, tx, only[int], `SELECT count(*) FROM {names} JOIN account_changes c ON c.device = names.name WHERE c.stage = $2 AND c.changed_at > {now}`, names(ids), stage)
+		n, err := queryOne(ctx, tx, singleColumn[int], `SELECT count(*) FROM {names} JOIN account_changes c ON c.device = names.name WHERE c.stage = $2 AND c.changed_at > {now}`, namesInput(ids), stage)
 		if err != nil {
 			return err
 		}
 		if n < len(ids) {
-			return ErrOvertaken
+			return ErrAccountConflict
 		}
 		// Not at each call: there may be as many calls as accounts.
 		if _, err := tx.exec(ctx, `
 			UPDATE account_changes SET changed_at = {now} + $3 * {ms}
 			WHERE device IN (SELECT name FROM {names}) AND stage = $2 AND changed_at < {now} + $4 * {ms}`,
-			names(ids), stage, kept.Milliseconds(), (kept * 2 / 3).Milliseconds()); err != nil {
+			namesInput(ids), stage, keepFor.Milliseconds(), (keepFor * 2 / 3).Milliseconds()); err != nil {
 			return err
 		}
 		return set(ctx)
 	})
 }
 
-// keepStaged deletes the notes about the devices ids, so that their accounts stay when the transaction commits. It returns ErrOvertaken if
+// keepStagedAccounts deletes the notes about the devices ids, so that their accounts stay when the transaction commits. It returns ErrAccountConflict if
 // a note is missing.
-func (s credentialsIn) keepStaged(ctx context.Context, stage Stage, ids []string) error {
+func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, ids []string) error {
 	if stage == 0 || len(ids) == 0 {
 		return nil
 	}
 	// The import has created accounts for minutes, so waiting for the lock is limited only by the statement timeout.
-	if s.waitLocks != "" {
-		if _, err := s.exec(ctx, s.waitLocks); err != nil {
+	if s.disableLockTimeout != "" {
+		if _, err := s.exec(ctx, s.disableLockTimeout); err != nil {
 			return err
 		}
 	}
 	if err := s.lockAccounts(ctx); err != nil {
 		return err
 	}
-	n, err := s.exec(ctx, `DELETE FROM account_changes WHERE device IN (SELECT name FROM {names}) AND stage = $2`, names(ids), stage)
+	n, err := s.exec(ctx, `DELETE FROM account_changes WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(ids), stage)
 	if err == nil && n < int64(len(ids)) {
-		err = ErrOvertaken
+		err = ErrAccountConflict
 	}
 	return err
 }
@@ -169,7 +169,7 @@ func (s credentialsIn) keepStaged(ctx context.Context, stage Stage, ids []string
 // DropStage makes the notes of the stage due, so that all accounts that were not kept are deleted soon.
 func (s credentials) DropStage(ctx context.Context, stage Stage, ids []string) error {
 	return s.write(ctx, func(tx session) error {
-		_, err := tx.exec(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, names(ids), stage)
+		_, err := tx.exec(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(ids), stage)
 		return err
 	})
 }

@@ -17,39 +17,39 @@ const tokenColumns = `id, name, device, role, pools, limit_sets, created_at, exp
 const validToken = `k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > {now})`
 
 func tokenDest(t *Token) []any {
-	return []any{&t.ID, &t.Name, &t.Device, &t.Role, fromJSON(&t.Pools), fromJSON(&t.LimitSets), instant{&t.CreatedAt}, maybe{&t.ExpiresAt}}
+	return []any{&t.ID, &t.Name, &t.Device, &t.Role, fromJSON(&t.Pools), fromJSON(&t.LimitSets), instant{&t.CreatedAt}, optionalTime{&t.ExpiresAt}}
 }
 
 // TokenByHash returns the token whose secret has this SHA-256. It returns ErrNotFound if no token has it, or if the token has expired or
 // was revoked.
 func (s credentials) TokenByHash(ctx context.Context, hash []byte) (Token, error) {
-	return one(ctx, s.read(), tokenDest, `
+	return queryOne(ctx, s.readSession(), tokenDest, `
 		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, hash)
 }
 
-// ownActors returns the actors in the log that are not operators with a token.
-func ownActors() []string {
-	return []string{aborter, "bootstrap", "command line", "dashboard", "dispatcher", "nobody", "reaper", "serve --after-restore"}
+// reservedActors returns the actors in the log that are not operators with a token.
+func reservedActors() []string {
+	return []string{abortRuleActor, "bootstrap", "command line", "dashboard", "dispatcher", "nobody", "reaper", "serve --after-restore"}
 }
 
 // CreateToken stores a token under the SHA-256 of its secret. It returns ErrExists if this secret is stored already, or if its name belongs
 // to a valid token, a device or the dispatcher itself. With WithOnce a repeated request takes effect once.
 func (s credentials) CreateToken(ctx context.Context, actor string, t Token, hash []byte) (Token, error) {
-	leave, err := s.enter(OnceOf(ctx))
+	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
 	if err != nil {
 		return Token{}, err
 	}
 	var created Token
 	err = s.write(ctx, func(tx session) error {
-		return tx.once(ctx, &created, func() (err error) {
-			if err := tx.credentials().freeName(ctx, t.Name); err != nil {
+		return tx.runOnce(ctx, &created, func() (err error) {
+			if err := tx.credentials().releaseTokenName(ctx, t.Name); err != nil {
 				return err
 			}
 			if created, err = tx.credentials().addToken(ctx, t, hash); err != nil {
 				return err
 			}
-			return tx.record(ctx, Event{Kind: "token.created", Actor: actor, Device: t.Device, Detail: created.detail()})
+			return tx.recordEvent(ctx, Event{Kind: "token.created", Actor: actor, Device: t.Device, Detail: created.detail()})
 		})
 	})
 	return created, err
@@ -76,15 +76,15 @@ func nullList(list []string) any {
 	return string(text)
 }
 
-// freeName takes the name away from an expired token, so that a new token can have it. It returns ErrExists if a device or the dispatcher
+// releaseTokenName takes the name away from an expired token, so that a new token can have it. It returns ErrExists if a device or the dispatcher
 // itself has the name. A name of a valid token is refused later, by the unique key on names.
-func (s credentialsIn) freeName(ctx context.Context, name string) error {
-	own := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
-	device, err := one(ctx, s.session, only[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE id = $1)`, name)
+func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error {
+	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
+	isDevice, err := queryOne(ctx, s.session, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE id = $1)`, name)
 	if err != nil {
 		return err
 	}
-	if device || slices.ContainsFunc(ownActors(), own) {
+	if isDevice || slices.ContainsFunc(reservedActors(), isReserved) {
 		return fmt.Errorf("somebody called %s: %w", name, ErrExists)
 	}
 	_, err = s.exec(ctx, `UPDATE tokens SET revoked_at = expires_at WHERE name = $1 AND device = '' AND revoked_at IS NULL AND expires_at <= {now}`, name)
@@ -93,14 +93,14 @@ func (s credentialsIn) freeName(ctx context.Context, name string) error {
 
 // OperatorTokens returns at most limit operator tokens that were not revoked, in ascending order of ids, or newest first if newest is true.
 // If behind is not 0, it returns only tokens that follow the token with this id in that order.
-func (s credentials) OperatorTokens(ctx context.Context, behind int64, newest bool, limit int) ([]Token, error) {
+func (s credentials) OperatorTokens(ctx context.Context, after int64, newest bool, limit int) ([]Token, error) {
 	bound, order := `id > $1`, `id`
 	if newest {
-		bound, order, behind = `id < $1`, `id DESC`, cmp.Or(behind, math.MaxInt64)
+		bound, order, after = `id < $1`, `id DESC`, cmp.Or(after, math.MaxInt64)
 	}
-	return collect(ctx, s.read(), func(t *Token) []any { return append(tokenDest(t), maybe{&t.LastUsed}) }, `
+	return collect(ctx, s.readSession(), func(t *Token) []any { return append(tokenDest(t), optionalTime{&t.LastUsed}) }, `
 		SELECT `+tokenColumns+`, (SELECT u.used_at FROM token_uses u WHERE u.token = tokens.id) FROM tokens
-		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, behind, clampLimit(limit))
+		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, after, clampLimit(limit))
 }
 
 // TouchTokens records that operator tokens were used now. It ignores ids that do not exist.
@@ -122,12 +122,12 @@ func (s credentials) TouchTokens(ctx context.Context, ids []int64) error {
 func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
 	var t Token
 	err := s.write(ctx, func(tx session) (err error) {
-		t, err = one(ctx, tx, tokenDest, `
+		t, err = queryOne(ctx, tx, tokenDest, `
 			UPDATE tokens SET revoked_at = {now} WHERE id = $1 AND device = '' AND revoked_at IS NULL RETURNING `+tokenColumns, id)
 		if err != nil {
 			return err
 		}
-		return tx.record(ctx, Event{Kind: "token.revoked", Actor: actor, Detail: t.detail()})
+		return tx.recordEvent(ctx, Event{Kind: "token.revoked", Actor: actor, Detail: t.detail()})
 	})
 	return t, err
 }

@@ -14,7 +14,7 @@ import (
 // actor in the audit log is unambiguous.
 func TestNamesOfTokensAreOneOperators(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		_, err := l.EnsureDevices(l.Context(), "ar-7")
 		l.must(err)
 		past, hashes := time.Now().Add(-time.Second), 0
@@ -43,7 +43,7 @@ func TestNamesOfTokensAreOneOperators(t *testing.T) {
 
 func TestTokensOfOneNameAtOnce(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		var made atomic.Int64
 		var wait sync.WaitGroup
 		for i := range 8 {

@@ -12,8 +12,8 @@ import (
 // devices is the part of the ledger that holds the registered devices.
 type devices struct{ *connection }
 
-// SeenWithin is the precision of the stored last_seen time of a device that only polls. For other devices it is a few seconds.
-const SeenWithin = time.Minute
+// SeenPrecision is the precision of the stored last_seen time of a device that only polls. For other devices it is a few seconds.
+const SeenPrecision = time.Minute
 
 // Device is a device in the field, as registered in the ledger.
 type Device struct {
@@ -25,7 +25,7 @@ type Device struct {
 	Profile    string            // its policies apply to the tasks of the device; set by operators; empty means no profile
 	Attributes json.RawMessage   // reported by the device; a JSON object
 	CreatedAt  time.Time
-	LastSeen   *time.Time // accurate to SeenWithin; nil means never
+	LastSeen   *time.Time // accurate to SeenPrecision; nil means never
 	Reach      Reach      // as of about LastSeen
 }
 
@@ -78,17 +78,17 @@ const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 // deviceDest accepts NULL in each column, because the device may not be registered.
 func deviceDest(d *Device) []any {
 	return []any{
-		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.HasToken), fromJSON(&d.Tags), opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, maybe{&d.LastSeen}, opt(&d.Reach),
+		opt(&d.ID), opt(&d.Blocked), opt(&d.OwnToken), opt(&d.HasToken), fromJSON(&d.Tags), opt(&d.Profile), document{&d.Attributes}, instant{&d.CreatedAt}, optionalTime{&d.LastSeen}, opt(&d.Reach),
 	}
 }
 
 func (s devicesIn) byID(ctx context.Context, id string) (Device, error) {
-	return one(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
+	return queryOne(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
 }
 
 // Device returns one device, or ErrNotFound.
 func (s devices) Device(ctx context.Context, id string) (Device, error) {
-	return s.read().devices().byID(ctx, id)
+	return s.readSession().devices().byID(ctx, id)
 }
 
 // DeviceFilter selects devices. A field with its zero value selects all.
@@ -107,34 +107,34 @@ func (s devices) Devices(ctx context.Context, f DeviceFilter) (found []Device, e
 	if err := f.where(&q); err != nil {
 		return nil, err
 	}
-	text, args := q.end(" ORDER BY d.id", f.Limit)
-	err = s.selecting(ctx, f, func(in session) error {
+	text, args := q.build(" ORDER BY d.id", f.Limit)
+	err = s.readFiltered(ctx, f, func(in session) error {
 		found, err = collect(ctx, in, deviceDest, text, args...)
 		return err
 	})
 	return found, err
 }
 
-// selecting runs read with a session whose statements are planned for their actual arguments and may select by the tags of f.
-func (s devices) selecting(ctx context.Context, f DeviceFilter, read func(session) error) error {
+// readFiltered runs read with a session whose statements are planned for their actual arguments and may select by the tags of f.
+func (s devices) readFiltered(ctx context.Context, f DeviceFilter, read func(session) error) error {
 	if len(f.Tags) == 0 {
-		return read(s.planned())
+		return read(s.customPlanSession())
 	}
-	return s.atOnce(ctx, func(tx session) error {
-		if err := tx.findByTags(ctx); err != nil {
+	return s.withSnapshotSession(ctx, func(tx session) error {
+		if err := tx.enableTagIndex(ctx); err != nil {
 			return err
 		}
 		return read(tx.unprepared())
 	})
 }
 
-// findByTags must run before a statement that selects devices by tags. Postgres can read the index of tags only as a bitmap, and bitmap
+// enableTagIndex must run before a statement that selects devices by tags. Postgres can read the index of tags only as a bitmap, and bitmap
 // scans are off elsewhere (withSettings).
-func (s session) findByTags(ctx context.Context) error {
-	if s.byTags == "" {
+func (s session) enableTagIndex(ctx context.Context) error {
+	if s.tagIndexSQL == "" {
 		return nil
 	}
-	_, err := s.exec(ctx, s.byTags)
+	_, err := s.exec(ctx, s.tagIndexSQL)
 	return err
 }
 
@@ -159,27 +159,27 @@ func (f DeviceFilter) where(q *query) error {
 	return nil
 }
 
-// DevicesOf returns the devices in ids that are registered, in ascending order of ids.
-func (s devices) DevicesOf(ctx context.Context, ids []string) ([]Device, error) {
-	return collect(ctx, s.read(), deviceDest,
-		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, names(ids))
+// DevicesByID returns the devices in ids that are registered, in ascending order of ids.
+func (s devices) DevicesByID(ctx context.Context, ids []string) ([]Device, error) {
+	return collect(ctx, s.readSession(), deviceDest,
+		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, namesInput(ids))
 }
 
 // CreateDevice registers a device with its token; set gives its account at the broker the same secret. Errors: ErrExists,
 // ErrUnknownProfile. With WithOnce a repeated request takes effect once.
 func (s devices) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, set SetAccount) (Device, error) {
-	leave, err := s.enter(OnceOf(ctx))
+	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
 	if err != nil {
 		return Device{}, err
 	}
 	var d Device
 	err = s.write(ctx, func(tx session) error {
-		err := tx.once(ctx, &d, func() (err error) {
+		err := tx.runOnce(ctx, &d, func() (err error) {
 			d, err = tx.devices().create(ctx, actor, id, spec, tokenHash)
 			return err
 		})
-		if once := OnceOf(ctx); err != nil || once != nil && once.Replayed {
+		if once := OnceFrom(ctx); err != nil || once != nil && once.Replayed {
 			return err
 		}
 		return tx.credentials().setAccount(ctx, id, set)
@@ -220,11 +220,11 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 			}
 		}
 		// Recorded even if nothing changed: repeating the request repairs an account that somebody changed at the broker.
-		if err := tx.credentials().noteAccount(ctx, id, state); err != nil || changed == 0 {
+		if err := tx.credentials().recordAccountChange(ctx, id, state); err != nil || changed == 0 {
 			return err
 		}
-		tx.telling.devices(id)
-		return tx.record(ctx, Event{Kind: kind, Actor: actor, Device: id})
+		tx.pendingNews.addDevices(id)
+		return tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Device: id})
 	})
 }
 
@@ -234,7 +234,7 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool)
 func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
 	return s.write(ctx, func(tx session) error {
 		var old json.RawMessage
-		if err := tx.rowOf(ctx, `SELECT attributes FROM devices WHERE id = $1 {lock}`, []any{id}, document{&old}); err != nil {
+		if err := tx.scanRowArgs(ctx, `SELECT attributes FROM devices WHERE id = $1 {lock}`, []any{id}, document{&old}); err != nil {
 			return err
 		}
 		merged, changed, err := mergeAttributes(old, patch)
@@ -246,8 +246,8 @@ func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawM
 	})
 }
 
-// Seen is the last report of a device.
-type Seen struct {
+// LastReport is the last report of a device.
+type LastReport struct {
 	At    time.Time
 	Reach Reach // how the device can be notified since that report
 }
@@ -258,16 +258,16 @@ type seenRow struct {
 	Reach  Reach  `json:"reach"`
 }
 
-// seenOrder is the largest error of the time of a report. A replica extrapolates the ledger's clock
+// maxSeenError is the largest error of the time of a report. A replica extrapolates the ledger's clock
 // from a reading that began at most 2 s ago, so the time can be ahead by the duration of the reading.
-const seenOrder = 2 * time.Second
+const maxSeenError = 2 * time.Second
 
 // TouchDevices moves the last-seen times of devices forward, never back, and stores the reach of the
-// latest report. It ignores ids that are not registered. If two reports are less than seenOrder
+// latest report. It ignores ids that are not registered. If two reports are less than maxSeenError
 // apart, their order is unclear, and a reach other than ReachNone wins: a device that waits must not
 // be stored as one that polls, because no new task would be offered to it. If the stored time is in
 // the future, the clock of the ledger was set back, and the reach in seen is stored.
-func (s devices) TouchDevices(ctx context.Context, seen map[string]Seen) error {
+func (s devices) TouchDevices(ctx context.Context, seen map[string]LastReport) error {
 	if len(seen) == 0 {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (s devices) TouchDevices(ctx context.Context, seen map[string]Seen) error {
 		)
 		_, err := tx.exec(ctx, `
 			UPDATE devices AS d SET last_seen = CASE WHEN `+later+` THEN {epoch} + seen.at_ms * {ms} ELSE d.last_seen END, reach = seen.reach
-			FROM {seen} WHERE d.id = seen.device AND (`+later+` OR d.reach <> seen.reach AND `+unclear+`)`, input(rows), seenOrder.Milliseconds())
+			FROM {seen} WHERE d.id = seen.device AND (`+later+` OR d.reach <> seen.reach AND `+unclear+`)`, toJSONInput(rows), maxSeenError.Milliseconds())
 		return err
 	})
 }

@@ -8,11 +8,11 @@ import (
 
 // mergeAttributes applies a merge patch to an object and checks the limits on the attributes of a device. Numbers keep their digits.
 func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, changed bool, err error) {
-	target, err := object(old)
+	target, err := decodeObject(old)
 	if err != nil {
 		return nil, false, err
 	}
-	changes, err := object(patch)
+	changes, err := decodeObject(patch)
 	if err != nil {
 		return nil, false, err
 	}
@@ -36,7 +36,7 @@ func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, change
 	return merged, !bytes.Equal(before, merged), nil
 }
 
-func object(raw json.RawMessage) (map[string]any, error) {
+func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	var o map[string]any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()

@@ -20,13 +20,13 @@ type deviceRow struct {
 // ChangeDevices changes the settings of each device in ids that is registered, in one transaction, and returns how many it changed. It
 // calls change for one device after another, under the rules of ChangeDevice. If dry is true, nothing is written. A profile that does not
 // exist is refused with ErrUnknownProfile.
-func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dry bool, change DeviceChange) (n int, err error) {
+func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change DeviceChange) (n int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.devices().changeAll(ctx, ids, change)
-		if n = len(changed); err != nil || dry {
+		if n = len(changed); err != nil || dryRun {
 			return err
 		}
-		return tx.devices().keepChanged(ctx, actor, changed)
+		return tx.devices().storeChanged(ctx, actor, changed)
 	})
 	return n, err
 }
@@ -34,13 +34,13 @@ func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, 
 // changeAll locks the devices and returns a row for each device that change alters.
 func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
 	list, err := collect(ctx, s.session, deviceDest,
-		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id {lock}`, names(ids))
+		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id {lock}`, namesInput(ids))
 	if err != nil {
 		return nil, fmt.Errorf("locking devices: %w", err)
 	}
 	held := map[string]bool{}
 	for _, d := range list {
-		spec, words, err := d.changed(func(spec *DeviceSpec) error { return change(d.ID, spec) })
+		spec, words, err := d.applyChange(func(spec *DeviceSpec) error { return change(d.ID, spec) })
 		if err != nil {
 			return nil, err
 		}
@@ -48,7 +48,7 @@ func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceCha
 			continue
 		}
 		if spec.Profile != d.Profile && !held[spec.Profile] {
-			if err := s.profiles().hold(ctx, spec.Profile); err != nil {
+			if err := s.profiles().lockProfile(ctx, spec.Profile); err != nil {
 				return nil, err
 			}
 			held[spec.Profile] = true
@@ -62,16 +62,16 @@ func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceCha
 	return changed, nil
 }
 
-func (s devicesIn) keepChanged(ctx context.Context, actor string, rows []deviceRow) error {
+func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []deviceRow) error {
 	if len(rows) == 0 {
 		return nil
 	}
 	if _, err := s.exec(ctx, `
-		UPDATE devices SET tags = changed.tags{json}, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, input(rows)); err != nil {
+		UPDATE devices SET tags = changed.tags{json}, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, toJSONInput(rows)); err != nil {
 		return fmt.Errorf("changing devices: %w", err)
 	}
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, device, detail)
-		SELECT {now}, 'device.changed', $2, device, detail FROM {changed} ORDER BY n`, input(rows), actor)
+		SELECT {now}, 'device.changed', $2, device, detail FROM {changed} ORDER BY n`, toJSONInput(rows), actor)
 	return err
 }

@@ -14,11 +14,11 @@ import (
 // ErrUnknownProfile.
 func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (d Device, err error) {
 	err = s.write(ctx, func(tx session) error {
-		d, err = one(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 {lock}`, id)
+		d, err = queryOne(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 {lock}`, id)
 		if err != nil {
 			return err
 		}
-		spec, changes, err := d.changed(change)
+		spec, changes, err := d.applyChange(change)
 		if err != nil || changes == "" {
 			return err
 		}
@@ -26,21 +26,21 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 		if err != nil {
 			return err
 		}
-		if err := tx.profiles().hold(ctx, spec.Profile); err != nil {
+		if err := tx.profiles().lockProfile(ctx, spec.Profile); err != nil {
 			return err
 		}
 		if _, err := tx.exec(ctx, `UPDATE devices SET tags = $2, profile = nullif($3, '') WHERE id = $1`, id, text, spec.Profile); err != nil {
 			return fmt.Errorf("changing device %s: %w", id, err)
 		}
 		d.Tags, d.Profile = spec.Tags, spec.Profile
-		return tx.record(ctx, Event{Kind: "device.changed", Actor: actor, Device: id, Detail: changes})
+		return tx.recordEvent(ctx, Event{Kind: "device.changed", Actor: actor, Device: id, Detail: changes})
 	})
 	return d, err
 }
 
-// changed returns the settings of the device after change, and a text for the log that names what changed. The text is empty if nothing
+// applyChange returns the settings of the device after change, and a text for the log that names what changed. The text is empty if nothing
 // changed.
-func (d Device) changed(change func(*DeviceSpec) error) (spec DeviceSpec, words string, err error) {
+func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, words string, err error) {
 	spec = DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
 	if err := change(&spec); err != nil {
 		return spec, "", err

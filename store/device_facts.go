@@ -2,24 +2,24 @@ package store
 
 import "context"
 
-// factSample is the number of devices that are searched, beginning with the lowest id. It bounds the cost of a search, however many devices
+// keySearchLimit is the number of devices that are searched, beginning with the lowest id. It bounds the cost of a search, however many devices
 // there are.
-const factSample = 1000
+const keySearchLimit = 1000
 
-// DevicesWithTag returns how many devices it searched, at most factSample, and whether one of them has a tag with this name.
-func (s devices) DevicesWithTag(ctx context.Context, name string) (looked int, found bool, err error) {
-	return s.lookAt(ctx, "tags", "{keys of tags}", name, name)
+// DevicesWithTag returns how many devices it searched, at most keySearchLimit, and whether one of them has a tag with this name.
+func (s devices) DevicesWithTag(ctx context.Context, name string) (searched int, found bool, err error) {
+	return s.searchKeys(ctx, "tags", "{keys of tags}", name, name)
 }
 
 // DevicesWithAttribute does the same as DevicesWithTag for the attributes that devices report. It looks for an attribute with the name path
 // or the name first, the first name of the path.
-func (s devices) DevicesWithAttribute(ctx context.Context, path, first string) (looked int, found bool, err error) {
-	return s.lookAt(ctx, "attributes", "{keys of attributes}", path, first)
+func (s devices) DevicesWithAttribute(ctx context.Context, path, first string) (searched int, found bool, err error) {
+	return s.searchKeys(ctx, "attributes", "{keys of attributes}", path, first)
 }
 
-func (s devices) lookAt(ctx context.Context, column, keys, name, or string) (looked int, found bool, err error) {
-	err = s.read().rowOf(ctx, `
+func (s devices) searchKeys(ctx context.Context, column, keys, name, altName string) (searched int, found bool, err error) {
+	err = s.readSession().scanRowArgs(ctx, `
 		SELECT count(*), count(CASE WHEN EXISTS (SELECT 1 FROM `+keys+` WHERE k.key = $1 OR k.key = $2) THEN 1 END) > 0
-		FROM (SELECT `+column+` FROM devices ORDER BY id LIMIT $3) AS looked`, []any{name, or, factSample}, &looked, &found)
-	return looked, found, err
+		FROM (SELECT `+column+` FROM devices ORDER BY id LIMIT $3) AS looked`, []any{name, altName, keySearchLimit}, &searched, &found)
+	return searched, found, err
 }

@@ -23,15 +23,15 @@ type NewDevice struct {
 	Update func(*DeviceSpec) error // only with UpdateExisting: changes the settings of the device if it exists; its error refuses the import
 }
 
-// Existing decides what an import does with devices that are registered already.
-type Existing string
+// OnExisting decides what an import does with devices that are registered already.
+type OnExisting string
 
 // The ways to treat registered devices.
 const (
-	RefuseExisting Existing = "refuse" // the whole import is refused
-	SkipExisting   Existing = "skip"   // they are not changed
-	RotateExisting Existing = "rotate" // they get one more token; their tags are not changed
-	UpdateExisting Existing = "update" // their settings are changed; their tokens are not changed
+	RefuseExisting OnExisting = "refuse" // the whole import is refused
+	SkipExisting   OnExisting = "skip"   // they are not changed
+	RotateExisting OnExisting = "rotate" // they get one more token; their tags are not changed
+	UpdateExisting OnExisting = "update" // their settings are changed; their tokens are not changed
 )
 
 // EntryError is an error about one entry of a list.
@@ -46,31 +46,31 @@ func (e *EntryError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *EntryError) Unwrap() error { return e.Err }
 
-// importPart is the maximum number of devices in one statement.
-const importPart = 1000
+// importChunkSize is the maximum number of devices in one statement.
+const importChunkSize = 1000
 
 // ImportDevices registers devices with their tokens, all or none. The ids in list must be unique. given has one value per entry: whether
 // its device was given its token. For RotateExisting the older tokens of a device expire after overlap. The accounts of stage are kept for
-// each device that was given a token; if such a device has no account of the stage, it returns ErrOvertaken. It returns an EntryError with
+// each device that was given a token; if such a device has no account of the stage, it returns ErrAccountConflict. It returns an EntryError with
 // ErrExists for a registered device if existing is RefuseExisting, and with ErrUnknownProfile for a profile that does not exist. With
 // WithOnce a repeated request takes effect once; a replay gives no tokens.
-func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing Existing, overlap time.Duration, stage Stage) (given []bool, err error) {
-	leave, err := s.enter(OnceOf(ctx))
+func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevice, existing OnExisting, overlap time.Duration, stage Stage) (gotToken []bool, err error) {
+	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
 	if err != nil {
 		return nil, err
 	}
 	order := importOrder(list)
 	err = s.write(ctx, func(tx session) error {
-		given = make([]bool, len(list))
+		gotToken = make([]bool, len(list))
 		var total int // the stored answer is only this number
-		err := tx.once(ctx, &total, func() error {
+		err := tx.runOnce(ctx, &total, func() error {
 			total = len(list)
-			if err := tx.profiles().holdAll(ctx, list); err != nil {
+			if err := tx.profiles().lockProfiles(ctx, list); err != nil {
 				return err
 			}
-			for part := range slices.Chunk(order, importPart) {
-				if err := (devicesImport{tx, actor, importRows(list, part), given}).run(ctx, existing, overlap); err != nil {
+			for part := range slices.Chunk(order, importChunkSize) {
+				if err := (importChunk{tx, actor, importRows(list, part), gotToken}).run(ctx, existing, overlap); err != nil {
 					return err
 				}
 			}
@@ -79,37 +79,37 @@ func (s devices) ImportDevices(ctx context.Context, actor string, list []NewDevi
 		if err != nil || stage == 0 {
 			return err
 		}
-		return tx.credentials().keepStaged(ctx, stage, idsOf(list, given))
+		return tx.credentials().keepStagedAccounts(ctx, stage, idsWithToken(list, gotToken))
 	})
-	return given, err
+	return gotToken, err
 }
 
 // checkImport returns the errors that ImportDevices would return, except for devices that exist.
-func (s devicesIn) checkImport(ctx context.Context, list []NewDevice, existing Existing) error {
-	if err := s.profiles().holdAll(ctx, list); err != nil || existing != UpdateExisting {
+func (s devicesIn) checkImport(ctx context.Context, list []NewDevice, existing OnExisting) error {
+	if err := s.profiles().lockProfiles(ctx, list); err != nil || existing != UpdateExisting {
 		return err
 	}
-	for part := range slices.Chunk(importOrder(list), importPart) {
+	for part := range slices.Chunk(importOrder(list), importChunkSize) {
 		rows := importRows(list, part)
-		if _, err := (devicesImport{session: s.session}).changes(ctx, rows); err != nil {
+		if _, err := (importChunk{session: s.session}).changedRows(ctx, rows); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// idsOf returns the ids of the devices that were given a token.
-func idsOf(list []NewDevice, given []bool) (ids []string) {
+// idsWithToken returns the ids of the devices that were given a token.
+func idsWithToken(list []NewDevice, gotToken []bool) (ids []string) {
 	for i, d := range list {
-		if given[i] {
+		if gotToken[i] {
 			ids = append(ids, d.ID)
 		}
 	}
 	return ids
 }
 
-// holdAll holds the profiles of all devices, in the order of their names.
-func (s profilesIn) holdAll(ctx context.Context, list []NewDevice) error {
+// lockProfiles holds the profiles of all devices, in the order of their names.
+func (s profilesIn) lockProfiles(ctx context.Context, list []NewDevice) error {
 	first := map[string]int{}
 	for i, d := range list {
 		if _, seen := first[d.Profile]; !seen {
@@ -117,7 +117,7 @@ func (s profilesIn) holdAll(ctx context.Context, list []NewDevice) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(first)) {
-		err := s.hold(ctx, name)
+		err := s.lockProfile(ctx, name)
 		if errors.Is(err, ErrUnknownProfile) {
 			return &EntryError{first[name], err}
 		}
@@ -162,15 +162,15 @@ func importRows(list []NewDevice, entries []int) []importRow {
 	return rows
 }
 
-// devicesImport is one part of an import.
-type devicesImport struct {
+// importChunk is one part of an import.
+type importChunk struct {
 	session
-	actor string
-	rows  []importRow
-	given []bool // for the whole list
+	actor    string
+	rows     []importRow
+	gotToken []bool // for the whole list
 }
 
-func (p devicesImport) run(ctx context.Context, existing Existing, overlap time.Duration) error {
+func (p importChunk) run(ctx context.Context, existing OnExisting, overlap time.Duration) error {
 	fresh, err := p.insert(ctx)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (p devicesImport) run(ctx context.Context, existing Existing, overlap time.
 	if err := p.giveTokens(ctx, fresh, "device.created", ""); err != nil {
 		return err
 	}
-	old := slices.DeleteFunc(slices.Clone(p.rows), func(r importRow) bool { return p.given[r.entry] })
+	old := slices.DeleteFunc(slices.Clone(p.rows), func(r importRow) bool { return p.gotToken[r.entry] })
 	switch {
 	case len(old) == 0 || existing == SkipExisting:
 		return nil
@@ -192,28 +192,28 @@ func (p devicesImport) run(ctx context.Context, existing Existing, overlap time.
 }
 
 // insert registers the devices that are not registered yet, and returns their rows.
-func (p devicesImport) insert(ctx context.Context) ([]importRow, error) {
-	created, err := collect(ctx, p.session, only[string], `
+func (p importChunk) insert(ctx context.Context) ([]importRow, error) {
+	created, err := collect(ctx, p.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, profile)
 		SELECT device, tags{json}, '{}', {now}, nullif(profile, '') FROM {imports} WHERE TRUE ORDER BY n
-		ON CONFLICT DO NOTHING RETURNING id`, input(p.rows))
+		ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(p.rows))
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)
 	}
-	return p.named(created), p.devices().bringBack(ctx, created)
+	return p.rowsFor(created), p.devices().finishRegistration(ctx, created)
 }
 
 // update changes devices that are registered already.
-func (p devicesImport) update(ctx context.Context, old []importRow) error {
-	changed, err := p.changes(ctx, old)
+func (p importChunk) update(ctx context.Context, old []importRow) error {
+	changed, err := p.changedRows(ctx, old)
 	if err != nil {
 		return err
 	}
-	return p.devices().keepChanged(ctx, p.actor, changed)
+	return p.devices().storeChanged(ctx, p.actor, changed)
 }
 
-// changes returns the changes of devices that are registered already.
-func (p devicesImport) changes(ctx context.Context, old []importRow) ([]deviceRow, error) {
+// changedRows returns the changes of devices that are registered already.
+func (p importChunk) changedRows(ctx context.Context, old []importRow) ([]deviceRow, error) {
 	ids, rows := make([]string, len(old)), make(map[string]importRow, len(old))
 	for i, r := range old {
 		ids[i], rows[r.Device] = r.Device, r
@@ -227,46 +227,46 @@ func (p devicesImport) changes(ctx context.Context, old []importRow) ([]deviceRo
 }
 
 // rotate locks the devices and gives them their tokens. A device that was deleted concurrently gets no token.
-func (p devicesImport) rotate(ctx context.Context, old []importRow, overlap time.Duration) error {
-	locked, err := collect(ctx, p.session, only[string],
-		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id {lock}`, input(old))
+func (p importChunk) rotate(ctx context.Context, old []importRow, overlap time.Duration) error {
+	locked, err := collect(ctx, p.session, singleColumn[string],
+		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id {lock}`, toJSONInput(old))
 	if err != nil {
 		return fmt.Errorf("locking devices: %w", err)
 	}
-	there := p.named(locked)
+	lockedRows := p.rowsFor(locked)
 	if _, err := p.exec(ctx, `
-		DELETE FROM tokens WHERE device <> '' AND device IN (SELECT device FROM {imports}) AND expires_at <= {now}`, input(there)); err != nil {
+		DELETE FROM tokens WHERE device <> '' AND device IN (SELECT device FROM {imports}) AND expires_at <= {now}`, toJSONInput(lockedRows)); err != nil {
 		return err
 	}
 	if _, err := p.exec(ctx, `
 		UPDATE tokens SET expires_at = {now} + $2 * {ms}
 		WHERE device <> '' AND device IN (SELECT device FROM {imports})
-		AND (expires_at IS NULL OR expires_at > {now} + $2 * {ms})`, input(there), overlap.Milliseconds()); err != nil {
+		AND (expires_at IS NULL OR expires_at > {now} + $2 * {ms})`, toJSONInput(lockedRows), overlap.Milliseconds()); err != nil {
 		return err
 	}
-	return p.giveTokens(ctx, there, "device.token_added", "overlap="+overlap.String())
+	return p.giveTokens(ctx, lockedRows, "device.token_added", "overlap="+overlap.String())
 }
 
-func (p devicesImport) giveTokens(ctx context.Context, rows []importRow, kind, detail string) error {
+func (p importChunk) giveTokens(ctx context.Context, rows []importRow, kind, detail string) error {
 	_, err := p.exec(ctx, `
-		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, input(rows))
+		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, toJSONInput(rows))
 	if err != nil {
 		return fmt.Errorf("keeping tokens: %w", err)
 	}
 	_, err = p.exec(ctx, `
 		INSERT INTO events (at, kind, actor, device, detail)
-		SELECT {now}, $2, $3, device, $4 FROM {imports} ORDER BY n`, input(rows), kind, p.actor, detail)
+		SELECT {now}, $2, $3, device, $4 FROM {imports} ORDER BY n`, toJSONInput(rows), kind, p.actor, detail)
 	if err != nil {
 		return fmt.Errorf("recording an import: %w", err)
 	}
 	for _, r := range rows {
-		p.given[r.entry] = true
+		p.gotToken[r.entry] = true
 	}
 	return nil
 }
 
-// named returns the rows for devices, in the order of the part.
-func (p devicesImport) named(devices []string) []importRow {
+// rowsFor returns the rows for devices, in the order of the part.
+func (p importChunk) rowsFor(devices []string) []importRow {
 	wanted := make(map[string]bool, len(devices))
 	for _, d := range devices {
 		wanted[d] = true

@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// imported returns the devices d-from to d-(to-1). The token of a device is token followed by its id.
-func imported(from, to int, token string) []store.NewDevice {
+// newDevices returns the devices d-from to d-(to-1). The token of a device is token followed by its id.
+func newDevices(from, to int, token string) []store.NewDevice {
 	var list []store.NewDevice
 	for i := from; i < to; i++ {
 		id := fmt.Sprint("d-", i)
@@ -26,7 +26,7 @@ func imported(from, to int, token string) []store.NewDevice {
 	return list
 }
 
-func (l *ledger) owns(device, token string) bool {
+func (l *ledger) ownsToken(device, token string) bool {
 	l.Helper()
 	hash := sha256.Sum256([]byte(token + device))
 	found, err := l.TokenByHash(l.Context(), hash[:])
@@ -36,7 +36,7 @@ func (l *ledger) owns(device, token string) bool {
 	return err == nil && found.Device == device
 }
 
-func (l *ledger) devices() int {
+func (l *ledger) countDevices() int {
 	l.Helper()
 	n, after := 0, ""
 	for {
@@ -49,7 +49,7 @@ func (l *ledger) devices() int {
 	}
 }
 
-func (l *ledger) eventsOf(kind string) int {
+func (l *ledger) countEvents(kind string) int {
 	l.Helper()
 	n, after := 0, int64(0)
 	for {
@@ -64,64 +64,64 @@ func (l *ledger) eventsOf(kind string) int {
 
 func TestImport(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		given, err := l.ImportDevices(l.Context(), "op", imported(0, 2300, "a"), store.RefuseExisting, 0, 0)
+	runOnEachDialect(t, func(l *ledger) {
+		given, err := l.ImportDevices(l.Context(), "op", newDevices(0, 2300, "a"), store.RefuseExisting, 0, 0)
 		l.must(err)
-		if slices.Contains(given, false) || l.devices() != 2300 || l.eventsOf("device.created") != 2300 {
-			l.Fatalf("%d devices, %d events, all given %t", l.devices(), l.eventsOf("device.created"), !slices.Contains(given, false))
+		if slices.Contains(given, false) || l.countDevices() != 2300 || l.countEvents("device.created") != 2300 {
+			l.Fatalf("%d devices, %d events, all given %t", l.countDevices(), l.countEvents("device.created"), !slices.Contains(given, false))
 		}
 		for _, i := range []int{0, 999, 1000, 2299} {
 			id := fmt.Sprint("d-", i)
 			d, err := l.Device(l.Context(), id)
-			if want := map[string]string{"n": fmt.Sprint(i)}; err != nil || !cmp.Equal(want, d.Tags) || string(d.Attributes) != "{}" || !l.owns(id, "a") {
+			if want := map[string]string{"n": fmt.Sprint(i)}; err != nil || !cmp.Equal(want, d.Tags) || string(d.Attributes) != "{}" || !l.ownsToken(id, "a") {
 				l.Errorf("%+v, %v", d, err)
 			}
 		}
 		// The refused entry is in the second part, and nothing of the first part stays.
-		again := append(imported(5000, 6500, "b"), imported(1700, 1800, "b")...)
+		again := append(newDevices(5000, 6500, "b"), newDevices(1700, 1800, "b")...)
 		_, err = l.ImportDevices(l.Context(), "op", again, store.RefuseExisting, 0, 0)
 		var entry *store.EntryError
-		if !errors.Is(err, store.ErrExists) || !errors.As(err, &entry) || entry.Entry != 1500 || l.devices() != 2300 || l.owns("d-5000", "b") {
-			l.Errorf("refused with %v (%+v); %d devices", err, entry, l.devices())
+		if !errors.Is(err, store.ErrExists) || !errors.As(err, &entry) || entry.Entry != 1500 || l.countDevices() != 2300 || l.ownsToken("d-5000", "b") {
+			l.Errorf("refused with %v (%+v); %d devices", err, entry, l.countDevices())
 		}
 		given, err = l.ImportDevices(l.Context(), "op", again, store.SkipExisting, 0, 0)
 		l.must(err)
-		if slices.Contains(given[:1500], false) || slices.Contains(given[1500:], true) || l.devices() != 3800 || l.owns("d-1700", "b") {
-			l.Errorf("skipped: %v, %d devices", given[1490:1510], l.devices())
+		if slices.Contains(given[:1500], false) || slices.Contains(given[1500:], true) || l.countDevices() != 3800 || l.ownsToken("d-1700", "b") {
+			l.Errorf("skipped: %v, %d devices", given[1490:1510], l.countDevices())
 		}
 	})
 }
 
 func TestImportRotates(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		_, err := l.ImportDevices(l.Context(), "op", imported(0, 3, "a"), store.RefuseExisting, 0, 0)
+	runOnEachDialect(t, func(l *ledger) {
+		_, err := l.ImportDevices(l.Context(), "op", newDevices(0, 3, "a"), store.RefuseExisting, 0, 0)
 		l.must(err)
 		_, err = l.DeleteDevice(l.Context(), "op", "d-2", true)
 		l.must(err)
-		again := imported(0, 4, "b")
+		again := newDevices(0, 4, "b")
 		again[0].Tags = json.RawMessage(`{"other":"tags"}`)
 		given, err := l.ImportDevices(l.Context(), "op", again, store.RotateExisting, time.Hour, 0)
 		l.must(err)
 		for i := range 4 {
 			id := fmt.Sprint("d-", i)
-			if !given[i] || !l.owns(id, "b") || l.owns(id, "a") != (i < 2) {
-				l.Errorf("%s: given %t, owns the new token %t, the old one %t", id, given[i], l.owns(id, "b"), l.owns(id, "a"))
+			if !given[i] || !l.ownsToken(id, "b") || l.ownsToken(id, "a") != (i < 2) {
+				l.Errorf("%s: given %t, owns the new token %t, the old one %t", id, given[i], l.ownsToken(id, "b"), l.ownsToken(id, "a"))
 			}
 		}
 		if d, err := l.Device(l.Context(), "d-0"); err != nil || d.Tags["n"] != "0" || len(d.Tags) != 1 {
 			l.Errorf("the tags of a device that is there: %v, %v", d.Tags, err)
 		}
-		_, err = l.ImportDevices(l.Context(), "op", imported(1, 2, "c"), store.RotateExisting, 0, 0)
+		_, err = l.ImportDevices(l.Context(), "op", newDevices(1, 2, "c"), store.RotateExisting, 0, 0)
 		l.must(err)
-		if l.owns("d-1", "a") || l.owns("d-1", "b") || !l.owns("d-1", "c") || !l.owns("d-0", "a") {
+		if l.ownsToken("d-1", "a") || l.ownsToken("d-1", "b") || !l.ownsToken("d-1", "c") || !l.ownsToken("d-0", "a") {
 			l.Error("an overlap of nothing left older tokens, or took a neighbour's")
 		}
-		if n := l.eventsOf("device.token_added"); n != 3 {
+		if n := l.countEvents("device.token_added"); n != 3 {
 			l.Errorf("%d tokens added, want 3", n)
 		}
 		// A device that was deleted and imported again counts as a new device for a session at a broker.
-		if views, err := l.Views(l.Context(), []string{"d-2"}); err != nil || views[0].Deleted || views[0].Device == nil {
+		if views, err := l.DeviceViews(l.Context(), []string{"d-2"}); err != nil || views[0].Deleted || views[0].Device == nil {
 			l.Errorf("%+v, %v", views, err)
 		}
 	})
@@ -133,13 +133,13 @@ func TestImportTakesEffectOnce(t *testing.T) {
 	once := &store.Once{Key: "k", Digest: func() ([]byte, error) { return []byte("same"), nil }}
 	ctx := store.WithOnce(l.Context(), once)
 	for i, replayed := range []bool{false, true} {
-		given, err := l.ImportDevices(ctx, "op", imported(0, 2, fmt.Sprint(i)), store.RefuseExisting, 0, 0)
+		given, err := l.ImportDevices(ctx, "op", newDevices(0, 2, fmt.Sprint(i)), store.RefuseExisting, 0, 0)
 		l.must(err)
 		if once.Replayed != replayed || given[0] == replayed || given[1] == replayed {
 			l.Errorf("replayed %t, given %v", once.Replayed, given)
 		}
 	}
-	if !l.owns("d-0", "0") || l.owns("d-0", "1") {
+	if !l.ownsToken("d-0", "0") || l.ownsToken("d-0", "1") {
 		l.Error("a replay gave a token")
 	}
 }
@@ -153,7 +153,7 @@ func TestImportsAtOnce(t *testing.T) {
 	results := make([][]bool, 3)
 	for i := range results {
 		wait.Go(func() {
-			list := imported(0, 1500, fmt.Sprint(i))
+			list := newDevices(0, 1500, fmt.Sprint(i))
 			if i == 0 {
 				slices.Reverse(list)
 			}
@@ -177,7 +177,7 @@ func TestImportsAtOnce(t *testing.T) {
 			if given[n] {
 				winners++
 			}
-			if n%50 == 0 && given[n] != l.owns(fmt.Sprint("d-", n), fmt.Sprint(i)) {
+			if n%50 == 0 && given[n] != l.ownsToken(fmt.Sprint("d-", n), fmt.Sprint(i)) {
 				l.Fatalf("import %d says of d-%d what is not so", i, n)
 			}
 		}

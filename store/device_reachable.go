@@ -29,9 +29,9 @@ type ReachableDevice struct {
 	Priority int
 }
 
-// Mark is a position in the order of the tasks of a batch. A search continues at the Mark of the previous search. The zero Mark is before
+// TaskPosition is a position in the order of the tasks of a batch. A search continues at the Mark of the previous search. The zero Mark is before
 // all tasks.
-type Mark struct {
+type TaskPosition struct {
 	Set      bool
 	Priority int
 	Task     int64
@@ -39,18 +39,18 @@ type Mark struct {
 
 // ReachableSearch describes a search for reachable devices among the waiting tasks of a batch.
 type ReachableSearch struct {
-	Pool  string
-	Batch int64
-	After Mark
-	Seen  time.Duration // only devices with a stored last_seen time within this period
-	Limit int           // maximum number of tasks to read, whether their devices are reachable or not
+	Pool       string
+	Batch      int64
+	After      TaskPosition
+	SeenWithin time.Duration // only devices with a stored last_seen time within this period
+	Limit      int           // maximum number of tasks to read, whether their devices are reachable or not
 }
 
 // ReachablePage is the result of a ReachableSearch.
 type ReachablePage struct {
-	Devices []ReachableDevice
-	Looked  int  // number of tasks read; if it is lower than Limit, the search has reached the end of the batch
-	Last    Mark // position of the last task read
+	Devices   []ReachableDevice
+	TasksRead int          // number of tasks read; if it is lower than Limit, the search has reached the end of the batch
+	Last      TaskPosition // position of the last task read
 }
 
 // ReachableDevices reads the next tasks of a batch, in their order, and returns the devices that could start one of them now, hold no slot
@@ -58,20 +58,20 @@ type ReachablePage struct {
 func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (ReachablePage, error) {
 	type reading struct {
 		ReachableDevice
-		mark Mark
+		mark TaskPosition
 	}
 	if !search.After.Set {
-		search.After = Mark{Priority: 1 << 30}
+		search.After = TaskPosition{Priority: 1 << 30}
 	}
-	rows, err := collect(ctx, s.read(), func(r *reading) []any {
+	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
 		return []any{&r.Device, &r.Reach, &r.Batch, &r.Task, &r.Weight, &r.Urgent, &r.Priority, &r.mark.Priority}
-	}, reachableText(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.Seen.Milliseconds())
+	}, reachableText(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.SeenWithin.Milliseconds())
 	if err != nil {
 		return ReachablePage{}, fmt.Errorf("looking for devices of batch %d: %w", search.Batch, err)
 	}
-	found := ReachablePage{Looked: len(rows)}
+	found := ReachablePage{TasksRead: len(rows)}
 	for _, r := range rows {
-		found.Last = Mark{Set: true, Priority: r.mark.Priority, Task: r.Task}
+		found.Last = TaskPosition{Set: true, Priority: r.mark.Priority, Task: r.Task}
 		if r.Reach != ReachNone {
 			found.Devices = append(found.Devices, r.ReachableDevice)
 		}
@@ -84,16 +84,16 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 func reachableText() string {
 	return `
 	WITH looked AS (
-		SELECT * FROM (` + taskPart + ` AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest
+		SELECT * FROM (` + selectPendingTasks + ` AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest
 		UNION ALL
-		SELECT * FROM (` + taskPart + ` AND t.priority < $3 ORDER BY t.priority DESC, t.id LIMIT $5) AS lower
+		SELECT * FROM (` + selectPendingTasks + ` AND t.priority < $3 ORDER BY t.priority DESC, t.id LIMIT $5) AS lower
 	)
-	SELECT t.device, CASE WHEN d.reach <> 0 AND d.last_seen > {now} - $6 * {ms} AND ` + eligible() + `
+	SELECT t.device, CASE WHEN d.reach <> 0 AND d.last_seen > {now} - $6 * {ms} AND ` + isEligibleSQL() + `
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device) THEN d.reach ELSE 0 END,
 		t.batch, t.id, b.weight, b.lane = 'urgent', ` + taskPriority + `, t.priority
 	FROM looked t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool LEFT JOIN devices d ON d.id = t.device
 	ORDER BY t.priority DESC, t.id LIMIT $5`
 }
 
-const taskPart = `SELECT t.id, t.pool, t.batch, t.device, t.priority, t.own_priority, t.retry_at, t.not_before, t.not_after, t.attempts, t.returned, t.lease_ms
+const selectPendingTasks = `SELECT t.id, t.pool, t.batch, t.device, t.priority, t.own_priority, t.retry_at, t.not_before, t.not_after, t.attempts, t.returned, t.lease_ms
 	FROM tasks t WHERE t.pool = $1 AND t.batch = $2 AND t.state = 'pending'`

@@ -10,25 +10,25 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// reachable registers devices that were seen now and have this reach.
-func (l *ledger) reachable(reach store.Reach, devices ...string) {
+// registerReachable registers devices that were seen now and have this reach.
+func (l *ledger) registerReachable(reach store.Reach, devices ...string) {
 	l.Helper()
 	now, err := l.Clock(l.Context())
 	l.must(err)
-	seen := map[string]store.Seen{}
+	seen := map[string]store.LastReport{}
 	for _, id := range devices {
 		_, err := l.EnsureDevices(l.Context(), id)
 		l.must(err)
-		seen[id] = store.Seen{At: now, Reach: reach}
+		seen[id] = store.LastReport{At: now, Reach: reach}
 	}
 	l.must(l.TouchDevices(l.Context(), seen))
 }
 
 // findReachable returns the devices and tasks that a search finds, and the mark of the last task. The default of search.Seen is 1 h.
-func (l *ledger) findReachable(search store.ReachableSearch) (found []string, last store.Mark) {
+func (l *ledger) findReachable(search store.ReachableSearch) (found []string, last store.TaskPosition) {
 	l.Helper()
-	if search.Seen == 0 {
-		search.Seen = time.Hour
+	if search.SeenWithin == 0 {
+		search.SeenWithin = time.Hour
 	}
 	part, err := l.ReachableDevices(l.Context(), search)
 	l.must(err)
@@ -40,19 +40,19 @@ func (l *ledger) findReachable(search store.ReachableSearch) (found []string, la
 
 func TestReachableDevices(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 60)
-		l.reachable(store.ReachPush, "pushed", "blocked", "busy", "backoff", "long-ago", "twice")
-		l.reachable(store.ReachPark, "parked")
-		l.reachable(store.ReachNone, "polls")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 60)
+		l.registerReachable(store.ReachPush, "pushed", "blocked", "busy", "backoff", "long-ago", "twice")
+		l.registerReachable(store.ReachPark, "parked")
+		l.registerReachable(store.ReachNone, "polls")
 		l.must(l.SetBlocked(l.Context(), "op", "blocked", true))
 		l.exec(`UPDATE devices SET last_seen = last_seen - 3600000 * {ms} WHERE id = 'long-ago'`)
-		_, other := l.batch(store.Batch{Pool: "p", Weight: 1}, "busy")
-		l.grant(other[0], "busy", "p", 0)
+		_, other := l.queueBatch(store.Batch{Pool: "p", Weight: 1}, "busy")
+		l.mustGrant(other[0], "busy", "p", 0)
 
-		b, ids := l.batch(store.Batch{Pool: "p", Weight: 7, Priority: 3}, "unknown", "polls", "blocked", "busy", "backoff", "long-ago", "twice", "parked", "pushed")
+		b, ids := l.queueBatch(store.Batch{Pool: "p", Weight: 7, Priority: 3}, "unknown", "polls", "blocked", "busy", "backoff", "long-ago", "twice", "parked", "pushed")
 		l.exec(`UPDATE tasks SET retry_at = {now} + 3600000 * {ms} WHERE id = $1`, ids[4])
-		found, last := l.findReachable(store.ReachableSearch{Pool: "p", Batch: b.ID, Seen: time.Minute, Limit: 100})
+		found, last := l.findReachable(store.ReachableSearch{Pool: "p", Batch: b.ID, SeenWithin: time.Minute, Limit: 100})
 		want := []string{"twice reach=1 priority=3 weight=7", "parked reach=2 priority=3 weight=7", "pushed reach=1 priority=3 weight=7"}
 		if !reflect.DeepEqual(found, want) || last.Task != ids[8] {
 			l.Errorf("reachable devices %q up to %+v, want %q", found, last, want)
@@ -80,7 +80,7 @@ func (l *ledger) expectNoneReachable(what string, batch int64) {
 	}
 	open, err := l.OpenBatches(l.Context(), "p", 0, 10)
 	l.must(err)
-	if slices.Contains(open, store.OpenBatch{ID: batch, Running: true}) {
+	if slices.Contains(open, store.OpenBatch{ID: batch, MayStart: true}) {
 		l.Errorf("%s: the batch runs", what)
 	}
 }
@@ -89,13 +89,13 @@ func (l *ledger) expectNoneReachable(what string, batch int64) {
 // order, each from the mark of the previous part, without reading a task twice.
 func TestReachableDevicesGoOnFromTheirMark(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 60)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 60)
 		var list []store.NewTask
 		var want []string
 		for i := range 12 {
 			device, priority := fmt.Sprintf("d%02d", i), []int{5, -2, 0, 9}[i%4]
-			l.reachable(store.ReachPush, device)
+			l.registerReachable(store.ReachPush, device)
 			list = append(list, store.NewTask{Device: device, Priority: &priority})
 			want = append(want, fmt.Sprintf("%+04d %s", 100-priority, device))
 		}
@@ -109,17 +109,17 @@ func TestReachableDevicesGoOnFromTheirMark(t *testing.T) {
 		})
 		l.must(err)
 		var got []string
-		search := store.ReachableSearch{Pool: "p", Batch: b.ID, Seen: time.Hour, Limit: 5}
+		search := store.ReachableSearch{Pool: "p", Batch: b.ID, SeenWithin: time.Hour, Limit: 5}
 		for parts := 0; ; parts++ {
 			part, err := l.ReachableDevices(l.Context(), search)
 			l.must(err)
-			if part.Looked > 5 || parts > 2 {
-				l.Fatalf("part %d looked at %d tasks", parts, part.Looked)
+			if part.TasksRead > 5 || parts > 2 {
+				l.Fatalf("part %d looked at %d tasks", parts, part.TasksRead)
 			}
 			for _, s := range part.Devices {
 				got = append(got, fmt.Sprintf("%+04d %s", 100-s.Priority, s.Device))
 			}
-			if part.Looked < 5 {
+			if part.TasksRead < 5 {
 				break
 			}
 			search.After = part.Last
@@ -132,15 +132,15 @@ func TestReachableDevicesGoOnFromTheirMark(t *testing.T) {
 
 func TestPoolsWithWork(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		all := []string{"gone", "idle", "work", "paused", "none", "unknown"}
 		for _, name := range all[1:4] {
-			l.pool(name, 1)
+			l.putPool(name, 1)
 		}
-		l.pool("none", 0)
-		l.batch(store.Batch{Pool: "work", Weight: 1}, "a")
-		l.batch(store.Batch{Pool: "none", Weight: 1}, "a")
-		l.batch(store.Batch{Pool: "paused", Weight: 1}, "a")
+		l.putPool("none", 0)
+		l.queueBatch(store.Batch{Pool: "work", Weight: 1}, "a")
+		l.queueBatch(store.Batch{Pool: "none", Weight: 1}, "a")
+		l.queueBatch(store.Batch{Pool: "paused", Weight: 1}, "a")
 		l.exec(`UPDATE pools SET paused = true WHERE name = 'paused'`)
 		expect := func(want ...string) {
 			l.Helper()
@@ -151,9 +151,9 @@ func TestPoolsWithWork(t *testing.T) {
 			}
 		}
 		expect() // No device is reachable.
-		l.reachable(store.ReachPush, "b")
+		l.registerReachable(store.ReachPush, "b")
 		expect("work")
-		_, err := l.AfterRestore(l.Context(), "op", 0)
+		_, err := l.ProtectAfterRestore(l.Context(), "op", 0)
 		l.must(err)
 		expect()
 	})
@@ -162,11 +162,11 @@ func TestPoolsWithWork(t *testing.T) {
 func TestOpenBatchesComeInParts(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 60)
-	l.pool("q", 60)
+	l.putPool("p", 60)
+	l.putPool("q", 60)
 	var want []int64
 	for i := range 7 {
-		b, ids := l.batch(store.Batch{Pool: []string{"p", "q"}[i%3%2], Weight: 1}, "a", "b")
+		b, ids := l.queueBatch(store.Batch{Pool: []string{"p", "q"}[i%3%2], Weight: 1}, "a", "b")
 		switch {
 		case b.Pool == "q":
 		case i == 3: // No task waits.
@@ -196,9 +196,9 @@ func TestOpenBatchesComeInParts(t *testing.T) {
 func TestReachIsThatOfTheLastReport(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 60)
-	b, _ := l.batch(store.Batch{Pool: "p", Weight: 1}, "a")
-	l.reachable(store.ReachPark, "a")
+	l.putPool("p", 60)
+	b, _ := l.queueBatch(store.Batch{Pool: "p", Weight: 1}, "a")
+	l.registerReachable(store.ReachPark, "a")
 	expect := func(want ...string) {
 		l.Helper()
 		if found, _ := l.findReachable(store.ReachableSearch{Pool: "p", Batch: b.ID, Limit: 9}); !slices.Equal(found, want) {
@@ -208,8 +208,8 @@ func TestReachIsThatOfTheLastReport(t *testing.T) {
 	expect("a reach=2 priority=0 weight=1")
 	now, err := l.Clock(l.Context())
 	l.must(err)
-	l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: now.Add(-time.Minute), Reach: store.ReachPush}}))
+	l.must(l.TouchDevices(l.Context(), map[string]store.LastReport{"a": {At: now.Add(-time.Minute), Reach: store.ReachPush}}))
 	expect("a reach=2 priority=0 weight=1")
-	l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: now.Add(time.Second)}}))
+	l.must(l.TouchDevices(l.Context(), map[string]store.LastReport{"a": {At: now.Add(time.Second)}}))
 	expect()
 }

@@ -18,28 +18,28 @@ func (s devices) EnsureDevices(ctx context.Context, ids ...string) (all []Device
 func (s devicesIn) ensure(ctx context.Context, ids []string) ([]Device, error) {
 	// Rows are locked in one order, so that two concurrent calls cannot deadlock.
 	ordered := slices.Compact(slices.Sorted(slices.Values(ids)))
-	created, err := collect(ctx, s.session, only[string], `
+	created, err := collect(ctx, s.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at)
-		SELECT name, '{}', '{}', {now} FROM {names} WHERE TRUE ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, names(ordered))
+		SELECT name, '{}', '{}', {now} FROM {names} WHERE TRUE ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, namesInput(ordered))
 	if err != nil {
 		return nil, err
 	}
 	if len(created) > 0 {
-		if err := s.bringBack(ctx, created, step{"recording", `
+		if err := s.finishRegistration(ctx, created, step{"recording", `
 			INSERT INTO events (at, kind, actor, device) SELECT {now}, 'device.created', name, name FROM {names} WHERE TRUE ORDER BY n`}); err != nil {
 			return nil, err
 		}
 	}
-	found, err := collect(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name`, names(ordered))
+	found, err := collect(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name`, namesInput(ordered))
 	if err != nil {
 		return nil, err
 	}
-	return inOrder(ids, found)
+	return devicesInOrder(ids, found)
 }
 
-// inOrder returns the found devices in the order of ids. It returns ErrNotFound if a device was deleted after the INSERT found it
+// devicesInOrder returns the found devices in the order of ids. It returns ErrNotFound if a device was deleted after the INSERT found it
 // registered.
-func inOrder(ids []string, found []Device) ([]Device, error) {
+func devicesInOrder(ids []string, found []Device) ([]Device, error) {
 	byID := make(map[string]Device, len(found))
 	for _, d := range found {
 		byID[d.ID] = d
@@ -60,7 +60,7 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 	if err != nil {
 		return false, err
 	}
-	if err := s.profiles().hold(ctx, spec.Profile); err != nil {
+	if err := s.profiles().lockProfile(ctx, spec.Profile); err != nil {
 		return false, err
 	}
 	n, err := s.exec(ctx, `
@@ -69,16 +69,16 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 	if err != nil || n == 0 {
 		return false, err
 	}
-	if err := s.bringBack(ctx, []string{id}); err != nil {
+	if err := s.finishRegistration(ctx, []string{id}); err != nil {
 		return false, err
 	}
-	return true, s.record(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
+	return true, s.recordEvent(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
 }
 
-// bringBack takes newly registered devices. It blocks a device again if the device was blocked when it was deleted, and then runs the steps
+// finishRegistration takes newly registered devices. It blocks a device again if the device was blocked when it was deleted, and then runs the steps
 // in more. Its statement runs after the INSERT, so it reads the result of a deletion for which the INSERT had to wait.
-func (s devicesIn) bringBack(ctx context.Context, ids []string, more ...step) error {
-	return s.changes(ctx, "names", names(ids), append([]step{
+func (s devicesIn) finishRegistration(ctx context.Context, ids []string, more ...step) error {
+	return s.runSteps(ctx, "names", namesInput(ids), append([]step{
 		{"blocking", `UPDATE devices SET blocked = TRUE WHERE id IN (SELECT g.id FROM {names} JOIN deleted_devices g ON g.id = names.name WHERE g.blocked)`},
 		{"bringing back", `DELETE FROM deleted_devices WHERE id IN (SELECT name FROM {names})`},
 	}, more...))

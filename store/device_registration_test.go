@@ -13,7 +13,7 @@ import (
 // device that was deleted while blocked is still blocked, and existing devices do not change.
 func TestDevicesThatComeTogether(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		for id, blocked := range map[string]bool{"was blocked": true, "was deleted": false} {
 			_, err := l.EnsureDevices(l.Context(), id)
 			l.must(err)
@@ -39,7 +39,7 @@ func TestDevicesThatComeTogether(t *testing.T) {
 		if got := l.createdEvents()[len(before):]; !slices.Equal(got, []string{"Z", "a", "was blocked", "was deleted", "z"}) {
 			l.Errorf("events of %q", got)
 		}
-		views, err := l.Views(l.Context(), []string{"was deleted", "was blocked"})
+		views, err := l.DeviceViews(l.Context(), []string{"was deleted", "was blocked"})
 		l.must(err)
 		if views[0].Deleted || views[1].Deleted {
 			l.Error("still deleted")

@@ -2,8 +2,8 @@ package store
 
 import "context"
 
-// Removal is the result of a deletion for the open tasks of the device.
-type Removal struct {
+// DeviceRemoval is the result of a deletion for the open tasks of the device.
+type DeviceRemoval struct {
 	Cancelled int // waiting tasks, which were cancelled at once
 	Stopping  int // running tasks, asked to stop: each keeps its slot until its result arrives or its lease ends
 }
@@ -11,8 +11,8 @@ type Removal struct {
 // DeleteDevice deletes a device and its tokens. If cancel is true, its open tasks are cancelled; if cancel is false and there are open
 // tasks, it returns ErrOpenTasks. A grant in force stays in force. Tasks, attempts and events are kept. It returns ErrNotFound if the
 // device is not registered.
-func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
-	var removed Removal
+func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancel bool) (DeviceRemoval, error) {
+	var removed DeviceRemoval
 	err := s.write(ctx, func(tx session) (err error) {
 		removed, err = tx.devices().delete(ctx, actor, id, cancel)
 		return err
@@ -20,13 +20,13 @@ func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancel bool
 	return removed, err
 }
 
-func (s devicesIn) delete(ctx context.Context, actor, id string, cancel bool) (Removal, error) {
-	if _, err := one(ctx, s.session, only[string], `SELECT id FROM devices WHERE id = $1 {lock}`, id); err != nil {
-		return Removal{}, err
+func (s devicesIn) delete(ctx context.Context, actor, id string, cancel bool) (DeviceRemoval, error) {
+	if _, err := queryOne(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id = $1 {lock}`, id); err != nil {
+		return DeviceRemoval{}, err
 	}
-	removed, err := s.tasks().cancelAllOf(ctx, actor, id, cancel)
+	removed, err := s.tasks().cancelDeviceTasks(ctx, actor, id, cancel)
 	if err != nil {
-		return Removal{}, err
+		return DeviceRemoval{}, err
 	}
 	for _, query := range []string{
 		`DELETE FROM tokens WHERE device = $1`,
@@ -34,30 +34,30 @@ func (s devicesIn) delete(ctx context.Context, actor, id string, cancel bool) (R
 		`DELETE FROM devices WHERE id = $1`,
 	} {
 		if _, err := s.exec(ctx, query, id); err != nil {
-			return Removal{}, err
+			return DeviceRemoval{}, err
 		}
 	}
-	if err := s.credentials().noteAccount(ctx, id, AccountDeleted); err != nil {
-		return Removal{}, err
+	if err := s.credentials().recordAccountChange(ctx, id, AccountDeleted); err != nil {
+		return DeviceRemoval{}, err
 	}
-	s.telling.devices(id)
-	return removed, s.record(ctx, Event{Kind: "device.deleted", Actor: actor, Device: id})
+	s.pendingNews.addDevices(id)
+	return removed, s.recordEvent(ctx, Event{Kind: "device.deleted", Actor: actor, Device: id})
 }
 
-func (s tasksIn) cancelAllOf(ctx context.Context, actor, device string, cancel bool) (Removal, error) {
-	open, err := collect(ctx, s.session, only[int64], `SELECT t.id FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id {lock t}`, device)
+func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor, device string, cancel bool) (DeviceRemoval, error) {
+	open, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id {lock t}`, device)
 	if err != nil {
-		return Removal{}, err
+		return DeviceRemoval{}, err
 	}
 	if len(open) > 0 && !cancel {
-		return Removal{}, ErrOpenTasks
+		return DeviceRemoval{}, ErrOpenTasks
 	}
 	for _, task := range open {
 		if err := s.cancel(ctx, actor, task); err != nil {
-			return Removal{}, err
+			return DeviceRemoval{}, err
 		}
 	}
 	// Open tasks with a grant are still open; all other open tasks were cancelled.
-	stopping, err := one(ctx, s.session, only[int], `SELECT count(*) FROM grants WHERE device = $1`, device)
-	return Removal{Cancelled: len(open) - stopping, Stopping: stopping}, err
+	stopping, err := queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants WHERE device = $1`, device)
+	return DeviceRemoval{Cancelled: len(open) - stopping, Stopping: stopping}, err
 }

@@ -21,30 +21,30 @@ func TestAnHourOfLastSeenTimes(t *testing.T) {
 		t.Skip("runs with MILLION=1 in the environment")
 	}
 	const all, minutes, flushes = 100_000, 60, 6
-	server := servers.Postgres(t)
-	l := opened(t)(store.OpenPostgres(t.Context(), server.NewDatabase(t), longTimeouts()))
+	server := servers.StartPostgres(t)
+	l := migrateOpened(t)(store.OpenPostgres(t.Context(), server.NewDatabase(t), longTimeouts()))
 	l.exec(`ALTER SYSTEM SET autovacuum_naptime = 1`)
 	l.exec(`SELECT pg_reload_conf()`)
-	l.described(all)
-	now, used := time.Now(), servers.ReadProcessorTimes().Tree(server.Pid())
+	l.insertDevices(all)
+	now, used := time.Now(), servers.ReadProcessorTimes().TreeTime(server.Pid())
 	for minute := range minutes {
 		for flush := range flushes {
 			at := now.Add(time.Duration(minute*flushes+flush) * 10 * time.Second)
 			for first := flush; first < all; first += 5000 * flushes {
-				l.seenAt(at, first, min(all, first+5000*flushes), flushes)
+				l.recordSeen(at, first, min(all, first+5000*flushes), flushes)
 			}
 		}
 		if minute%5 == 4 {
 			l.exec(`CHECKPOINT`)
 		}
 		if minute%10 == 9 || minute == 0 {
-			l.Logf("minute %d, processors %s: %s", minute+1, servers.ReadProcessorTimes().Tree(server.Pid())-used, l.written())
+			l.Logf("minute %d, processors %s: %s", minute+1, servers.ReadProcessorTimes().TreeTime(server.Pid())-used, l.writeStats())
 		}
 	}
 }
 
-// described registers n devices with tags and attributes of realistic size.
-func (l *ledger) described(n int) {
+// insertDevices registers n devices with tags and attributes of realistic size.
+func (l *ledger) insertDevices(n int) {
 	l.Helper()
 	l.exec(fmt.Sprintf(`
 		INSERT INTO devices (id, tags, attributes, created_at)
@@ -55,17 +55,17 @@ func (l *ledger) described(n int) {
 	l.exec(`VACUUM ANALYZE devices`)
 }
 
-// seenAt records at as the last-seen time of every step-th described device with a number n, from <= n < to.
-func (l *ledger) seenAt(at time.Time, from, to, step int) {
+// recordSeen records at as the last-seen time of every step-th described device with a number n, from <= n < to.
+func (l *ledger) recordSeen(at time.Time, from, to, step int) {
 	l.Helper()
-	seen := map[string]store.Seen{}
+	seen := map[string]store.LastReport{}
 	for n := from; n < to; n += step {
-		seen[fmt.Sprintf("device-%07d", n)] = store.Seen{At: at}
+		seen[fmt.Sprintf("device-%07d", n)] = store.LastReport{At: at}
 	}
 	l.must(l.TouchDevices(l.Context(), seen))
 }
 
-func (l *ledger) written() (s string) {
+func (l *ledger) writeStats() (s string) {
 	l.Helper()
 	l.must(l.DB().QueryRowContext(l.Context(), `
 		SELECT format('%s updates, %s HOT, table %s, indexes %s, WAL %s, %s vacuums', n_tup_upd, n_tup_hot_upd, pg_size_pretty(pg_table_size('devices')),

@@ -17,17 +17,17 @@ import (
 // round waits until the transactions that began before the previous round have ended.
 func TestLastSeenTimesAreWrittenInPlace(t *testing.T) {
 	t.Parallel()
-	l := openSingle(t)
+	l := openSingleConn(t)
 	const all, times = 2000, 5
-	l.described(all)
+	l.insertDevices(all)
 	l.exec("ALTER TABLE devices SET (autovacuum_enabled = off)") // An autovacuum that runs during the test keeps old versions.
 	for n := range times {
-		l.untilRemovable("devices")
-		l.seenAt(time.Now().Add(time.Duration(n)*time.Minute), 0, all, 1)
-		_, inPlace := l.updates()
+		l.awaitRemovable("devices")
+		l.recordSeen(time.Now().Add(time.Duration(n)*time.Minute), 0, all, 1)
+		_, inPlace := l.updateCounts()
 		t.Logf("round %d: %d in place", n+1, inPlace)
 	}
-	if updated, inPlace := l.updates(); updated != all*times || inPlace < updated*9/10 {
+	if updated, inPlace := l.updateCounts(); updated != all*times || inPlace < updated*9/10 {
 		t.Errorf("%d of %d updates in place, want nearly all of %d", inPlace, updated, all*times)
 	}
 }
@@ -37,49 +37,49 @@ func TestLastSeenTimesAreWrittenInPlace(t *testing.T) {
 // end, updates are in place again without a vacuum.
 func TestLastSeenTimesAreInPlaceAfterALongTransaction(t *testing.T) {
 	t.Parallel()
-	l := openSingle(t)
+	l := openSingleConn(t)
 	const all = 2000
-	l.described(all)
+	l.insertDevices(all)
 	l.exec("ALTER TABLE devices SET (autovacuum_enabled = off)")
-	long := beginsToWrite(t, server.NewDatabase(t))
+	long := beginWriteTx(t, sharedPostgres.NewDatabase(t))
 	for n := range 3 {
-		l.seenAt(time.Now().Add(time.Duration(n)*time.Minute), 0, all, 1)
+		l.recordSeen(time.Now().Add(time.Duration(n)*time.Minute), 0, all, 1)
 	}
-	updated, inPlace := l.updates()
+	updated, inPlace := l.updateCounts()
 	if inPlace >= updated*9/10 {
 		t.Errorf("%d of %d updates in place beside a long transaction: is it seen?", inPlace, updated)
 	}
 	l.must(long.Rollback())
-	l.untilRemovable("devices")
-	l.seenAt(time.Now().Add(time.Hour), 0, all, 1)
-	if _, after := l.updates(); after-inPlace < all*9/10 {
+	l.awaitRemovable("devices")
+	l.recordSeen(time.Now().Add(time.Hour), 0, all, 1)
+	if _, after := l.updateCounts(); after-inPlace < all*9/10 {
 		t.Errorf("%d of %d updates in place after the long transaction, want nearly all", after-inPlace, all)
 	}
 }
 
-// updates returns the number of updated rows of devices, and the number of rows among them that
+// updateCounts returns the number of updated rows of devices, and the number of rows among them that
 // were written in place (HOT). The ledger must have only one connection, because other
 // connections add their counts later.
-func (l *ledger) updates() (all, inPlace int) {
+func (l *ledger) updateCounts() (all, inPlace int) {
 	l.Helper()
 	l.exec(`SELECT pg_stat_force_next_flush()`)
 	l.must(l.DB().QueryRowContext(l.Context(), `SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'devices'`).Scan(&all, &inPlace))
 	return all, inPlace
 }
 
-// untilRemovable waits until Postgres may remove all old versions of the rows of a table:
+// awaitRemovable waits until Postgres may remove all old versions of the rows of a table:
 // no transaction is left that began before the last change of the table and either writes,
 // in any database of the server, or reads in this database.
-func (l *ledger) untilRemovable(table string) {
+func (l *ledger) awaitRemovable(table string) {
 	l.Helper()
-	l.until(func() bool {
-		return l.count(`pg_stat_activity WHERE pid <> pg_backend_pid() AND (SELECT min(age(xmin)) FROM `+table+`) <=
+	l.awaitCondition(func() bool {
+		return l.countRows(`pg_stat_activity WHERE pid <> pg_backend_pid() AND (SELECT min(age(xmin)) FROM `+table+`) <=
 			greatest(age(backend_xid), CASE WHEN datname = current_database() THEN age(backend_xmin) END)`) == 0
 	})
 }
 
-// beginsToWrite opens a transaction in a database. Postgres counts it as a writing transaction.
-func beginsToWrite(t *testing.T, dsn string) *sql.Tx {
+// beginWriteTx opens a transaction in a database. Postgres counts it as a writing transaction.
+func beginWriteTx(t *testing.T, dsn string) *sql.Tx {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {

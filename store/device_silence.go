@@ -6,30 +6,30 @@ import (
 	"time"
 )
 
-// SilentLooked is the number of devices that one call of Silent or DevicesWith should search.
-const SilentLooked = lookedAt
+// DeviceSearchLimit is the number of devices that one call of Silent or DevicesWithIDPart should search.
+const DeviceSearchLimit = searchLimit
 
-// Silence is the result of Silent and DevicesWith.
-type Silence struct {
-	Devices []Device // in ascending order of ids, up to the limit of the filter
-	Beyond  string   // id of the last device searched, if fewer devices than the limit were found and more may follow
+// DeviceSearchPage is the result of Silent and DevicesWithIDPart.
+type DeviceSearchPage struct {
+	Devices       []Device // in ascending order of ids, up to the limit of the filter
+	ContinueAfter string   // id of the last device searched, if fewer devices than the limit were found and more may follow
 }
 
-// Silent searches at most looked of the devices that match f, in ascending order of ids, for devices whose last report is longer ago than
+// SilentDevices searches at most looked of the devices that match f, in ascending order of ids, for devices whose last report is longer ago than
 // since, or that never reported. It stops when it has found as many devices as the limit of f. No index has the last_seen times, because
 // then each report would write to that index.
-func (s devices) Silent(ctx context.Context, f DeviceFilter, since time.Duration, looked int) (Silence, error) {
-	return s.sift(ctx, f, `last_seen IS NULL OR last_seen < {now} - %s * {ms}`, since.Milliseconds(), looked)
+func (s devices) SilentDevices(ctx context.Context, f DeviceFilter, since time.Duration, maxSearched int) (DeviceSearchPage, error) {
+	return s.searchDevices(ctx, f, `last_seen IS NULL OR last_seen < {now} - %s * {ms}`, since.Milliseconds(), maxSearched)
 }
 
-// sift searches at most looked of the devices that match f, in ascending order of ids, and returns the devices that satisfy cond, a
+// searchDevices searches at most looked of the devices that match f, in ascending order of ids, and returns the devices that satisfy cond, a
 // condition on id and last_seen. %s in cond is replaced by the placeholder of value.
-func (s devices) sift(ctx context.Context, f DeviceFilter, cond string, value any, looked int) (Silence, error) {
+func (s devices) searchDevices(ctx context.Context, f DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
 	q := query{text: `SELECT d.id, d.last_seen FROM devices d`}
 	if err := f.where(&q); err != nil {
-		return Silence{}, err
+		return DeviceSearchPage{}, err
 	}
-	text := q.whole() + " ORDER BY d.id LIMIT " + q.arg(looked)
+	text := q.withoutLimit() + " ORDER BY d.id LIMIT " + q.arg(maxSearched)
 	cond = fmt.Sprintf(cond, q.arg(value))
 	limit := q.arg(clampLimit(f.Limit))
 	type reading struct {
@@ -38,7 +38,7 @@ func (s devices) sift(ctx context.Context, f DeviceFilter, cond string, value an
 		device Device
 	}
 	var rows []reading
-	err := s.selecting(ctx, f, func(in session) (err error) {
+	err := s.readFiltered(ctx, f, func(in session) (err error) {
 		rows, err = collect(ctx, in, func(r *reading) []any {
 			return append([]any{&r.looked, opt(&r.last)}, deviceDest(&r.device)...)
 		}, `
@@ -51,11 +51,11 @@ func (s devices) sift(ctx context.Context, f DeviceFilter, cond string, value an
 		return err
 	})
 	if err != nil {
-		return Silence{}, fmt.Errorf("looking through devices: %w", err)
+		return DeviceSearchPage{}, fmt.Errorf("looking through devices: %w", err)
 	}
-	var found Silence
-	if rows[0].looked == looked {
-		found.Beyond = rows[0].last
+	var found DeviceSearchPage
+	if rows[0].looked == maxSearched {
+		found.ContinueAfter = rows[0].last
 	}
 	for _, r := range rows {
 		if r.device.ID != "" {

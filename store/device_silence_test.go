@@ -11,17 +11,17 @@ import (
 
 func TestSilent(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		if none, err := l.Silent(l.Context(), store.DeviceFilter{}, time.Minute, 10); err != nil || none.Beyond != "" || none.Devices != nil {
+	runOnEachDialect(t, func(l *ledger) {
+		if none, err := l.SilentDevices(l.Context(), store.DeviceFilter{}, time.Minute, 10); err != nil || none.ContinueAfter != "" || none.Devices != nil {
 			l.Fatalf("without devices: %+v, %v", none, err)
 		}
-		seen := map[string]store.Seen{}
+		seen := map[string]store.LastReport{}
 		for i := range 8 {
 			id := fmt.Sprintf("d-%d", i)
 			_, err := l.EnsureDevices(l.Context(), id)
 			l.must(err)
 			if i != 7 { // This device was never seen.
-				seen[id] = store.Seen{At: time.Now().Add(-time.Duration(i%2) * time.Hour)}
+				seen[id] = store.LastReport{At: time.Now().Add(-time.Duration(i%2) * time.Hour)}
 			}
 		}
 		l.must(l.TouchDevices(l.Context(), seen))
@@ -41,13 +41,13 @@ func TestSilent(t *testing.T) {
 			{store.DeviceFilter{Prefix: "d-1"}, 10, "d-1, beyond "},
 			{store.DeviceFilter{Tags: map[string]string{"site": "b"}}, 10, ", beyond "},
 		} {
-			s, err := l.Silent(l.Context(), c.filter, time.Minute, c.looked)
+			s, err := l.SilentDevices(l.Context(), c.filter, time.Minute, c.looked)
 			l.must(err)
 			var ids []string
 			for _, d := range s.Devices {
 				ids = append(ids, d.ID)
 			}
-			if got := strings.Join(ids, " ") + ", beyond " + s.Beyond; got != c.want {
+			if got := strings.Join(ids, " ") + ", beyond " + s.ContinueAfter; got != c.want {
 				l.Errorf("%+v, %d looked at: %q, want %q", c.filter, c.looked, got, c.want)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 
 func TestDevices(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		tags := map[string]string{"region": "ar", "quote": `"<é>`}
 		d, err := l.CreateDevice(l.Context(), "op", "m:1", store.DeviceSpec{Tags: tags}, []byte("hash-1"), nil)
 		l.must(err)
@@ -67,7 +67,7 @@ func TestConcurrentReportsRegisterADeviceOnce(t *testing.T) {
 
 func TestDeviceTokens(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		hash := []byte{0, 1, 0xff, '\\', 'x', 0}
 		l.must(l.EnrollDevice(l.Context(), "a", hash, nil))
 		token, err := l.TokenByHash(l.Context(), hash)
@@ -90,7 +90,7 @@ func TestDeviceTokens(t *testing.T) {
 		if err := l.EnrollDevice(l.Context(), "a", []byte("3"), nil); !errors.Is(err, store.ErrExists) {
 			l.Fatalf("enrolled again: %v", err)
 		}
-		l.rotate("rotated", time.Hour)
+		l.rotateToken("rotated", time.Hour)
 		for _, valid := range []string{"the reply with the first was lost", "rotated"} {
 			if _, err := l.TokenByHash(l.Context(), []byte(valid)); err != nil {
 				l.Errorf("%q: %v", valid, err)
@@ -105,14 +105,14 @@ func TestDeviceTokens(t *testing.T) {
 // TestEnrollingAgainMakesNoMoreEvents checks a device that never uses its own token and enrolls again with each report.
 func TestEnrollingAgainMakesNoMoreEvents(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		for i := range 20 {
 			l.must(l.EnrollDevice(l.Context(), "a", fmt.Append(nil, i), nil))
 		}
-		if n := l.eventsOf("device.enrolled"); n != 1 {
+		if n := l.countEvents("device.enrolled"); n != 1 {
 			l.Errorf("%d events device.enrolled, want 1", n)
 		}
-		if n := l.count("tokens"); n != 1 {
+		if n := l.countRows("tokens"); n != 1 {
 			l.Errorf("%d tokens, want 1", n)
 		}
 	})
@@ -120,7 +120,7 @@ func TestEnrollingAgainMakesNoMoreEvents(t *testing.T) {
 
 func TestOperatorTokens(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		past, soon := time.Now().Add(-time.Second), time.UnixMilli(time.Now().Add(time.Hour).UnixMilli()).UTC()
 		valid, err := l.CreateToken(l.Context(), "op", store.Token{Name: "ci", Role: "operator", ExpiresAt: &soon}, []byte("1"))
 		l.must(err)
@@ -145,9 +145,9 @@ func TestOperatorTokens(t *testing.T) {
 func TestBlockingAsksTheDeviceToStop(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 2)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "a")
-	l.grant(ids[0], "a", "p", 0)
+	l.putPool("p", 2)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "a")
+	l.mustGrant(ids[0], "a", "p", 0)
 	if err := l.SetBlocked(l.Context(), "op", "a", true); !errors.Is(err, store.ErrNotFound) {
 		l.Fatalf("not registered: %v", err)
 	}
@@ -156,15 +156,15 @@ func TestBlockingAsksTheDeviceToStop(t *testing.T) {
 	for range 2 {
 		l.must(l.SetBlocked(l.Context(), "op", "a", true))
 	}
-	views, err := l.Views(l.Context(), []string{"a"})
+	views, err := l.DeviceViews(l.Context(), []string{"a"})
 	l.must(err)
 	if !views[0].Device.Blocked || views[0].Grant.CancelWhy != "blocked" {
 		l.Fatalf("view %+v", views[0])
 	}
-	l.report(*views[0].Grant, store.BySuccess, "")
-	l.wantStatuses(l.claim(l.to(ids[1], "a", "p", 0)), lost)
+	l.recordResult(*views[0].Grant, store.BySuccess, "")
+	l.wantStatuses(l.claimAll(l.newClaim(ids[1], "a", "p", 0)), claimLost)
 	l.must(l.SetBlocked(l.Context(), "op", "a", false))
-	l.wantStatuses(l.claim(l.to(ids[1], "a", "p", 0)), granted)
+	l.wantStatuses(l.claimAll(l.newClaim(ids[1], "a", "p", 0)), claimGranted)
 	if events, err := l.Events(l.Context(), store.EventFilter{Device: "a", Actor: "op"}); err != nil || len(events) != 2 {
 		l.Fatalf("events %+v, %v; want one each", events, err)
 	}
@@ -179,7 +179,7 @@ func TestMergeAttributes(t *testing.T) {
 		}
 		return "{" + strings.Join(members, ",") + "}"
 	}
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		_, err := l.EnsureDevices(l.Context(), "a")
 		l.must(err)
 		for _, c := range []struct {
@@ -213,14 +213,14 @@ func TestMergeAttributes(t *testing.T) {
 
 func TestLastSeenOnlyMovesForward(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		for _, id := range []string{"a", "b"} {
 			_, err := l.EnsureDevices(l.Context(), id)
 			l.must(err)
 		}
 		at := time.UnixMilli(1_800_000_000_000).UTC()
 		for _, c := range []struct{ seen, want time.Time }{{at, at}, {at.Add(-time.Hour), at}, {at.Add(time.Second), at.Add(time.Second)}} {
-			l.must(l.TouchDevices(l.Context(), map[string]store.Seen{"a": {At: c.seen}, "unknown": {At: c.seen}}))
+			l.must(l.TouchDevices(l.Context(), map[string]store.LastReport{"a": {At: c.seen}, "unknown": {At: c.seen}}))
 			if d, err := l.Device(l.Context(), "a"); err != nil || d.LastSeen == nil || !d.LastSeen.Equal(c.want) {
 				l.Errorf("last seen %v, %v; want %s", d.LastSeen, err, c.want)
 			}
@@ -229,7 +229,7 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 		if d, err := l.Device(l.Context(), "b"); err != nil || d.LastSeen != nil {
 			l.Errorf("device b: %+v, %v", d, err)
 		}
-		if n := l.count("devices"); n != 2 {
+		if n := l.countRows("devices"); n != 2 {
 			l.Errorf("%d devices, want 2", n)
 		}
 	})
@@ -240,7 +240,7 @@ func TestLastSeenOnlyMovesForward(t *testing.T) {
 // reachable device must not be recorded as one that polls.
 func TestReachFollowsTheLatestReport(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		now, err := l.Clock(l.Context())
 		l.must(err)
 		for n, c := range []struct {
@@ -257,7 +257,7 @@ func TestReachFollowsTheLatestReport(t *testing.T) {
 			_, err := l.EnsureDevices(l.Context(), id)
 			l.must(err)
 			touch := func(at time.Duration, reach store.Reach) store.Device {
-				l.must(l.TouchDevices(l.Context(), map[string]store.Seen{id: {At: now.Add(at), Reach: reach}}))
+				l.must(l.TouchDevices(l.Context(), map[string]store.LastReport{id: {At: now.Add(at), Reach: reach}}))
 				d, err := l.Device(l.Context(), id)
 				l.must(err)
 				return d
@@ -280,7 +280,7 @@ func TestReachFollowsTheLatestReport(t *testing.T) {
 func TestTagsAreFoundByTheirIndex(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 1)
+	l.putPool("p", 1)
 	for _, text := range []string{
 		`INSERT INTO devices (id, created_at, tags) SELECT 'd' || i, now(), jsonb_build_object('n', i::text) FROM generate_series(1, 20000) AS i`, `ANALYZE devices`,
 	} {
@@ -289,18 +289,18 @@ func TestTagsAreFoundByTheirIndex(t *testing.T) {
 	}
 	scans := func(want int) {
 		l.Helper()
-		l.until(func() bool {
-			return l.count(fmt.Sprintf("pg_stat_user_indexes WHERE indexrelname = 'devices_tags' AND idx_scan >= %d", want)) == 1
+		l.awaitCondition(func() bool {
+			return l.countRows(fmt.Sprintf("pg_stat_user_indexes WHERE indexrelname = 'devices_tags' AND idx_scan >= %d", want)) == 1
 		})
 	}
 	wanted := map[string]string{"n": "7"}
 	found, err := l.Devices(t.Context(), store.DeviceFilter{Tags: wanted})
 	l.must(err)
 	scans(1)
-	silent, err := l.Silent(t.Context(), store.DeviceFilter{Tags: wanted}, time.Second, 10)
+	silent, err := l.SilentDevices(t.Context(), store.DeviceFilter{Tags: wanted}, time.Second, 10)
 	l.must(err)
 	scans(2)
-	created, err := l.Store.CreateBatch(t.Context(), "op", store.Batch{Pool: "p"}, store.Queue{Tags: wanted})
+	created, err := l.Store.CreateBatch(t.Context(), "op", store.Batch{Pool: "p"}, store.NewBatchTasks{Tags: wanted})
 	l.must(err)
 	scans(3)
 	if len(found) != 1 || len(silent.Devices) != 1 || created.Total != 1 {

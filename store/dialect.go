@@ -57,34 +57,34 @@ import (
 //	{ids}, {claims}, ... the rows of the JSON array $1, see inputs
 //	{claims once}, ... the beginning of a WITH in which these rows are read only once, see once
 type dialect struct {
-	*wording
+	*sqlTranslator
 
-	name       string
-	refused    []refusal          // forbidden values of settings
-	lockShared string             // takes the shared locks of the pools {names} one by one and returns the names; empty if not needed
-	tryShared  string             // takes the shared locks that are free, and returns the names of their pools
-	lockAlone  string             // takes the exclusive lock of the pool $1
-	waitLocks  string             // disables the lock timeout in one transaction; empty if not needed
-	lockKey    string             // tries to lock the idempotency key $1, $2; returns false if another transaction holds it
-	lockKept   string             // locks the late results of the device $1 until the end of the transaction; empty if not needed
-	lockGrants string             // waits for transactions that write grants, and blocks new ones
-	leaps      []string           // statements that increase the last given numbers by $1 and return the result
-	snapshot   sql.IsolationLevel // isolation level of a transaction that reads one snapshot
-	lockNews   string             // lets no other transaction give ids to news until this one ends; empty if not needed
-	tryFold    string             // returns true if no other transaction folds, and locks folding until this one ends; empty if not needed
-	byTags     string             // lets one transaction use the index of tags; empty if there is none
-	bulk       string             // disables the statement timeout in one transaction
-	addTasks   string             // prepared once per batch, run once per task
-	chains     bool               // WITH accepts statements that write, so several can run as one
-	flush      bool               // addTasks needs a last run without arguments
-	brackets   string             // the brackets around a list of numbers
+	name                    string
+	forbidden               []forbiddenSetting // forbidden values of settings
+	lockShared              string             // takes the shared locks of the pools {names} one by one and returns the names; empty if not needed
+	tryShared               string             // takes the shared locks that are free, and returns the names of their pools
+	lockExclusive           string             // takes the exclusive lock of the pool $1
+	disableLockTimeout      string             // disables the lock timeout in one transaction; empty if not needed
+	tryLockKey              string             // tries to lock the idempotency key $1, $2; returns false if another transaction holds it
+	lockLateResults         string             // locks the late results of the device $1 until the end of the transaction; empty if not needed
+	lockGrants              string             // waits for transactions that write grants, and blocks new ones
+	advanceNumbers          []string           // statements that increase the last given numbers by $1 and return the result
+	snapshotIsolation       sql.IsolationLevel // isolation level of a transaction that reads one snapshot
+	lockNews                string             // lets no other transaction give ids to news until this one ends; empty if not needed
+	tryFold                 string             // returns true if no other transaction folds, and locks folding until this one ends; empty if not needed
+	tagIndexSQL             string             // lets one transaction use the index of tags; empty if there is none
+	disableStatementTimeout string             // disables the statement timeout in one transaction
+	addTasks                string             // prepared once per batch, run once per task
+	canChainWrites          bool               // WITH accepts statements that write, so several can run as one
+	needsFlush              bool               // addTasks needs a last run without arguments
+	brackets                string             // the brackets around a list of numbers
 }
 
-// refusal is a value of a setting that would break a guarantee of the ledger.
-type refusal struct{ setting, value, so, instead string }
+// forbiddenSetting is a value of a setting that would break a guarantee of the ledger.
+type forbiddenSetting struct{ setting, value, consequence, safeValue string }
 
-func refusals() []refusal {
-	return []refusal{
+func forbiddenSettings() []forbiddenSetting {
+	return []forbiddenSetting{
 		{"fsync", "off", "would lose what it committed", "on"},
 		{"synchronous_commit", "off", "would lose what it committed", "on"},
 		{"session_replication_role", "replica", "would run no triggers", "origin"},
@@ -137,7 +137,7 @@ func postgresWords() []string {
 		"{) o}", ") AS o ON TRUE",
 		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.not_before, t.attempts, t.returned, t.payload, t.lease_ms",
 		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
-		"{shown and held}", "CASE WHEN " + limited + " THEN 9 ELSE 2 END",
+		"{shown and held}", "CASE WHEN " + hasPoliciesSQL + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",
 		// The upper end of a snapshot does not work here: it is just above the last transaction that ended, so it cannot distinguish
 		// running transactions above it from transactions that have not begun.
@@ -172,28 +172,28 @@ func postgres() dialect {
 	const poolLock = "(20060, hashtext("
 	const foldLock = "(20062, 0)"
 	return dialect{
-		name:       migrations.Postgres,
-		wording:    newWording(words),
-		refused:    refusals(),
-		lockShared: `SELECT name FROM {names} WHERE pg_advisory_xact_lock_shared` + poolLock + `name)) IS NOT NULL`,
-		tryShared:  `SELECT name FROM {names} WHERE pg_try_advisory_xact_lock_shared` + poolLock + `name))`,
-		lockAlone:  `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
-		waitLocks:  `SELECT set_config('lock_timeout', '0', true)`,
-		lockKey:    `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
-		lockKept:   `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
+		name:               migrations.Postgres,
+		sqlTranslator:      newSQLTranslator(words),
+		forbidden:          forbiddenSettings(),
+		lockShared:         `SELECT name FROM {names} WHERE pg_advisory_xact_lock_shared` + poolLock + `name)) IS NOT NULL`,
+		tryShared:          `SELECT name FROM {names} WHERE pg_try_advisory_xact_lock_shared` + poolLock + `name))`,
+		lockExclusive:      `SELECT pg_advisory_xact_lock` + poolLock + `$1))`,
+		disableLockTimeout: `SELECT set_config('lock_timeout', '0', true)`,
+		tryLockKey:         `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
+		lockLateResults:    `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
 		// A rollback does not undo the leaps below: sequence numbers only increase.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
-		leaps: leaps(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
+		advanceNumbers: advanceStatements(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
-		byTags:   `SELECT set_config('enable_bitmapscan', 'on', true)`,
-		bulk:     `SET LOCAL statement_timeout = 0`,
-		addTasks: `COPY tasks (batch, pool, device, priority, own_priority, payload, not_before, not_after, retry_at) FROM STDIN`,
-		chains:   true,
-		flush:    true,
-		brackets: "{}",
-		snapshot: sql.LevelRepeatableRead,
-		lockNews: `SELECT pg_advisory_xact_lock(20062, 1)`,
-		tryFold:  `SELECT pg_try_advisory_xact_lock` + foldLock,
+		tagIndexSQL:             `SELECT set_config('enable_bitmapscan', 'on', true)`,
+		disableStatementTimeout: `SET LOCAL statement_timeout = 0`,
+		addTasks:                `COPY tasks (batch, pool, device, priority, own_priority, payload, not_before, not_after, retry_at) FROM STDIN`,
+		canChainWrites:          true,
+		needsFlush:              true,
+		brackets:                "{}",
+		snapshotIsolation:       sql.LevelRepeatableRead,
+		lockNews:                `SELECT pg_advisory_xact_lock(20062, 1)`,
+		tryFold:                 `SELECT pg_try_advisory_xact_lock` + foldLock,
 	}
 }
 
@@ -273,23 +273,23 @@ func sqliteWords() []string {
 func sqliteDialect() dialect {
 	words := sqliteWords()
 	for name, columns := range inputs() {
-		words = append(words, "{"+name+"}", "(SELECT "+members(columns)+" FROM json_each($1)) AS "+name)
+		words = append(words, "{"+name+"}", "(SELECT "+jsonMembersSQL(columns)+" FROM json_each($1)) AS "+name)
 	}
-	words = append(words, "{ended}", "(SELECT "+endedColumns+" FROM (SELECT "+members(inputs()["endings"])+` FROM json_each($1)) AS endings
+	words = append(words, "{ended}", "(SELECT "+endedColumns+" FROM (SELECT "+jsonMembersSQL(inputs()["endings"])+` FROM json_each($1)) AS endings
 		JOIN grants g ON g.task = endings.task AND g.token = endings.token) AS ended`)
 	return dialect{
-		name:    migrations.SQLite,
-		wording: newWording(words),
-		leaps: leaps(`UPDATE grant_token SET value = value + $1 RETURNING value`,
+		name:          migrations.SQLite,
+		sqlTranslator: newSQLTranslator(words),
+		advanceNumbers: advanceStatements(`UPDATE grant_token SET value = value + $1 RETURNING value`,
 			`UPDATE sqlite_sequence SET seq = seq + $1 WHERE name = '%[1]s' RETURNING seq`),
 		addTasks: `INSERT INTO tasks (batch, pool, device, priority, own_priority, payload, not_before, not_after, retry_at)
-			VALUES ($1, $2, $3, $4, $5, $6, ` + instantOf("$7") + `, ` + instantOf("$8") + `, ` + instantOf("$9") + `)`,
+			VALUES ($1, $2, $3, $4, $5, $6, ` + textToTimeSQL("$7") + `, ` + textToTimeSQL("$8") + `, ` + textToTimeSQL("$9") + `)`,
 		brackets: "[]",
 	}
 }
 
-// list formats numbers as one argument.
-func (d dialect) list(numbers []int64) string {
+// formatNumbers formats numbers as one argument.
+func (d dialect) formatNumbers(numbers []int64) string {
 	text := []byte(d.brackets[:1])
 	for i, n := range numbers {
 		if i > 0 {
@@ -300,8 +300,8 @@ func (d dialect) list(numbers []int64) string {
 	return string(append(text, d.brackets[1:]...))
 }
 
-// instantOf returns the SQL that converts a text to a time.
-func instantOf(text string) string {
+// textToTimeSQL returns the SQL that converts a text to a time.
+func textToTimeSQL(text string) string {
 	return `CAST(round(unixepoch(` + text + `, 'subsec') * 1000) AS INTEGER)`
 }
 
@@ -311,9 +311,9 @@ func hasTags(wanted string) string {
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// leaps returns the statements that increase the fencing token and all ids that are visible outside, because a client may know a number
+// advanceStatements returns the statements that increase the fencing token and all ids that are visible outside, because a client may know a number
 // that the ledger has lost.
-func leaps(ofTokens, ofTable string) []string {
+func advanceStatements(ofTokens, ofTable string) []string {
 	all := []string{ofTokens}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
 		all = append(all, fmt.Sprintf(ofTable, table))
@@ -321,8 +321,8 @@ func leaps(ofTokens, ofTable string) []string {
 	return all
 }
 
-// members turns column definitions such as "n bigint, name text" into the expressions with which SQLite reads them.
-func members(columns string) string {
+// jsonMembersSQL turns column definitions such as "n bigint, name text" into the expressions with which SQLite reads them.
+func jsonMembersSQL(columns string) string {
 	var list []string
 	for column := range strings.SplitSeq(columns, ",") {
 		name := strings.Fields(column)[0]
@@ -340,8 +340,8 @@ func retryable(err error) bool {
 	return slices.Contains([]pqerror.Code{pqerror.TRDeadlockDetected, pqerror.TRSerializationFailure}, e.Code)
 }
 
-// taken reports whether the error is a violation of a unique key.
-func taken(err error) bool {
+// isUniqueViolation reports whether the error is a violation of a unique key.
+func isUniqueViolation(err error) bool {
 	if e := (*pq.Error)(nil); errors.As(err, &e) {
 		return e.Code == pqerror.UniqueViolation
 	}
@@ -349,9 +349,9 @@ func taken(err error) bool {
 	return errors.As(err, &e) && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// refused reports whether the server itself reported that the COMMIT failed. A FATAL error does not count: a backend that is being
+// isCommitFailure reports whether the server itself reported that the COMMIT failed. A FATAL error does not count: a backend that is being
 // terminated may send it after it has committed.
-func refused(err error) bool {
+func isCommitFailure(err error) bool {
 	var e *pq.Error
 	return errors.As(err, &e) && e.Severity == "ERROR" || sqliteCode(err) == sqlite3.SQLITE_FULL
 }

@@ -17,13 +17,13 @@ const answerSlack = 5 * time.Second
 // context has ended, and a few statements would block all connections.
 type dialer struct {
 	net.Dialer
-	connections
-	limit time.Duration // of one read or write; 0 means no limit
+	connSet
+	ioTimeout time.Duration // of one read or write; 0 means no limit
 }
 
 // DialContext opens a connection for the driver.
 func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	if err := d.refused(); err != nil {
+	if err := d.checkAllowed(); err != nil {
 		return nil, err
 	}
 	conn, err := d.Dialer.DialContext(ctx, network, address)
@@ -33,7 +33,7 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	if err := d.add(conn); err != nil {
 		return nil, err
 	}
-	return &limitedConn{Conn: conn, limit: d.limit, of: &d.connections}, nil
+	return &limitedConn{Conn: conn, ioTimeout: d.ioTimeout, openConns: &d.connSet}, nil
 }
 
 // DialTimeout completes the interface of the driver, which calls DialContext instead.
@@ -46,29 +46,29 @@ func (d *dialer) DialTimeout(network, address string, timeout time.Duration) (ne
 // limitedConn fails if a read or write takes longer than limit. The driver does not read while no statement is in progress.
 type limitedConn struct {
 	net.Conn
-	limit time.Duration // 0 means no limit
-	of    *connections
-	until atomic.Pointer[time.Time] // the deadline that the driver sets for the handshake; nil or zero means no deadline
+	ioTimeout      time.Duration // 0 means no limit
+	openConns      *connSet
+	driverDeadline atomic.Pointer[time.Time] // the deadline that the driver sets for the handshake; nil or zero means no deadline
 }
 
 // Close closes the connection and removes it from the list of the dialer.
 func (c *limitedConn) Close() error {
-	c.of.remove(c.Conn)
+	c.openConns.remove(c.Conn)
 	return c.Conn.Close()
 }
 
 // SetDeadline sets the driver's own deadline. The earlier of this deadline and the limit applies.
 func (c *limitedConn) SetDeadline(t time.Time) error {
-	c.until.Store(&t)
+	c.driverDeadline.Store(&t)
 	return c.Conn.SetDeadline(t)
 }
 
 func (c *limitedConn) deadline() time.Time {
 	var end time.Time
-	if c.limit > 0 {
-		end = time.Now().Add(c.limit) //nolint:forbidigo // the network takes deadlines by this clock
+	if c.ioTimeout > 0 {
+		end = time.Now().Add(c.ioTimeout) //nolint:forbidigo // the network takes deadlines by this clock
 	}
-	if until := c.until.Load(); until != nil && !until.IsZero() && (end.IsZero() || until.Before(end)) {
+	if until := c.driverDeadline.Load(); until != nil && !until.IsZero() && (end.IsZero() || until.Before(end)) {
 		return *until
 	}
 	return end
@@ -81,7 +81,7 @@ func (c *limitedConn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		c.of.heard.Add(1)
+		c.openConns.reads.Add(1)
 	}
 	return n, err
 }
@@ -94,9 +94,9 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// answerLimit returns how long the connection waits for an answer. setting is a value of statement_timeout as Postgres accepts it. 0 means
+// answerTimeout returns how long the connection waits for an answer. setting is a value of statement_timeout as Postgres accepts it. 0 means
 // no limit, as for statements without a timeout.
-func answerLimit(setting string) time.Duration {
+func answerTimeout(setting string) time.Duration {
 	text := strings.TrimSpace(setting)
 	number := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
 	unit, known := map[string]time.Duration{

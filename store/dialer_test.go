@@ -20,10 +20,10 @@ import (
 func TestASilentServerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	const conns = 4
-	proxy := servers.NewProxy(t, server.Server(t).Addr())
-	dsn := server.NewLedger(t)
+	proxy := servers.NewProxy(t, sharedPostgres.Server(t).Addr())
+	dsn := sharedPostgres.NewLedger(t)
 	// The wait for an answer is limited to 5 s more than StatementTimeout.
-	s, err := store.OpenPostgres(t.Context(), strings.Replace(dsn, server.Server(t).Addr(), proxy.Addr, 1), store.Options{MaxOpenConns: conns, StatementTimeout: time.Second})
+	s, err := store.OpenPostgres(t.Context(), strings.Replace(dsn, sharedPostgres.Server(t).Addr(), proxy.Addr, 1), store.Options{MaxOpenConns: conns, StatementTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 			underway.Done()
 		}
 	}
-	l.warm(conns)
+	l.openConns(conns)
 	proxy.OnRequest(sent)
 	ended := make(chan error, conns)
 	for range conns {
@@ -59,8 +59,8 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 	}
 	proxy.OnRequest(nil)
 	proxy.ReleaseReplies()
-	l.until(func() bool { // On a machine that stalls, a statement may exceed its timeout.
-		_, err := l.Views(t.Context(), []string{"d"})
+	l.awaitCondition(func() bool { // On a machine that stalls, a statement may exceed its timeout.
+		_, err := l.DeviceViews(t.Context(), []string{"d"})
 		return err == nil
 	})
 }
@@ -69,15 +69,15 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 // connections have prepared statements.
 func TestClosingWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
-	proxy := servers.NewProxy(t, server.Server(t).Addr())
-	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
+	proxy := servers.NewProxy(t, sharedPostgres.Server(t).Addr())
+	dsn := strings.Replace(sharedPostgres.NewLedger(t), sharedPostgres.Server(t).Addr(), proxy.Addr, 1)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{}) // The wait for an answer has no limit.
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &ledger{TB: t, Store: s}
-	l.warm(4)
-	if _, err := l.Views(t.Context(), []string{"d"}); err != nil {
+	l.openConns(4)
+	if _, err := l.DeviceViews(t.Context(), []string{"d"}); err != nil {
 		t.Fatal(err)
 	}
 	proxy.HoldReplies()
@@ -88,14 +88,14 @@ func TestClosingWaitsForNoAnswer(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(backends.Patience):
+	case <-time.After(backends.LongTimeout):
 		t.Error("it waits for an answer")
 	}
 	proxy.ReleaseReplies()
 }
 
-// warm makes database/sql open conns connections.
-func (l *ledger) warm(conns int) {
+// openConns makes database/sql open conns connections.
+func (l *ledger) openConns(conns int) {
 	l.Helper()
 	for range conns {
 		conn, err := l.DB().Conn(l.Context())

@@ -18,20 +18,20 @@ const fullFor = 15 * time.Second
 
 // fullDisk stores when the disk last refused a write. A write that succeeds does not reset it: Postgres can still find room for small rows
 // in existing pages.
-type fullDisk struct{ at atomic.Pointer[time.Time] }
+type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
 
-// examine returns err, wrapped with ErrDiskFull if the disk was full.
-func (f *fullDisk) examine(err error, now time.Time) error {
+// recordDiskFull returns err, wrapped with ErrDiskFull if the disk was full.
+func (f *fullDisk) recordDiskFull(err error, now time.Time) error {
 	if !isDiskFull(err) {
 		return err
 	}
-	f.at.Store(&now)
+	f.refusedAt.Store(&now)
 	return fmt.Errorf("%w: %w", ErrDiskFull, err)
 }
 
 // check returns ErrDiskFull if the disk refused a write less than fullFor ago.
 func (f *fullDisk) check(now time.Time) error {
-	if at := f.at.Load(); at != nil && now.Sub(*at) < fullFor {
+	if at := f.refusedAt.Load(); at != nil && now.Sub(*at) < fullFor {
 		return ErrDiskFull
 	}
 	return nil
@@ -58,8 +58,8 @@ func sqliteCode(err error) int {
 	return 0
 }
 
-// ofFile adds the name of the file to an SQLite error, and a remedy if the file is damaged.
-func ofFile(path string, err error) error {
+// sqliteFileError adds the name of the file to an SQLite error, and a remedy if the file is damaged.
+func sqliteFileError(path string, err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -14,13 +14,13 @@ func TestADiskIsFullForAWhile(t *testing.T) {
 	t.Parallel()
 	var f fullDisk
 	began := time.Unix(1_800_000_000, 0)
-	if err := f.examine(errors.New("another"), began); errors.Is(err, ErrDiskFull) || f.check(began) != nil {
+	if err := f.recordDiskFull(errors.New("another"), began); errors.Is(err, ErrDiskFull) || f.check(began) != nil {
 		t.Errorf("after another error: %v, %v", err, f.check(began))
 	}
-	if err := f.examine(&pq.Error{Code: pqerror.DiskFull}, began); !errors.Is(err, ErrDiskFull) {
+	if err := f.recordDiskFull(&pq.Error{Code: pqerror.DiskFull}, began); !errors.Is(err, ErrDiskFull) {
 		t.Error(err)
 	}
-	if err := f.examine(nil, began.Add(time.Second)); err != nil { // A small write succeeds.
+	if err := f.recordDiskFull(nil, began.Add(time.Second)); err != nil { // A small write succeeds.
 		t.Error(err)
 	}
 	for after, full := range map[time.Duration]bool{0: true, fullFor - 1: true, fullFor: false} {

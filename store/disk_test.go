@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// migrated opens and migrates the SQLite ledger at path, as `dispatcher dev` does.
-func migrated(t *testing.T, path string) *store.Store {
+// openMigrated opens and migrates the SQLite ledger at path, as `dispatcher dev` does.
+func openMigrated(t *testing.T, path string) *store.Store {
 	t.Helper()
 	s, err := store.OpenSQLite(t.Context(), path)
 	if err != nil {
@@ -36,8 +36,8 @@ func TestAFullDiskIsNamed(t *testing.T) {
 		},
 	}
 	empty := map[string]string{"sqlite": "PRAGMA max_page_count = 1000000", "postgres": "DROP TRIGGER no_room ON batches"}
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
 		if err := l.Ready(l.Context()); err != nil {
 			l.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestADamagedLedgerIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "ledger.db")
-			migrated(t, path).Close()
+			openMigrated(t, path).Close()
 			content, err := os.ReadFile(path)
 			if err == nil {
 				err = os.WriteFile(path, spoil(content), 0o600)

@@ -11,8 +11,8 @@ import (
 // the result ended, and has one event, even if the result is sent more than once.
 func TestADroppedOutputIsMarked(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
 		for _, c := range []struct {
 			name         string
 			cause        store.EndCause
@@ -26,15 +26,15 @@ func TestADroppedOutputIsMarked(t *testing.T) {
 			{"came late", store.BySuccess, 2, true, store.ResultLate, true, false},
 			{"came late, and is of no use", store.ByFailure, 2, true, store.ResultLate, false, false},
 		} {
-			_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max}, "a")
-			g := l.grant(ids[0], "a", "p", 0)
+			_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: c.max}, "a")
+			g := l.mustGrant(ids[0], "a", "p", 0)
 			if c.lapsed {
 				l.reapAll()
 			}
 			r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: c.cause, Dropped: true}
 			kinds := ""
 			for range 2 {
-				kinds += fmt.Sprint(l.RecordResults(l.Context(), []store.Result{r}, settle)[0].Kind)
+				kinds += fmt.Sprint(l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0].Kind)
 			}
 			if again := map[bool]store.ResultKind{false: store.ResultDuplicate, true: store.ResultLate}[c.lapsed]; kinds != string(c.kind+again) {
 				l.Errorf("%s: %s", c.name, kinds)
@@ -57,12 +57,12 @@ func TestADroppedOutputIsMarked(t *testing.T) {
 
 func TestARetriedTaskForgetsWhatWasDropped(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, "a")
-		g := l.grant(ids[0], "a", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1}, "a")
+		g := l.mustGrant(ids[0], "a", "p", 0)
 		r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: store.ByFailure, Dropped: true}
-		l.must(l.RecordResults(l.Context(), []store.Result{r}, settle)[0].Err)
+		l.must(l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0].Err)
 		if task, err := l.RetryTask(l.Context(), "op", ids[0]); err != nil || task.Dropped {
 			l.Errorf("%+v, %v", task, err)
 		}

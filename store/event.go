@@ -5,8 +5,8 @@ import "context"
 // events is the part of the ledger that holds the activity and audit log.
 type events struct{ *connection }
 
-// record writes an event in the transaction of the change that it describes.
-func (s session) record(ctx context.Context, e Event) error {
+// recordEvent writes an event in the transaction of the change that it describes.
+func (s session) recordEvent(ctx context.Context, e Event) error {
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
 		VALUES ({now}, $1, $2, $3, $4, $5, $6, $7, $8)`,
@@ -18,30 +18,30 @@ func (s session) record(ctx context.Context, e Event) error {
 // nothing else.
 func (s events) RecordRefusal(ctx context.Context, e Event) error {
 	e.Kind = "access.refused"
-	return s.write(ctx, func(tx session) error { return tx.record(ctx, e) })
+	return s.write(ctx, func(tx session) error { return tx.recordEvent(ctx, e) })
 }
 
-// EventMark is a position in the order of the events. The order up to the mark is final when all transactions that may have given an id up
+// EventPosition is a position in the order of the events. The order up to the mark is final when all transactions that may have given an id up
 // to it have ended.
-type EventMark struct {
+type EventPosition struct {
 	Last int64 // the highest event id given so far
 	xids int64 // a transaction id; every transaction that gave an event id up to Last has a lower one
 }
 
-// MarkEvents returns a mark for the highest event id given so far. If that id is equal to sent, the id up to which all events were read as
+// ReadEventPosition returns a mark for the highest event id given so far. If that id is equal to sent, the id up to which all events were read as
 // complete, it uses up no transaction id. Pass -1 if no event was read yet.
-func (s events) MarkEvents(ctx context.Context, sent int64) (EventMark, error) {
-	var m EventMark
+func (s events) ReadEventPosition(ctx context.Context, sent int64) (EventPosition, error) {
+	var m EventPosition
 	// The order of the two statements matters: a transaction that gave an id which the first statement reads has begun before the second
 	// statement.
-	if err := s.read().row(ctx, `SELECT {last event}`, &m.Last); err != nil || m.Last == sent {
+	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &m.Last); err != nil || m.Last == sent {
 		return m, err
 	}
-	err := s.read().row(ctx, `SELECT {new xid}`, &m.xids)
+	err := s.readSession().scanRow(ctx, `SELECT {new xid}`, &m.xids)
 	return m, err
 }
 
-// EventsSettled reports whether all events up to the mark can be read: every transaction that could still commit one of them has ended.
-func (s events) EventsSettled(ctx context.Context, m EventMark) (bool, error) {
-	return one(ctx, s.read(), only[bool], `SELECT {oldest xid} >= $1`, m.xids)
+// EventsComplete reports whether all events up to the mark can be read: every transaction that could still commit one of them has ended.
+func (s events) EventsComplete(ctx context.Context, m EventPosition) (bool, error) {
+	return queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT {oldest xid} >= $1`, m.xids)
 }

@@ -24,8 +24,8 @@ type EventFilter struct {
 	Limit  int       // default 100, at most 1000
 }
 
-// Within restricts the filter to a stretch.
-func (f *EventFilter) Within(stretch Stretch) {
+// LimitTo restricts the filter to a stretch.
+func (f *EventFilter) LimitTo(stretch SearchBound) {
 	switch {
 	case stretch.End == 0:
 	case f.Newest:
@@ -58,17 +58,17 @@ func (f EventFilter) where(q *query) {
 	}
 }
 
-// Between restricts the filter to the range of ids that belongs to its times, so that events of other days are not read.
-func (s events) Between(ctx context.Context, f EventFilter) (EventFilter, error) {
+// WithIDRange restricts the filter to the range of ids that belongs to its times, so that events of other days are not read.
+func (s events) WithIDRange(ctx context.Context, f EventFilter) (EventFilter, error) {
 	if !f.Since.IsZero() {
-		first, err := s.eventNear(ctx, f.Since.Add(-clockSlack))
+		first, err := s.eventIDNear(ctx, f.Since.Add(-clockSlack))
 		if err != nil {
 			return f, err
 		}
 		f.After = max(f.After, first-1)
 	}
 	if !f.Until.IsZero() {
-		beyond, err := s.eventNear(ctx, f.Until.Add(clockSlack))
+		beyond, err := s.eventIDNear(ctx, f.Until.Add(clockSlack))
 		if err != nil {
 			return f, err
 		}
@@ -79,108 +79,108 @@ func (s events) Between(ctx context.Context, f EventFilter) (EventFilter, error)
 	return f, nil
 }
 
-// sought is a filter with the column whose index finds its events: the first of device, pool and actor that is not empty. If all are empty,
+// eventSearch is a filter with the column whose index finds its events: the first of device, pool and actor that is not empty. If all are empty,
 // the primary key is used.
-type sought struct {
+type eventSearch struct {
 	EventFilter
 	device, pool, actor string
 }
 
-// seek looks up the device of a task and the pool of a batch, because all events of the task or batch name them. If the task or batch was
+// planSearch looks up the device of a task and the pool of a batch, because all events of the task or batch name them. If the task or batch was
 // deleted, the column stays empty.
-func (s events) seek(ctx context.Context, f EventFilter) (by sought, err error) {
-	by = sought{EventFilter: f, device: f.Device, pool: f.Pool, actor: f.Actor}
+func (s events) planSearch(ctx context.Context, f EventFilter) (search eventSearch, err error) {
+	search = eventSearch{EventFilter: f, device: f.Device, pool: f.Pool, actor: f.Actor}
 	for _, owner := range []struct {
-		of  int64
-		to  *string
-		ask string
+		id    int64
+		dest  *string
+		query string
 	}{
-		{f.Task, &by.device, `SELECT device FROM tasks WHERE id = $1`},
-		{f.Batch, &by.pool, `SELECT pool FROM batches WHERE id = $1`},
+		{f.Task, &search.device, `SELECT device FROM tasks WHERE id = $1`},
+		{f.Batch, &search.pool, `SELECT pool FROM batches WHERE id = $1`},
 	} {
-		if owner.of == 0 || *owner.to != "" {
+		if owner.id == 0 || *owner.dest != "" {
 			continue
 		}
-		if *owner.to, err = one(ctx, s.read(), only[string], owner.ask, owner.of); err != nil && !errors.Is(err, ErrNotFound) {
-			return by, err
+		if *owner.dest, err = queryOne(ctx, s.readSession(), singleColumn[string], owner.query, owner.id); err != nil && !errors.Is(err, ErrNotFound) {
+			return search, err
 		}
 	}
-	return by, nil
+	return search, nil
 }
 
-// served reports whether looked selects exactly the events that match, so that no other condition has to be checked.
-func (f sought) served() bool {
+// isIndexed reports whether looked selects exactly the events that match, so that no other condition has to be checked.
+func (f eventSearch) isIndexed() bool {
 	timed := !f.Since.IsZero() || !f.Until.IsZero()
 	return !timed && f.Kind == "" && f.Actor == "" && f.Batch == 0 && f.Task == 0 && (f.Device == "" || f.Pool == "")
 }
 
-// looked returns the query for the events that are checked against the filter, in its order, at most `most` of them. It repeats the
+// candidatesSQL returns the query for the events that are checked against the filter, in its order, at most `most` of them. It repeats the
 // conditions of the partial indexes, because SQLite does not infer them.
-func (f sought) looked(q *query, most int) string {
-	s := span{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(most)}
+func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
+	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(maxRows)}
 	switch {
 	case f.device != "":
-		return `SELECT * FROM events WHERE device <> '' AND ` + s.of("device", q.arg(f.device))
+		return `SELECT * FROM events WHERE device <> '' AND ` + s.rangeSQL("device", q.arg(f.device))
 	case f.pool != "":
-		return `SELECT * FROM events WHERE pool <> '' AND ` + s.of("pool", q.arg(f.pool))
+		return `SELECT * FROM events WHERE pool <> '' AND ` + s.rangeSQL("pool", q.arg(f.pool))
 	case f.actor != "":
 		// Events whose actor is their own device are only in the index on device.
 		name := q.arg(f.actor)
 		return `SELECT * FROM (
-			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.of("actor", name) + `) AS others
-			UNION ALL SELECT * FROM (SELECT * FROM events WHERE device <> '' AND ` + s.of("device", name) + `) AS own) AS found
-			WHERE ` + s.of("", "")
+			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.rangeSQL("actor", name) + `) AS others
+			UNION ALL SELECT * FROM (SELECT * FROM events WHERE device <> '' AND ` + s.rangeSQL("device", name) + `) AS own) AS found
+			WHERE ` + s.rangeSQL("", "")
 	}
-	return `SELECT * FROM events WHERE ` + s.of("", "")
+	return `SELECT * FROM events WHERE ` + s.rangeSQL("", "")
 }
 
-func (f sought) matching() (text string, args []any) {
+func (f eventSearch) eventsSQL() (text string, args []any) {
 	q := &query{}
-	most := lookedAt
-	if f.served() {
-		most = clampLimit(f.Limit)
+	maxRows := searchLimit
+	if f.isIndexed() {
+		maxRows = clampLimit(f.Limit)
 	}
-	q.text = `SELECT e.id, e.at, e.kind, e.actor, e.pool, e.batch, e.task, e.device, e.token, e.detail FROM (` + f.looked(q, most) + `) AS e`
+	q.text = `SELECT e.id, e.at, e.kind, e.actor, e.pool, e.batch, e.task, e.device, e.token, e.detail FROM (` + f.candidatesSQL(q, maxRows) + `) AS e`
 	f.where(q)
-	return q.end(" ORDER BY e.id "+f.direction(), f.Limit)
+	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
 }
 
-// EventStretch returns how far one request searches for events of a filter that no index serves. The next request continues after its end.
-func (s events) EventStretch(ctx context.Context, f EventFilter) (Stretch, error) {
-	by, err := s.seek(ctx, f)
-	if err != nil || by.served() {
-		return Stretch{}, err
+// EventSearchBound returns how far one request searches for events of a filter that no index serves. The next request continues after its end.
+func (s events) EventSearchBound(ctx context.Context, f EventFilter) (SearchBound, error) {
+	search, err := s.planSearch(ctx, f)
+	if err != nil || search.isIndexed() {
+		return SearchBound{}, err
 	}
-	if by.device != "" || by.pool != "" || by.actor != "" {
+	if search.device != "" || search.pool != "" || search.actor != "" {
 		q := &query{}
-		return s.stretchOf(ctx, q, by.looked(q, lookedAt), f.direction())
+		return s.searchBound(ctx, q, search.candidatesSQL(q, searchLimit), f.direction())
 	}
 	q := &query{}
-	first := `(` + by.looked(q, 1) + `) AS first`
-	far := q.arg(lookedAt - 1)
+	first := `(` + search.candidatesSQL(q, 1) + `) AS first`
+	far := q.arg(searchLimit - 1)
 	var end string
 	if f.Newest {
 		end = `SELECT CASE WHEN first.id > ` + far + ` THEN first.id - ` + far + ` ELSE 1 END, (SELECT min(id) FROM events WHERE id > ` + q.arg(f.After) + `) < first.id - ` + far
 	} else {
 		end = `SELECT first.id + ` + far + `, (SELECT max(id) FROM events WHERE id < ` + q.arg(cmp.Or(f.Before, math.MaxInt64)) + `) > first.id + ` + far
 	}
-	stretch, err := one(ctx, s.planned(), func(to *Stretch) []any { return []any{&to.End, &to.More} }, end+` FROM `+first, q.args...)
+	stretch, err := queryOne(ctx, s.customPlanSession(), func(to *SearchBound) []any { return []any{&to.End, &to.More} }, end+` FROM `+first, q.args...)
 	if errors.Is(err, ErrNotFound) {
-		return Stretch{}, nil
+		return SearchBound{}, nil
 	}
 	return stretch, err
 }
 
-// Events returns the events that match, in the order of their ids, within the EventStretch; beyond it, some may be missing. Ids are given
-// before the commit, so an event that commits late may appear below a higher id that was read before. MarkEvents and EventsSettled show
+// Events returns the events that match, in the order of their ids, within the EventSearchBound; beyond it, some may be missing. Ids are given
+// before the commit, so an event that commits late may appear below a higher id that was read before. ReadEventPosition and EventsComplete show
 // when this can no longer happen.
 func (s events) Events(ctx context.Context, f EventFilter) ([]Event, error) {
-	by, err := s.seek(ctx, f)
+	search, err := s.planSearch(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	text, args := by.matching()
-	return collect(ctx, s.planned(), func(e *Event) []any {
+	text, args := search.eventsSQL()
+	return collect(ctx, s.customPlanSession(), func(e *Event) []any {
 		return []any{&e.ID, instant{&e.At}, &e.Kind, &e.Actor, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
 	}, text, args...)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// manyEvents returns a ledger with 200,000 events of devices in four pools. One event in 40,000 is of an
+// openWithManyEvents returns a ledger with 200,000 events of devices in four pools. One event in 40,000 is of an
 // operator, and one in 100,000 has a rare kind. The device d7 has a task in batch 8.
-func manyEvents(t *testing.T) *ledger {
+func openWithManyEvents(t *testing.T) *ledger {
 	t.Helper()
 	l := openPostgres(t)
 	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 1, 1000, now(), now() FROM generate_series(0, 3) n`)
@@ -24,11 +24,11 @@ func manyEvents(t *testing.T) *ledger {
 	return l
 }
 
-// TestFiltersOfEventsAreServedOrBounded checks that no list reads more than LookedAt events at a time, with and without
+// TestFiltersOfEventsAreServedOrBounded checks that no list reads more than MaxExaminedRows events at a time, with and without
 // statistics in Postgres.
 func TestFiltersOfEventsAreServedOrBounded(t *testing.T) {
 	t.Parallel()
-	l := manyEvents(t)
+	l := openWithManyEvents(t)
 	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
 		l.exec(statistics)
 		for name, test := range map[string]struct {
@@ -42,36 +42,36 @@ func TestFiltersOfEventsAreServedOrBounded(t *testing.T) {
 			"operator":     {store.EventFilter{Actor: "ann"}, "events_of_actor", 200},
 			"device actor": {store.EventFilter{Actor: "d7"}, "events_of_device", 200},
 			"task":         {store.EventFilter{Task: 1}, "events_of_device", 200},
-			"task, gone":   {store.EventFilter{Task: 2}, "events_pkey", store.LookedAt},
-			"batch":        {store.EventFilter{Batch: 8}, "events_of_pool", store.LookedAt},
-			"kind":         {store.EventFilter{Kind: "rare"}, "events_pkey", store.LookedAt},
+			"task, gone":   {store.EventFilter{Task: 2}, "events_pkey", store.MaxExaminedRows},
+			"batch":        {store.EventFilter{Batch: 8}, "events_of_pool", store.MaxExaminedRows},
+			"kind":         {store.EventFilter{Kind: "rare"}, "events_pkey", store.MaxExaminedRows},
 		} {
 			for _, test.filter.Newest = range []bool{false, true} {
 				filter := test.filter
-				stretch, err := l.EventStretch(l.Context(), filter)
+				stretch, err := l.EventSearchBound(l.Context(), filter)
 				l.must(err)
-				filter.Within(stretch)
+				filter.LimitTo(stretch)
 				query, args, err := l.EventsQuery(l.Context(), filter)
 				l.must(err)
-				plan := l.plan(query, args...)
-				if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on events") || most(plan) > test.rows {
-					t.Errorf("after %s: %s: %d rows, want %d by %s:\n%s", statistics, name, most(plan), test.rows, test.index, text)
+				plan := l.explainAnalyze(query, args...)
+				if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on events") || maxRowsRead(plan) > test.rows {
+					t.Errorf("after %s: %s: %d rows, want %d by %s:\n%s", statistics, name, maxRowsRead(plan), test.rows, test.index, text)
 				}
 			}
 		}
 	}
 }
 
-// eventPages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
-func (l *ledger) eventPages(f store.EventFilter) (found []int64, pages int) {
+// readEventPages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
+func (l *ledger) readEventPages(f store.EventFilter) (found []int64, pages int) {
 	l.Helper()
 	asked := f
 	for {
 		pages++
-		stretch, err := l.EventStretch(l.Context(), asked)
+		stretch, err := l.EventSearchBound(l.Context(), asked)
 		l.must(err)
 		f := asked
-		f.Within(stretch)
+		f.LimitTo(stretch)
 		page, err := l.Events(l.Context(), f)
 		l.must(err)
 		for _, e := range page {
@@ -94,7 +94,7 @@ func (l *ledger) eventPages(f store.EventFilter) (found []int64, pages int) {
 
 func TestPagesOfEventsFindEachMatchOnce(t *testing.T) {
 	t.Parallel()
-	l := manyEvents(t)
+	l := openWithManyEvents(t)
 	for name, test := range map[string]struct {
 		filter store.EventFilter
 		want   []int64
@@ -109,12 +109,12 @@ func TestPagesOfEventsFindEachMatchOnce(t *testing.T) {
 		"between":     {store.EventFilter{Kind: "rare", After: 100_000, Before: 200_000}, nil, 4},
 	} {
 		test.filter.Limit = 2
-		if got, pages := l.eventPages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
+		if got, pages := l.readEventPages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
 			t.Errorf("%s: %v in %d pages, want %v in %d", name, got, pages, test.want, test.pages)
 		}
 		test.filter.Newest = true
 		slices.Reverse(test.want)
-		if got, pages := l.eventPages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
+		if got, pages := l.readEventPages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
 			t.Errorf("%s, newest first: %v in %d pages, want %v in %d", name, got, pages, test.want, test.pages)
 		}
 	}
@@ -123,7 +123,7 @@ func TestPagesOfEventsFindEachMatchOnce(t *testing.T) {
 // TestEventsOfATimeAreFoundByTheirIDs checks that events of a period are found without reading the events of other days.
 func TestEventsOfATimeAreFoundByTheirIDs(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		day := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 		for i := range 300 { // one event each hour; every third one was committed a little late
 			at := day.Add(time.Duration(i) * time.Hour)
@@ -144,9 +144,9 @@ func TestEventsOfATimeAreFoundByTheirIDs(t *testing.T) {
 			"none between": {day.Add(10*time.Hour + time.Minute), day.Add(10*time.Hour + 2*time.Minute), nil},
 		} {
 			for _, newest := range []bool{false, true} {
-				f, err := l.Between(l.Context(), store.EventFilter{Since: test.since, Until: test.until, Newest: newest, Limit: 2})
+				f, err := l.WithIDRange(l.Context(), store.EventFilter{Since: test.since, Until: test.until, Newest: newest, Limit: 2})
 				l.must(err)
-				got, pages := l.eventPages(f)
+				got, pages := l.readEventPages(f)
 				if slices.Sort(got); !slices.Equal(got, test.want) || pages > 1+len(test.want)/2 {
 					l.Errorf("%s, newest %v: %v in %d pages, want %v", name, newest, got, pages, test.want)
 				}
@@ -158,16 +158,16 @@ func TestEventsOfATimeAreFoundByTheirIDs(t *testing.T) {
 // TestATimeBoundsWhatIsRead checks that the bounds of a period keep a reading from events of other days.
 func TestATimeBoundsWhatIsRead(t *testing.T) {
 	t.Parallel()
-	l := manyEvents(t)
+	l := openWithManyEvents(t)
 	l.exec(`UPDATE events SET at = to_timestamp(1700000000 + id * 60)`)
 	at := time.Unix(1700000000+150_000*60, 0)
 	for _, newest := range []bool{false, true} {
-		f, err := l.Between(l.Context(), store.EventFilter{Kind: "rare", Since: at, Until: at.Add(time.Hour), Newest: newest, Limit: 2})
+		f, err := l.WithIDRange(l.Context(), store.EventFilter{Kind: "rare", Since: at, Until: at.Add(time.Hour), Newest: newest, Limit: 2})
 		l.must(err)
 		if f.After < 149_990 || f.Before > 150_070 {
 			t.Errorf("from %d to %d", f.After, f.Before)
 		}
-		if got, pages := l.eventPages(f); pages != 1 || len(got) != 0 {
+		if got, pages := l.readEventPages(f); pages != 1 || len(got) != 0 {
 			t.Errorf("%v in %d pages", got, pages)
 		}
 	}

@@ -13,14 +13,14 @@ func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 	defer held.Rollback()
 	_, err = held.ExecContext(t.Context(), `INSERT INTO events (at, kind) VALUES (now(), 'held')`)
 	l.must(err)
-	mark, err := l.MarkEvents(t.Context(), -1)
+	mark, err := l.ReadEventPosition(t.Context(), -1)
 	l.must(err)
-	if settled, err := l.EventsSettled(t.Context(), mark); mark.Last != 1 || settled || err != nil {
+	if settled, err := l.EventsComplete(t.Context(), mark); mark.Last != 1 || settled || err != nil {
 		t.Fatalf("up to %d settled: %t, %v; want it to wait for the event", mark.Last, settled, err)
 	}
 	l.must(held.Commit())
-	l.until(func() bool { // Other tests also have transactions on this server.
-		settled, err := l.EventsSettled(t.Context(), mark)
+	l.awaitCondition(func() bool { // Other tests also have transactions on this server.
+		settled, err := l.EventsComplete(t.Context(), mark)
 		l.must(err)
 		return settled
 	})
@@ -30,13 +30,13 @@ func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 // and uses no transaction ids.
 func TestLookingForNewEventsIsFree(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		first, err := l.MarkEvents(l.Context(), 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		first, err := l.ReadEventPosition(l.Context(), 0)
 		l.must(err)
-		again, err := l.MarkEvents(l.Context(), first.Last)
+		again, err := l.ReadEventPosition(l.Context(), first.Last)
 		l.must(err)
-		if settled, err := l.EventsSettled(l.Context(), again); again.Last != first.Last || again == first && l.Dialect() == "postgres" || !settled || err != nil {
+		if settled, err := l.EventsComplete(l.Context(), again); again.Last != first.Last || again == first && l.Dialect() == "postgres" || !settled || err != nil {
 			l.Errorf("%+v, then %+v: settled %t, %v", first, again, settled, err)
 		}
 	})

@@ -14,21 +14,21 @@ func (s *Store) DB() *sql.DB { return s.db.DB }
 func (s *Store) Dialect() string { return s.name }
 
 // Text returns query in the dialect of the database.
-func (s *Store) Text(query string) string { return s.text(query) }
+func (s *Store) Text(query string) string { return s.translate(query) }
 
 // TasksQuery returns the query of Tasks.
 func TasksQuery(f TaskFilter) (text string, args []any) {
-	return f.matching(taskColumns, "").end(f.order(), f.Limit)
+	return f.matchingQuery(taskColumns, "").build(f.orderSQL(), f.Limit)
 }
 
-// LookedAt is the maximum number of rows that one reading of a list examines.
-const LookedAt = lookedAt
+// MaxExaminedRows is the maximum number of rows that one reading of a list examines.
+const MaxExaminedRows = searchLimit
 
-// OpenPart is the number of rows that one statement of EachOpen reads.
-const OpenPart = openPart
+// RowsPerOpenPart is the number of rows that one statement of ForEachOpenDevice reads.
+const RowsPerOpenPart = openRowsPerRead
 
 // StartsText returns the query of Starts.
-func StartsText() string { return startsText() }
+func StartsText() string { return poolStartsSQL() }
 
 // ViewsText returns the query of Views.
 func ViewsText() string { return viewsText }
@@ -36,43 +36,43 @@ func ViewsText() string { return viewsText }
 func WaitingViewText() string { return waitingViewText }
 
 // OpenBatchesText returns the query of OpenBatches.
-func OpenBatchesText() string { return openBatches() }
+func OpenBatchesText() string { return openBatchesSQL() }
 
 // UrgentBatchesText returns the query of UrgentBatches.
-func UrgentBatchesText() string { return urgentBatches() }
+func UrgentBatchesText() string { return urgentBatchesSQL() }
 
 // FoldTexts returns the statements of Fold for the deltas {ids}. All ids are from $2 to $3.
-func FoldTexts() []string { return append(folds(), foldedBatches) }
+func FoldTexts() []string { return append(foldStatements(), foldedBatches) }
 
 // OldRatesText is the statement with which Fold deletes old rows of batch_rates.
-const OldRatesText = oldRates
+const OldRatesText = deleteOldRates
 
 // RetainTexts returns the statements with which Retain deletes rows, by the name of the deleted rows.
 func RetainTexts() map[string]string {
 	texts := map[string]string{}
-	for _, old := range new(Retained).kinds(0) {
-		texts[old.name] = old.text
+	for _, old := range new(DeletedCounts).retentionRules(0) {
+		texts[old.name] = old.deleteSQL
 	}
 	return texts
 }
 
 // PoolsWithWorkText returns the query of PoolsWithWork.
-func PoolsWithWorkText() string { return poolsWithWork() }
+func PoolsWithWorkText() string { return poolsWithWorkSQL() }
 
 // PoolsWithUrgentText returns the query of PoolsWithUrgent.
-func PoolsWithUrgentText() string { return poolsWithUrgent() }
+func PoolsWithUrgentText() string { return poolsWithUrgentSQL() }
 
 // BatchesText returns the query of Batches.
 func BatchesText(f BatchFilter) string {
-	text, _ := f.page(9, 100)
+	text, _ := f.pageSQL(9, 100)
 	return text
 }
 
-// CallersBeforeText returns the query of CallersBefore.
-func CallersBeforeText() string { return callersBefore() }
+// CallersBeforeText returns the query of CallerBoundOf.
+func CallersBeforeText() string { return callerBoundSQL() }
 
 // NextCallersText returns the query of NextCallers for the holders.
-func NextCallersText() string { return nextCallers() }
+func NextCallersText() string { return nextCallersSQL() }
 
 // LeasesText returns the query of Leases.
 func LeasesText() string { return leasesText() }
@@ -81,38 +81,38 @@ func LeasesText() string { return leasesText() }
 func ReachableText() string { return reachableText() }
 
 // AnswerLimit returns the longest wait for an answer with this value of statement_timeout in Postgres.
-func AnswerLimit(setting string) time.Duration { return answerLimit(setting) }
+func AnswerLimit(setting string) time.Duration { return answerTimeout(setting) }
 
 // Dial opens a connection in the same way as the driver.
 func Dial(ctx context.Context, limit time.Duration, address string) (net.Conn, error) {
-	return (&dialer{limit: limit}).DialContext(ctx, "tcp", address)
+	return (&dialer{ioTimeout: limit}).DialContext(ctx, "tcp", address)
 }
 
 // EventsQuery returns the query of Events.
 func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, args []any, err error) {
-	by, err := s.seek(ctx, f)
-	text, args = by.matching()
+	by, err := s.planSearch(ctx, f)
+	text, args = by.eventsSQL()
 	return text, args, err
 }
 
 // HoldingsQuery returns the query of Holdings for ended holdings.
 func (s *Store) HoldingsQuery(ctx context.Context, f HoldingFilter) (text string, args []any, err error) {
-	by, _, err := s.endsOf(ctx, f)
-	text, args = f.ended(by)
+	by, _, err := s.endEventSearch(ctx, f)
+	text, args = f.endedSQL(by)
 	return text, args, err
 }
 
 // EventNearText is the query that finds a time in the log.
-const EventNearText = eventNear
+const EventNearText = eventIDNearSQL
 
 // MinutesText is the query of Minutes.
 const MinutesText = minutesText
 
-// HoldingsLooked is the maximum number of events that one reading of holdings examines.
-const HoldingsLooked = holdingsLooked
+// MaxExaminedEvents is the maximum number of events that one reading of holdings examines.
+const MaxExaminedEvents = holdingsSearchLimit
 
 // PoolStatsText returns the query of PoolStats.
-func PoolStatsText() string { return poolStatsText(keptStates()[1:]) }
+func PoolStatsText() string { return poolStatsText(storedStates()[1:]) }
 
 // PoolRanksText returns the query of PoolRanks.
 func PoolRanksText() string { return poolRanksText() }
@@ -120,43 +120,43 @@ func PoolRanksText() string { return poolRanksText() }
 // BatchesNamedText returns the query of BatchesNamed.
 func BatchesNamedText() string { return batchesNamedText() }
 
-// FailedWithText returns the query of FailedWith for one place (a batch and a state).
-func FailedWithText() string { return failedWithText() }
+// FailedWithText returns the query of TasksByErrorPrefix for one place (a batch and a state).
+func FailedWithText() string { return tasksByErrorPrefixSQL() }
 
-// FailedPlacesText returns the query with which FailedWith finds its places.
-func FailedPlacesText() string { return failedPlacesText() }
+// FailedPlacesText returns the query with which TasksByErrorPrefix finds its places.
+func FailedPlacesText() string { return batchesWithFailuresSQL() }
 
-// WaitingHereText returns the query of WaitingHere.
-func WaitingHereText() string { return waitingHere() }
+// WaitingHereText returns the query of CountWaitingDevices.
+func WaitingHereText() string { return waitingDevicesSQL() }
 
 // ResultsQuery returns the query of Results.
 func ResultsQuery(f ResultFilter) (text string, args []any) {
-	q := f.query()
+	q := f.resultsQuery()
 	return q.text, q.args
 }
 
 // SampleQuery returns two queries of SampleResults: text reads its first stretch, and ends reads the ends.
-func SampleQuery(of Sample, until int64, most int) (text string, args []any, ends string) {
-	q := of.query(until, most)
-	return q.text, q.args, of.ends()
+func SampleQuery(sample SampleSpec, until int64, maxRows int) (text string, args []any, ends string) {
+	q := sample.chunkQuery(until, maxRows)
+	return q.text, q.args, sample.idBoundsSQL()
 }
 
 // ExpiryTexts returns two queries. The first finds tasks after the end of their batch, the second finds tasks after their own end.
-func ExpiryTexts() []string { return []string{expiries()[0].text(), expiries()[1].text()} }
+func ExpiryTexts() []string { return []string{expiryRules()[0].findSQL(), expiryRules()[1].findSQL()} }
 
 // OverdueText returns the query that finds batches with tasks that waited too long.
 func OverdueText() string { return overdueText }
 
-// EndTooLong ends tasks that a search has found because they waited too long.
-func (s *Store) EndTooLong(ctx context.Context, tasks ...int64) (int, error) {
-	return s.endWaiting(ctx, tooLong(tasks), len(tasks))
+// EndWaitedTooLong ends tasks that a search has found because they waited too long.
+func (s *Store) EndWaitedTooLong(ctx context.Context, tasks ...int64) (int, error) {
+	return s.endWaiting(ctx, waitedTooLong(tasks), len(tasks))
 }
 
-// EndPassed ends tasks that a search has found because they are after the end of their batch or after their own end.
-func (s *Store) EndPassed(ctx context.Context, tasks ...int64) (int, error) {
-	for _, way := range expiries() {
-		way.rows, way.args, way.order = `FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, []any{ids(tasks...)}, ""
-		if n, err := s.endWaiting(ctx, way, len(tasks)); n > 0 || err != nil {
+// EndAfterDeadline ends tasks that a search has found because they are after the end of their batch or after their own end.
+func (s *Store) EndAfterDeadline(ctx context.Context, tasks ...int64) (int, error) {
+	for _, search := range expiryRules() {
+		search.fromSQL, search.args, search.order = `FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, []any{idsInput(tasks...)}, ""
+		if n, err := s.endWaiting(ctx, search, len(tasks)); n > 0 || err != nil {
 			return n, err
 		}
 	}

@@ -12,44 +12,44 @@ type grants struct{ *connection }
 
 // Grant is a slot in use: one task of one device holds one numbered slot.
 type Grant struct {
-	Task        int64
-	Batch       int64
-	Pool        string
-	Slot        int
-	Device      string
-	Token       int64  // fencing token: unique, increasing per task and per slot
-	Lease       string // lease id in the semaphore
-	Attempt     int    // 1 for the first counted attempt
-	Kind        string
-	Payload     json.RawMessage
-	GrantedAt   time.Time
-	LeaseUntil  time.Time
-	MaxUntil    time.Time     // no renewal extends the lease beyond this time
-	LeaseLength time.Duration // the length of a renewal that does not name one
-	Longest     time.Duration // the longest length that the grant ever had; the clock guard waits for it
-	Redelivered int
-	CancelWhy   string        // if not empty, the device is asked to stop for this reason
-	Remaining   time.Duration // LeaseUntil minus the database's clock at the reading; may be negative
+	Task         int64
+	Batch        int64
+	Pool         string
+	Slot         int
+	Device       string
+	Token        int64  // fencing token: unique, increasing per task and per slot
+	Lease        string // lease id in the semaphore
+	Attempt      int    // 1 for the first counted attempt
+	Kind         string
+	Payload      json.RawMessage
+	GrantedAt    time.Time
+	LeaseUntil   time.Time
+	MaxUntil     time.Time     // no renewal extends the lease beyond this time
+	LeaseLength  time.Duration // the length of a renewal that does not name one
+	LongestLease time.Duration // the longest length that the grant ever had; the clock guard waits for it
+	Redelivered  int
+	CancelWhy    string        // if not empty, the device is asked to stop for this reason
+	Remaining    time.Duration // LeaseUntil minus the database's clock at the reading; may be negative
 }
 
 // Candidate is an open task of a device that is among the best ones of its batch.
 type Candidate struct {
-	Task        int64
-	Batch       int64
-	Pool        string
-	Priority    int
-	Weight      int
-	Urgent      bool          // its batch is urgent
-	CreatedAt   time.Time     // creation of the batch, which is the age of the task
-	NotBefore   time.Time     // of the batch; zero means at once
-	RetryAt     time.Time     // of the task: the end of a backoff, or its own not_before; zero means at once
-	NotBegun    bool          // RetryAt is the task's own not_before
-	Attempt     int           // the number that the next attempt would have
-	Tried       bool          // it was started before; attempts that were not counted are included
-	Lease       time.Duration // the length of the lease that a grant would get
-	Standstill  time.Time     // after a restore the pool grants nothing before this time; zero means that there was no restore
-	PoolPaused  bool
-	BatchPaused bool
+	Task               int64
+	Batch              int64
+	Pool               string
+	Priority           int
+	Weight             int
+	Urgent             bool          // its batch is urgent
+	CreatedAt          time.Time     // creation of the batch, which is the age of the task
+	NotBefore          time.Time     // of the batch; zero means at once
+	RetryAt            time.Time     // of the task: the end of a backoff, or its own not_before; zero means at once
+	RetryAtIsNotBefore bool          // RetryAt is the task's own not_before
+	Attempt            int           // the number that the next attempt would have
+	StartedBefore      bool          // it was started before; attempts that were not counted are included
+	Lease              time.Duration // the length of the lease that a grant would get
+	Standstill         time.Time     // after a restore the pool grants nothing before this time; zero means that there was no restore
+	PoolPaused         bool
+	BatchPaused        bool
 
 	Window, PoolWindow Opening
 	FinishInside       bool // the task starts only if the windows stay open for longer than Lease
@@ -62,14 +62,14 @@ type Candidate struct {
 	Payload json.RawMessage
 }
 
-// View is one consistent reading of everything that concerns a report of a device.
-type View struct {
+// DeviceView is one consistent reading of everything that concerns a report of a device.
+type DeviceView struct {
 	Now        time.Time   // the database's clock
 	Standstill time.Time   // after a restore Grant is not delivered again before this time; zero means that there was no restore
 	Device     *Device     // nil means not registered
 	Deleted    bool        // the device is not registered because it was deleted
 	Grant      *Grant      // in force, or lapsed and not yet reaped; nil means no grant
-	Candidates []Candidate // the best open tasks of each batch: one, or at most shownTasks if policies apply. Expired tasks are left out
+	Candidates []Candidate // the best open tasks of each batch: one, or at most maxCandidates if policies apply. Expired tasks are left out
 }
 
 // Claim is a request to grant a task on a slot that the semaphore gave.
@@ -176,7 +176,7 @@ func grantDest(g *Grant) []any {
 		instant{&g.LeaseUntil},
 		instant{&g.MaxUntil},
 		millis{&g.LeaseLength},
-		millis{&g.Longest},
+		millis{&g.LongestLease},
 		opt(&g.Redelivered), opt(&g.CancelWhy),
 		remaining{g},
 	}
@@ -200,7 +200,7 @@ func (s remaining) Scan(src any) error {
 // Grants returns the grants of a pool in the order of slots, including grants that lapsed and are not yet reaped. Kind and Payload are not
 // set.
 func (s grants) Grants(ctx context.Context, pool string) ([]Grant, error) {
-	return collect(ctx, s.read(), grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
+	return collect(ctx, s.readSession(), grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
 
 // LiveLeases returns true for each lease id that has a grant. Lease ids without a grant are not in the map.
@@ -209,8 +209,8 @@ func (s grants) LiveLeases(ctx context.Context, leases []string) (map[string]boo
 	if len(leases) == 0 {
 		return live, nil
 	}
-	found, err := collect(ctx, s.read(), only[string],
-		`SELECT g.lease FROM grants g WHERE g.lease IN (SELECT name FROM {names})`, names(leases))
+	found, err := collect(ctx, s.readSession(), singleColumn[string],
+		`SELECT g.lease FROM grants g WHERE g.lease IN (SELECT name FROM {names})`, namesInput(leases))
 	for _, lease := range found {
 		live[lease] = true
 	}
@@ -222,8 +222,8 @@ func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, 
 	if len(leases) == 0 {
 		return nil, nil
 	}
-	return collect(ctx, s.read(), only[string],
-		`SELECT a.lease FROM {names} JOIN attempts a ON a.task = names.n AND a.lease = names.name`, input(leases))
+	return collect(ctx, s.readSession(), singleColumn[string],
+		`SELECT a.lease FROM {names} JOIN attempts a ON a.task = names.n AND a.lease = names.name`, toJSONInput(leases))
 }
 
 // TaskLease is the lease id of a grant, with the task of the grant.
@@ -238,14 +238,14 @@ func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 	var g Grant
 	err := s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET redelivered = redelivered + 1 WHERE task = $1 AND token = $2
-			AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = grants.pool AND NOT `+granting+`)`, task, token)
+			AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = grants.pool AND NOT `+poolMayGrantSQL+`)`, task, token)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
 			return ErrNotFound
 		}
-		g, err = one(ctx, tx, grantDest, `SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.task = $1`, task)
+		g, err = queryOne(ctx, tx, grantDest, `SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.task = $1`, task)
 		return err
 	})
 	return g, err

@@ -15,20 +15,20 @@ type claimRow struct {
 	Lease  string `json:"lease"`
 }
 
-// fits is the condition that the slot of a claim is below the pool's present slot limit: slot + 1, plus the number of grants on higher
+// slotFitsSQL is the condition that the slot of a claim is below the pool's present slot limit: slot + 1, plus the number of grants on higher
 // slots, must not exceed the capacity. The grants are counted only while there are grants beyond the capacity, after it was lowered;
 // otherwise each slot below the capacity is allowed. So lowering a capacity revokes no grant, and admits no new one before there is room.
 // New grants appear only below the limit, and old grants above it only end. So a count that is older than the insert can only be too
 // strict, as long as the capacity itself does not change; the pool's lock ensures that.
-const fits = `claims.slot >= 0 AND claims.slot < p.capacity AND (
+const slotFitsSQL = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 	NOT EXISTS (SELECT 1 FROM grants beyond WHERE beyond.pool = p.name AND beyond.slot >= p.capacity) OR claims.slot + 1 +
 	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity)`
 
-// leaseOfTask is the length, in milliseconds, of the lease of task t in batch b and pool p without a renewal.
-const leaseOfTask = `coalesce(t.lease_ms, ` + leaseOfBatch + `)`
+// taskLeaseMillis is the length, in milliseconds, of the lease of task t in batch b and pool p without a renewal.
+const taskLeaseMillis = `coalesce(t.lease_ms, ` + batchLeaseMillis + `)`
 
-// leaseOfBatch is leaseOfTask for a task that has no lease length of its own.
-const leaseOfBatch = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
+// batchLeaseMillis is taskLeaseMillis for a task that has no lease length of its own.
+const batchLeaseMillis = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
 
 // Claim grants tasks on slots in one transaction; each claim succeeds or fails by itself. It returns one outcome per claim, in the order of
 // claims. The unique keys decide, not an earlier reading. If a pool is being resized and wait is true, its claims wait; if wait is false,
@@ -42,7 +42,7 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) ([]ClaimOu
 		rows[i] = claimRow{N: i, Task: c.Task, Device: c.Device, Pool: c.Pool, Slot: c.Slot, Lease: c.Lease}
 	}
 	outcomes, err := s.claimRows(ctx, rows, wait, failTaken)
-	if taken(err) {
+	if isUniqueViolation(err) {
 		outcomes, err = s.claimRows(ctx, rows, wait, skipTaken)
 	}
 	if err != nil {
@@ -76,7 +76,7 @@ func (s grantsIn) claim(ctx context.Context, all []claimRow, wait bool, whenTake
 	if err != nil || len(rows) == 0 {
 		return outcomes, err
 	}
-	claims := input(rows)
+	claims := toJSONInput(rows)
 	tasks, err := s.insertGrants(ctx, claims, whenTaken)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outc
 	if wait {
 		text = s.lockShared
 	}
-	pools, err := collect(ctx, s.session, only[string], text, names(poolsOf(all)))
+	pools, err := collect(ctx, s.session, singleColumn[string], text, namesInput(poolNames(all)))
 	if err != nil {
 		return nil, fmt.Errorf("locking pools: %w", err)
 	}
@@ -117,8 +117,8 @@ func (s grantsIn) lockPools(ctx context.Context, all []claimRow, wait bool, outc
 	return rows, nil
 }
 
-// poolsOf returns the pools in one order everywhere, so that concurrent claims cannot deadlock.
-func poolsOf(claims []claimRow) []string {
+// poolNames returns the pools in one order everywhere, so that concurrent claims cannot deadlock.
+func poolNames(claims []claimRow) []string {
 	pools := make([]string, len(claims))
 	for i, c := range claims {
 		pools[i] = c.Pool
@@ -133,20 +133,20 @@ func poolsOf(claims []claimRow) []string {
 // IS NOT DISTINCT FROM is an equality that no index serves. With a plain equality Postgres sometimes read all open tasks of the pool to
 // find the claimed one. The state is hidden from the planner for the same reason.
 func (s grantsIn) insertGrants(ctx context.Context, claims, whenTaken string) (tasks []int64, err error) {
-	tasks, err = collect(ctx, s.session, only[int64], `
+	tasks, err = collect(ctx, s.session, singleColumn[int64], `
 		WITH clock AS (SELECT {now} AS now)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 		SELECT t.id, t.batch, t.pool, claims.slot, t.device, 0, claims.lease, t.attempts + 1, clock.now,
-			clock.now + `+leaseOfTask+` * {ms},
+			clock.now + `+taskLeaseMillis+` * {ms},
 			clock.now + CASE WHEN b.max_run_ms > 0 THEN b.max_run_ms ELSE `+fmt.Sprint(defaultMaxRun.Milliseconds())+` END * {ms},
-			`+leaseOfTask+`
+			`+taskLeaseMillis+`
 		FROM {claims}
 			JOIN tasks t ON t.id = claims.task
 			{batch of t}
 			JOIN pools p ON p.name = claims.pool
 			{device of t}
 			CROSS JOIN clock
-		WHERE t.state = `+hiddenPending+` AND `+eligible()+` AND `+fits+`
+		WHERE t.state = `+hiddenPending+` AND `+isEligibleSQL()+` AND `+slotFitsSQL+`
 			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
 		ORDER BY t.pool, claims.slot, t.id
 		{skip t}
@@ -165,7 +165,7 @@ func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, clai
 		inserted[task] = true
 	}
 	claims = slices.DeleteFunc(slices.Clone(claims), func(c claimRow) bool { return !inserted[c.Task] })
-	rows, err := s.giveTokens(ctx, input(claims))
+	rows, err := s.giveTokens(ctx, toJSONInput(claims))
 	if err != nil {
 		return fmt.Errorf("giving tokens: %w", err)
 	}
@@ -179,8 +179,8 @@ func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, clai
 	return nil
 }
 
-// numbered is a grant with the index of its claim.
-type numbered struct {
+// claimedGrant is a grant with the index of its claim.
+type claimedGrant struct {
 	n int
 	Grant
 }
@@ -191,7 +191,7 @@ type numbered struct {
 // The token is drawn after the insert. At that point the grant holds the unique keys of its slot and task, so every earlier holder has its
 // token already, and no later holder can have one yet. A token drawn with the insert could be lower than the token of a grant for which the
 // insert had to wait.
-func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, error) {
+func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
 		update  = `UPDATE grants AS g SET token = {token} FROM {claims} WHERE g.task = claims.task AND g.lease = claims.lease`
@@ -202,9 +202,9 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, er
 				JOIN tasks t ON t.id = g.task {batch of t}
 			ORDER BY claims.n`
 	)
-	dest := func(r *numbered) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }
-	if s.chains {
-		return collect(ctx, s.session, dest, once("claims", `given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read), claims)
+	dest := func(r *claimedGrant) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }
+	if s.canChainWrites {
+		return collect(ctx, s.session, dest, chainCTEs("claims", `given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read), claims)
 	}
 	for _, text := range []string{update, record + claimed} {
 		if _, err := s.exec(ctx, text, claims); err != nil {
@@ -216,9 +216,9 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]numbered, er
 
 // markConflicts sets ClaimConflict for the claims that were not granted because their slot is taken or beyond the limit.
 func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claims string) error {
-	conflicts, err := collect(ctx, s.session, only[int], `
+	conflicts, err := collect(ctx, s.session, singleColumn[int], `
 		SELECT claims.n FROM {claims} JOIN pools p ON p.name = claims.pool
-		WHERE NOT (`+fits+`) OR EXISTS (
+		WHERE NOT (`+slotFitsSQL+`) OR EXISTS (
 			SELECT 1 FROM grants g WHERE g.pool = claims.pool AND g.slot = claims.slot AND g.task <> claims.task)`, claims)
 	if err != nil {
 		return fmt.Errorf("explaining claims: %w", err)

@@ -12,49 +12,49 @@ import (
 )
 
 const (
-	granted  = store.ClaimGranted
-	lost     = store.ClaimLost
-	conflict = store.ClaimConflict
+	claimGranted  = store.ClaimGranted
+	claimLost     = store.ClaimLost
+	claimConflict = store.ClaimConflict
 )
 
 func TestBadClaimsSpoilNoGoodOnes(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 10)
-		l.pool("closed", 10)
-		_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c", "d", "e", "f")
-		_, stopped := l.batch(store.Batch{Pool: "p", Paused: true}, "g")
-		_, paused := l.batch(store.Batch{Pool: "closed"}, "h")
-		_, second := l.batch(store.Batch{Pool: "p"}, "a")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 10)
+		l.putPool("closed", 10)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b", "c", "d", "e", "f")
+		_, stopped := l.queueBatch(store.Batch{Pool: "p", Paused: true}, "g")
+		_, paused := l.queueBatch(store.Batch{Pool: "closed"}, "h")
+		_, second := l.queueBatch(store.Batch{Pool: "p"}, "a")
 		soon := time.Now().Add(time.Hour)
-		_, early := l.batch(store.Batch{Pool: "p", NotBefore: &soon}, "i")
+		_, early := l.queueBatch(store.Batch{Pool: "p", NotBefore: &soon}, "i")
 		past := time.Now().Add(-time.Hour)
-		_, over := l.batch(store.Batch{Pool: "p", NotAfter: &past}, "j")
+		_, over := l.queueBatch(store.Batch{Pool: "p", NotAfter: &past}, "j")
 		_, _, err := l.PutPool(l.Context(), "op", "closed", store.PoolSpec{Capacity: 10, Lease: time.Hour, Paused: true})
 		l.must(err)
 		_, err = l.EnsureDevices(l.Context(), "f")
 		l.must(err)
 		l.must(l.SetBlocked(l.Context(), "op", "f", true))
-		l.grant(ids[0], "a", "p", 0)
+		l.mustGrant(ids[0], "a", "p", 0)
 
-		l.wantStatuses(l.claim(
-			l.to(ids[1], "b", "p", 1),
-			l.to(ids[2], "c", "p", 0),         // taken slot
-			l.to(999999, "c", "p", 2),         // unknown task
-			l.to(ids[2], "d", "p", 2),         // another device's task
-			l.to(stopped[0], "g", "p", 2),     // paused batch
-			l.to(paused[0], "h", "closed", 2), // paused pool
-			l.to(early[0], "i", "p", 2),       // batch not begun
-			l.to(over[0], "j", "p", 2),        // batch ended
-			l.to(ids[5], "f", "p", 2),         // blocked device
-			l.to(second[0], "a", "p", 2),      // holds another grant
-			l.to(ids[0], "a", "p", 2),         // granted already
-			l.to(ids[4], "e", "nowhere", 2),   // unknown pool
-			l.to(ids[4], "e", "closed", 2),    // another pool's task
-			l.to(ids[4], "e", "p", 10),        // beyond the capacity
-			l.to(ids[4], "e", "p", -1),        // negative slot
-			l.to(ids[3], "d", "p", 3),
-		), granted, conflict, lost, lost, lost, lost, lost, lost, lost, lost, lost, lost, lost, conflict, conflict, granted)
+		l.wantStatuses(l.claimAll(
+			l.newClaim(ids[1], "b", "p", 1),
+			l.newClaim(ids[2], "c", "p", 0),         // taken slot
+			l.newClaim(999999, "c", "p", 2),         // unknown task
+			l.newClaim(ids[2], "d", "p", 2),         // another device's task
+			l.newClaim(stopped[0], "g", "p", 2),     // paused batch
+			l.newClaim(paused[0], "h", "closed", 2), // paused pool
+			l.newClaim(early[0], "i", "p", 2),       // batch not begun
+			l.newClaim(over[0], "j", "p", 2),        // batch ended
+			l.newClaim(ids[5], "f", "p", 2),         // blocked device
+			l.newClaim(second[0], "a", "p", 2),      // holds another grant
+			l.newClaim(ids[0], "a", "p", 2),         // granted already
+			l.newClaim(ids[4], "e", "nowhere", 2),   // unknown pool
+			l.newClaim(ids[4], "e", "closed", 2),    // another pool's task
+			l.newClaim(ids[4], "e", "p", 10),        // beyond the capacity
+			l.newClaim(ids[4], "e", "p", -1),        // negative slot
+			l.newClaim(ids[3], "d", "p", 3),
+		), claimGranted, claimConflict, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimLost, claimConflict, claimConflict, claimGranted)
 		grants, err := l.Grants(l.Context(), "p")
 		l.must(err)
 		var got []string
@@ -70,11 +70,11 @@ func TestBadClaimsSpoilNoGoodOnes(t *testing.T) {
 func TestClaimsOfOneCallContend(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 10)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "b")
-	twice := l.to(ids[0], "a", "p", 0)
-	l.wantStatuses(l.claim(twice, twice, l.to(ids[0], "a", "p", 1)), granted, lost, lost)
-	l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 2), l.to(ids[2], "b", "p", 3)), granted, lost)
+	l.putPool("p", 10)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b", "b")
+	twice := l.newClaim(ids[0], "a", "p", 0)
+	l.wantStatuses(l.claimAll(twice, twice, l.newClaim(ids[0], "a", "p", 1)), claimGranted, claimLost, claimLost)
+	l.wantStatuses(l.claimAll(l.newClaim(ids[1], "b", "p", 2), l.newClaim(ids[2], "b", "p", 3)), claimGranted, claimLost)
 	if outcomes, err := l.Claim(l.Context(), nil, true); err != nil || len(outcomes) != 0 {
 		l.Fatalf("no claims: %v, %v", outcomes, err)
 	}
@@ -85,17 +85,17 @@ func TestClaimsOfOneCallContend(t *testing.T) {
 func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 60)
+	l.putPool("p", 60)
 	devices := deviceNames(200)
-	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, devices...)
 	var first []store.Claim
 	for slot := 20; slot < 60; slot++ {
-		first = append(first, l.to(ids[slot], devices[slot], "p", slot))
+		first = append(first, l.newClaim(ids[slot], devices[slot], "p", slot))
 	}
-	if got := l.claim(first...); slices.Contains(got, lost) || slices.Contains(got, conflict) {
+	if got := l.claimAll(first...); slices.Contains(got, claimLost) || slices.Contains(got, claimConflict) {
 		l.Fatalf("the first 40: %v", got)
 	}
-	l.pool("p", 40)
+	l.putPool("p", 40)
 	held := func() int {
 		grants, err := l.Grants(l.Context(), "p")
 		l.must(err)
@@ -104,10 +104,10 @@ func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 	wipe := func() { // Claim every slot, in random order and in two calls.
 		var claims []store.Claim
 		for i, slot := range rand.Perm(60) {
-			claims = append(claims, l.to(ids[100+i], devices[100+i], "p", slot))
+			claims = append(claims, l.newClaim(ids[100+i], devices[100+i], "p", slot))
 		}
-		l.claim(claims[:30]...)
-		l.claim(claims[30:]...)
+		l.claimAll(claims[:30]...)
+		l.claimAll(claims[30:]...)
 	}
 	wipe()
 	if got := held(); got != 40 {
@@ -119,7 +119,7 @@ func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 		if task.State != store.Dispatched {
 			l.Fatalf("task %d: %+v", ended, task)
 		}
-		l.report(*grant, store.BySuccess, "")
+		l.recordResult(*grant, store.BySuccess, "")
 		if ended%8 == 0 {
 			wipe()
 		}
@@ -128,8 +128,8 @@ func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 		}
 	}
 	for slot := range 60 {
-		l.claim(l.to(ids[slot%20], devices[slot%20], "p", slot))
-		l.claim(l.to(ids[160+slot%40], devices[160+slot%40], "p", slot))
+		l.claimAll(l.newClaim(ids[slot%20], devices[slot%20], "p", slot))
+		l.claimAll(l.newClaim(ids[160+slot%40], devices[160+slot%40], "p", slot))
 	}
 	if got := held(); got != 40 {
 		l.Fatalf("%d held in the end, want all 40 slots in use", got)
@@ -138,10 +138,10 @@ func TestLoweredCapacityAdmitsNobodyBeforeThereIsRoom(t *testing.T) {
 
 func TestTokensIncreasePerSlotAndTask(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 4)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
 		devices := deviceNames(12)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 100}, devices...)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 100}, devices...)
 		bySlot, byTask := map[int]int64{}, map[int64]int64{}
 		var wait sync.WaitGroup
 		var mu sync.Mutex
@@ -149,12 +149,12 @@ func TestTokensIncreasePerSlotAndTask(t *testing.T) {
 			wait.Go(func() {
 				for range 20 {
 					i, slot := rand.IntN(len(ids)), rand.IntN(4)
-					outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], devices[i], "p", slot)}, true)
+					outcomes, err := l.Claim(l.Context(), []store.Claim{l.newClaim(ids[i], devices[i], "p", slot)}, true)
 					if err != nil {
 						l.Error(err)
 						return
 					}
-					if outcomes[0].Status != granted {
+					if outcomes[0].Status != claimGranted {
 						continue
 					}
 					g := outcomes[0].Grant
@@ -165,7 +165,7 @@ func TestTokensIncreasePerSlotAndTask(t *testing.T) {
 					bySlot[g.Slot], byTask[g.Task] = g.Token, g.Token
 					mu.Unlock()
 					r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: store.ByFailure}
-					if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Kind != store.ResultRecorded {
+					if o := l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0]; o.Kind != store.ResultRecorded {
 						l.Errorf("result: %+v", o)
 					}
 				}
@@ -183,13 +183,13 @@ func TestTokensIncreasePerSlotAndTask(t *testing.T) {
 // device may have two grants.
 func TestContendingClaimsNeverShareASlot(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		pools := []string{"pa", "pb", "pc"}
 		devices := deviceNames(40)
 		tasks := map[string][]int64{}
 		for _, pool := range pools {
-			l.pool(pool, 10)
-			_, tasks[pool] = l.batch(store.Batch{Pool: pool}, devices...)
+			l.putPool(pool, 10)
+			_, tasks[pool] = l.queueBatch(store.Batch{Pool: pool}, devices...)
 		}
 		var wait sync.WaitGroup
 		for n := range 50 {
@@ -202,7 +202,7 @@ func TestContendingClaimsNeverShareASlot(t *testing.T) {
 				for _, pool := range order {
 					for slot := range 10 {
 						d := rand.IntN(len(devices))
-						claims = append(claims, l.to(tasks[pool][d], devices[d], pool, slot))
+						claims = append(claims, l.newClaim(tasks[pool][d], devices[d], pool, slot))
 					}
 				}
 				rand.Shuffle(len(claims), func(i, j int) { claims[i], claims[j] = claims[j], claims[i] })
@@ -238,27 +238,27 @@ func TestResizeAndClaimsTakeTurns(t *testing.T) {
 	devices := deviceNames(30)
 	for round := range 4 {
 		pool := fmt.Sprint("p", round)
-		l.pool(pool, 5)
-		_, ids := l.batch(store.Batch{Pool: pool}, devices...)
+		l.putPool(pool, 5)
+		_, ids := l.queueBatch(store.Batch{Pool: pool}, devices...)
 		var wait sync.WaitGroup
 		for n := range 6 {
 			wait.Go(func() {
 				var claims []store.Claim
 				for i := range 5 {
-					claims = append(claims, l.to(ids[n*5+i], devices[n*5+i], pool, (n*5+i)%20))
+					claims = append(claims, l.newClaim(ids[n*5+i], devices[n*5+i], pool, (n*5+i)%20))
 				}
 				if _, err := l.Claim(l.Context(), claims, true); err != nil {
 					l.Error(err)
 				}
 			})
 		}
-		wait.Go(func() { l.resize(pool, 20) })
+		wait.Go(func() { l.resizePool(pool, 20) })
 		wait.Wait()
-		l.resize(pool, 3)
+		l.resizePool(pool, 3)
 		before, err := l.Grants(l.Context(), pool)
 		l.must(err)
 		for i, slot := range rand.Perm(20) {
-			l.claim(l.to(ids[i], devices[i], pool, slot))
+			l.claimAll(l.newClaim(ids[i], devices[i], pool, slot))
 		}
 		after, err := l.Grants(l.Context(), pool)
 		l.must(err)
@@ -272,10 +272,10 @@ func TestResizeAndClaimsTakeTurns(t *testing.T) {
 // TestGrantsAreReadWithoutPayloads checks that Grants, which passes call, does not read the payloads of the tasks.
 func TestGrantsAreReadWithoutPayloads(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		_, ids := l.batch(store.Batch{Pool: "p", Kind: "k", Payload: []byte(`{"a":1}`)}, "a")
-		g := l.grant(ids[0], "a", "p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", Kind: "k", Payload: []byte(`{"a":1}`)}, "a")
+		g := l.mustGrant(ids[0], "a", "p", 1)
 		held, err := l.Grants(l.Context(), "p")
 		l.must(err)
 		if len(held) != 1 || held[0].Lease != g.Lease || held[0].Slot != 1 || held[0].Payload != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// subject is a task whose grant may end, with the rules of its batch.
-type subject struct {
+// endingTask is a task whose grant may end, with the rules of its batch.
+type endingTask struct {
 	id          int64
 	device      string
 	kind        string
@@ -21,50 +21,50 @@ type subject struct {
 	onLost      string
 }
 
-const subjectColumns = `t.id, t.device, b.kind, t.state, t.attempts, t.returned, b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost`
+const endingTaskColumns = `t.id, t.device, b.kind, t.state, t.attempts, t.returned, b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost`
 
-func subjectDest(s *subject) []any {
+func endingTaskDest(s *endingTask) []any {
 	return []any{
-		&s.id, &s.device, &s.kind, &s.state, &s.attempts, &s.returned, &s.maxAttempts, words{&s.retryOn}, millis{&s.backoff}, &s.onLost,
+		&s.id, &s.device, &s.kind, &s.state, &s.attempts, &s.returned, &s.maxAttempts, commaList{&s.retryOn}, millis{&s.backoff}, &s.onLost,
 	}
 }
 
-// heldColumns are the columns of a grant g without its task and batch. Kind and payload are left empty.
-const heldColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, '', NULL,
+// grantOnlyColumns are the columns of a grant g without its task and batch. Kind and payload are left empty.
+const grantOnlyColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, '', NULL,
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
-// ending is a grant that ends, and the resulting state of its task.
-type ending struct {
-	n       int // index of the result that ends it
-	task    subject
-	grant   Grant
-	cause   EndCause
-	output  json.RawMessage
-	dropped bool
-	error   string
-	event   string
-	actor   string
-	settled Settlement
+// grantEnding is a grant that ends, and the resulting state of its task.
+type grantEnding struct {
+	n          int // index of the result that ends it
+	task       endingTask
+	grant      Grant
+	cause      EndCause
+	output     json.RawMessage
+	dropped    bool
+	error      string
+	event      string
+	actor      string
+	settlement Settlement
 }
 
-// endingDest returns the destinations for the index of a result, subjectColumns and heldColumns.
-func endingDest(e *ending) []any {
-	return append(append([]any{&e.n}, subjectDest(&e.task)...), grantDest(&e.grant)...)
+// endingDest returns the destinations for the index of a result, endingTaskColumns and grantOnlyColumns.
+func endingDest(e *grantEnding) []any {
+	return append(append([]any{&e.n}, endingTaskDest(&e.task)...), grantDest(&e.grant)...)
 }
 
-// report fills in an ending that is caused by a result.
-func (e *ending) report(r Result, settle Settle) {
+// applyResult fills in an ending that is caused by a result.
+func (e *grantEnding) applyResult(r Result, settle Settle) {
 	e.cause, e.output, e.dropped, e.error, e.actor = r.Cause, r.Output, r.Dropped, r.Error, r.Device
 	e.settle(settle, r.RetryAfter)
-	e.event = "task." + string(e.settled.State)
-	if e.settled.State == Pending {
+	e.event = "task." + string(e.settlement.State)
+	if e.settlement.State == Pending {
 		e.event = "task." + string(r.Cause) // failed or returned, and pending again
 	}
 }
 
-func (e *ending) settle(settle Settle, retryAfter time.Duration) {
+func (e *grantEnding) settle(settle Settle, retryAfter time.Duration) {
 	e.grant.Kind = e.task.kind
-	e.settled = settle(Ending{
+	e.settlement = settle(SettleInput{
 		Cause: e.cause, CancelWhy: e.grant.CancelWhy, Attempts: e.task.attempts, Returned: e.task.returned,
 		MaxAttempts: e.task.maxAttempts, RetryOn: e.task.retryOn, OnLost: e.task.onLost,
 		RetryBackoff: e.task.backoff, RetryAfter: retryAfter,
@@ -87,10 +87,10 @@ type endingRow struct {
 	Actor    string  `json:"actor"`
 }
 
-func (e *ending) row() endingRow {
+func (e *grantEnding) row() endingRow {
 	row := endingRow{
-		Task: e.grant.Task, Token: e.grant.Token, Cause: string(e.cause), Error: e.error, State: string(e.settled.State),
-		DelayMS: e.settled.Delay.Milliseconds(), Event: e.event, Actor: e.actor,
+		Task: e.grant.Task, Token: e.grant.Token, Cause: string(e.cause), Error: e.error, State: string(e.settlement.State),
+		DelayMS: e.settlement.Delay.Milliseconds(), Event: e.event, Actor: e.actor,
 	}
 	if e.output != nil {
 		output := string(e.output)
@@ -99,10 +99,10 @@ func (e *ending) row() endingRow {
 	if e.dropped {
 		row.Dropped = 1
 	}
-	if e.settled.Counted {
+	if e.settlement.Counted {
 		row.Counted = 1
 	}
-	if e.settled.Returned {
+	if e.settlement.Returned {
 		row.Returned = 1
 	}
 	return row
@@ -113,7 +113,7 @@ const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.g
 
 // The statements that end grants: they update the tasks, insert the attempts and insert the events.
 const (
-	settleTasks = `
+	updateEndedTasks = `
 		UPDATE tasks AS t SET state = endings.state,
 			attempts = t.attempts + coalesce(endings.counted, 0), returned = t.returned + coalesce(endings.returned, 0),
 			retry_at = CASE WHEN endings.delay_ms > 0 THEN {now} + endings.delay_ms * {ms} END,
@@ -122,22 +122,22 @@ const (
 			output_dropped = endings.state <> 'pending' AND endings.dropped IS NOT NULL,
 			error = CASE WHEN endings.state <> 'pending' THEN coalesce(endings.error, '') ELSE '' END
 		FROM {endings} WHERE t.id = endings.task`
-	keepAttempts = `
+	insertAttempts = `
 		INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error)
 		SELECT token, task, attempt, device, pool, slot, lease, granted_at, {now}, cause, output{json}, dropped IS NOT NULL, coalesce(error, '') FROM {ended}`
-	tellOfEnds = `
+	insertEndEvents = `
 		INSERT INTO events (at, kind, actor, pool, batch, task, device, token, detail)
 		SELECT {now}, event, actor, pool, batch, task, device, token, state FROM {ended}`
 )
 
-// end writes endings: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks and
+// endGrants writes endings: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks and
 // grants must be locked.
-func (s grantsIn) end(ctx context.Context, endings []ending) error {
+func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 	rows := make([]endingRow, len(endings))
 	for i := range endings {
 		rows[i] = endings[i].row()
 	}
-	settled, ended, err := s.endAll(ctx, input(rows))
+	settled, ended, err := s.writeEndings(ctx, toJSONInput(rows))
 	if err != nil {
 		return err
 	}
@@ -147,23 +147,23 @@ func (s grantsIn) end(ctx context.Context, endings []ending) error {
 	return nil
 }
 
-// endAll returns the number of tasks it updated and of grants it deleted.
-func (s grantsIn) endAll(ctx context.Context, endings string) (settled, ended int64, err error) {
-	if s.chains {
-		err = s.rowOf(ctx, once("endings", `
+// writeEndings returns the number of tasks it updated and of grants it deleted.
+func (s grantsIn) writeEndings(ctx context.Context, endings string) (updatedTasks, deletedGrants int64, err error) {
+	if s.canChainWrites {
+		err = s.scanRowArgs(ctx, chainCTEs("endings", `
 			ended AS (DELETE FROM grants AS g USING {endings} WHERE g.task = endings.task AND g.token = endings.token RETURNING `+endedColumns+`),
-			settled AS (`+settleTasks+` RETURNING 1), kept AS (`+keepAttempts+`), told AS (`+tellOfEnds+`)
-			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), []any{endings}, &settled, &ended)
-		return settled, ended, err
+			settled AS (`+updateEndedTasks+` RETURNING 1), kept AS (`+insertAttempts+`), told AS (`+insertEndEvents+`)
+			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), []any{endings}, &updatedTasks, &deletedGrants)
+		return updatedTasks, deletedGrants, err
 	}
 	// The grants are deleted last, because the attempts are copied from them.
 	for _, step := range []struct {
 		query string
 		rows  *int64
-	}{{settleTasks, &settled}, {keepAttempts, &ended}, {tellOfEnds, &ended}, {`DELETE FROM grants WHERE task IN (SELECT task FROM {ended})`, &ended}} {
+	}{{updateEndedTasks, &updatedTasks}, {insertAttempts, &deletedGrants}, {insertEndEvents, &deletedGrants}, {`DELETE FROM grants WHERE task IN (SELECT task FROM {ended})`, &deletedGrants}} {
 		if *step.rows, err = s.exec(ctx, step.query, endings); err != nil {
 			return 0, 0, err
 		}
 	}
-	return settled, ended, nil
+	return updatedTasks, deletedGrants, nil
 }

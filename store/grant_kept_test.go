@@ -6,39 +6,39 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// wantKept checks the number of events of each kind, and that late_results has one row for each event.
-func (l *ledger) wantKept(late, unknown int) {
+// wantKeptResults checks the number of events of each kind, and that late_results has one row for each event.
+func (l *ledger) wantKeptResults(late, unknown int) {
 	l.Helper()
-	gotLate := l.eventsOf("result.late")
-	if gotUnknown := l.eventsOf("result.unknown"); gotLate != late || gotUnknown != unknown {
+	gotLate := l.countEvents("result.late")
+	if gotUnknown := l.countEvents("result.unknown"); gotLate != late || gotUnknown != unknown {
 		l.Errorf("%d events result.late and %d result.unknown, want %d and %d", gotLate, gotUnknown, late, unknown)
 	}
-	if rows := l.count("late_results"); rows != late+unknown {
+	if rows := l.countRows("late_results"); rows != late+unknown {
 		l.Errorf("%d results kept, want %d", rows, late+unknown)
 	}
 }
 
-// doneBy returns the grants of n tasks that the device has done, in the order of their tokens.
-func (l *ledger) doneBy(device string, n int) (done []store.Grant) {
+// completeTasks returns the grants of n tasks that the device has done, in the order of their tokens.
+func (l *ledger) completeTasks(device string, n int) (done []store.Grant) {
 	l.Helper()
 	tasks := make([]string, n)
 	for i := range tasks {
 		tasks[i] = device
 	}
-	_, ids := l.batch(store.Batch{Pool: "p"}, tasks...)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, tasks...)
 	for _, id := range ids {
-		g := l.grant(id, device, "p", 0)
-		l.report(g, store.BySuccess, "")
+		g := l.mustGrant(id, device, "p", 0)
+		l.recordResult(g, store.BySuccess, "")
 		done = append(done, g)
 	}
 	return done
 }
 
-// lapsed returns n grants of the task whose leases have lapsed, in the order of their tokens.
-func (l *ledger) lapsed(task int64, device string, n int) (old []store.Grant) {
+// lapseGrants returns n grants of the task whose leases have lapsed, in the order of their tokens.
+func (l *ledger) lapseGrants(task int64, device string, n int) (old []store.Grant) {
 	l.Helper()
 	for range n {
-		old = append(old, l.grant(task, device, "p", 0))
+		old = append(old, l.mustGrant(task, device, "p", 0))
 		l.reapAll()
 	}
 	return old
@@ -47,19 +47,19 @@ func (l *ledger) lapsed(task int64, device string, n int) (old []store.Grant) {
 // TestTokensOfOtherTasksMakeNoLateResults checks a device that sends results of its task with tokens of its earlier tasks.
 func TestTokensOfOtherTasksMakeNoLateResults(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		done := l.doneBy("a", 250)
-		_, ids := l.batch(store.Batch{Pool: "p"}, "a")
-		g := l.grant(ids[0], "a", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		done := l.completeTasks("a", 250)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a")
+		g := l.mustGrant(ids[0], "a", "p", 0)
 		for _, old := range done[50:] {
 			old.Task = g.Task
-			if o := l.report(old, store.BySuccess, `"made up"`); o.Kind != store.ResultUnknown {
+			if o := l.recordResult(old, store.BySuccess, `"made up"`); o.Kind != store.ResultUnknown {
 				l.Fatalf("token %d: outcome %+v, want unknown", old.Token, o)
 			}
 		}
-		l.wantKept(0, 100)
-		if o := l.report(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
+		l.wantKeptResults(0, 100)
+		if o := l.recordResult(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
 			l.Errorf("result of the grant: %+v", o)
 		}
 	})
@@ -68,43 +68,43 @@ func TestTokensOfOtherTasksMakeNoLateResults(t *testing.T) {
 // TestLateResultsAreBounded checks a task that is granted repeatedly to a device whose results come too late.
 func TestLateResultsAreBounded(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
-		old := l.lapsed(ids[0], "a", 120)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
+		old := l.lapseGrants(ids[0], "a", 120)
 		for _, g := range old[:119] {
-			if o := l.report(g, store.ByFailure, ""); o.Kind != store.ResultLate || o.State != store.Pending {
+			if o := l.recordResult(g, store.ByFailure, ""); o.Kind != store.ResultLate || o.State != store.Pending {
 				l.Fatalf("token %d: outcome %+v, want late", g.Token, o)
 			}
 		}
-		l.wantKept(100, 0)
-		if o := l.report(old[119], store.BySuccess, `"late"`); o.Kind != store.ResultLate || o.State != store.Succeeded {
+		l.wantKeptResults(100, 0)
+		if o := l.recordResult(old[119], store.BySuccess, `"late"`); o.Kind != store.ResultLate || o.State != store.Succeeded {
 			l.Errorf("the 120th result: %+v, want a late success that finishes the task", o)
 		}
 		if task := l.wantTask(ids[0], store.Succeeded); string(task.Output) != `"late"` {
 			l.Errorf("output %s", task.Output)
 		}
-		l.wantKept(100, 0)
+		l.wantKeptResults(100, 0)
 	})
 }
 
 func TestUnknownResultsLeaveRoomForLateOnes(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
-		old := l.lapsed(ids[0], "a", 2)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
+		old := l.lapseGrants(ids[0], "a", 2)
 		for i := range 150 {
-			l.report(store.Grant{Device: "a", Task: ids[0] + 1000 + int64(i), Token: 1}, store.BySuccess, "")
+			l.recordResult(store.Grant{Device: "a", Task: ids[0] + 1000 + int64(i), Token: 1}, store.BySuccess, "")
 		}
-		newer := l.grant(ids[0], "a", "p", 0)
+		newer := l.mustGrant(ids[0], "a", "p", 0)
 		for _, g := range old {
-			if o := l.report(g, store.BySuccess, ""); o.Kind != store.ResultLate || o.State != store.Dispatched {
+			if o := l.recordResult(g, store.BySuccess, ""); o.Kind != store.ResultLate || o.State != store.Dispatched {
 				l.Errorf("outcome %+v, want late", o)
 			}
 		}
-		l.wantKept(2, 100)
-		if o := l.report(newer, store.BySuccess, ""); o.Kind != store.ResultRecorded {
+		l.wantKeptResults(2, 100)
+		if o := l.recordResult(newer, store.BySuccess, ""); o.Kind != store.ResultRecorded {
 			l.Errorf("result of the newer grant: %+v", o)
 		}
 	})
@@ -115,41 +115,41 @@ func TestUnknownResultsLeaveRoomForLateOnes(t *testing.T) {
 // like an invented one, and is kept as unknown.
 func TestLateResultsOutliveTheirAttempts(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
-		old := l.lapsed(ids[0], "a", 2)
-		l.report(old[0], store.ByFailure, "")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
+		old := l.lapseGrants(ids[0], "a", 2)
+		l.recordResult(old[0], store.ByFailure, "")
 		l.exec(`DELETE FROM attempts`)
-		l.grant(ids[0], "a", "p", 0)
+		l.mustGrant(ids[0], "a", "p", 0)
 		for range 2 {
-			if o := l.report(old[0], store.ByFailure, ""); o.Kind != store.ResultLate {
+			if o := l.recordResult(old[0], store.ByFailure, ""); o.Kind != store.ResultLate {
 				l.Errorf("outcome of a result that was kept: %+v, want late", o)
 			}
-			if o := l.report(old[1], store.ByFailure, ""); o.Kind != store.ResultUnknown {
+			if o := l.recordResult(old[1], store.ByFailure, ""); o.Kind != store.ResultUnknown {
 				l.Errorf("outcome of a result without an attempt: %+v, want unknown", o)
 			}
 		}
-		l.wantKept(1, 1)
+		l.wantKeptResults(1, 1)
 	})
 }
 
 // TestUnknownResultsAreBounded checks a device that sends results of tasks that were never granted to it.
 func TestUnknownResultsAreBounded(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p"}, "a")
-		g := l.grant(ids[0], "a", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a")
+		g := l.mustGrant(ids[0], "a", "p", 0)
 		var made []store.Result
 		for i := range 150 {
 			made = append(made, store.Result{Device: "liar", Task: int64(i + 1), Token: g.Token, Cause: store.BySuccess})
 		}
-		for i, o := range l.RecordResults(l.Context(), made, settle) { // It records eight results at a time.
+		for i, o := range l.RecordResults(l.Context(), made, settleEnding) { // It records eight results at a time.
 			if o.Err != nil || o.Kind != store.ResultUnknown {
 				l.Fatalf("result %d: %+v", i, o)
 			}
 		}
-		l.wantKept(0, 100)
+		l.wantKeptResults(0, 100)
 	})
 }

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Lapses defines which leases have ended. For each longest length of a lease it has a time: leases with this length have ended if their
+// LapseCutoffs defines which leases have ended. For each longest length of a lease it has a time: leases with this length have ended if their
 // lease_until is before the time. Leases with a length that is not in the map have not ended.
-type Lapses map[time.Duration]time.Time
+type LapseCutoffs map[time.Duration]time.Time
 
 type lapseRow struct {
 	Lease  int64 `json:"lease_ms"`
@@ -17,7 +17,7 @@ type lapseRow struct {
 }
 
 // rows returns the form of l for statements, and the latest of its times.
-func (l Lapses) rows() (rows string, latest time.Time) {
+func (l LapseCutoffs) rows() (rows string, latest time.Time) {
 	list := make([]lapseRow, 0, len(l))
 	for lease, before := range l {
 		list = append(list, lapseRow{Lease: lease.Milliseconds(), Before: before.UnixMilli()})
@@ -25,15 +25,15 @@ func (l Lapses) rows() (rows string, latest time.Time) {
 			latest = before
 		}
 	}
-	return input(list), latest
+	return toJSONInput(list), latest
 }
 
 // Reap ends at most limit grants whose lease has ended, in the order in which they lapsed. Replicas may call it concurrently: a grant that
 // another transaction ends, renews or takes a result for is left to that transaction. If one grant cannot be ended, the other grants still
 // are; Reap then returns the grants that it ended together with the error.
-func (s grants) Reap(ctx context.Context, lapses Lapses, limit int, settle Settle) ([]Reaped, error) {
+func (s grants) Reap(ctx context.Context, lapses LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
 	rows, latest := lapses.rows()
-	tasks, err := collect(ctx, s.read(), only[int64], `
+	tasks, err := collect(ctx, s.readSession(), singleColumn[int64], `
 		SELECT g.task FROM {lapses} JOIN grants g ON `+longestLease+` = lapses.lease_ms
 		WHERE g.lease_until < {epoch} + lapses.before_ms * {ms} AND g.lease_until < {epoch} + $2 * {ms}
 		ORDER BY g.lease_until, g.task LIMIT $3`, rows, latest.UnixMilli(), limit)
@@ -56,51 +56,51 @@ func (s grants) Reap(ctx context.Context, lapses Lapses, limit int, settle Settl
 }
 
 // reap ends, in one transaction, each grant of the given tasks that is still lapsed.
-func (s grants) reap(ctx context.Context, tasks []int64, lapses Lapses, settle Settle) ([]Reaped, error) {
-	var endings []ending
+func (s grants) reap(ctx context.Context, tasks []int64, lapses LapseCutoffs, settle Settle) ([]Reaped, error) {
+	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
-		endings, err = tx.grants().lapsed(ctx, tasks, lapses)
+		endings, err = tx.grants().lockLapsed(ctx, tasks, lapses)
 		if err != nil || len(endings) == 0 {
 			return err
 		}
 		for i := range endings {
 			endings[i].settle(settle, 0)
 		}
-		return tx.grants().end(ctx, endings)
+		return tx.grants().endGrants(ctx, endings)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reaping: %w", err)
 	}
 	reaped := make([]Reaped, len(endings))
 	for i, e := range endings {
-		reaped[i] = Reaped{Grant: e.grant, State: e.settled.State}
+		reaped[i] = Reaped{Grant: e.grant, State: e.settlement.State}
 	}
 	return reaped, nil
 }
 
-// lapsed locks the tasks and then their grants. It checks the condition again, because a grant may have been renewed, or replaced by a new
+// lockLapsed locks the tasks and then their grants. It checks the condition again, because a grant may have been renewed, or replaced by a new
 // one, after it was found and before it was locked.
-func (s grantsIn) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]ending, error) {
-	subjects, err := collect(ctx, s.session, subjectDest, `
-		SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
-		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id {skip t}`, ids(tasks...))
+func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, lapses LapseCutoffs) ([]grantEnding, error) {
+	subjects, err := collect(ctx, s.session, endingTaskDest, `
+		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
+		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id {skip t}`, idsInput(tasks...))
 	if err != nil {
 		return nil, fmt.Errorf("locking tasks: %w", err)
 	}
-	byID := map[int64]subject{}
+	byID := map[int64]endingTask{}
 	locked := make([]int64, len(subjects))
 	for i, task := range subjects {
 		byID[task.id], locked[i] = task, task.id
 	}
 	grants, err := collect(ctx, s.session, grantDest, `
-		SELECT `+heldColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task {lock}`, ids(locked...))
+		SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task {lock}`, idsInput(locked...))
 	if err != nil {
 		return nil, fmt.Errorf("locking grants: %w", err)
 	}
-	var endings []ending
+	var endings []grantEnding
 	for _, g := range grants {
-		if g.LeaseUntil.Before(lapses[g.Longest]) {
-			endings = append(endings, ending{task: byID[g.Task], grant: g, cause: ByLapse, event: "task.lapsed", actor: "reaper"})
+		if g.LeaseUntil.Before(lapses[g.LongestLease]) {
+			endings = append(endings, grantEnding{task: byID[g.Task], grant: g, cause: ByLapse, event: "task.lapsed", actor: "reaper"})
 		}
 	}
 	return endings, nil
@@ -110,7 +110,7 @@ func (s grantsIn) lapsed(ctx context.Context, tasks []int64, lapses Lapses) ([]e
 // false if no grant is in force.
 func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	var ends, now time.Time
-	err = s.read().row(ctx, `
+	err = s.readSession().scanRow(ctx, `
 		SELECT lease_until, {now} FROM grants ORDER BY lease_until LIMIT 1`, instant{&ends}, instant{&now})
 	if errors.Is(err, ErrNotFound) {
 		return 0, false, nil

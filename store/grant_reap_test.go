@@ -10,20 +10,20 @@ import (
 
 func TestReap(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 4)
-		_, once := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
-		_, twice := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond, MaxAttempts: 2}, "b")
-		_, long := l.batch(store.Batch{Pool: "p"}, "c")
-		a, b := l.grant(once[0], "a", "p", 0), l.grant(twice[0], "b", "p", 1)
-		l.grant(long[0], "c", "p", 2)
-		if reaped, err := l.Reap(l.Context(), l.endedBy(a.GrantedAt), 10, settle); err != nil || len(reaped) != 0 {
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
+		_, once := l.queueBatch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
+		_, twice := l.queueBatch(store.Batch{Pool: "p", Lease: time.Millisecond, MaxAttempts: 2}, "b")
+		_, long := l.queueBatch(store.Batch{Pool: "p"}, "c")
+		a, b := l.mustGrant(once[0], "a", "p", 0), l.mustGrant(twice[0], "b", "p", 1)
+		l.mustGrant(long[0], "c", "p", 2)
+		if reaped, err := l.Reap(l.Context(), l.lapsesAt(a.GrantedAt), 10, settleEnding); err != nil || len(reaped) != 0 {
 			l.Fatalf("before their end: %v, %v", reaped, err)
 		}
-		ended := l.endedBy(l.untilLapsed())
-		first, err := l.Reap(l.Context(), ended, 1, settle)
+		ended := l.lapsesAt(l.awaitLapsed())
+		first, err := l.Reap(l.Context(), ended, 1, settleEnding)
 		l.must(err)
-		rest, err := l.Reap(l.Context(), ended, 10, settle)
+		rest, err := l.Reap(l.Context(), ended, 10, settleEnding)
 		l.must(err)
 		if len(first) != 1 || len(rest) != 1 || first[0].Grant.Token != a.Token || first[0].State != store.TimedOut ||
 			rest[0].Grant.Lease != b.Lease || rest[0].State != store.Pending {
@@ -48,7 +48,7 @@ func TestReap(t *testing.T) {
 // TestNextLapse checks that NextLapse returns the earliest end of a lease, also if the lease has ended but was not reaped yet.
 func TestNextLapse(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		expect := func(least, most time.Duration, wanted bool) {
 			l.Helper()
 			left, found, err := l.NextLapse(l.Context())
@@ -57,17 +57,17 @@ func TestNextLapse(t *testing.T) {
 				l.Errorf("in %s, %t; want %s to %s, %t", left, found, least, most, wanted)
 			}
 		}
-		l.pool("p", 4)
-		_, short := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
-		_, long := l.batch(store.Batch{Pool: "p", Lease: 3 * time.Hour}, "b")
-		_, middle := l.batch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "c")
+		l.putPool("p", 4)
+		_, short := l.queueBatch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
+		_, long := l.queueBatch(store.Batch{Pool: "p", Lease: 3 * time.Hour}, "b")
+		_, middle := l.queueBatch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "c")
 		expect(0, 0, false)
-		l.grant(long[0], "b", "p", 1)
+		l.mustGrant(long[0], "b", "p", 1)
 		expect(2*time.Hour, 3*time.Hour, true)
-		l.grant(middle[0], "c", "p", 2)
+		l.mustGrant(middle[0], "c", "p", 2)
 		expect(time.Hour, 2*time.Hour, true)
-		l.grant(short[0], "a", "p", 0)
-		l.untilLapsed()
+		l.mustGrant(short[0], "a", "p", 0)
+		l.awaitLapsed()
 		expect(-time.Hour, 0, true)
 	})
 }
@@ -76,21 +76,21 @@ func TestReapersAndResultsEndAGrantOnce(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	const n = 40
-	l.pool("p", n)
+	l.putPool("p", n)
 	devices := deviceNames(n)
-	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond, MaxAttempts: 9}, devices...)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", Lease: time.Millisecond, MaxAttempts: 9}, devices...)
 	var results []store.Result
 	for i, d := range devices {
-		g := l.grant(ids[i], d, "p", i)
+		g := l.mustGrant(ids[i], d, "p", i)
 		results = append(results, store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.ByFailure})
 	}
-	lapses := l.endedBy(l.untilLapsed())
+	lapses := l.lapsesAt(l.awaitLapsed())
 	var mu sync.Mutex
 	ended := map[int64]int{}
 	var wait sync.WaitGroup
 	for range 4 {
 		wait.Go(func() {
-			reaped, err := l.Reap(l.Context(), lapses, 15, settle)
+			reaped, err := l.Reap(l.Context(), lapses, 15, settleEnding)
 			if err != nil {
 				l.Error(err)
 			}
@@ -102,7 +102,7 @@ func TestReapersAndResultsEndAGrantOnce(t *testing.T) {
 		})
 	}
 	wait.Go(func() {
-		outcomes := l.RecordResults(l.Context(), results, settle)
+		outcomes := l.RecordResults(l.Context(), results, settleEnding)
 		mu.Lock()
 		defer mu.Unlock()
 		for i, o := range outcomes {
@@ -125,15 +125,15 @@ func TestReapersAndResultsEndAGrantOnce(t *testing.T) {
 func TestABadGrantKeepsNoOtherFromBeingReaped(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 3)
-	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a", "b", "c")
+	l.putPool("p", 3)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a", "b", "c")
 	for i, d := range []string{"a", "b", "c"} {
-		l.grant(ids[i], d, "p", i)
+		l.mustGrant(ids[i], d, "p", i)
 	}
-	lapses := l.endedBy(l.untilLapsed())
-	l.must(l.AskCancel(l.Context(), ids[1], l.tokenOf(ids[1]), "bad"))
-	reaped, err := l.Reap(l.Context(), lapses, 10, func(e store.Ending) store.Settlement {
-		s := settle(e)
+	lapses := l.lapsesAt(l.awaitLapsed())
+	l.must(l.AskCancel(l.Context(), ids[1], l.grantToken(ids[1]), "bad"))
+	reaped, err := l.Reap(l.Context(), lapses, 10, func(e store.SettleInput) store.Settlement {
+		s := settleEnding(e)
 		if e.CancelWhy == "bad" {
 			s.State = "no such state"
 		}
@@ -147,12 +147,12 @@ func TestABadGrantKeepsNoOtherFromBeingReaped(t *testing.T) {
 
 func TestExpire(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 3)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 3)
 		end := time.Now().Add(time.Hour)
-		_, ids := l.batch(store.Batch{Pool: "p", NotAfter: &end}, "a", "b", "c")
-		_, open := l.batch(store.Batch{Pool: "p"}, "d")
-		l.grant(ids[0], "a", "p", 0)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", NotAfter: &end}, "a", "b", "c")
+		_, open := l.queueBatch(store.Batch{Pool: "p"}, "d")
+		l.mustGrant(ids[0], "a", "p", 0)
 		if n, err := l.Expire(l.Context(), 10); err != nil || n != 0 {
 			l.Fatalf("expired %d, %v before the end", n, err)
 		}
@@ -166,7 +166,7 @@ func TestExpire(t *testing.T) {
 		l.wantTask(ids[1], store.Expired)
 		l.wantTask(ids[2], store.Expired)
 		l.wantTask(open[0], store.Pending)
-		views, err := l.Views(l.Context(), []string{"b"})
+		views, err := l.DeviceViews(l.Context(), []string{"b"})
 		l.must(err)
 		if len(views[0].Candidates) != 0 {
 			l.Fatalf("an expired task is offered: %+v", views)
@@ -185,7 +185,7 @@ func TestExpireNeverEndsWhatWasGranted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			expireBesideClaims(t, end)
+			expireDuringClaims(t, end)
 		})
 	}
 }
@@ -193,30 +193,30 @@ func TestExpireNeverEndsWhatWasGranted(t *testing.T) {
 func expireAll(l *ledger) {
 	_, err := l.Expire(l.Context(), 100)
 	if err == nil {
-		_, _, err = l.ExpireWaited(l.Context(), store.WaitMark{}, 100)
+		_, _, err = l.ExpireWaited(l.Context(), store.ExpiryPosition{}, 100)
 	}
 	if err != nil {
 		l.Error(err)
 	}
 }
 
-func expireBesideClaims(t *testing.T, endOf func(b *store.Batch, task *store.NewTask, at time.Time)) {
+func expireDuringClaims(t *testing.T, setEnd func(b *store.Batch, task *store.NewTask, at time.Time)) {
 	t.Helper()
 	l := openPostgres(t)
 	devices := deviceNames(10)
 	for range 5 {
-		l.pool("p", 10)
+		l.putPool("p", 10)
 		end := time.Now().Add(60 * time.Millisecond)
 		b, tasks := store.Batch{Pool: "p"}, make([]store.NewTask, len(devices))
 		for i, d := range devices {
 			tasks[i].Device = d
-			endOf(&b, &tasks[i], end)
+			setEnd(&b, &tasks[i], end)
 		}
-		ids := l.queue(b, tasks...)
+		ids := l.queueTasks(b, tasks...)
 		var wait sync.WaitGroup
 		for i, d := range devices {
 			wait.Go(func() {
-				if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], d, "p", i)}, true); err != nil {
+				if _, err := l.Claim(l.Context(), []store.Claim{l.newClaim(ids[i], d, "p", i)}, true); err != nil {
 					l.Error(err)
 				}
 			})
@@ -236,8 +236,8 @@ func expireBesideClaims(t *testing.T, endOf func(b *store.Batch, task *store.New
 			if (grant != nil) == (task.State == store.Expired) {
 				l.Fatalf("task %+v with grant %+v", task, grant)
 			}
-			if grant != nil && l.stored(id) != "pending" {
-				l.Fatalf("task %d is granted and %s", id, l.stored(id))
+			if grant != nil && l.storedState(id) != "pending" {
+				l.Fatalf("task %d is granted and %s", id, l.storedState(id))
 			}
 		}
 		l.reapAll()

@@ -14,14 +14,14 @@ type reportedRow struct {
 	Lease  int64  `json:"lease_ms,omitempty"`
 }
 
-// due is the condition that a renewal is worth writing. It must end the lease later; if it names no length, more than a third of the lease
+// shouldRenewSQL is the condition that a renewal is worth writing. It must end the lease later; if it names no length, more than a third of the lease
 // must be used. A renewal is never written after a cancel or a lapse, because the device is asked to stop.
-const due = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
+const shouldRenewSQL = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
 	AND g.lease_until < {now} + coalesce(reported.lease_ms, g.lease_ms * 2 / 3) * {ms}`
 
-// newLength is the SQL for the length that the grant has after a renewal. A length that the renewal names is limited to the time until
+// renewedLengthSQL is the SQL for the length that the grant has after a renewal. A length that the renewal names is limited to the time until
 // max_until. Otherwise the margin of an answer, which is computed from the length, would be too large there.
-const newLength = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
+const renewedLengthSQL = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
 	ELSE {least}(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
 // Renew extends the leases that are due and returns one outcome per renewal, in the order of renewals. The length of a lease changes only
@@ -34,20 +34,20 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 	for i, r := range renewals {
 		rows[i] = reportedRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device, Lease: r.Lease.Milliseconds()}
 	}
-	in := input(rows)
-	outcomes, extend, err := s.read().grants().renewals(ctx, in, len(rows))
-	if err != nil || len(extend) == 0 {
+	reported := toJSONInput(rows)
+	outcomes, toExtend, err := s.readSession().grants().readRenewals(ctx, reported, len(rows))
+	if err != nil || len(toExtend) == 0 {
 		return outcomes, err
 	}
-	due := make([]reportedRow, len(extend))
-	for i, n := range extend {
-		due[i] = rows[n]
+	dueRows := make([]reportedRow, len(toExtend))
+	for i, n := range toExtend {
+		dueRows[i] = rows[n]
 	}
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.grants().extend(ctx, due); err != nil {
+		if err := tx.grants().extend(ctx, dueRows); err != nil {
 			return err
 		}
-		outcomes, _, err = tx.grants().renewals(ctx, in, len(rows))
+		outcomes, _, err = tx.grants().readRenewals(ctx, reported, len(rows))
 		return err
 	})
 	if err != nil {
@@ -62,43 +62,43 @@ func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	for i, r := range rows {
 		tasks[i] = r.Task
 	}
-	if _, err := s.exec(ctx, `SELECT g.task FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task {lock}`, ids(tasks...)); err != nil {
+	if _, err := s.exec(ctx, `SELECT g.task FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task {lock}`, idsInput(tasks...)); err != nil {
 		return err
 	}
 	_, err := s.exec(ctx, `
 		UPDATE grants AS g SET lease_until = {least}({now} + coalesce(reported.lease_ms, g.lease_ms) * {ms}, g.max_until),
-			lease_ms = `+newLength+`,
-			longest_ms = {greatest}(`+longestLease+`, `+newLength+`)
-		FROM {reported} WHERE g.task = reported.task AND g.token = reported.token AND `+due, input(rows))
+			lease_ms = `+renewedLengthSQL+`,
+			longest_ms = {greatest}(`+longestLease+`, `+renewedLengthSQL+`)
+		FROM {reported} WHERE g.task = reported.task AND g.token = reported.token AND `+shouldRenewSQL, toJSONInput(rows))
 	return err
 }
 
-func (s grantsIn) renewals(ctx context.Context, in string, n int) (outcomes []RenewalOutcome, extend []int, err error) {
+func (s grantsIn) readRenewals(ctx context.Context, reported string, n int) (outcomes []RenewalOutcome, toExtend []int, err error) {
 	type reading struct {
-		n     int
-		holds bool
-		due   bool
-		grant Grant
+		n        int
+		isHolder bool
+		isDue    bool
+		grant    Grant
 	}
 	rows, err := collect(ctx, s.session, func(r *reading) []any {
-		return append([]any{&r.n, &r.holds, &r.due}, grantDest(&r.grant)...)
+		return append([]any{&r.n, &r.isHolder, &r.isDue}, grantDest(&r.grant)...)
 	}, `
-		SELECT reported.n, g.token = reported.token AND g.device = reported.device, `+due+`, `+grantColumns+`
-		FROM {reported} JOIN grants g ON g.task = reported.task JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`, in)
+		SELECT reported.n, g.token = reported.token AND g.device = reported.device, `+shouldRenewSQL+`, `+grantColumns+`
+		FROM {reported} JOIN grants g ON g.task = reported.task JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`, reported)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading renewals: %w", err)
 	}
 	outcomes = make([]RenewalOutcome, n)
 	for _, r := range rows {
 		o := &outcomes[r.n]
-		if !r.holds {
+		if !r.isHolder {
 			o.Superseded = true
 			continue
 		}
 		o.Found, o.Grant = true, r.grant
-		if r.due {
-			extend = append(extend, r.n)
+		if r.isDue {
+			toExtend = append(toExtend, r.n)
 		}
 	}
-	return outcomes, extend, nil
+	return outcomes, toExtend, nil
 }

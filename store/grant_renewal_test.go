@@ -10,12 +10,12 @@ import (
 
 func TestRenewalsAreWrittenWhenWorthIt(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 4)
-		l.pool("ages", 4)
-		_, ids := l.batch(store.Batch{Pool: "ages", Lease: 30 * time.Minute}, "old")
-		_, fresh := l.batch(store.Batch{Pool: "p"}, "fresh")
-		old, other := l.grant(ids[0], "old", "ages", 0), l.grant(fresh[0], "fresh", "p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
+		l.putPool("ages", 4)
+		_, ids := l.queueBatch(store.Batch{Pool: "ages", Lease: 30 * time.Minute}, "old")
+		_, fresh := l.queueBatch(store.Batch{Pool: "p"}, "fresh")
+		old, other := l.mustGrant(ids[0], "old", "ages", 0), l.mustGrant(fresh[0], "fresh", "p", 1)
 		renewals := []store.Renewal{
 			{Task: other.Task, Token: other.Token, Device: "fresh"},
 			{Task: 99999, Token: 1, Device: "fresh"},
@@ -27,7 +27,7 @@ func TestRenewalsAreWrittenWhenWorthIt(t *testing.T) {
 			age     time.Duration // in addition to the age of the previous step
 			written bool
 		}{{0, false}, {9 * time.Minute, false}, {2 * time.Minute, true}, {0, false}} {
-			l.age("ages", step.age)
+			l.ageGrants("ages", step.age)
 			old.LeaseUntil = old.LeaseUntil.Add(-step.age)
 			outcomes, err := l.Renew(l.Context(), renewals)
 			l.must(err)
@@ -51,23 +51,23 @@ func TestRenewalsAreWrittenWhenWorthIt(t *testing.T) {
 
 func TestRenewalsEnd(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 4)
-		_, bounded := l.batch(store.Batch{Pool: "p", Lease: 40 * time.Second, MaxRun: time.Minute}, "bounded")
-		_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "lapsed")
-		_, cancelled := l.batch(store.Batch{Pool: "p", Lease: time.Minute}, "cancelled")
-		b, gone, c := l.grant(bounded[0], "bounded", "p", 0), l.grant(ids[0], "lapsed", "p", 1), l.grant(cancelled[0], "cancelled", "p", 2)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
+		_, bounded := l.queueBatch(store.Batch{Pool: "p", Lease: 40 * time.Second, MaxRun: time.Minute}, "bounded")
+		_, ids := l.queueBatch(store.Batch{Pool: "p", Lease: time.Millisecond}, "lapsed")
+		_, cancelled := l.queueBatch(store.Batch{Pool: "p", Lease: time.Minute}, "cancelled")
+		b, gone, c := l.mustGrant(bounded[0], "bounded", "p", 0), l.mustGrant(ids[0], "lapsed", "p", 1), l.mustGrant(cancelled[0], "cancelled", "p", 2)
 		if want := b.GrantedAt.Add(time.Minute); !b.MaxUntil.Equal(want) {
 			l.Fatalf("ends at %s, want %s", b.MaxUntil, want)
 		}
 		if want := c.GrantedAt.Add(time.Hour); !c.MaxUntil.Equal(want) {
 			l.Fatalf("ends at %s, want %s", c.MaxUntil, want)
 		}
-		l.untilLapsed()
+		l.awaitLapsed()
 		l.must(l.AskCancel(l.Context(), c.Task, c.Token, "max_run"))
 		l.must(l.AskCancel(l.Context(), c.Task, c.Token, "cancelled"))
 		l.must(l.AskCancel(l.Context(), c.Task, c.Token+1, "stale"))
-		l.age("p", 20*time.Second) // as if another 20 s had passed
+		l.ageGrants("p", 20*time.Second) // as if another 20 s had passed
 		outcomes, err := l.Renew(l.Context(), []store.Renewal{
 			{Task: b.Task, Token: b.Token, Device: "bounded"},
 			{Task: gone.Task, Token: gone.Token, Device: "lapsed"},
@@ -88,10 +88,10 @@ func TestRenewalsEnd(t *testing.T) {
 
 func TestRedeliver(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p", Kind: "k"}, "a")
-		g := l.grant(ids[0], "a", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", Kind: "k"}, "a")
+		g := l.mustGrant(ids[0], "a", "p", 0)
 		for want := 1; want <= 2; want++ {
 			again, err := l.Redeliver(l.Context(), g.Task, g.Token)
 			l.must(err)
@@ -102,7 +102,7 @@ func TestRedeliver(t *testing.T) {
 		if _, err := l.Redeliver(l.Context(), g.Task, g.Token+1); !errors.Is(err, store.ErrNotFound) {
 			l.Fatalf("another token: %v", err)
 		}
-		l.report(g, store.BySuccess, "")
+		l.recordResult(g, store.BySuccess, "")
 		if _, err := l.Redeliver(l.Context(), g.Task, g.Token); !errors.Is(err, store.ErrNotFound) {
 			l.Fatalf("an ended grant: %v", err)
 		}

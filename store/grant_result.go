@@ -8,14 +8,14 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// maxKept is the maximum number of results in late_results per device and kind (late or unknown).
-const maxKept = 100
+// maxLateResults is the maximum number of results in late_results per device and kind (late or unknown).
+const maxLateResults = 100
 
 func (s grants) recordResult(ctx context.Context, r Result, settle Settle) ResultOutcome {
 	var outcome ResultOutcome
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {
-			outcome, err = tx.grants().result(ctx, r, settle)
+			outcome, err = tx.grants().handleResult(ctx, r, settle)
 			return err
 		})
 	})
@@ -25,12 +25,12 @@ func (s grants) recordResult(ctx context.Context, r Result, settle Settle) Resul
 	return outcome
 }
 
-func (s grantsIn) result(ctx context.Context, r Result, settle Settle) (ResultOutcome, error) {
+func (s grantsIn) handleResult(ctx context.Context, r Result, settle Settle) (ResultOutcome, error) {
 	// Every transaction that creates or ends a grant locks its task first. So the grant that the next statement reads cannot change any
 	// more.
 	task, err := s.lockTask(ctx, r.Task)
 	if errors.Is(err, ErrNotFound) {
-		return s.unknown(ctx, r)
+		return s.recordUnknown(ctx, r)
 	}
 	if err != nil {
 		return ResultOutcome{}, fmt.Errorf("locking the task: %w", err)
@@ -40,37 +40,37 @@ func (s grantsIn) result(ctx context.Context, r Result, settle Settle) (ResultOu
 		return ResultOutcome{}, fmt.Errorf("locking the grant: %w", err)
 	}
 	if grant.Task != 0 && grant.Token == r.Token && grant.Device == r.Device {
-		return s.recorded(ctx, r, task, grant, settle)
+		return s.endByResult(ctx, r, task, grant, settle)
 	}
-	return s.afterwards(ctx, r, task, grant)
+	return s.recordAfterEnd(ctx, r, task, grant)
 }
 
-func (s grantsIn) lockTask(ctx context.Context, task int64) (subject, error) {
-	return one(ctx, s.session, subjectDest,
-		`SELECT `+subjectColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, task)
+func (s grantsIn) lockTask(ctx context.Context, task int64) (endingTask, error) {
+	return queryOne(ctx, s.session, endingTaskDest,
+		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 {lock t}`, task)
 }
 
 func (s grantsIn) lockGrant(ctx context.Context, task int64) (Grant, error) {
-	return one(ctx, s.session, grantDest, `SELECT `+heldColumns+` FROM grants g WHERE g.task = $1 {lock}`, task)
+	return queryOne(ctx, s.session, grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 {lock}`, task)
 }
 
-func (s grantsIn) recorded(ctx context.Context, r Result, task subject, grant Grant, settle Settle) (ResultOutcome, error) {
-	e := ending{task: task, grant: grant}
-	e.report(r, settle)
-	if err := s.end(ctx, []ending{e}); err != nil {
+func (s grantsIn) endByResult(ctx context.Context, r Result, task endingTask, grant Grant, settle Settle) (ResultOutcome, error) {
+	e := grantEnding{task: task, grant: grant}
+	e.applyResult(r, settle)
+	if err := s.endGrants(ctx, []grantEnding{e}); err != nil {
 		return ResultOutcome{}, err
 	}
-	if err := s.dropped(ctx, r); err != nil {
+	if err := s.recordDroppedOutput(ctx, r); err != nil {
 		return ResultOutcome{}, err
 	}
-	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settled.State}, nil
+	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State}, nil
 }
 
-// afterwards answers a result whose grant has ended or never existed. It never changes the grant that the task may have now.
-func (s grantsIn) afterwards(ctx context.Context, r Result, task subject, grant Grant) (ResultOutcome, error) {
+// recordAfterEnd answers a result whose grant has ended or never existed. It never changes the grant that the task may have now.
+func (s grantsIn) recordAfterEnd(ctx context.Context, r Result, task endingTask, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
 	var keptLate bool
-	if err := s.rowOf(ctx, `
+	if err := s.scanRowArgs(ctx, `
 		SELECT (SELECT ended_by FROM attempts WHERE token = $1 AND task = $2 AND device = $3),
 			(SELECT known FROM late_results WHERE token = $1 AND task = $2 AND device = $3)`,
 		[]any{r.Token, r.Task, r.Device}, opt(&endedBy), opt(&keptLate)); err != nil {
@@ -81,18 +81,18 @@ func (s grantsIn) afterwards(ctx context.Context, r Result, task subject, grant 
 		state = Dispatched
 	}
 	switch {
-	case endedBy.byResult():
+	case endedBy.isResult():
 		return ResultOutcome{Kind: ResultDuplicate, State: state}, nil
 	case endedBy != "", keptLate:
-		return s.late(ctx, r, state)
+		return s.recordLate(ctx, r, state)
 	default:
-		return s.unknown(ctx, r)
+		return s.recordUnknown(ctx, r)
 	}
 }
 
-// late keeps the result. If the result is a success, it also ends its task, provided that the task waits to be retried or has timed out.
-func (s grantsIn) late(ctx context.Context, r Result, state TaskState) (ResultOutcome, error) {
-	if err := s.keep(ctx, r, true); err != nil {
+// recordLate keeps the result. If the result is a success, it also ends its task, provided that the task waits to be retried or has timed out.
+func (s grantsIn) recordLate(ctx context.Context, r Result, state TaskState) (ResultOutcome, error) {
+	if err := s.storeLateResult(ctx, r, true); err != nil {
 		return ResultOutcome{}, err
 	}
 	if r.Cause != BySuccess || (state != Pending && state != TimedOut) {
@@ -112,25 +112,25 @@ func (s grantsIn) late(ctx context.Context, r Result, state TaskState) (ResultOu
 	return ResultOutcome{Kind: ResultLate, State: Succeeded}, nil
 }
 
-// unknown keeps a result whose grant is not in the ledger. It does not keep a result with a token that was never given.
-func (s grantsIn) unknown(ctx context.Context, r Result) (ResultOutcome, error) {
-	last, err := one(ctx, s.session, only[int64], `SELECT {last token}`)
+// recordUnknown keeps a result whose grant is not in the ledger. It does not keep a result with a token that was never given.
+func (s grantsIn) recordUnknown(ctx context.Context, r Result) (ResultOutcome, error) {
+	last, err := queryOne(ctx, s.session, singleColumn[int64], `SELECT {last token}`)
 	if err != nil {
 		return ResultOutcome{}, fmt.Errorf("reading the last token: %w", err)
 	}
 	if r.Token > 0 && r.Token <= last {
-		if err := s.keep(ctx, r, false); err != nil {
+		if err := s.storeLateResult(ctx, r, false); err != nil {
 			return ResultOutcome{}, err
 		}
 	}
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
-// keep stores the result and its event, once per result and at most maxKept times per device and kind. Late and unknown results are counted
+// storeLateResult stores the result and its event, once per result and at most maxLateResults times per device and kind. Late and unknown results are counted
 // separately, so results that a device invents cannot displace its late results.
-func (s grantsIn) keep(ctx context.Context, r Result, known bool) error {
-	if s.lockKept != "" {
-		if _, err := s.exec(ctx, s.lockKept, r.Device); err != nil {
+func (s grantsIn) storeLateResult(ctx context.Context, r Result, isLate bool) error {
+	if s.lockLateResults != "" {
+		if _, err := s.exec(ctx, s.lockLateResults, r.Device); err != nil {
 			return fmt.Errorf("locking the kept results: %w", err)
 		}
 	}
@@ -139,7 +139,7 @@ func (s grantsIn) keep(ctx context.Context, r Result, known bool) error {
 		SELECT $1, $2, $3, $4, $5, $6{json}, $7, {now}
 		WHERE (SELECT count(*) FROM late_results WHERE device = $1 AND known = $4) < $8
 		ON CONFLICT DO NOTHING`,
-		r.Device, r.Task, r.Token, known, string(r.Cause), nullText(r.Output), r.Error, maxKept)
+		r.Device, r.Task, r.Token, isLate, string(r.Cause), nullText(r.Output), r.Error, maxLateResults)
 	if err != nil {
 		return fmt.Errorf("keeping a result: %w", err)
 	}
@@ -147,17 +147,17 @@ func (s grantsIn) keep(ctx context.Context, r Result, known bool) error {
 		return nil
 	}
 	kind := "result.unknown"
-	if known {
+	if isLate {
 		kind = "result.late"
 	}
-	if err := s.record(ctx, Event{Kind: kind, Actor: r.Device, Task: r.Task, Device: r.Device, Token: r.Token, Detail: string(r.Cause)}); err != nil {
+	if err := s.recordEvent(ctx, Event{Kind: kind, Actor: r.Device, Task: r.Task, Device: r.Device, Token: r.Token, Detail: string(r.Cause)}); err != nil {
 		return err
 	}
-	return s.dropped(ctx, r)
+	return s.recordDroppedOutput(ctx, r)
 }
 
-// dropped records an event if the output of the result was too large to keep.
-func (s grantsIn) dropped(ctx context.Context, r Result) error {
+// recordDroppedOutput records an event if the output of the result was too large to keep.
+func (s grantsIn) recordDroppedOutput(ctx context.Context, r Result) error {
 	if !r.Dropped {
 		return nil
 	}

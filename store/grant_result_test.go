@@ -13,22 +13,22 @@ import (
 
 func TestResultsEndGrantsAsSettled(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		for _, c := range []settling{
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		for _, c := range []settlementCase{
 			{store.BySuccess, 1, store.Succeeded, 1, 0, "task.succeeded"},
 			{store.ByFailure, 1, store.Failed, 1, 0, "task.failed"},
 			{store.ByFailure, 2, store.Pending, 1, 0, "task.failed"},
 			{store.ByReject, 2, store.Failed, 1, 0, "task.failed"},
 			{store.ByReturn, 1, store.Pending, 0, 1, "task.returned"},
 		} {
-			c.try(l)
+			c.check(l)
 		}
 	})
 }
 
-// settling is the expected effect of a result on the only task of a batch.
-type settling struct {
+// settlementCase is the expected effect of a result on the only task of a batch.
+type settlementCase struct {
 	cause    store.EndCause
 	max      int // maximum attempts of the batch
 	state    store.TaskState
@@ -37,13 +37,13 @@ type settling struct {
 	event    string
 }
 
-func (c settling) try(l *ledger) {
+func (c settlementCase) check(l *ledger) {
 	l.Helper()
 	device := fmt.Sprint(c.cause, "-of-", c.max)
-	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max, RetryBackoff: time.Minute}, device)
-	g := l.grant(ids[0], device, "p", 0)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: c.max, RetryBackoff: time.Minute}, device)
+	g := l.mustGrant(ids[0], device, "p", 0)
 	r := store.Result{Device: device, Task: g.Task, Token: g.Token, Cause: c.cause, Output: json.RawMessage(`[1]`), Error: "why", RetryAfter: time.Minute}
-	o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
+	o := l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0]
 	if o.Err != nil || o.Kind != store.ResultRecorded || o.State != c.state || o.Ended == nil || o.Ended.Slot != g.Slot {
 		l.Fatalf("%s: outcome %+v", device, o)
 	}
@@ -67,26 +67,26 @@ func (c settling) try(l *ledger) {
 		l.Errorf("%s: events %+v, want %s", device, events, c.event)
 	}
 	if waits {
-		l.wantStatuses(l.claim(l.to(g.Task, device, "p", 0)), lost) // It must not start before RetryAt.
+		l.wantStatuses(l.claimAll(l.newClaim(g.Task, device, "p", 0)), claimLost) // It must not start before RetryAt.
 	}
 }
 
 func TestLapsedGrantStillTakesItsResult(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 1)
-	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
-	g := l.grant(ids[0], "a", "p", 0)
-	l.untilLapsed()
-	if o := l.report(g, store.BySuccess, "1"); o.Kind != store.ResultRecorded {
+	l.putPool("p", 1)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
+	g := l.mustGrant(ids[0], "a", "p", 0)
+	l.awaitLapsed()
+	if o := l.recordResult(g, store.BySuccess, "1"); o.Kind != store.ResultRecorded {
 		l.Fatalf("outcome %+v, want recorded", o)
 	}
 }
 
 func TestLateSuccess(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
 		for _, c := range []struct {
 			name    string
 			max     int
@@ -97,17 +97,17 @@ func TestLateSuccess(t *testing.T) {
 			{"finishes a task that was given up", 1, false, store.Succeeded},
 			{"leaves a newer grant alone", 2, true, store.Dispatched},
 		} {
-			_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: c.max}, "a")
-			old := l.grant(ids[0], "a", "p", 0)
+			_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: c.max}, "a")
+			old := l.mustGrant(ids[0], "a", "p", 0)
 			if reaped := l.reapAll(); len(reaped) != 1 || reaped[0].Grant.Lease != old.Lease {
 				l.Fatalf("%s: reaped %+v", c.name, reaped)
 			}
 			var newer store.Grant
 			if c.regrant {
-				newer = l.grant(ids[0], "a", "p", 0)
+				newer = l.mustGrant(ids[0], "a", "p", 0)
 			}
 			for range 3 {
-				if o := l.report(old, store.BySuccess, `"late"`); o.Kind != store.ResultLate || o.State != c.state || o.Ended != nil {
+				if o := l.recordResult(old, store.BySuccess, `"late"`); o.Kind != store.ResultLate || o.State != c.state || o.Ended != nil {
 					l.Fatalf("%s: outcome %+v, want late and %s", c.name, o, c.state)
 				}
 			}
@@ -121,7 +121,7 @@ func TestLateSuccess(t *testing.T) {
 				l.Errorf("%s: %d late successes recorded, want %d", c.name, len(events), want)
 			}
 			if c.regrant {
-				if o := l.report(newer, store.ByFailure, ""); o.Kind != store.ResultRecorded {
+				if o := l.recordResult(newer, store.ByFailure, ""); o.Kind != store.ResultRecorded {
 					l.Errorf("%s: result of the newer grant: %+v", c.name, o)
 				}
 			}
@@ -132,11 +132,11 @@ func TestLateSuccess(t *testing.T) {
 func TestLateFailureIsOnlyKept(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 1)
-	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 2}, "a")
-	g := l.grant(ids[0], "a", "p", 0)
+	l.putPool("p", 1)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 2}, "a")
+	g := l.mustGrant(ids[0], "a", "p", 0)
 	l.reapAll()
-	if o := l.report(g, store.ByFailure, ""); o.Kind != store.ResultLate || o.State != store.Pending {
+	if o := l.recordResult(g, store.ByFailure, ""); o.Kind != store.ResultLate || o.State != store.Pending {
 		l.Fatalf("outcome %+v", o)
 	}
 	l.wantTask(ids[0], store.Pending)
@@ -144,10 +144,10 @@ func TestLateFailureIsOnlyKept(t *testing.T) {
 
 func TestResultsOfNobodysGrants(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 3}, "a", "b")
-		g := l.grant(ids[0], "a", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 3}, "a", "b")
+		g := l.mustGrant(ids[0], "a", "p", 0)
 		for _, r := range []store.Result{
 			{Device: "b", Task: g.Task, Token: g.Token},        // another device's grant
 			{Device: "b", Task: ids[1], Token: g.Token},        // another task's token
@@ -158,18 +158,18 @@ func TestResultsOfNobodysGrants(t *testing.T) {
 		} {
 			r.Cause = store.BySuccess
 			for range 2 {
-				if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Err != nil || o.Kind != store.ResultUnknown || o.Ended != nil || o.State != "" {
+				if o := l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0]; o.Err != nil || o.Kind != store.ResultUnknown || o.Ended != nil || o.State != "" {
 					l.Fatalf("%+v: outcome %+v, want unknown", r, o)
 				}
 			}
 		}
 		l.wantTask(g.Task, store.Dispatched)
 		l.wantTask(ids[1], store.Pending)
-		if o := l.report(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
+		if o := l.recordResult(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
 			l.Fatalf("outcome %+v", o)
 		}
 		// After the grant has ended, results of other devices are still unknown.
-		if o := l.RecordResults(l.Context(), []store.Result{{Device: "b", Task: g.Task, Token: g.Token, Cause: store.BySuccess}}, settle)[0]; o.Kind != store.ResultUnknown {
+		if o := l.RecordResults(l.Context(), []store.Result{{Device: "b", Task: g.Task, Token: g.Token, Cause: store.BySuccess}}, settleEnding)[0]; o.Kind != store.ResultUnknown {
 			l.Fatalf("outcome %+v, want unknown", o)
 		}
 	})
@@ -177,17 +177,17 @@ func TestResultsOfNobodysGrants(t *testing.T) {
 
 func TestABadResultFailsAlone(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 3)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 3)
 		devices := deviceNames(3)
-		_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, devices...)
 		var results []store.Result
 		for i, d := range devices {
-			g := l.grant(ids[i], d, "p", i)
+			g := l.mustGrant(ids[i], d, "p", i)
 			results = append(results, store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.BySuccess})
 		}
-		failing := func(e store.Ending) store.Settlement {
-			s := settle(e)
+		failing := func(e store.SettleInput) store.Settlement {
+			s := settleEnding(e)
 			if e.Cause == store.ByFailure {
 				s.State = "no such state"
 			}
@@ -207,16 +207,16 @@ func TestABadResultFailsAlone(t *testing.T) {
 func TestOneOfManyDuplicatesCounts(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 1)
-	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
-	g := l.grant(ids[0], "a", "p", 0)
+	l.putPool("p", 1)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 500}, "a")
+	g := l.mustGrant(ids[0], "a", "p", 0)
 	r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: store.ByFailure}
 	kinds := map[store.ResultKind]int{}
 	var mu sync.Mutex
 	var wait sync.WaitGroup
 	for range 100 {
 		wait.Go(func() {
-			o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
+			o := l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0]
 			mu.Lock()
 			defer mu.Unlock()
 			kinds[o.Kind]++
@@ -240,8 +240,8 @@ func TestOutputsComeBackByteForByte(t *testing.T) {
 		`{"b":1,  "a":1,"a":2}`, "[\n\t1.0, 1e2,-0.0, 1E+400 ]", `"\u0000\u00e9é\/<>&` + "\u2028" + `"`, `0.10000000000000000000000000001`,
 		`"` + strings.Repeat("x", 32<<10) + `"`, ` null `, `{"\ud83d\ude00":"😀"}`, `[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]`,
 	}
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", len(odd))
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", len(odd))
 		devices := deviceNames(len(odd))
 		tasks := func(yield func(store.NewTask, error) bool) {
 			for i, d := range devices {
@@ -255,11 +255,11 @@ func TestOutputsComeBackByteForByte(t *testing.T) {
 		list, err := l.Tasks(l.Context(), store.TaskFilter{Batch: batch.ID})
 		l.must(err)
 		for i, task := range list {
-			g := l.grant(task.ID, devices[i], "p", i)
+			g := l.mustGrant(task.ID, devices[i], "p", i)
 			if string(g.Payload) != odd[i] {
 				l.Errorf("payload %.80q, want %.80q", g.Payload, odd[i])
 			}
-			l.report(g, store.BySuccess, odd[i])
+			l.recordResult(g, store.BySuccess, odd[i])
 			got, _, attempts, err := l.Task(l.Context(), task.ID)
 			l.must(err)
 			if string(got.Output) != odd[i] || string(attempts[0].Output) != odd[i] {

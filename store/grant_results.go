@@ -18,7 +18,7 @@ const maxRecording = 8
 // result, in the order of results; an outcome without Err is committed. Results of one task are recorded in their order.
 func (s grants) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
 	outcomes := make([]ResultOutcome, len(results))
-	left := s.recordTogether(ctx, results, outcomes, settle)
+	left := s.recordInOneTx(ctx, results, outcomes, settle)
 	var running rescue.Group
 	free := make(chan struct{}, maxRecording)
 	for _, indexes := range left {
@@ -35,9 +35,9 @@ func (s grants) RecordResults(ctx context.Context, results []Result, settle Sett
 	return outcomes
 }
 
-// recordTogether fills in the outcomes of the results that it recorded, and returns the indexes of the remaining results by task. If the
+// recordInOneTx fills in the outcomes of the results that it recorded, and returns the indexes of the remaining results by task. If the
 // answer to the COMMIT was lost, it returns none: devices send a result again if it is not acknowledged.
-func (s grants) recordTogether(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (left map[int64][]int) {
+func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (left map[int64][]int) {
 	left = make(map[int64][]int, len(results))
 	var firsts []reportedRow
 	for i, r := range results {
@@ -46,7 +46,7 @@ func (s grants) recordTogether(ctx context.Context, results []Result, outcomes [
 		}
 		left[r.Task] = append(left[r.Task], i)
 	}
-	var endings []ending
+	var endings []grantEnding
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {
 			endings, err = tx.grants().endReported(ctx, firsts, results, settle)
@@ -63,7 +63,7 @@ func (s grants) recordTogether(ctx context.Context, results []Result, outcomes [
 		return left
 	}
 	for _, e := range endings {
-		outcomes[e.n] = ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settled.State}
+		outcomes[e.n] = ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State}
 		left[e.grant.Task] = left[e.grant.Task][1:]
 	}
 	return left
@@ -71,17 +71,17 @@ func (s grants) recordTogether(ctx context.Context, results []Result, outcomes [
 
 // endReported ends the grants in force that these results name, except for grants that another transaction has locked. It locks all rows
 // that it changes and waits for no lock, so it cannot be part of a deadlock.
-func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results []Result, settle Settle) ([]ending, error) {
+func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
 	endings, err := collect(ctx, s.session, endingDest, `
-		SELECT reported.n, `+subjectColumns+`, `+heldColumns+`
+		SELECT reported.n, `+endingTaskColumns+`, `+grantOnlyColumns+`
 		FROM {reported} JOIN grants g ON g.task = reported.task AND g.token = reported.token AND g.device = reported.device
 			JOIN tasks t ON t.id = g.task {batch of t}
-		ORDER BY t.id {skip t, g}`, input(firsts))
+		ORDER BY t.id {skip t, g}`, toJSONInput(firsts))
 	if err != nil || len(endings) == 0 {
 		return nil, err
 	}
 	for i := range endings {
-		endings[i].report(results[endings[i].n], settle)
+		endings[i].applyResult(results[endings[i].n], settle)
 	}
-	return endings, s.end(ctx, endings)
+	return endings, s.endGrants(ctx, endings)
 }

@@ -11,11 +11,11 @@ import (
 func TestResultsGoInOneTransaction(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 3)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
+	l.putPool("p", 3)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b", "c")
 	var results []store.Result
 	for i, device := range []string{"a", "b", "c"} {
-		g := l.grant(ids[i], device, "p", i)
+		g := l.mustGrant(ids[i], device, "p", i)
 		results = append(results, store.Result{Device: device, Task: g.Task, Token: g.Token, Cause: store.BySuccess})
 	}
 	tx, err := l.DB().BeginTx(l.Context(), nil)
@@ -24,7 +24,7 @@ func TestResultsGoInOneTransaction(t *testing.T) {
 	_, err = tx.ExecContext(l.Context(), `SELECT 1 FROM tasks WHERE id = $1 FOR UPDATE`, ids[1])
 	l.must(err)
 	done := make(chan []store.ResultOutcome)
-	go func() { done <- l.RecordResults(l.Context(), results, settle) }()
+	go func() { done <- l.RecordResults(l.Context(), results, settleEnding) }()
 	var together int
 	for together == 0 {
 		l.must(l.DB().QueryRowContext(l.Context(), `SELECT count(*) FROM tasks WHERE state = 'succeeded'`).Scan(&together))
@@ -47,20 +47,20 @@ func TestResultsGoInOneTransaction(t *testing.T) {
 func TestALockedPoolHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("free", 1)
-	l.pool("locked", 1)
-	_, a := l.batch(store.Batch{Pool: "free"}, "a")
-	_, b := l.batch(store.Batch{Pool: "locked"}, "b")
+	l.putPool("free", 1)
+	l.putPool("locked", 1)
+	_, a := l.queueBatch(store.Batch{Pool: "free"}, "a")
+	_, b := l.queueBatch(store.Batch{Pool: "locked"}, "b")
 	tx, err := l.DB().BeginTx(l.Context(), nil)
 	l.must(err)
 	_, err = tx.ExecContext(l.Context(), `SELECT pg_advisory_xact_lock(20060, hashtext('locked'))`)
 	l.must(err)
-	claims := []store.Claim{l.to(b[0], "b", "locked", 0), l.to(a[0], "a", "free", 0)}
+	claims := []store.Claim{l.newClaim(b[0], "b", "locked", 0), l.newClaim(a[0], "a", "free", 0)}
 	outcomes, err := l.Claim(l.Context(), claims, false)
 	l.must(err)
 	if outcomes[0].Status != store.ClaimLocked || outcomes[1].Status != store.ClaimGranted {
 		t.Errorf("%v, %v", outcomes[0].Status, outcomes[1].Status)
 	}
 	l.must(tx.Rollback())
-	l.wantStatuses(l.claim(claims[0]), store.ClaimGranted)
+	l.wantStatuses(l.claimAll(claims[0]), store.ClaimGranted)
 }

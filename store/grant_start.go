@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Start is one grant, in force or ended, with the data that policies may refer to.
-type Start struct {
+// GrantStart is one grant, in force or ended, with the data that policies may refer to.
+type GrantStart struct {
 	Token      int64
 	Lease      string
 	Task       int64
@@ -27,15 +27,15 @@ type Start struct {
 	Now, GrantedAt time.Time // both by the database's clock
 }
 
-// Limited is a pool, batch or profile that has policies.
-type Limited struct {
+// PolicyOwner is a pool, batch or profile that has policies.
+type PolicyOwner struct {
 	Pool    string
 	Batch   int64  // 0 if the policies do not belong to a batch
 	Profile string // empty if the policies do not belong to a profile
 	Limits  json.RawMessage
 }
 
-func startDest(s *Start) []any {
+func startDest(s *GrantStart) []any {
 	return []any{
 		&s.Token, &s.Lease, &s.Task, &s.Batch, &s.Pool, &s.Device, &s.Kind,
 		document{&s.Payload},
@@ -50,8 +50,8 @@ func startDest(s *Start) []any {
 	}
 }
 
-// startsOf returns the query for the grants and attempts that satisfy condition. condition uses the arguments $1 and $2.
-func startsOf(condition, end string) string {
+// startsSQL returns the query for the grants and attempts that satisfy condition. condition uses the arguments $1 and $2.
+func startsSQL(condition, end string) string {
 	each := func(table string) string {
 		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + end + `) AS ` + table + `_found`
 	}
@@ -66,11 +66,11 @@ func startsOf(condition, end string) string {
 
 // Starts returns at most limit starts of a pool, highest tokens first. If before is not 0, it returns only starts with token < before. The
 // order of tokens is the order of the start times, except for claims that ran concurrently.
-func (s grants) Starts(ctx context.Context, pool string, before int64, limit int) ([]Start, error) {
+func (s grants) Starts(ctx context.Context, pool string, before int64, limit int) ([]GrantStart, error) {
 	if before == 0 {
 		before = 1 << 53
 	}
-	found, err := collect(ctx, s.read(), startDest, startsText(), pool, before, limit)
+	found, err := collect(ctx, s.readSession(), startDest, poolStartsSQL(), pool, before, limit)
 	if err != nil {
 		return nil, fmt.Errorf("what started in pool %s: %w", pool, err)
 	}
@@ -78,26 +78,26 @@ func (s grants) Starts(ctx context.Context, pool string, before int64, limit int
 	return found[:min(limit, len(found))], nil
 }
 
-func startsText() string {
-	return startsOf(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`)
+func poolStartsSQL() string {
+	return startsSQL(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`)
 }
 
-// StartOf returns the start with this lease id. It returns ErrNotFound if the lease never started.
-func (s grants) StartOf(ctx context.Context, task int64, lease string) (Start, error) {
-	found, err := collect(ctx, s.read(), startDest, startsOf(`task = $1 AND lease = $2`, ``), task, lease)
+// StartByLease returns the start with this lease id. It returns ErrNotFound if the lease never started.
+func (s grants) StartByLease(ctx context.Context, task int64, lease string) (GrantStart, error) {
+	found, err := collect(ctx, s.readSession(), startDest, startsSQL(`task = $1 AND lease = $2`, ``), task, lease)
 	if err != nil {
-		return Start{}, fmt.Errorf("whether lease %s started: %w", lease, err)
+		return GrantStart{}, fmt.Errorf("whether lease %s started: %w", lease, err)
 	}
-	if i := slices.IndexFunc(found, func(f Start) bool { return f.Lease == lease }); i >= 0 {
+	if i := slices.IndexFunc(found, func(f GrantStart) bool { return f.Lease == lease }); i >= 0 {
 		return found[i], nil
 	}
-	return Start{}, ErrNotFound
+	return GrantStart{}, ErrNotFound
 }
 
-// Limited returns all pools, batches with work left, and profiles that have policies. A profile is listed for each pool in which one of its
+// PolicyOwners returns all pools, batches with work left, and profiles that have policies. A profile is listed for each pool in which one of its
 // devices holds a slot.
-func (s grants) Limited(ctx context.Context) ([]Limited, error) {
-	return collect(ctx, s.read(), func(l *Limited) []any { return []any{&l.Pool, &l.Batch, &l.Profile, document{&l.Limits}} }, `
+func (s grants) PolicyOwners(ctx context.Context) ([]PolicyOwner, error) {
+	return collect(ctx, s.readSession(), func(l *PolicyOwner) []any { return []any{&l.Pool, &l.Batch, &l.Profile, document{&l.Limits}} }, `
 		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL
 		UNION ALL
 		SELECT b.pool, b.id, '', b.limits FROM batches b WHERE b.limits IS NOT NULL AND b.cancelled_at IS NULL

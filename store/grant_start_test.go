@@ -10,28 +10,28 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-const policies = `[{"name":"n","per":"pool","algorithm":"fixed","per_ms":1000,"max":1}]`
+const policiesJSON = `[{"name":"n","per":"pool","algorithm":"fixed","per_ms":1000,"max":1}]`
 
 // TestCandidatesHaveTheirPolicies checks that a candidate has its policies and the kind and payload that
 // policies need, and that it has neither without policies.
 func TestCandidatesHaveTheirPolicies(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		b, _ := l.batch(store.Batch{Pool: "p", Kind: "speedtest", Payload: json.RawMessage(`{"a":1}`)}, "d")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		b, _ := l.queueBatch(store.Batch{Pool: "p", Kind: "speedtest", Payload: json.RawMessage(`{"a":1}`)}, "d")
 		candidate := func() store.Candidate {
-			views, err := l.Views(l.Context(), []string{"d"})
+			views, err := l.DeviceViews(l.Context(), []string{"d"})
 			l.must(err)
 			return views[0].Candidates[0]
 		}
 		if c := candidate(); c.PoolLimits != nil || c.Limits != nil || c.Kind != "" || c.Payload != nil {
 			l.Errorf("without policies: %+v", c)
 		}
-		_, _, err := l.PutProfile(l.Context(), "op", "slow", json.RawMessage(policies))
+		_, _, err := l.PutProfile(l.Context(), "op", "slow", json.RawMessage(policiesJSON))
 		l.must(err)
 		_, err = l.CreateDevice(l.Context(), "op", "d", store.DeviceSpec{Profile: "slow"}, []byte("d"), nil)
 		l.must(err)
-		if c := candidate(); string(c.ProfileLimits) != policies || c.Limits != nil || c.Kind != "speedtest" || string(c.Payload) != `{"a":1}` {
+		if c := candidate(); string(c.ProfileLimits) != policiesJSON || c.Limits != nil || c.Kind != "speedtest" || string(c.Payload) != `{"a":1}` {
 			l.Errorf("with the profile's: %+v", c)
 		}
 		_, err = l.ChangeDevice(l.Context(), "op", "d", func(d *store.DeviceSpec) error { d.Profile = ""; return nil })
@@ -39,24 +39,24 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 		if c := candidate(); c.ProfileLimits != nil || c.Kind != "" {
 			l.Errorf("without the profile: %+v", c)
 		}
-		_, err = l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.Limits = json.RawMessage(policies); return nil })
+		_, err = l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.Limits = json.RawMessage(policiesJSON); return nil })
 		l.must(err)
-		if c := candidate(); c.PoolLimits != nil || string(c.Limits) != policies || c.Kind != "speedtest" || string(c.Payload) != `{"a":1}` {
+		if c := candidate(); c.PoolLimits != nil || string(c.Limits) != policiesJSON || c.Kind != "speedtest" || string(c.Payload) != `{"a":1}` {
 			l.Errorf("with the batch's: %+v", c)
 		}
-		_, err = l.ChangePool(l.Context(), "op", "p", "", func(p *store.PoolSpec) error { p.Limits = json.RawMessage(policies); return nil })
+		_, err = l.ChangePool(l.Context(), "op", "p", "", func(p *store.PoolSpec) error { p.Limits = json.RawMessage(policiesJSON); return nil })
 		l.must(err)
-		if c := candidate(); string(c.PoolLimits) != policies {
+		if c := candidate(); string(c.PoolLimits) != policiesJSON {
 			l.Errorf("with the pool's: %+v", c)
 		}
-		views, err := l.Views(l.Context(), []string{"nobody", "d", "d"})
+		views, err := l.DeviceViews(l.Context(), []string{"nobody", "d", "d"})
 		l.must(err)
 		if diff := cmp.Diff(views[1], views[2]); diff != "" || len(views[2].Candidates) != 1 || len(views[0].Candidates) != 0 {
 			l.Errorf("named twice: %+v %s", views, diff)
 		}
-		limited, err := l.Limited(l.Context())
+		limited, err := l.PolicyOwners(l.Context())
 		l.must(err)
-		want := []store.Limited{{Pool: "p", Limits: json.RawMessage(policies)}, {Pool: "p", Batch: b.ID, Limits: json.RawMessage(policies)}}
+		want := []store.PolicyOwner{{Pool: "p", Limits: json.RawMessage(policiesJSON)}, {Pool: "p", Batch: b.ID, Limits: json.RawMessage(policiesJSON)}}
 		if diff := cmp.Diff(want, limited); diff != "" {
 			l.Error(diff)
 		}
@@ -64,21 +64,21 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 }
 
 // TestStarts checks that Starts returns the grants and attempts of a pool once each, newest first, in
-// pages, and that StartOf finds a start by its lease.
+// pages, and that StartByLease finds a start by its lease.
 func TestStarts(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
-		l.pool("other", 9)
-		_, tasks := l.batch(store.Batch{Pool: "p", Kind: "k", Payload: json.RawMessage(`{"a":1}`)}, "d-0", "d-1", "d-2", "d-3")
-		_, elsewhere := l.batch(store.Batch{Pool: "other"}, "d-4")
-		l.grant(elsewhere[0], "d-4", "other", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
+		l.putPool("other", 9)
+		_, tasks := l.queueBatch(store.Batch{Pool: "p", Kind: "k", Payload: json.RawMessage(`{"a":1}`)}, "d-0", "d-1", "d-2", "d-3")
+		_, elsewhere := l.queueBatch(store.Batch{Pool: "other"}, "d-4")
+		l.mustGrant(elsewhere[0], "d-4", "other", 0)
 		var grants []store.Grant
 		for i, task := range tasks {
-			grants = append(grants, l.grant(task, deviceOf(i), "p", i))
+			grants = append(grants, l.mustGrant(task, deviceName(i), "p", i))
 		}
-		l.report(grants[0], store.BySuccess, "")
-		l.report(grants[2], store.ByFailure, "")
+		l.recordResult(grants[0], store.BySuccess, "")
+		l.recordResult(grants[2], store.ByFailure, "")
 		var leases []string
 		for before := int64(0); ; {
 			page, err := l.Starts(l.Context(), "p", before, 3)
@@ -99,14 +99,14 @@ func TestStarts(t *testing.T) {
 			l.Error(diff)
 		}
 		for _, g := range grants[:2] {
-			if s, err := l.StartOf(l.Context(), g.Task, g.Lease); err != nil || s.Token != g.Token || s.Device != g.Device {
+			if s, err := l.StartByLease(l.Context(), g.Task, g.Lease); err != nil || s.Token != g.Token || s.Device != g.Device {
 				l.Errorf("start of %s: %+v, %v", g.Lease, s, err)
 			}
 		}
-		if _, err := l.StartOf(l.Context(), grants[0].Task, "another"); !errors.Is(err, store.ErrNotFound) {
+		if _, err := l.StartByLease(l.Context(), grants[0].Task, "another"); !errors.Is(err, store.ErrNotFound) {
 			l.Errorf("of a lease that never was: %v", err)
 		}
 	})
 }
 
-func deviceOf(i int) string { return "d-" + string(rune('0'+i)) }
+func deviceName(i int) string { return "d-" + string(rune('0'+i)) }

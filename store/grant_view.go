@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// eligible returns the condition that a task may be granted now, provided that its pool has a free slot. It refers to task t, batch b, pool
+// isEligibleSQL returns the condition that a task may be granted now, provided that its pool has a free slot. It refers to task t, batch b, pool
 // p and device d. d may be NULL, because devices are not registered before they report.
-func eligible() string {
-	return startableFor(leaseOfTask) + ` AND d.blocked IS NOT TRUE AND ` + timely + ` AND ` + withinWait
+func isEligibleSQL() string {
+	return isStartableForSQL(taskLeaseMillis) + ` AND d.blocked IS NOT TRUE AND ` + taskTimesAllow + ` AND ` + withinMaxWait
 }
 
-// timely is the part of eligible that concerns only task t.
-const timely = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
+// taskTimesAllow is the part of eligible that concerns only task t.
+const taskTimesAllow = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
-// withinWait is the condition that task t has not waited longer than batch b allows. It is true for a task that was started before. For a
+// withinMaxWait is the condition that task t has not waited longer than batch b allows. It is true for a task that was started before. For a
 // task with its own not_before the time counts from there.
-const withinWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
+const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
-// startable returns the part of eligible that concerns only batch b and pool p.
-func startable() string { return startableFor(leaseOfBatch) }
+// isStartableSQL returns the part of eligible that concerns only batch b and pool p.
+func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 
-// startableFor returns startable for tasks with this lease, an SQL expression in milliseconds.
-func startableFor(lease string) string {
-	return batchStarts + `
-	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + granting + `
+// isStartableForSQL returns startable for tasks with this lease, an SQL expression in milliseconds.
+func isStartableForSQL(lease string) string {
+	return batchMayStart + `
+	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `
 	AND ` + windowOpen("b", neededTime(lease)) + ` AND ` + windowOpen("p", neededTime(lease))
 }
 
-// batchStarts is the part of startable that concerns only batch b, without its windows.
-const batchStarts = `
+// batchMayStart is the part of startable that concerns only batch b, without its windows.
+const batchMayStart = `
 	b.cancelled_at IS NULL AND b.paused IS FALSE
 	AND (b.not_before IS NULL OR b.not_before <= {now})
 	AND (b.not_after IS NULL OR b.not_after > {now})`
@@ -43,7 +43,7 @@ func candidateDest(c *Candidate) []any {
 		instant{&c.CreatedAt},
 		instant{&c.NotBefore},
 		instant{&c.RetryAt},
-		opt(&c.NotBegun), opt(&c.Attempt), opt(&c.Tried),
+		opt(&c.RetryAtIsNotBefore), opt(&c.Attempt), opt(&c.StartedBefore),
 		millis{&c.Lease},
 		opt(&c.PoolPaused), opt(&c.BatchPaused), opt(&c.FinishInside),
 		instant{&c.Standstill},
@@ -59,47 +59,47 @@ func candidateDest(c *Candidate) []any {
 	}
 }
 
-// Views reads everything that concerns the reports of the devices, in one snapshot. It returns one view per device, in the order of
+// DeviceViews reads everything that concerns the reports of the devices, in one snapshot. It returns one view per device, in the order of
 // devices; if a device is named twice, it has the same view twice. The candidates of a device are the best open tasks of each batch:
 // eligible tasks before waiting ones, then by priority, then by age.
-func (s grants) Views(ctx context.Context, devices []string) ([]View, error) {
-	return s.read().grants().views(ctx, devices)
+func (s grants) DeviceViews(ctx context.Context, devices []string) ([]DeviceView, error) {
+	return s.readSession().grants().readViews(ctx, devices)
 }
 
-// Registered reads only Now, Device and Deleted of each view.
-func (s grants) Registered(ctx context.Context, devices []string) ([]View, error) {
-	return s.read().grants().registered(ctx, devices)
+// DeviceRegistrations reads only Now, Device and Deleted of each view.
+func (s grants) DeviceRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
+	return s.readSession().grants().readRegistrations(ctx, devices)
 }
 
-func (s grantsIn) registered(ctx context.Context, devices []string) ([]View, error) {
+func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
-	rows, err := collect(ctx, s.session, func(r *reading) []any {
+	rows, err := collect(ctx, s.session, func(r *viewRow) []any {
 		return append([]any{&r.n, instant{&r.Now}, &r.Deleted}, deviceDest(&r.device)...)
 	}, `
-		SELECT w.n, {now}, `+gone+`, `+deviceColumns+`
-		FROM (SELECT * FROM {names}) AS w {device of w}`, names(unique))
+		SELECT w.n, {now}, `+wasDeletedSQL+`, `+deviceColumns+`
+		FROM (SELECT * FROM {names}) AS w {device of w}`, namesInput(unique))
 	if err != nil {
 		return nil, err
 	}
-	return shown(rows, unique, at), nil
+	return viewsInOrder(rows, unique, at), nil
 }
 
-// gone is the SQL for whether the device that row w names is not registered because it was deleted. It does not use EXISTS, because
+// wasDeletedSQL is the SQL for whether the device that row w names is not registered because it was deleted. It does not use EXISTS, because
 // Postgres may answer that by reading a whole table.
-const gone = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
+const wasDeletedSQL = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
-// reading is a row about a device: its registration and its grant, or a candidate, or both.
-type reading struct {
+// viewRow is a row about a device: its registration and its grant, or a candidate, or both.
+type viewRow struct {
 	n int
-	View
-	device Device
-	grant  Grant
-	open   Candidate
+	DeviceView
+	device    Device
+	grant     Grant
+	candidate Candidate
 }
 
-// viewsOf returns the views that the rows describe, by r.n.
-func viewsOf(rows []reading, of int) []View {
-	read := make([]View, of)
+// mergeViewRows returns the views that the rows describe, by r.n.
+func mergeViewRows(rows []viewRow, count int) []DeviceView {
+	read := make([]DeviceView, count)
 	for i := range rows {
 		r := &rows[i]
 		v := &read[r.n]
@@ -113,34 +113,34 @@ func viewsOf(rows []reading, of int) []View {
 		if r.grant.Task != 0 {
 			v.Grant = &r.grant
 		}
-		if r.open.Task != 0 {
-			v.Candidates = append(v.Candidates, r.open)
+		if r.candidate.Task != 0 {
+			v.Candidates = append(v.Candidates, r.candidate)
 		}
 	}
 	return read
 }
 
-// shown returns one view per name, in the order of names. at has the index in unique for each name.
-func shown(rows []reading, unique []string, at []int) []View {
-	read := viewsOf(rows, len(unique))
+// viewsInOrder returns one view per name, in the order of names. at has the index in unique for each name.
+func viewsInOrder(rows []viewRow, unique []string, indexes []int) []DeviceView {
+	read := mergeViewRows(rows, len(unique))
 	for i := range read {
-		read[i].Candidates = read[i].best(0)
+		read[i].Candidates = read[i].bestCandidates(0)
 	}
-	views := make([]View, len(at))
+	views := make([]DeviceView, len(indexes))
 	for i := range views {
-		views[i] = read[at[i]]
+		views[i] = read[indexes[i]]
 	}
 	return views
 }
 
-// shownTasks is the maximum number of candidates of a batch with policies, because policies may block one task and allow another. Without
+// maxCandidates is the maximum number of candidates of a batch with policies, because policies may block one task and allow another. Without
 // policies only the best task is a candidate.
-const shownTasks = 8
+const maxCandidates = 8
 
-// best returns the candidates to show: the best ones of each batch, without the task that the device holds, and always with the given task.
-func (v *View) best(task int64) []Candidate {
+// bestCandidates returns the candidates to show: the best ones of each batch, without the task that the device holds, and always with the given task.
+func (v *DeviceView) bestCandidates(task int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waits(v.Now), b.waits(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
+		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waitRank(v.Now), b.waitRank(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
 	})
 	shown, batch, last, rank := v.Candidates[:0], int64(0), int64(0), 0
 	for _, c := range v.Candidates {
@@ -152,65 +152,65 @@ func (v *View) best(task int64) []Candidate {
 		}
 		rank++
 		last = c.Task
-		if rank == 1 || c.Task == task || rank <= shownTasks && (c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil) {
+		if rank == 1 || c.Task == task || rank <= maxCandidates && (c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil) {
 			shown = append(shown, c)
 		}
 	}
 	return shown
 }
 
-// waits returns 1 if the task cannot start yet by its times, else 0.
-func (c *Candidate) waits(now time.Time) int {
+// waitRank returns 1 if the task cannot start yet by its times, else 0.
+func (c *Candidate) waitRank(now time.Time) int {
 	if c.NotBefore.After(now) || c.RetryAt.After(now) {
 		return 1
 	}
 	return 0
 }
 
-// views reads the views of devices.
-func (s grantsIn) views(ctx context.Context, devices []string) ([]View, error) {
+// readViews reads the views of devices.
+func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
-	rows, err := collect(ctx, s.session, readingDest, viewsText, names(unique))
+	rows, err := collect(ctx, s.session, viewRowDest, viewsText, namesInput(unique))
 	if err != nil {
 		return nil, err
 	}
-	return shown(rows, unique, at), nil
+	return viewsInOrder(rows, unique, at), nil
 }
 
-// viewsWith reads the view of the device of each task, by one of the texts below. If the task is open, it is among the candidates, even if
+// readViewsWithTasks reads the view of the device of each task, by one of the texts below. If the task is open, it is among the candidates, even if
 // other tasks are better.
-func (s grantsIn) viewsWith(ctx context.Context, text string, devices []string, tasks []int64) ([]View, error) {
-	rows, err := collect(ctx, s.session, readingDest, text, names(devices), s.list(tasks))
+func (s grantsIn) readViewsWithTasks(ctx context.Context, text string, devices []string, tasks []int64) ([]DeviceView, error) {
+	rows, err := collect(ctx, s.session, viewRowDest, text, namesInput(devices), s.formatNumbers(tasks))
 	if err != nil {
 		return nil, err
 	}
-	views := viewsOf(rows, len(devices))
+	views := mergeViewRows(rows, len(devices))
 	for i := range views {
-		views[i].Candidates = views[i].best(tasks[i])
+		views[i].Candidates = views[i].bestCandidates(tasks[i])
 	}
 	return views, nil
 }
 
-func readingDest(r *reading) []any {
+func viewRowDest(r *viewRow) []any {
 	dest := []any{&r.n, instant{&r.Now}, instant{&r.Standstill}, &r.Deleted}
 	dest = append(dest, deviceDest(&r.device)...)
 	dest = append(dest, grantDest(&r.grant)...)
-	return append(dest, candidateDest(&r.open)...)
+	return append(dest, candidateDest(&r.candidate)...)
 }
 
 // distinct returns each text once, and for each of texts its index in unique.
-func distinct(texts []string) (unique []string, at []int) {
+func distinct(texts []string) (unique []string, indexes []int) {
 	first := make(map[string]int, len(texts))
-	at = make([]int, len(texts))
+	indexes = make([]int, len(texts))
 	for i, text := range texts {
 		n, known := first[text]
 		if !known {
 			n = len(unique)
 			first[text], unique = n, append(unique, text)
 		}
-		at[i] = n
+		indexes[i] = n
 	}
-	return unique, at
+	return unique, indexes
 }
 
 // hiddenPending is the state pending as a sub-select, so that the planner does not know its value.
@@ -222,12 +222,12 @@ const hiddenPending = `(SELECT 'pending')`
 // end are left out.
 const (
 	openBatch = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
-	group     = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + unended
-	unended   = ` AND (t.not_after IS NULL OR t.not_after > w.now)
+	group     = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
+	notEnded  = ` AND (t.not_after IS NULL OR t.not_after > w.now)
 		AND (c.wait_until IS NULL OR c.wait_until > w.now OR t.attempts > 0 OR t.returned > 0 OR t.not_before + c.max_wait_ms * {ms} > w.now)`
-	asIndexed  = ` ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id`
-	neverTried = ` AND t.retry_at IS NULL` + asIndexed + ` LIMIT {shown and held}) AS few`
-	retried    = ` AND t.retry_at IS NOT NULL` + asIndexed + ` LIMIT 9) AS few`
+	indexOrder = ` ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id`
+	neverTried = ` AND t.retry_at IS NULL` + indexOrder + ` LIMIT {shown and held}) AS few`
+	retried    = ` AND t.retry_at IS NOT NULL` + indexOrder + ` LIMIT 9) AS few`
 	bestTasks  = group + ` AND t.own_priority IS TRUE` + neverTried + ` UNION ALL ` + group + ` AND t.own_priority IS TRUE` + retried +
 		` UNION ALL ` + group + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + group + ` AND t.own_priority IS FALSE` + retried
 )
@@ -241,17 +241,17 @@ const (
 // and its statistics must not matter. The index has batch * 1, which no other index has, and the state is hidden, so the indexes of pending
 // tasks cannot serve.
 const (
-	viewsText       = openOfDevices + shownBatches + lookedUp + bestTasks + endOfViews
-	taskViewText    = openOfDevices + shownBatches + lookedUp + bestTasks + taskOfEach + endOfViews
-	waitingViewText = openOfDevices + ` AND w.leaps < 15` + shownBatches + itsBatch + lookedUp + bestTasks + taskOfEach + endOfViews
+	viewsText       = openOfDevices + shownBatches + joinViewRows + bestTasks + endOfViews
+	taskViewText    = openOfDevices + shownBatches + joinViewRows + bestTasks + taskOfEach + endOfViews
+	waitingViewText = openOfDevices + ` AND w.leaps < 15` + shownBatches + unionTaskBatch + joinViewRows + bestTasks + taskOfEach + endOfViews
 
 	// Adds one task of each device to the candidates, even if other tasks are better.
-	taskOfEach = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + unended
-	itsBatch   = ` UNION ALL SELECT w.n, w.now, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
+	taskOfEach     = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + notEnded
+	unionTaskBatch = ` UNION ALL SELECT w.n, w.now, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 
-	nextBatch     = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
-	limited       = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
-	openOfDevices = `
+	nextBatch      = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
+	hasPoliciesSQL = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
+	openOfDevices  = `
 		WITH RECURSIVE clock AS (SELECT {now} AS now),
 		leap(n, name, now, limits, pending, leaps, batch) AS (
 			SELECT w.n, w.name, clock.now,
@@ -261,13 +261,13 @@ const (
 			SELECT w.n, w.name, w.now, w.limits, w.pending, w.leaps + 1, ` + nextBatch + `w.pending AND t.batch * 1 > w.batch)
 			FROM leap w WHERE w.batch IS NOT NULL`
 	shownBatches = `)
-		SELECT w.n, w.now, (SELECT holds.stands_until FROM pools holds WHERE holds.name = g.pool), ` + gone + `,
+		SELECT w.n, w.now, (SELECT holds.stands_until FROM pools holds WHERE holds.name = g.pool), ` + wasDeletedSQL + `,
 			` + deviceColumns + `, ` + grantColumns + `,
 			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1, o.attempts + o.returned > 0,
 			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, p.stands_until, c.opens_at, c.closes_at, p.opens_at, p.closes_at,
-			p.limits, c.limits, w.limits, CASE WHEN ` + limited + ` THEN c.kind END, CASE WHEN ` + limited + ` THEN coalesce(o.payload, c.payload) END
+			p.limits, c.limits, w.limits, CASE WHEN ` + hasPoliciesSQL + ` THEN c.kind END, CASE WHEN ` + hasPoliciesSQL + ` THEN coalesce(o.payload, c.payload) END
 		FROM (SELECT n, now, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`
-	lookedUp = `) AS w
+	joinViewRows = `) AS w
 			{device of w} {grant of w} {task of g} {batch of g} {batch c of w} {pool of c}
 			{best (}`
 	endOfViews = `{) o}`

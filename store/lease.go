@@ -13,17 +13,17 @@ import (
 // A lease of a caller, which is a program and not a device, is stored as a task that nobody queued, in a batch of the system. Its device is
 // a name that no device can have.
 
-// callerMark is the first character of the names of callers' holders. No device id begins with it.
-const callerMark = "@"
+// callerPrefix is the first character of the names of callers' holders. No device id begins with it.
+const callerPrefix = "@"
 
-// Holder returns the name of a caller's holder for use as a device name. The name of the caller is escaped, so different holders have
+// HolderDevice returns the name of a caller's holder for use as a device name. The name of the caller is escaped, so different holders have
 // different names and no name contains a separator of Redis.
-func Holder(caller, holder string) string {
-	return callerMark + url.PathEscape(caller) + "/" + holder
+func HolderDevice(caller, holder string) string {
+	return callerPrefix + url.PathEscape(caller) + "/" + holder
 }
 
-// CallerOf returns the names of the caller and of the holder that device represents. Both are empty if device is not a holder.
-func CallerOf(device string) (caller, holder string) {
+// CallerAndHolder returns the names of the caller and of the holder that device represents. Both are empty if device is not a holder.
+func CallerAndHolder(device string) (caller, holder string) {
 	name, _ := HolderName(device)
 	caller, holder, _ = strings.Cut(name, "/")
 	if plain, err := url.PathUnescape(caller); err == nil {
@@ -32,18 +32,20 @@ func CallerOf(device string) (caller, holder string) {
 	return caller, holder
 }
 
-// HolderName returns the name of a holder for people, which has no callerMark. The second result reports whether device is the holder of a
+// HolderName returns the name of a holder for people, which has no callerPrefix. The second result reports whether device is the holder of a
 // caller.
-func HolderName(device string) (name string, is bool) { return strings.CutPrefix(device, callerMark) }
+func HolderName(device string) (name string, isCaller bool) {
+	return strings.CutPrefix(device, callerPrefix)
+}
 
 // IsCaller reports whether device is a caller's holder.
-func IsCaller(device string) bool { return strings.HasPrefix(device, callerMark) }
+func IsCaller(device string) bool { return strings.HasPrefix(device, callerPrefix) }
 
-// Stay is the time for which a waiting caller keeps its position after each answer. Returns is the time within which it must ask again, so
+// PositionTTL is the time for which a waiting caller keeps its position after each answer. Returns is the time within which it must ask again, so
 // that no caller behind it goes first.
 const (
-	Stay    = time.Minute
-	Returns = 2 * time.Second
+	PositionTTL    = time.Minute
+	AskAgainWithin = 2 * time.Second
 )
 
 // The batches of leases have the name LeaseBatch and the kind LeaseKind. A pool gets a new batch of leases each day, so that old
@@ -63,15 +65,15 @@ type NewLease struct {
 	Holder   string          // as Holder returns it
 	Lease    time.Duration   // 0 means the lease of the pool
 	Metadata json.RawMessage // nil means no metadata
-	Stay     time.Duration   // how long the request waits, unless it is granted or repeated
+	WaitFor  time.Duration   // how long the request waits, unless it is granted or repeated
 }
 
 // LeaseTask is the open task of a lease.
 type LeaseTask struct {
-	Task    int64
-	New     bool
-	Bounded bool      // the pool limits the number of slots that callers hold
-	Until   time.Time // the lease waits until then; meaningless if the lease is held
+	Task           int64
+	Created        bool
+	HasCallerBound bool      // the pool limits the number of slots that callers hold
+	WaitsUntil     time.Time // the lease waits until then; meaningless if the lease is held
 }
 
 // OpenLease returns the open lease of a holder, or creates one if the holder has no open lease. A lease that waits then stays for at least
@@ -89,33 +91,33 @@ func (s grants) OpenLease(ctx context.Context, n NewLease) (task LeaseTask, err 
 
 func (s leasesIn) open(ctx context.Context, n NewLease) (LeaseTask, error) {
 	// A holder has at most one lease, so its requests run one after another.
-	if err := s.pools().lock(ctx, n.Holder); err != nil {
+	if err := s.pools().lockName(ctx, n.Holder); err != nil {
 		return LeaseTask{}, err
 	}
 	var now time.Time
 	var bounded bool
-	err := s.rowOf(ctx, `SELECT {now}, p.callers IS NOT NULL FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL {share p}`, []any{n.Pool}, instant{&now}, &bounded)
+	err := s.scanRowArgs(ctx, `SELECT {now}, p.callers IS NOT NULL FROM pools p WHERE p.name = $1 AND p.deleted_at IS NULL {share p}`, []any{n.Pool}, instant{&now}, &bounded)
 	if errors.Is(err, ErrNotFound) {
 		return LeaseTask{}, ErrUnknownPool
 	}
 	if err != nil {
 		return LeaseTask{}, err
 	}
-	until := now.Add(n.Stay).Truncate(time.Millisecond)
-	found, err := s.ofHolder(ctx, n, until)
-	found.Bounded = bounded
+	until := now.Add(n.WaitFor).Truncate(time.Millisecond)
+	found, err := s.extendOpenLease(ctx, n, until)
+	found.HasCallerBound = bounded
 	if !errors.Is(err, ErrNotFound) {
 		return found, err
 	}
-	batch, err := s.batchOf(ctx, n.Pool)
+	batch, err := s.addToLeaseBatch(ctx, n.Pool)
 	if err != nil {
 		return LeaseTask{}, err
 	}
-	task, err := one(ctx, s.session, only[int64], `
+	task, err := queryOne(ctx, s.session, singleColumn[int64], `
 		INSERT INTO tasks (batch, pool, device, own_priority, payload, lease_ms, not_after)
 		VALUES ($1, $2, $3, FALSE, $4{json}, $5, {epoch} + $6 * {ms}) RETURNING id`,
 		batch, n.Pool, n.Holder, nullText(n.Metadata), nullLease(n.Lease), until.UnixMilli())
-	return LeaseTask{Task: task, New: true, Bounded: bounded, Until: until}, err
+	return LeaseTask{Task: task, Created: true, HasCallerBound: bounded, WaitsUntil: until}, err
 }
 
 // nullLease returns the argument for the column lease_ms. A lease of 0 is stored as NULL: the pool decides the length.
@@ -126,14 +128,14 @@ func nullLease(lease time.Duration) any {
 	return lease.Milliseconds()
 }
 
-// ofHolder returns the open lease of the holder, or ErrNotFound.
-func (s leasesIn) ofHolder(ctx context.Context, n NewLease, until time.Time) (LeaseTask, error) {
+// extendOpenLease returns the open lease of the holder, or ErrNotFound.
+func (s leasesIn) extendOpenLease(ctx context.Context, n NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
 		pool string
 		held bool
 	}
-	r, err := one(ctx, s.session, func(r *reading) []any { return []any{&r.Task, &r.pool, instant{&r.Until}, &r.held} }, `
+	r, err := queryOne(ctx, s.session, func(r *reading) []any { return []any{&r.Task, &r.pool, instant{&r.WaitsUntil}, &r.held} }, `
 		SELECT t.id, t.pool, t.not_after, EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
 		FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id LIMIT 1 {lock t}`, n.Holder)
 	switch {
@@ -143,33 +145,33 @@ func (s leasesIn) ofHolder(ctx context.Context, n NewLease, until time.Time) (Le
 		return LeaseTask{}, fmt.Errorf("%w: in pool %s", ErrExists, r.pool)
 	case r.held:
 		return r.LeaseTask, nil
-	case r.Until.Before(until):
-		r.Until = until
-	default: // each request gets a different time, by which StayLease and DropLease recognize the last request
-		r.Until = r.Until.Add(time.Millisecond)
+	case r.WaitsUntil.Before(until):
+		r.WaitsUntil = until
+	default: // each request gets a different time, by which ExtendLeaseWait and DropLease recognize the last request
+		r.WaitsUntil = r.WaitsUntil.Add(time.Millisecond)
 	}
-	_, err = s.exec(ctx, `UPDATE tasks SET not_after = {epoch} + $2 * {ms} WHERE id = $1`, r.Task, r.Until.UnixMilli())
+	_, err = s.exec(ctx, `UPDATE tasks SET not_after = {epoch} + $2 * {ms} WHERE id = $1`, r.Task, r.WaitsUntil.UnixMilli())
 	return r.LeaseTask, err
 }
 
-// batchOf returns the batch for one more lease of a pool and adds 1 to its total. If no batch is recent enough, it creates one. Nobody else
+// addToLeaseBatch returns the batch for one more lease of a pool and adds 1 to its total. If no batch is recent enough, it creates one. Nobody else
 // queues into such a batch, so its total is changed only here and in drop.
-func (s leasesIn) batchOf(ctx context.Context, pool string) (int64, error) {
-	take := func() (int64, error) {
-		return one(ctx, s.session, only[int64], `
+func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, error) {
+	addToNewest := func() (int64, error) {
+		return queryOne(ctx, s.session, singleColumn[int64], `
 			UPDATE batches SET total = total + 1
 			WHERE cancelled_at IS NULL AND (not_after IS NULL OR not_after > {now} + $3 * {ms}) AND created_at > {now} - $2 * {ms} AND id = (
 				SELECT id FROM batches WHERE pool = $1 AND system ORDER BY id DESC LIMIT 1)
-			RETURNING id`, pool, leaseDay.Milliseconds(), Stay.Milliseconds())
+			RETURNING id`, pool, leaseDay.Milliseconds(), PositionTTL.Milliseconds())
 	}
-	batch, err := take()
+	batch, err := addToNewest()
 	if !errors.Is(err, ErrNotFound) {
 		return batch, err
 	}
-	if err := s.pools().lock(ctx, callerMark+pool+"/"); err != nil { // only one of the transactions that found no batch creates it
+	if err := s.pools().lockName(ctx, callerPrefix+pool+"/"); err != nil { // only one of the transactions that found no batch creates it
 		return 0, err
 	}
-	if batch, err = take(); errors.Is(err, ErrNotFound) {
+	if batch, err = addToNewest(); errors.Is(err, ErrNotFound) {
 		batch, err = s.newBatch(ctx, pool)
 	}
 	return batch, err
@@ -177,7 +179,7 @@ func (s leasesIn) batchOf(ctx context.Context, pool string) (int64, error) {
 
 // newBatch creates the batch of a new day, with the settings that operators made for the previous one.
 func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err error) {
-	err = s.rowOf(ctx, `
+	err = s.scanRowArgs(ctx, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
 			priority, weight, lane, windows, finish_inside, opens_at, closes_at, windows_due, limits, paused, paused_by, paused_at, pause_reason)
 		SELECT $2, p.name, $3, 'fail', $4, {now}, 1, TRUE,
@@ -188,7 +190,7 @@ func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err e
 	if err != nil {
 		return 0, fmt.Errorf("making the batch of the leases: %w", err)
 	}
-	return batch, s.record(ctx, Event{Kind: "batch.created", Actor: systemActor, Pool: pool, Batch: batch, Detail: "leases of callers"})
+	return batch, s.recordEvent(ctx, Event{Kind: "batch.created", Actor: systemActor, Pool: pool, Batch: batch, Detail: "leases of callers"})
 }
 
 // systemActor is the actor that creates the batches of leases.
@@ -208,8 +210,8 @@ func (s grants) DropLease(ctx context.Context, task LeaseTask) (dropped bool, er
 }
 
 func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
-	batch, err := one(ctx, s.session, only[int64], `
-		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} {lock t}`, task.Task, task.Until.UnixMilli())
+	batch, err := queryOne(ctx, s.session, singleColumn[int64], `
+		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} {lock t}`, task.Task, task.WaitsUntil.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
@@ -225,11 +227,11 @@ func (s leasesIn) drop(ctx context.Context, task LeaseTask) (bool, error) {
 	return err == nil, err
 }
 
-// StayLease makes a waiting lease stay for the duration stay from now, unless OpenLease was called again after it returned task.
-func (s grants) StayLease(ctx context.Context, task LeaseTask, stay time.Duration) error {
+// ExtendLeaseWait makes a waiting lease stay for the duration stay from now, unless OpenLease was called again after it returned task.
+func (s grants) ExtendLeaseWait(ctx context.Context, task LeaseTask, waitFor time.Duration) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
-			task.Task, task.Until.UnixMilli(), stay.Milliseconds())
+			task.Task, task.WaitsUntil.UnixMilli(), waitFor.Milliseconds())
 		return err
 	})
 	if err != nil {
@@ -238,24 +240,24 @@ func (s grants) StayLease(ctx context.Context, task LeaseTask, stay time.Duratio
 	return nil
 }
 
-// StepAside lets the callers behind a waiting lease go first, and returns whether the lease counted as ahead of them. The lease keeps its
+// YieldPlace lets the callers behind a waiting lease go first, and returns whether the lease counted as ahead of them. The lease keeps its
 // position for Stay - Returns, but does not count as asking until OpenLease is called again.
-func (s grants) StepAside(ctx context.Context, task int64) (stood bool, err error) {
+func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
 	err = s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
-			task, (Stay - Returns).Milliseconds())
-		if stood = n > 0; err != nil || stood {
+			task, (PositionTTL - AskAgainWithin).Milliseconds())
+		if yielded = n > 0; err != nil || yielded {
 			return err
 		}
 		// A lease that was opened for a single try has less time left. It stays as it is, so that DropLease can still delete it.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
-			task, (Stay - Returns).Milliseconds(), (Stay / 2).Milliseconds())
+			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err
 	})
 	if err != nil {
 		return false, fmt.Errorf("lease %d steps aside: %w", task, err)
 	}
-	return stood, nil
+	return yielded, nil
 }
 
 // GiveUpLease ends a waiting lease. If the lease is held, it changes nothing and returns held = true.
@@ -264,11 +266,11 @@ func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 {lock t}`, task); err != nil {
 			return err
 		}
-		gone, err := tx.tasks().endLocked(ctx, waitingEnd{state: Cancelled, actor: actor}, []end{{Task: task}})
-		if err != nil || len(gone) > 0 {
+		ended, err := tx.tasks().endLocked(ctx, waitingEndRule{state: Cancelled, actor: actor}, []taskEnd{{Task: task}})
+		if err != nil || len(ended) > 0 {
 			return err
 		}
-		held, err = one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM grants g WHERE g.task = $1)`, task)
+		held, err = queryOne(ctx, tx, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM grants g WHERE g.task = $1)`, task)
 		return err
 	})
 	if err != nil {
@@ -285,20 +287,20 @@ type LeaseFilter struct {
 	Limit  int
 }
 
-// HeldLease is a lease that is held or waits.
-type HeldLease struct {
+// CallerLease is a lease that is held or waits.
+type CallerLease struct {
 	Task
 	Grant Grant // the zero value if the lease waits
 }
 
 // Leases returns the open leases in the order of their holders.
-func (s grants) Leases(ctx context.Context, f LeaseFilter) ([]HeldLease, error) {
-	from, until := callerMark, "A"
+func (s grants) Leases(ctx context.Context, f LeaseFilter) ([]CallerLease, error) {
+	from, until := callerPrefix, "A"
 	if f.Caller != "" {
-		from = Holder(f.Caller, "")
+		from = HolderDevice(f.Caller, "")
 		until = strings.TrimSuffix(from, "/") + "0" // 0 is the character after the separator /
 	}
-	return collect(ctx, s.read(), func(l *HeldLease) []any { return append(taskDest(&l.Task), grantDest(&l.Grant)...) },
+	return collect(ctx, s.readSession(), func(l *CallerLease) []any { return append(taskDest(&l.Task), grantDest(&l.Grant)...) },
 		leasesText(), f.Pool, max(from, f.After), until, clampLimit(f.Limit))
 }
 

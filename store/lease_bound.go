@@ -7,53 +7,53 @@ import (
 	"strings"
 )
 
-// Callers is the bound on the slots of a pool that callers hold, from the view of one caller that waits.
-type Callers struct {
+// CallerBound is the bound on the slots of a pool that callers hold, from the view of one caller that waits.
+type CallerBound struct {
 	Bound *int // nil means no bound
 	Held  int  // slots that callers hold; counted only if there is a bound
-	Ahead int  // callers that wait before it and still ask; counted up to mostAhead
+	Ahead int  // callers that wait before it and still ask; counted up to maxCountedAhead
 }
 
 // Full reports whether no slot is left for the caller.
-func (c Callers) Full() bool { return c.Bound != nil && c.Held+c.Ahead >= *c.Bound }
+func (c CallerBound) Full() bool { return c.Bound != nil && c.Held+c.Ahead >= *c.Bound }
 
-// mostAhead is the maximum up to which Callers.Ahead is counted.
-const mostAhead = 1000
+// maxCountedAhead is the maximum up to which Callers.Ahead is counted.
+const maxCountedAhead = 1000
 
-// CallersBefore reads Callers for the caller that waits with this task.
-func (s grants) CallersBefore(ctx context.Context, pool string, task int64) (Callers, error) {
-	c, err := one(ctx, s.read(), func(c *Callers) []any { return []any{&c.Bound, &c.Held, &c.Ahead} },
-		callersBefore(), pool, task, (Stay - Returns).Milliseconds(), mostAhead)
+// CallerBoundOf reads Callers for the caller that waits with this task.
+func (s grants) CallerBoundOf(ctx context.Context, pool string, task int64) (CallerBound, error) {
+	c, err := queryOne(ctx, s.readSession(), func(c *CallerBound) []any { return []any{&c.Bound, &c.Held, &c.Ahead} },
+		callerBoundSQL(), pool, task, (PositionTTL - AskAgainWithin).Milliseconds(), maxCountedAhead)
 	if err != nil {
 		return c, fmt.Errorf("counting the callers of pool %s: %w", pool, err)
 	}
 	return c, nil
 }
 
-func callersBefore() string {
+func callerBoundSQL() string {
 	return `
-	SELECT p.callers, CASE WHEN p.callers IS NULL THEN 0 ELSE (` + heldByCallers + `) END,
-		CASE WHEN p.callers IS NULL THEN 0 ELSE (SELECT count(*) FROM (` + callersAsking("$3", "t.id < $2", "$4") + `) AS ahead) END
+	SELECT p.callers, CASE WHEN p.callers IS NULL THEN 0 ELSE (` + callerSlotsSQL + `) END,
+		CASE WHEN p.callers IS NULL THEN 0 ELSE (SELECT count(*) FROM (` + waitingCallersSQL("$3", "t.id < $2", "$4") + `) AS ahead) END
 	FROM pools p WHERE p.name = $1`
 }
 
-// heldByCallers counts the slots of pool p that callers hold.
-const heldByCallers = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
+// callerSlotsSQL counts the slots of pool p that callers hold.
+const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// callersAsking returns the query for the tasks of callers that wait in pool $1 and still ask, at most `most` tasks of each of the newest
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask, at most `most` tasks of each of the newest
 // leaseBatches batches of leases. A caller still asks if its request is in progress or was answered a moment ago, that is, if its task
 // stays for longer than stay. So a caller that went away blocks nobody. A batch that can start nothing now has no such tasks. Each batch is
 // looked up by itself, because for a join Postgres may read all tasks of the pool.
-func callersAsking(stay, also, most string) string {
+func waitingCallersSQL(minWait, condition, limit string) string {
 	each := make([]string, leaseBatches)
 	for i := range each {
 		each[i] = fmt.Sprintf(`SELECT * FROM (
 			SELECT t.id, t.batch, t.device FROM tasks t
 			WHERE t.pool = $1 AND t.state = 'pending' AND t.batch = (
 				SELECT b.id FROM (SELECT * FROM batches WHERE pool = $1 AND system ORDER BY id DESC LIMIT 1 OFFSET %d) AS b
-				WHERE `+batchStarts+` AND `+windowOpen("b", "0")+`)
+				WHERE `+batchMayStart+` AND `+windowOpen("b", "0")+`)
 				AND t.not_after > {now} + %s * {ms} AND (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL AND %s
-			ORDER BY t.priority DESC, t.id LIMIT %s) AS of%d`, i, stay, also, most, i)
+			ORDER BY t.priority DESC, t.id LIMIT %s) AS of%d`, i, minWait, condition, limit, i)
 	}
 	return strings.Join(each, " UNION ALL ")
 }
@@ -61,21 +61,21 @@ func callersAsking(stay, also, most string) string {
 // NextCallers returns the first waiting holders in a pool that has a bound for callers, as many as the bound has room for, and at most
 // limit.
 func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]string, error) {
-	room, err := one(ctx, s.read(), only[int], `
-		SELECT p.callers - (`+heldByCallers+`) FROM pools p WHERE p.name = $1 AND p.callers IS NOT NULL AND p.deleted_at IS NULL
+	room, err := queryOne(ctx, s.readSession(), singleColumn[int], `
+		SELECT p.callers - (`+callerSlotsSQL+`) FROM pools p WHERE p.name = $1 AND p.callers IS NOT NULL AND p.deleted_at IS NULL
 		UNION ALL SELECT 0 LIMIT 1`, pool)
 	if err != nil || room < 1 {
 		return nil, err
 	}
-	found, err := collect(ctx, s.read(), only[string], nextCallers(), pool, (Stay - Returns).Milliseconds(), min(room, limit))
+	found, err := collect(ctx, s.readSession(), singleColumn[string], nextCallersSQL(), pool, (PositionTTL - AskAgainWithin).Milliseconds(), min(room, limit))
 	if err != nil {
 		return nil, fmt.Errorf("looking for the next callers of pool %s: %w", pool, err)
 	}
 	return found, nil
 }
 
-func nextCallers() string {
-	return `SELECT device FROM (` + callersAsking("$2", "TRUE", "$3") + `) AS asking ORDER BY batch, id LIMIT $3`
+func nextCallersSQL() string {
+	return `SELECT device FROM (` + waitingCallersSQL("$2", "TRUE", "$3") + `) AS asking ORDER BY batch, id LIMIT $3`
 }
 
 // admitCallers removes the claims of callers that would exceed the bound of their pool, and sets their outcomes. Claims of callers on one
@@ -86,16 +86,16 @@ func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []
 		return rows, nil
 	}
 	left := make(map[string]int)
-	for _, pool := range poolsOf(callers) {
-		if err := s.pools().lock(ctx, callerMark+pool); err != nil {
+	for _, pool := range poolNames(callers) {
+		if err := s.pools().lockName(ctx, callerPrefix+pool); err != nil {
 			return nil, err
 		}
 		type room struct {
 			Bound *int
 			Held  int
 		}
-		r, err := one(ctx, s.session, func(r *room) []any { return []any{&r.Bound, &r.Held} },
-			`SELECT p.callers, CASE WHEN p.callers IS NULL THEN 0 ELSE (`+heldByCallers+`) END FROM pools p WHERE p.name = $1`, pool)
+		r, err := queryOne(ctx, s.session, func(r *room) []any { return []any{&r.Bound, &r.Held} },
+			`SELECT p.callers, CASE WHEN p.callers IS NULL THEN 0 ELSE (`+callerSlotsSQL+`) END FROM pools p WHERE p.name = $1`, pool)
 		if err != nil {
 			return nil, fmt.Errorf("counting the callers of pool %s: %w", pool, err)
 		}

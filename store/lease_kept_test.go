@@ -12,17 +12,17 @@ import (
 // not counted.
 func TestLeasesAreCountedExactly(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		tried, leaves, ends, held := l.lease("p", "tried"), l.lease("p", "leaves"), l.lease("p", "ends"), l.lease("p", "held")
-		l.lease("p", "waits")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		tried, leaves, ends, held := l.openLease("p", "tried"), l.openLease("p", "leaves"), l.openLease("p", "ends"), l.openLease("p", "held")
+		l.openLease("p", "waits")
 		batch := l.wantTask(held.Task, store.Pending).Batch
 		_, err := l.DropLease(l.Context(), tried)
 		l.must(err)
 		_, err = l.GiveUpLease(l.Context(), "ci", leaves.Task)
 		l.must(err)
-		l.report(l.grant(ends.Task, store.Holder("ci", "ends"), "p", 0), store.BySuccess, "")
-		l.grant(held.Task, store.Holder("ci", "held"), "p", 1)
+		l.recordResult(l.mustGrant(ends.Task, store.HolderDevice("ci", "ends"), "p", 0), store.BySuccess, "")
+		l.mustGrant(held.Task, store.HolderDevice("ci", "held"), "p", 1)
 		for _, when := range []string{"as it is", "folded"} {
 			b, err := l.Batch(l.Context(), batch)
 			l.must(err)
@@ -43,28 +43,28 @@ func TestLeasesAreCountedExactly(t *testing.T) {
 // batch. After the batch was deleted, a new lease is in a new batch.
 func TestRetentionKeepsOpenLeases(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		held, waits := l.lease("p", "held"), l.lease("p", "waits")
-		g := l.grant(held.Task, store.Holder("ci", "held"), "p", 0)
-		ends := l.lease("p", "ends")
-		l.report(l.grant(ends.Task, store.Holder("ci", "ends"), "p", 1), store.BySuccess, "")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		held, waits := l.openLease("p", "held"), l.openLease("p", "waits")
+		g := l.mustGrant(held.Task, store.HolderDevice("ci", "held"), "p", 0)
+		ends := l.openLease("p", "ends")
+		l.recordResult(l.mustGrant(ends.Task, store.HolderDevice("ci", "ends"), "p", 1), store.BySuccess, "")
 		age := func() {
 			l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (100 * day).Milliseconds())
 			l.exec(`UPDATE tasks SET finished_at = finished_at - $1 * {ms}`, (91 * day).Milliseconds())
 		}
 		age()
-		l.retain(90*day, 10, store.Retained{})
-		l.report(g, store.BySuccess, "")
+		l.wantRetained(90*day, 10, store.DeletedCounts{})
+		l.recordResult(g, store.BySuccess, "")
 		age()
-		l.retain(90*day, 10, store.Retained{})
+		l.wantRetained(90*day, 10, store.DeletedCounts{})
 		l.wantTask(waits.Task, store.Pending)
 		batch := l.wantTask(waits.Task, store.Pending).Batch
 		_, err := l.GiveUpLease(l.Context(), "ci", waits.Task)
 		l.must(err)
 		age()
-		l.retain(90*day, 10, store.Retained{Tasks: 3, Batches: 1})
-		if next := l.wantTask(l.lease("p", "next").Task, store.Pending).Batch; next <= batch {
+		l.wantRetained(90*day, 10, store.DeletedCounts{Tasks: 3, Batches: 1})
+		if next := l.wantTask(l.openLease("p", "next").Task, store.Pending).Batch; next <= batch {
 			l.Errorf("batch %d after batch %d", next, batch)
 		}
 	})

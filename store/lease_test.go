@@ -13,37 +13,37 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// bounded creates or changes a pool whose callers may hold at most callers slots.
-func (l *ledger) bounded(name string, capacity, callers int) {
+// putCallerPool creates or changes a pool whose callers may hold at most callers slots.
+func (l *ledger) putCallerPool(name string, capacity, maxCallerSlots int) {
 	l.Helper()
-	_, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour, Callers: &callers})
+	_, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour, Callers: &maxCallerSlots})
 	l.must(err)
 }
 
-// lease opens a lease for the holder of caller ci.
-func (l *ledger) lease(pool, holder string) store.LeaseTask {
+// openLease opens a lease for the holder of caller ci.
+func (l *ledger) openLease(pool, holder string) store.LeaseTask {
 	l.Helper()
-	made, err := l.OpenLease(l.Context(), store.NewLease{Pool: pool, Holder: store.Holder("ci", holder), Stay: time.Hour})
+	made, err := l.OpenLease(l.Context(), store.NewLease{Pool: pool, Holder: store.HolderDevice("ci", holder), WaitFor: time.Hour})
 	l.must(err)
 	return made
 }
 
-// toCaller returns a claim of a lease.
-func (l *ledger) toCaller(task store.LeaseTask, holder, pool string, slot int) store.Claim {
-	return l.to(task.Task, store.Holder("ci", holder), pool, slot)
+// leaseClaim returns a claim of a lease.
+func (l *ledger) leaseClaim(task store.LeaseTask, holder, pool string, slot int) store.Claim {
+	return l.newClaim(task.Task, store.HolderDevice("ci", holder), pool, slot)
 }
 
 // TestCallersNeverHoldMoreThanTheyMay has callers claim concurrently, each on its own slot, in many
 // transactions with one or two claims. They must hold exactly the maximum number of slots for callers.
 func TestCallersNeverHoldMoreThanTheyMay(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		const bound, devices = 7, 10
-		l.bounded("p", 80, bound)
-		_, tasks := l.batch(store.Batch{Pool: "p"}, deviceNames(devices)...)
+		l.putCallerPool("p", 80, bound)
+		_, tasks := l.queueBatch(store.Batch{Pool: "p"}, deviceNames(devices)...)
 		leases := make([]store.LeaseTask, 50)
 		for i := range leases {
-			leases[i] = l.lease("p", fmt.Sprint("job-", i))
+			leases[i] = l.openLease("p", fmt.Sprint("job-", i))
 		}
 		var all sync.WaitGroup
 		var held, full atomic.Int64
@@ -56,7 +56,7 @@ func TestCallersNeverHoldMoreThanTheyMay(t *testing.T) {
 				switch {
 				case o.Status == store.ClaimCallersFull && store.IsCaller(claims[i].Device):
 					full.Add(1)
-				case o.Status != granted:
+				case o.Status != claimGranted:
 					l.Errorf("claim of %s: status %d", claims[i].Device, o.Status)
 				case store.IsCaller(o.Grant.Device):
 					held.Add(1)
@@ -64,7 +64,7 @@ func TestCallersNeverHoldMoreThanTheyMay(t *testing.T) {
 			}
 		}
 		for i := 0; i < len(leases); i += 2 {
-			one, two := l.toCaller(leases[i], fmt.Sprint("job-", i), "p", i), l.toCaller(leases[i+1], fmt.Sprint("job-", i+1), "p", i+1)
+			one, two := l.leaseClaim(leases[i], fmt.Sprint("job-", i), "p", i), l.leaseClaim(leases[i+1], fmt.Sprint("job-", i+1), "p", i+1)
 			if i%4 == 0 {
 				all.Go(func() { claim(one, two) })
 				continue
@@ -73,7 +73,7 @@ func TestCallersNeverHoldMoreThanTheyMay(t *testing.T) {
 			all.Go(func() { claim(two) })
 		}
 		for i, task := range tasks {
-			all.Go(func() { claim(l.to(task, deviceNames(devices)[i], "p", 60+i)) })
+			all.Go(func() { claim(l.newClaim(task, deviceNames(devices)[i], "p", 60+i)) })
 		}
 		all.Wait()
 		if held.Load() != bound || full.Load() != int64(len(leases))-bound {
@@ -84,18 +84,18 @@ func TestCallersNeverHoldMoreThanTheyMay(t *testing.T) {
 
 func TestAHolderHasOneLease(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		l.pool("q", 5)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		l.putPool("q", 5)
 		var all sync.WaitGroup
 		tasks := make([]store.LeaseTask, 20)
 		for i := range tasks {
-			all.Go(func() { tasks[i] = l.lease("p", "job") })
+			all.Go(func() { tasks[i] = l.openLease("p", "job") })
 		}
 		all.Wait()
 		made := 0
 		for _, task := range tasks {
-			if task.New {
+			if task.Created {
 				made++
 			}
 			if task.Task != tasks[0].Task {
@@ -108,10 +108,10 @@ func TestAHolderHasOneLease(t *testing.T) {
 		if made != 1 || batch.Total != 1 || batch.Name != store.LeaseBatch || batch.Kind != store.LeaseKind || !batch.System {
 			l.Fatalf("%d were made, in %+v", made, batch)
 		}
-		if _, err := l.OpenLease(l.Context(), store.NewLease{Pool: "q", Holder: store.Holder("ci", "job")}); !errors.Is(err, store.ErrExists) {
+		if _, err := l.OpenLease(l.Context(), store.NewLease{Pool: "q", Holder: store.HolderDevice("ci", "job")}); !errors.Is(err, store.ErrExists) {
 			l.Fatalf("a lease in another pool: %v", err)
 		}
-		if _, err := l.OpenLease(l.Context(), store.NewLease{Pool: "nowhere", Holder: store.Holder("ci", "b")}); !errors.Is(err, store.ErrUnknownPool) {
+		if _, err := l.OpenLease(l.Context(), store.NewLease{Pool: "nowhere", Holder: store.HolderDevice("ci", "b")}); !errors.Is(err, store.ErrUnknownPool) {
 			l.Fatalf("a lease in a pool that is not there: %v", err)
 		}
 	})
@@ -121,8 +121,8 @@ func TestAHolderHasOneLease(t *testing.T) {
 // requested again.
 func TestATryLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
 		drop := func(task store.LeaseTask, want bool) {
 			l.Helper()
 			dropped, err := l.DropLease(l.Context(), task)
@@ -131,7 +131,7 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 				l.Fatalf("dropped %t, want %t", dropped, want)
 			}
 		}
-		tried := l.lease("p", "a")
+		tried := l.openLease("p", "a")
 		batch := l.wantTask(tried.Task, store.Pending).Batch
 		drop(tried, true)
 		drop(tried, false)
@@ -142,20 +142,20 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 			l.Fatalf("the batch has %d tasks, %v", b.Total, err)
 		}
 
-		held := l.lease("p", "b")
-		l.grant(held.Task, store.Holder("ci", "b"), "p", 0)
+		held := l.openLease("p", "b")
+		l.mustGrant(held.Task, store.HolderDevice("ci", "b"), "p", 0)
 		drop(held, false)
 		l.wantTask(held.Task, store.Dispatched)
 
-		waits := l.lease("p", "c")
-		longer, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.Holder("ci", "c"), Stay: 2 * time.Hour})
+		waits := l.openLease("p", "c")
+		longer, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.HolderDevice("ci", "c"), WaitFor: 2 * time.Hour})
 		l.must(err)
 		drop(waits, false)
-		l.must(l.StayLease(l.Context(), waits, 0))
-		shorter, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.Holder("ci", "c"), Stay: time.Minute})
+		l.must(l.ExtendLeaseWait(l.Context(), waits, 0))
+		shorter, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.HolderDevice("ci", "c"), WaitFor: time.Minute})
 		l.must(err)
 		drop(longer, false)
-		l.must(l.StayLease(l.Context(), longer, 0)) // A later request of the same holder waits.
+		l.must(l.ExtendLeaseWait(l.Context(), longer, 0)) // A later request of the same holder waits.
 		drop(shorter, true)
 	})
 }
@@ -163,8 +163,8 @@ func TestATryLeavesNothingBehind(t *testing.T) {
 // TestALeaseThatIsHeldIsNotGivenUp checks that GiveUpLease cancels a waiting lease and does not change a held lease.
 func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
 		giveUp := func(task int64, want bool) {
 			l.Helper()
 			held, err := l.GiveUpLease(l.Context(), "ci", task)
@@ -173,12 +173,12 @@ func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
 				l.Fatalf("held %t, want %t", held, want)
 			}
 		}
-		waits, held := l.lease("p", "a"), l.lease("p", "b")
+		waits, held := l.openLease("p", "a"), l.openLease("p", "b")
 		giveUp(waits.Task, false)
 		giveUp(waits.Task, false)
 		l.wantTask(waits.Task, store.Cancelled)
-		holder := store.Holder("ci", "b")
-		g := l.grant(held.Task, holder, "p", 0)
+		holder := store.HolderDevice("ci", "b")
+		g := l.mustGrant(held.Task, holder, "p", 0)
 		giveUp(held.Task, true)
 		renewed, err := l.Renew(l.Context(), []store.Renewal{{Task: g.Task, Token: g.Token, Device: holder}})
 		l.must(err)
@@ -192,28 +192,28 @@ func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
 // made for the previous batch, except a cancel.
 func TestTheBatchOfLeases(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		first := l.wantTask(l.lease("p", "a").Task, store.Pending).Batch
-		if again := l.wantTask(l.lease("p", "b").Task, store.Pending).Batch; again != first {
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		first := l.wantTask(l.openLease("p", "a").Task, store.Pending).Batch
+		if again := l.wantTask(l.openLease("p", "b").Task, store.Pending).Batch; again != first {
 			l.Fatalf("batches %d and %d on one day", first, again)
 		}
 		_, err := l.ChangeBatch(l.Context(), "op", first, func(b *store.Batch) error { b.Weight = 4; return nil })
 		l.must(err)
 		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (25 * time.Hour).Milliseconds())
-		next := l.wantTask(l.lease("p", "c").Task, store.Pending).Batch
+		next := l.wantTask(l.openLease("p", "c").Task, store.Pending).Batch
 		if b, err := l.Batch(l.Context(), next); err != nil || next == first || b.Weight != 4 || b.MaxRun != 7*24*time.Hour || b.OnLost != "fail" {
 			l.Fatalf("batch %+v, %v", b, err)
 		}
 		soon := time.Now().Add(10 * time.Second)
 		_, err = l.ChangeBatch(l.Context(), "op", next, func(b *store.Batch) error { b.NotAfter = &soon; return nil })
 		l.must(err)
-		if again := l.wantTask(l.lease("p", "e").Task, store.Pending).Batch; again == next {
+		if again := l.wantTask(l.openLease("p", "e").Task, store.Pending).Batch; again == next {
 			l.Fatal("a lease in a batch that is about to end")
 		}
 		_, err = l.CancelBatch(l.Context(), "op", next)
 		l.must(err)
-		last := l.wantTask(l.lease("p", "d").Task, store.Pending).Batch
+		last := l.wantTask(l.openLease("p", "d").Task, store.Pending).Batch
 		if b, err := l.Batch(l.Context(), last); err != nil || last == next || b.CancelledAt != nil {
 			l.Fatalf("after a cancel: batch %+v, %v", b, err)
 		}
@@ -223,17 +223,17 @@ func TestTheBatchOfLeases(t *testing.T) {
 // TestTheLengthOfALease checks that a lease has the requested length, and that a renewal can change it.
 func TestTheLengthOfALease(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		holder := store.Holder("ci", "a")
-		made, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: holder, Lease: time.Minute, Metadata: json.RawMessage(`{"job":17}`), Stay: time.Hour})
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		holder := store.HolderDevice("ci", "a")
+		made, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: holder, Lease: time.Minute, Metadata: json.RawMessage(`{"job":17}`), WaitFor: time.Hour})
 		l.must(err)
-		views, err := l.Views(l.Context(), []string{holder})
+		views, err := l.DeviceViews(l.Context(), []string{holder})
 		l.must(err)
 		if c := views[0].Candidates; len(c) != 1 || c[0].Lease != time.Minute {
 			l.Fatalf("candidates %+v", c)
 		}
-		g := l.grant(made.Task, holder, "p", 0)
+		g := l.mustGrant(made.Task, holder, "p", 0)
 		if g.LeaseLength != time.Minute || string(g.Payload) != `{"job":17}` || g.MaxUntil.Sub(g.GrantedAt) != 7*24*time.Hour {
 			l.Fatalf("grant %+v", g)
 		}
@@ -241,8 +241,8 @@ func TestTheLengthOfALease(t *testing.T) {
 			l.Helper()
 			got, err := l.Renew(l.Context(), []store.Renewal{{Task: g.Task, Token: g.Token, Device: holder, Lease: renewed}})
 			l.must(err)
-			if got := got[0].Grant; got.LeaseLength != length || got.Longest != longest || got.Remaining > left || got.Remaining < left-time.Minute {
-				l.Fatalf("renewed for %s: length %s, longest %s, %s left; want %s, %s, %s", renewed, got.LeaseLength, got.Longest, got.Remaining, length, longest, left)
+			if got := got[0].Grant; got.LeaseLength != length || got.LongestLease != longest || got.Remaining > left || got.Remaining < left-time.Minute {
+				l.Fatalf("renewed for %s: length %s, longest %s, %s left; want %s, %s, %s", renewed, got.LeaseLength, got.LongestLease, got.Remaining, length, longest, left)
 			}
 		}
 		expect(5*time.Minute, 5*time.Minute, 5*time.Minute, 5*time.Minute)
@@ -251,9 +251,9 @@ func TestTheLengthOfALease(t *testing.T) {
 			l.Fatal(err)
 		}
 		expect(0, 5*time.Minute, 5*time.Minute, 5*time.Minute) // The renewal with another token has not changed it.
-		l.age("p", 4*time.Minute)
+		l.ageGrants("p", 4*time.Minute)
 		expect(2*time.Minute, 2*time.Minute, 5*time.Minute, 2*time.Minute)
-		l.age("p", time.Minute)
+		l.ageGrants("p", time.Minute)
 		expect(0, 2*time.Minute, 5*time.Minute, 2*time.Minute)
 	})
 }
@@ -261,12 +261,12 @@ func TestTheLengthOfALease(t *testing.T) {
 // TestTheNextCallers checks that NextCallers returns the callers that have waited longest, as many as there is room for.
 func TestTheNextCallers(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.bounded("p", 5, 2)
-		a, b, c := l.lease("p", "a"), l.lease("p", "z"), l.lease("p", "c")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putCallerPool("p", 5, 2)
+		a, b, c := l.openLease("p", "a"), l.openLease("p", "z"), l.openLease("p", "c")
 		full := func(task store.LeaseTask, held, ahead int, want bool) {
 			l.Helper()
-			s, err := l.CallersBefore(l.Context(), "p", task.Task)
+			s, err := l.CallerBoundOf(l.Context(), "p", task.Task)
 			l.must(err)
 			if s.Held != held || s.Ahead != ahead || s.Full() != want {
 				l.Fatalf("held %d, ahead %d, full %t; want %d, %d, %t", s.Held, s.Ahead, s.Full(), held, ahead, want)
@@ -285,7 +285,7 @@ func TestTheNextCallers(t *testing.T) {
 		full(c, 0, 2, true)
 		next("@ci/a", "@ci/z")
 		for _, want := range []bool{true, false} { // A policy keeps the caller from a slot, so it steps aside.
-			stood, err := l.StepAside(l.Context(), a.Task)
+			stood, err := l.YieldPlace(l.Context(), a.Task)
 			l.must(err)
 			if stood != want {
 				l.Fatalf("it stood before others: %t, want %t", stood, want)
@@ -293,17 +293,17 @@ func TestTheNextCallers(t *testing.T) {
 		}
 		full(c, 0, 1, false)
 		next("@ci/z", "@ci/c")
-		a = l.lease("p", "a") // The caller asks again.
+		a = l.openLease("p", "a") // The caller asks again.
 		full(c, 0, 2, true)
-		l.grant(a.Task, "@ci/a", "p", 0)
+		l.mustGrant(a.Task, "@ci/a", "p", 0)
 		full(c, 1, 1, true)
 		next("@ci/z")
-		l.must(l.StayLease(l.Context(), b, time.Second)) // The caller no longer waits.
+		l.must(l.ExtendLeaseWait(l.Context(), b, time.Second)) // The caller no longer waits.
 		full(c, 1, 0, false)
 		next("@ci/c")
-		l.pool("free", 5)
-		d := l.lease("free", "d")
-		if s, err := l.CallersBefore(l.Context(), "free", d.Task); err != nil || s != (store.Callers{}) {
+		l.putPool("free", 5)
+		d := l.openLease("free", "d")
+		if s, err := l.CallerBoundOf(l.Context(), "free", d.Task); err != nil || s != (store.CallerBound{}) {
 			l.Fatalf("without a bound: %+v, %v", s, err)
 		}
 		if got, err := l.NextCallers(l.Context(), "free", 10); err != nil || len(got) > 0 {
@@ -317,11 +317,11 @@ func TestTheNextCallers(t *testing.T) {
 // again, the caller is the first again.
 func TestABatchThatStartsNothingBlocksNoCallers(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.bounded("p", 5, 1)
-		old := l.wantTask(l.lease("p", "z-old").Task, store.Pending).Batch
+	runOnEachDialect(t, func(l *ledger) {
+		l.putCallerPool("p", 5, 1)
+		old := l.wantTask(l.openLease("p", "z-old").Task, store.Pending).Batch
 		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (25 * time.Hour).Milliseconds())
-		next := l.lease("p", "next")
+		next := l.openLease("p", "next")
 		for _, c := range []struct{ name, stops, goesOn string }{
 			{"paused", `UPDATE batches SET paused = TRUE WHERE id = $1`, `UPDATE batches SET paused = FALSE WHERE id = $1`},
 			{"not begun", `UPDATE batches SET not_before = {now} + 3600000 * {ms} WHERE id = $1`, `UPDATE batches SET not_before = NULL WHERE id = $1`},
@@ -336,7 +336,7 @@ func TestABatchThatStartsNothingBlocksNoCallers(t *testing.T) {
 				first string
 			}{{c.stops, 0, "@ci/next"}, {c.goesOn, 1, "@ci/z-old"}} {
 				l.exec(want.do, old)
-				s, err := l.CallersBefore(l.Context(), "p", next.Task)
+				s, err := l.CallerBoundOf(l.Context(), "p", next.Task)
 				l.must(err)
 				called, err := l.NextCallers(l.Context(), "p", 10)
 				l.must(err)
@@ -350,11 +350,11 @@ func TestABatchThatStartsNothingBlocksNoCallers(t *testing.T) {
 
 func TestLeasesAreListedByCaller(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		l.batch(store.Batch{Pool: "p"}, "ci")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		l.queueBatch(store.Batch{Pool: "p"}, "ci")
 		open := func(caller, holder string) store.LeaseTask {
-			made, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.Holder(caller, holder), Stay: time.Hour})
+			made, err := l.OpenLease(l.Context(), store.NewLease{Pool: "p", Holder: store.HolderDevice(caller, holder), WaitFor: time.Hour})
 			l.must(err)
 			return made
 		}
@@ -362,7 +362,7 @@ func TestLeasesAreListedByCaller(t *testing.T) {
 		open("ci", "a")
 		open("ci/x", "a")
 		open("ci 2|", "a")
-		l.grant(held.Task, "@ci/b", "p", 3)
+		l.mustGrant(held.Task, "@ci/b", "p", 3)
 		list := func(f store.LeaseFilter, want ...string) {
 			l.Helper()
 			f.Pool = "p"

@@ -9,19 +9,19 @@ import (
 // LimitSet is a set of policies from which callers take.
 type LimitSet Profile
 
-func ofCallers() policyLists {
-	return policyLists{"limit_sets", "limit_set", "limit_set.created", "limit_set.changed", "limit_set.deleted"}
+func limitSetTable() policyTable {
+	return policyTable{"limit_sets", "limit_set", "limit_set.created", "limit_set.changed", "limit_set.deleted"}
 }
 
 // LimitSet returns one limit set, or ErrNotFound.
 func (s profiles) LimitSet(ctx context.Context, name string) (LimitSet, error) {
-	found, err := s.read().profiles().named(ctx, ofCallers(), name, "")
+	found, err := s.readSession().profiles().listByName(ctx, limitSetTable(), name, "")
 	return LimitSet(found), err
 }
 
 // LimitSets returns limit sets with a name > after, in the order of names, at most limit of them.
 func (s profiles) LimitSets(ctx context.Context, after string, limit int) ([]LimitSet, error) {
-	found, err := s.read().profiles().list(ctx, ofCallers(), after, limit)
+	found, err := s.readSession().profiles().listPage(ctx, limitSetTable(), after, limit)
 	sets := make([]LimitSet, len(found))
 	for i, one := range found {
 		sets[i] = LimitSet(one)
@@ -31,14 +31,14 @@ func (s profiles) LimitSets(ctx context.Context, after string, limit int) ([]Lim
 
 // PutLimitSet creates a limit set or replaces its policies, which must be valid. If nothing changes, nothing is written and the version
 // stays. If dry is true, it checks everything and changes nothing.
-func (s profiles) PutLimitSet(ctx context.Context, actor, name string, limits json.RawMessage, dry bool) (set LimitSet, created bool, err error) {
-	put, created, err := s.put(ctx, ofCallers(), actor, name, limits, dry)
+func (s profiles) PutLimitSet(ctx context.Context, actor, name string, limits json.RawMessage, dryRun bool) (set LimitSet, created bool, err error) {
+	put, created, err := s.putList(ctx, limitSetTable(), actor, name, limits, dryRun)
 	return LimitSet(put), created, err
 }
 
 // DeleteLimitSet deletes a limit set, or returns ErrNotFound.
 func (s profiles) DeleteLimitSet(ctx context.Context, actor, name string) error {
-	return s.remove(ctx, ofCallers(), actor, name, func(session) error { return nil })
+	return s.remove(ctx, limitSetTable(), actor, name, func(session) error { return nil })
 }
 
 // LimitSetVersion identifies one state of a limit set. It includes CreatedAt because a limit set that is deleted and created again begins
@@ -51,6 +51,6 @@ type LimitSetVersion struct {
 
 // LimitSetVersions returns the present versions of the limit sets named in sets. Limit sets that do not exist are left out.
 func (s profiles) LimitSetVersions(ctx context.Context, sets []string) ([]LimitSetVersion, error) {
-	return collect(ctx, s.read(), func(v *LimitSetVersion) []any { return []any{&v.Name, &v.Version, instant{&v.CreatedAt}} },
-		`SELECT s.name, s.version, s.created_at FROM {names} JOIN limit_sets s ON s.name = names.name`, names(sets))
+	return collect(ctx, s.readSession(), func(v *LimitSetVersion) []any { return []any{&v.Name, &v.Version, instant{&v.CreatedAt}} },
+		`SELECT s.name, s.version, s.created_at FROM {names} JOIN limit_sets s ON s.name = names.name`, namesInput(sets))
 }

@@ -12,7 +12,7 @@ import (
 
 func TestLimitSetsAreKeptAndTold(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		one, two := json.RawMessage(`[{"name":"one"}]`), json.RawMessage(`[{"name":"two"}]`)
 		put := func(name string, limits json.RawMessage, dry bool) (store.LimitSet, bool) {
 			t.Helper()

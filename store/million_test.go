@@ -21,9 +21,9 @@ func TestMillion(t *testing.T) {
 	if os.Getenv("MILLION") == "" {
 		t.Skip("runs with MILLION=1 in the environment")
 	}
-	dsn := server.NewLedger(t)
-	l := opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))
-	l.million(dsn)
+	dsn := sharedPostgres.NewLedger(t)
+	l := migrateOpened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))
+	l.insertMillion(dsn)
 	for _, m := range []struct {
 		name string
 		list store.TaskFilter
@@ -55,28 +55,28 @@ func TestMillion(t *testing.T) {
 				l.Errorf("%s: %d tasks, want %d", m.name, len(list), m.want)
 			}
 		})
-		l.showPlan(m.list)
+		l.logPlan(m.list)
 	}
-	l.measureOthers()
+	l.measureQueries()
 	l.measureRetention()
 }
 
-func (l *ledger) measureOthers() {
+func (l *ledger) measureQueries() {
 	l.Helper()
 	ctx := l.Context()
 	for name, read := range map[string]func() error{
-		"view of a report":                      func() error { return errOf(l.Views(ctx, []string{"m-0700000"})) },
+		"view of a report":                      func() error { return errOf(l.DeviceViews(ctx, []string{"m-0700000"})) },
 		"first 100 batches with counts":         func() error { return errOf(l.Batches(ctx, store.BatchFilter{}, 0, 100)) },
 		"a batch with counts":                   func() error { return errOf(l.Batch(ctx, 7)) },
 		"events of a task":                      func() error { return errOf(l.Events(ctx, store.EventFilter{Task: 123_456})) },
 		"newest events":                         func() error { return errOf(l.Events(ctx, store.EventFilter{Newest: true})) },
-		"devices by a tag of 1,000":             l.reading(store.DeviceFilter{Tags: map[string]string{"area": "42"}}),
-		"devices by a tag of half":              l.reading(store.DeviceFilter{Tags: map[string]string{"half": "0"}}),
-		"devices, later page":                   l.reading(store.DeviceFilter{After: "m-0900000"}),
+		"devices by a tag of 1,000":             l.deviceRead(store.DeviceFilter{Tags: map[string]string{"area": "42"}}),
+		"devices by a tag of half":              l.deviceRead(store.DeviceFilter{Tags: map[string]string{"half": "0"}}),
+		"devices, later page":                   l.deviceRead(store.DeviceFilter{After: "m-0900000"}),
 		"pools with work":                       func() error { return errOf(l.PoolsWithWork(ctx, []string{"p"})) },
 		"100 open batches of a pool":            func() error { return errOf(l.OpenBatches(ctx, "p", 0, 100)) },
-		"reachable devices among 500 tasks":     l.searching(store.Mark{}),
-		"reachable devices, far into the batch": l.searching(store.Mark{Set: true, Task: 749_000}),
+		"reachable devices among 500 tasks":     l.reachableSearch(store.TaskPosition{}),
+		"reachable devices, far into the batch": l.reachableSearch(store.TaskPosition{Set: true, Task: 749_000}),
 		"cancel of a task":                      func() error { return errOf(l.CancelTask(ctx, "op", 800_000)) },
 		"retention that finds nothing":          func() error { return errOf(l.Retain(ctx, 24*time.Hour, 2000)) },
 	} {
@@ -85,25 +85,25 @@ func (l *ledger) measureOthers() {
 	slot := 0
 	l.measure("claim", func() {
 		slot++
-		l.grant(int64(600_000+slot), fmt.Sprintf("m-%07d", 600_000+slot), "p", slot)
+		l.mustGrant(int64(600_000+slot), fmt.Sprintf("m-%07d", 600_000+slot), "p", slot)
 	})
 }
 
-func (l *ledger) reading(f store.DeviceFilter) func() error {
+func (l *ledger) deviceRead(f store.DeviceFilter) func() error {
 	return func() error { return errOf(l.Devices(l.Context(), f)) }
 }
 
-func (l *ledger) searching(after store.Mark) func() error {
+func (l *ledger) reachableSearch(after store.TaskPosition) func() error {
 	return func() error {
-		return errOf(l.ReachableDevices(l.Context(), store.ReachableSearch{Pool: "p", Batch: 150, After: after, Seen: time.Hour, Limit: 500}))
+		return errOf(l.ReachableDevices(l.Context(), store.ReachableSearch{Pool: "p", Batch: 150, After: after, SeenWithin: time.Hour, Limit: 500}))
 	}
 }
 
-// million fills the ledger with 200 batches of 5,000 tasks of one kind, and one batch of 12 tasks of
+// insertMillion fills the ledger with 200 batches of 5,000 tasks of one kind, and one batch of 12 tasks of
 // another kind. Each device has one task of the first kind. Half of these tasks are done, and 12 failed.
-func (l *ledger) million(dsn string) {
+func (l *ledger) insertMillion(dsn string) {
 	l.Helper()
-	l.pool("p", 1000)
+	l.putPool("p", 1000)
 	db, err := sql.Open("postgres", dsn)
 	l.must(err)
 	defer func() { _ = db.Close() }()
@@ -143,10 +143,10 @@ func (l *ledger) measure(name string, read func()) {
 	l.Logf("%-32s median %8s   worst %8s", name, took[len(took)/2].Round(10*time.Microsecond), took[len(took)-1].Round(10*time.Microsecond))
 }
 
-func (l *ledger) showPlan(f store.TaskFilter) {
+func (l *ledger) logPlan(f store.TaskFilter) {
 	l.Helper()
 	text, args := store.TasksQuery(f)
-	l.Logf("%s\n%s", text[strings.LastIndex(text, "WHERE"):], strings.Join(l.plan(text, args...), "\n"))
+	l.Logf("%s\n%s", text[strings.LastIndex(text, "WHERE"):], strings.Join(l.explainAnalyze(text, args...), "\n"))
 }
 
 // measureRetention logs the time of one call of Retain with limit 20,000 after all batches were made older by 100 days.

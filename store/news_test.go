@@ -13,23 +13,23 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// reader reads the news of a ledger in order.
-type reader struct {
+// newsReader reads the news of a ledger in order.
+type newsReader struct {
 	*ledger
-	last int64
+	lastID int64
 }
 
-// since returns the news since the previous call, as text.
-func (r *reader) since() string {
+// readNews returns the news since the previous call, as text.
+func (r *newsReader) readNews() string {
 	r.Helper()
-	read, err := r.NewsSince(r.Context(), r.last)
+	read, err := r.NewsSince(r.Context(), r.lastID)
 	r.must(err)
 	var all []string
 	for _, n := range read.Rows {
-		if n.ID <= r.last || n.ID > read.Newest {
-			r.Errorf("news %d after %d, of %d", n.ID, r.last, read.Newest)
+		if n.ID <= r.lastID || n.ID > read.Newest {
+			r.Errorf("news %d after %d, of %d", n.ID, r.lastID, read.Newest)
 		}
-		switch r.last = n.ID; {
+		switch r.lastID = n.ID; {
 		case n.Batch != 0:
 			all = append(all, fmt.Sprint("batch ", n.Batch))
 		case n.Device != "":
@@ -41,39 +41,39 @@ func (r *reader) since() string {
 	return strings.Join(all, " ")
 }
 
-func (r *reader) expect(what, want string) {
+func (r *newsReader) expectNews(what, want string) {
 	r.Helper()
-	if got := r.since(); got != want {
+	if got := r.readNews(); got != want {
 		r.Errorf("%s: news %q, want %q", what, got, want)
 	}
 }
 
-// open returns the devices that EachOpen finds, sorted and without duplicates.
-func (l *ledger) open(batch int64) string {
+// openDevices returns the devices that ForEachOpenDevice finds, sorted and without duplicates.
+func (l *ledger) openDevices(batch int64) string {
 	l.Helper()
 	var all []string
-	l.must(l.EachOpen(l.Context(), batch, func(device string) { all = append(all, device) }))
+	l.must(l.ForEachOpenDevice(l.Context(), batch, func(device string) { all = append(all, device) }))
 	slices.Sort(all)
 	return strings.Join(slices.Compact(all), " ")
 }
 
-// TestOpenTasksAreFoundBeyondAPart checks a last part of EachOpen that begins in the first pool and ends in
+// TestOpenTasksAreFoundBeyondAPart checks a last part of ForEachOpenDevice that begins in the first pool and ends in
 // the second pool, whose device sorts before all devices of the first pool.
 func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		l.pool("q", 1)
-		b, _ := l.batch(store.Batch{Pool: "p"}, "d")
-		l.batch(store.Batch{Pool: "q"}, "a")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		l.putPool("q", 1)
+		b, _ := l.queueBatch(store.Batch{Pool: "p"}, "d")
+		l.queueBatch(store.Batch{Pool: "q"}, "a")
 		l.exec(`INSERT INTO tasks (batch, pool, device) WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more WHERE n < $2)
-			SELECT $1, 'p', 'd' || n FROM more`, b.ID, store.OpenPart)
+			SELECT $1, 'p', 'd' || n FROM more`, b.ID, store.RowsPerOpenPart)
 		for _, of := range []struct {
 			batch int64
 			want  int
-		}{{0, store.OpenPart + 2}, {b.ID, store.OpenPart + 1}} {
+		}{{0, store.RowsPerOpenPart + 2}, {b.ID, store.RowsPerOpenPart + 1}} {
 			found := map[string]bool{}
-			l.must(l.EachOpen(l.Context(), of.batch, func(device string) { found[device] = true }))
+			l.must(l.ForEachOpenDevice(l.Context(), of.batch, func(device string) { found[device] = true }))
 			if len(found) != of.want {
 				l.Errorf("%d devices have open tasks of batch %d, want %d", len(found), of.batch, of.want)
 			}
@@ -85,48 +85,48 @@ func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 // may act for a device, adds news.
 func TestWhatMakesWorkIsNews(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		r := &reader{ledger: l}
-		r.expect("an empty ledger", "all")
-		l.pool("p", 2)
+	runOnEachDialect(t, func(l *ledger) {
+		r := &newsReader{ledger: l}
+		r.expectNews("an empty ledger", "all")
+		l.putPool("p", 2)
 		_, err := l.EnsureDevices(l.Context(), "a")
 		l.must(err)
-		r.expect("a pool and a device", "")
-		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, "a", "b", "a")
-		r.expect("a batch", fmt.Sprint("batch ", b.ID))
-		if got := l.open(b.ID) + "/" + l.open(0) + "/" + l.open(b.ID+1); got != "a b/a b/" {
+		r.expectNews("a pool and a device", "")
+		b, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1}, "a", "b", "a")
+		r.expectNews("a batch", fmt.Sprint("batch ", b.ID))
+		if got := l.openDevices(b.ID) + "/" + l.openDevices(0) + "/" + l.openDevices(b.ID+1); got != "a b/a b/" {
 			l.Errorf("open tasks of %q", got)
 		}
 		_, err = l.CancelTask(l.Context(), "op", ids[1])
 		l.must(err)
-		r.expect("a cancelled task", "")
-		if got := l.open(b.ID) + "/" + l.open(0); got != "a/a" {
+		r.expectNews("a cancelled task", "")
+		if got := l.openDevices(b.ID) + "/" + l.openDevices(0); got != "a/a" {
 			l.Errorf("open tasks of %q", got)
 		}
 		_, err = l.RetryTask(l.Context(), "op", ids[1])
 		l.must(err)
-		r.expect("a retried task", "b")
+		r.expectNews("a retried task", "b")
 		later := time.Now().Add(time.Hour)
 		_, err = l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.NotAfter = &later; return nil })
 		l.must(err)
-		r.expect("another end", fmt.Sprint("batch ", b.ID))
+		r.expectNews("another end", fmt.Sprint("batch ", b.ID))
 		_, err = l.ChangeBatch(l.Context(), "op", b.ID, func(b *store.Batch) error { b.Priority++; return nil })
 		l.must(err)
-		r.expect("another priority", "")
+		r.expectNews("another priority", "")
 		l.must(l.SetBlocked(l.Context(), "op", "a", true))
 		l.must(l.SetBlocked(l.Context(), "op", "a", true))
-		r.expect("a block, twice", "a")
+		r.expectNews("a block, twice", "a")
 		l.must(l.MarkOwnTokens(l.Context(), "a", "unknown"))
 		l.must(l.MarkOwnTokens(l.Context(), "a"))
-		r.expect("the first use of a token, and another one", "a")
-		l.rotate("a second token", 0)
-		r.expect("one more token", "a")
+		r.expectNews("the first use of a token, and another one", "a")
+		l.rotateToken("a second token", 0)
+		r.expectNews("one more token", "a")
 		_, err = l.DeleteDevice(l.Context(), "op", "a", true)
 		l.must(err)
-		r.expect("a deleted device", "a")
-		_, err = l.AfterRestore(l.Context(), "op", 0)
+		r.expectNews("a deleted device", "a")
+		_, err = l.ProtectAfterRestore(l.Context(), "op", 0)
 		l.must(err)
-		r.expect("a restore", "all")
+		r.expectNews("a restore", "all")
 	})
 }
 
@@ -134,20 +134,20 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 // NewsSince returns, and that it is not called after a rollback.
 func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		r := &reader{ledger: l}
-		r.since()
+	runOnEachDialect(t, func(l *ledger) {
+		r := &newsReader{ledger: l}
+		r.readNews()
 		var told []int64
 		l.OnNews(func(ctx context.Context, newest int64) {
-			read, err := l.NewsSince(ctx, r.last)
+			read, err := l.NewsSince(ctx, r.lastID)
 			l.must(err)
 			if read.Newest != newest {
 				l.Errorf("told of %d when the newest is %d", newest, read.Newest)
 			}
 			told = append(told, newest)
 		})
-		l.pool("p", 2)
-		b, _ := l.batch(store.Batch{Pool: "p"}, "a")
+		l.putPool("p", 2)
+		b, _ := l.queueBatch(store.Batch{Pool: "p"}, "a")
 		errBad := errors.New("no task")
 		_, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, func(yield func(store.NewTask, error) bool) {
 			yield(store.NewTask{Device: "c"}, errBad)
@@ -155,7 +155,7 @@ func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 		if !errors.Is(err, errBad) {
 			l.Error(err)
 		}
-		if r.expect("of a good and a bad batch", fmt.Sprint("batch ", b.ID)); !slices.Equal(told, []int64{r.last}) {
+		if r.expectNews("of a good and a bad batch", fmt.Sprint("batch ", b.ID)); !slices.Equal(told, []int64{r.lastID}) {
 			l.Errorf("told of %v", told)
 		}
 	})
@@ -165,7 +165,7 @@ func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 // read misses no news of transactions that were open during that reading.
 func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		const writers, each = 8, 30
 		devices := make([]string, writers)
 		for i := range devices {
@@ -173,8 +173,8 @@ func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 		}
 		_, err := l.EnsureDevices(l.Context(), devices...)
 		l.must(err)
-		r := &reader{ledger: l}
-		r.since()
+		r := &newsReader{ledger: l}
+		r.readNews()
 		var writing sync.WaitGroup
 		for _, device := range devices {
 			writing.Go(func() {
@@ -194,7 +194,7 @@ func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 				over = true // Read once more.
 			default:
 			}
-			read += len(strings.Fields(r.since()))
+			read += len(strings.Fields(r.readNews()))
 		}
 		if read != writers*each {
 			l.Errorf("%d news were read, want all %d", read, writers*each)
@@ -205,10 +205,10 @@ func TestIDsOfNewsRiseWithTheirCommits(t *testing.T) {
 // TestOldNewsAreRemoved checks that all old news are deleted except the newest one, which keeps the newest id.
 func TestOldNewsAreRemoved(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		l.batch(store.Batch{Pool: "p"}, "a")
-		l.batch(store.Batch{Pool: "p"}, "b")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		l.queueBatch(store.Batch{Pool: "p"}, "a")
+		l.queueBatch(store.Batch{Pool: "p"}, "b")
 		before, err := l.NewsSince(l.Context(), 0)
 		l.must(err)
 		l.exec(`UPDATE news SET at = at - $1 * {ms}`, (2 * time.Hour).Milliseconds())

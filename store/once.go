@@ -31,15 +31,15 @@ func WithOnce(ctx context.Context, once *Once) context.Context {
 	return context.WithValue(ctx, onceKey{}, once)
 }
 
-// OnceOf returns the Once that WithOnce added to ctx, or nil.
-func OnceOf(ctx context.Context) *Once {
+// OnceFrom returns the Once that WithOnce added to ctx, or nil.
+func OnceFrom(ctx context.Context) *Once {
 	once, _ := ctx.Value(onceKey{}).(*Once)
 	return once
 }
 
-// enter returns ErrInProgress if this process already works on a request with the same key. On SQLite the second request would otherwise
+// beginOnce returns ErrInProgress if this process already works on a request with the same key. On SQLite the second request would otherwise
 // wait for the connection. leave is never nil.
-func (s *connection) enter(once *Once) (leave func(), err error) {
+func (s *connection) beginOnce(once *Once) (leave func(), err error) {
 	if once == nil {
 		return func() {}, nil
 	}
@@ -50,47 +50,47 @@ func (s *connection) enter(once *Once) (leave func(), err error) {
 	return func() { s.running.Delete(name) }, nil
 }
 
-// once runs effect and stores result as the answer. If ctx names a request that was answered before, it runs nothing and sets result to the
+// runOnce runs effect and stores result as the answer. If ctx names a request that was answered before, it runs nothing and sets result to the
 // stored answer. result must not contain secrets. Errors: ErrInProgress, ErrKeyReused.
-func (s session) once(ctx context.Context, result any, effect func() error) error {
-	replayed, err := s.answered(ctx, result)
+func (s session) runOnce(ctx context.Context, result any, effect func() error) error {
+	replayed, err := s.lookUpAnswer(ctx, result)
 	if err != nil || replayed {
 		return err
 	}
 	if err := effect(); err != nil {
 		return err
 	}
-	once := OnceOf(ctx)
+	once := OnceFrom(ctx)
 	if once == nil {
 		return nil
 	}
-	return s.keepAnswer(ctx, once, result)
+	return s.storeAnswer(ctx, once, result)
 }
 
-// answered reports whether the request that ctx names was answered before, and sets result to that answer. It locks the key until the end
+// lookUpAnswer reports whether the request that ctx names was answered before, and sets result to that answer. It locks the key until the end
 // of the transaction.
-func (s session) answered(ctx context.Context, result any) (bool, error) {
-	once := OnceOf(ctx)
+func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
+	once := OnceFrom(ctx)
 	if once == nil {
 		return false, nil
 	}
 	once.Replayed = false // the transaction may run more than once
-	if s.lockKey != "" {
-		free, err := one(ctx, s, only[bool], s.lockKey, once.Owner, once.Key)
+	if s.tryLockKey != "" {
+		isLocked, err := queryOne(ctx, s, singleColumn[bool], s.tryLockKey, once.Owner, once.Key)
 		if err != nil {
 			return false, fmt.Errorf("locking an idempotency key: %w", err)
 		}
-		if !free {
+		if !isLocked {
 			return false, ErrInProgress
 		}
 	}
-	return s.replay(ctx, once, result)
+	return s.readAnswer(ctx, once, result)
 }
 
-func (s session) replay(ctx context.Context, once *Once, result any) (bool, error) {
+func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, error) {
 	var request []byte
 	var answer json.RawMessage
-	err := s.rowOf(ctx, `
+	err := s.scanRowArgs(ctx, `
 		SELECT request, answer FROM answers WHERE owner = $1 AND key = $2 AND answered_at > {now} - $3 * {ms}`,
 		[]any{once.Owner, once.Key, answersKept.Milliseconds()}, &request, document{&answer})
 	if errors.Is(err, ErrNotFound) {
@@ -110,7 +110,7 @@ func (s session) replay(ctx context.Context, once *Once, result any) (bool, erro
 	return true, json.Unmarshal(answer, result)
 }
 
-func (s session) keepAnswer(ctx context.Context, once *Once, result any) error {
+func (s session) storeAnswer(ctx context.Context, once *Once, result any) error {
 	digest, err := once.Digest()
 	if err != nil {
 		return err

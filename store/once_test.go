@@ -12,18 +12,18 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// keyed returns the context and the Once of a request with a key and a body.
-func keyed(l *ledger, owner int64, key, body string) (context.Context, *store.Once) {
+// withOnceKey returns the context and the Once of a request with a key and a body.
+func withOnceKey(l *ledger, owner int64, key, body string) (context.Context, *store.Once) {
 	once := &store.Once{Owner: owner, Key: key, Digest: func() ([]byte, error) { return []byte(body), nil }}
 	return store.WithOnce(l.Context(), once), once
 }
 
 func TestARequestSentAgainTakesEffectOnce(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
 		create := func(owner int64, key, body string) (store.Batch, bool, error) {
-			ctx, once := keyed(l, owner, key, body)
+			ctx, once := withOnceKey(l, owner, key, body)
 			b, err := l.CreateBatch(ctx, "op", store.Batch{Pool: "p", Name: body}, tasksFor([]string{"a", "b"}))
 			return b, once.Replayed, err
 		}
@@ -45,7 +45,7 @@ func TestARequestSentAgainTakesEffectOnce(t *testing.T) {
 		if replayed || other.ID == first.ID {
 			l.Errorf("another token's key: %+v", other)
 		}
-		if n := l.count("tasks"); n != 4 {
+		if n := l.countRows("tasks"); n != 4 {
 			l.Errorf("%d tasks, want 4", n)
 		}
 		// After a day the key can be used again.
@@ -65,13 +65,13 @@ func TestARefusedRequestLeavesItsKeyFree(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	for range 2 {
-		ctx, _ := keyed(l, 1, "k", "x")
+		ctx, _ := withOnceKey(l, 1, "k", "x")
 		if _, err := l.CreateBatch(ctx, "op", store.Batch{Pool: "p"}, tasksFor(nil)); !errors.Is(err, store.ErrUnknownPool) {
 			l.Fatalf("without a pool: %v", err)
 		}
 	}
-	l.pool("p", 1)
-	ctx, once := keyed(l, 1, "k", "x")
+	l.putPool("p", 1)
+	ctx, once := withOnceKey(l, 1, "k", "x")
 	_, err := l.CreateBatch(ctx, "op", store.Batch{Pool: "p"}, tasksFor([]string{"a"}))
 	l.must(err)
 	if once.Replayed {
@@ -81,34 +81,34 @@ func TestARefusedRequestLeavesItsKeyFree(t *testing.T) {
 
 func TestASecondRequestMeetsTheFirstOneUnderWay(t *testing.T) {
 	t.Parallel()
-	meet := func(l *ledger, other *store.Store) {
-		l.pool("p", 1)
-		var meeting error
+	sendDuringFirst := func(l *ledger, other *store.Store) {
+		l.putPool("p", 1)
+		var secondErr error
 		tasks := iter.Seq2[store.NewTask, error](func(yield func(store.NewTask, error) bool) {
-			ctx, _ := keyed(l, 1, "k", "x")
-			_, meeting = other.CreateBatch(ctx, "op", store.Batch{Pool: "p"}, store.Queue{Tasks: tasksFor([]string{"a"})})
+			ctx, _ := withOnceKey(l, 1, "k", "x")
+			_, secondErr = other.CreateBatch(ctx, "op", store.Batch{Pool: "p"}, store.NewBatchTasks{Tasks: tasksFor([]string{"a"})})
 			yield(store.NewTask{Device: "a"}, nil)
 		})
-		ctx, _ := keyed(l, 1, "k", "x")
+		ctx, _ := withOnceKey(l, 1, "k", "x")
 		_, err := l.CreateBatch(ctx, "op", store.Batch{Pool: "p"}, tasks)
 		l.must(err)
-		if !errors.Is(meeting, store.ErrInProgress) {
-			l.Errorf("the second: %v", meeting)
+		if !errors.Is(secondErr, store.ErrInProgress) {
+			l.Errorf("the second: %v", secondErr)
 		}
-		if n := l.count("tasks"); n != 1 {
+		if n := l.countRows("tasks"); n != 1 {
 			l.Errorf("%d tasks", n)
 		}
 	}
 	t.Run("one process", func(t *testing.T) {
 		t.Parallel()
 		l := openSQLite(t)
-		meet(l, l.Store)
+		sendDuringFirst(l, l.Store)
 	})
 	t.Run("two replicas", func(t *testing.T) {
 		t.Parallel()
-		dsn := server.NewLedger(t)
-		l := opened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{}))
-		meet(l, opened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{})).Store)
+		dsn := sharedPostgres.NewLedger(t)
+		l := migrateOpened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{}))
+		sendDuringFirst(l, migrateOpened(t)(store.OpenPostgres(t.Context(), dsn, store.Options{})).Store)
 	})
 }
 
@@ -116,19 +116,19 @@ func TestASecondRequestMeetsTheFirstOneUnderWay(t *testing.T) {
 // request again.
 func TestALostAnswerIsGivenAgain(t *testing.T) {
 	t.Parallel()
-	l, arm := brokenLedger(t)
-	l.pool("p", 1)
-	ctx, _ := keyed(l, 1, "k", "x")
+	l, arm := openLosingCommits(t)
+	l.putPool("p", 1)
+	ctx, _ := withOnceKey(l, 1, "k", "x")
 	devices := deviceNames(1000)
 	arm()
 	if _, err := l.CreateBatch(ctx, "op", store.Batch{Pool: "p"}, tasksFor(devices)); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("%v, want an unknown outcome", err)
 	}
-	ctx, once := keyed(l, 1, "k", "x")
+	ctx, once := withOnceKey(l, 1, "k", "x")
 	again, err := l.CreateBatch(ctx, "op", store.Batch{Pool: "p"}, tasksFor(devices))
 	l.must(err)
-	if !once.Replayed || again.ID != 1 || again.Total != 1000 || l.count("tasks") != 1000 || l.count("batches") != 1 {
-		t.Errorf("replayed %v: batch %d of %d, %d tasks", once.Replayed, again.ID, again.Total, l.count("tasks"))
+	if !once.Replayed || again.ID != 1 || again.Total != 1000 || l.countRows("tasks") != 1000 || l.countRows("batches") != 1 {
+		t.Errorf("replayed %v: batch %d of %d, %d tasks", once.Replayed, again.ID, again.Total, l.countRows("tasks"))
 	}
 }
 
@@ -141,23 +141,23 @@ func TestCredentialsAreMadeOnce(t *testing.T) {
 		return nil
 	}
 	for i := range 2 {
-		ctx, once := keyed(l, 0, "device", "x")
+		ctx, once := withOnceKey(l, 0, "device", "x")
 		d, err := l.CreateDevice(ctx, "op", "a", store.DeviceSpec{Tags: map[string]string{"k": "v"}}, []byte("secret of each try"), set)
 		l.must(err)
 		if d.ID != "a" || d.Tags["k"] != "v" || once.Replayed != (i == 1) {
 			l.Errorf("%+v, replayed %v", d, once.Replayed)
 		}
-		ctx, once = keyed(l, 0, "token", "x")
+		ctx, once = withOnceKey(l, 0, "token", "x")
 		token, err := l.CreateToken(ctx, "op", store.Token{Name: "n", Role: "viewer"}, []byte{byte(i)})
 		l.must(err)
 		if token.Name != "n" || once.Replayed != (i == 1) {
 			l.Errorf("%+v, replayed %v", token, once.Replayed)
 		}
 	}
-	if n := l.count("tokens"); n != 2 || accounts != 1 {
+	if n := l.countRows("tokens"); n != 2 || accounts != 1 {
 		l.Errorf("%d tokens, the account set %d times", n, accounts)
 	}
-	if n := l.count("events"); n != 2 {
+	if n := l.countRows("events"); n != 2 {
 		l.Errorf("%d events", n)
 	}
 }

@@ -19,7 +19,7 @@ func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 	conn, err := l.DB().Conn(t.Context())
 	l.must(err)
 	defer conn.Close()
-	p := planned{ledger: l, conn: conn}
+	p := preparedStatements{ledger: l, conn: conn}
 	p.exec(`SET plan_cache_mode = force_generic_plan`)
 	type name struct {
 		N    int    `json:"n"`
@@ -59,13 +59,13 @@ func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 			_, err = reader.ExecContext(t.Context(), `SELECT count(*) FROM pools`)
 			l.must(err)
 		}
-		p.simply(state.change)
+		p.execEach(state.change)
 		before = append(before, state.name)
 		for what, a := range asked {
 			p.exec(fmt.Sprintf(`PREPARE %q AS %s`, what+" "+state.name, l.Text(a.text)))
 			for _, at := range before {
-				plan := p.run(what+" "+at, a.args)
-				if n := most(plan); n > a.most {
+				plan := p.explainPrepared(what+" "+at, a.args)
+				if n := maxRowsRead(plan); n > a.most {
 					t.Errorf("%s, %s, planned when it was %s: %d rows are looked at:\n%s", what, state.name, at, n, strings.Join(plan, "\n"))
 				}
 			}
@@ -73,8 +73,8 @@ func TestOpenBatchesAreReadByTheirIndexes(t *testing.T) {
 	}
 }
 
-// run executes a prepared statement and returns its plan with the actual row counts.
-func (p *planned) run(prepared, args string) (plan []string) {
+// explainPrepared executes a prepared statement and returns its plan with the actual row counts.
+func (p *preparedStatements) explainPrepared(prepared, args string) (plan []string) {
 	p.Helper()
 	rows, err := p.conn.QueryContext(p.Context(), fmt.Sprintf(`EXPLAIN (ANALYZE, BUFFERS OFF) EXECUTE %q(%s)`, prepared, args))
 	p.must(err)

@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// passed is the number of rows that one part of a pass takes in this test. The tables have ten times as many rows.
-const passed = 500
+// rowsPerPart is the number of rows that one part of a pass takes in this test. The tables have ten times as many rows.
+const rowsPerPart = 500
 
 // TestPassesReadWhatTheyTake checks that a part of a pass reads few rows, regardless of the statistics with
 // which Postgres planned it. Passes empty their tables, so the statistics may show an empty table that has
@@ -21,26 +21,26 @@ func TestPassesReadWhatTheyTake(t *testing.T) {
 	conn, err := l.DB().Conn(t.Context())
 	l.must(err)
 	defer conn.Close()
-	p := planned{ledger: l, conn: conn}
+	p := preparedStatements{ledger: l, conn: conn}
 	p.exec(`SET plan_cache_mode = force_generic_plan`)
 	var before []string
 	for _, state := range []struct{ name, change string }{
 		{"empty", `SELECT 1`},
-		{"emptied unseen", backlog() + `; ` + worked + `; ANALYZE`}, // The pages of the tables still exist.
-		{"loaded", backlog()},
+		{"emptied unseen", backlogSQL() + `; ` + clearSQL + `; ANALYZE`}, // The pages of the tables still exist.
+		{"loaded", backlogSQL()},
 		{"analyzed", `ANALYZE`},
-		{"emptied", worked + `; ANALYZE`}, // Postgres has statistics of the deleted rows.
-		{"loaded again", backlog()},
+		{"emptied", clearSQL + `; ANALYZE`}, // Postgres has statistics of the deleted rows.
+		{"loaded again", backlogSQL()},
 	} {
-		p.simply(state.change)
+		p.execEach(state.change)
 		before = append(before, state.name)
-		for what, asked := range p.passes() {
+		for what, asked := range p.passStatements() {
 			p.exec(fmt.Sprintf(`PREPARE %q AS %s`, what+" "+state.name, l.Text(asked.text)))
 			for _, at := range before {
 				p.exec(`BEGIN`)
-				plan := p.run(what+" "+at, asked.args)
+				plan := p.explainPrepared(what+" "+at, asked.args)
 				p.exec(`ROLLBACK`)
-				if n := most(plan); n > asked.most {
+				if n := maxRowsRead(plan); n > asked.maxRows {
 					t.Errorf("%s, %s, planned when it was %s: %d rows are looked at:\n%s", what, state.name, at, n, strings.Join(plan, "\n"))
 				}
 			}
@@ -48,7 +48,7 @@ func TestPassesReadWhatTheyTake(t *testing.T) {
 	}
 }
 
-func backlog() string {
+func backlogSQL() string {
 	return fmt.Sprintf(`
 	INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 10, 1000, now(), now() FROM generate_series(1, 10) AS n ON CONFLICT DO NOTHING;
 	INSERT INTO batches (pool, created_at, max_wait_ms, wait_until) SELECT 'p' || 1 + n %% 10, now(), 1, now() - interval '1 hour' FROM generate_series(1, %[1]d) AS n;
@@ -60,34 +60,34 @@ func backlog() string {
 	INSERT INTO answers (owner, key, request, answer, answered_at) SELECT id, 'k', '', '{}', now() - interval '1 hour' - id * interval '1 second' FROM batches;
 	INSERT INTO token_changes (hash, at) SELECT convert_to('h' || id, 'utf8'), now() - interval '1 hour' FROM batches;
 	INSERT INTO news (at, batch) SELECT now() - interval '1 hour', id FROM batches;
-	INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity) SELECT pool, id, 1, 1, 1, 1 FROM batches`, 10*passed)
+	INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity) SELECT pool, id, 1, 1, 1, 1 FROM batches`, 10*rowsPerPart)
 }
 
-const worked = `DELETE FROM batch_deltas; DELETE FROM batch_rates; DELETE FROM events; DELETE FROM attempts; DELETE FROM late_results;
+const clearSQL = `DELETE FROM batch_deltas; DELETE FROM batch_rates; DELETE FROM events; DELETE FROM attempts; DELETE FROM late_results;
 	DELETE FROM answers; DELETE FROM token_changes; DELETE FROM news; DELETE FROM pool_minutes; DELETE FROM batches`
 
-type ask struct {
+type passStatement struct {
 	text, args string
-	most       int // maximum number of rows read
+	maxRows    int // maximum number of rows read
 }
 
-// passes returns the statements of passes with arguments for the rows that they would take now.
-func (p *planned) passes() map[string]ask {
+// passStatements returns the statements of passes with arguments for the rows that they would take now.
+func (p *preparedStatements) passStatements() map[string]passStatement {
 	p.Helper()
-	const once = 60 * passed // each row once, and the index entries of deleted rows
-	asked := map[string]ask{
-		"old rates":       {store.OldRatesText, fmt.Sprint(`0, `, passed), once},
-		"overdue batches": {store.OverdueText(), fmt.Sprint(`0, `, passed), once},
+	const once = 60 * rowsPerPart // each row once, and the index entries of deleted rows
+	asked := map[string]passStatement{
+		"old rates":       {store.OldRatesText, fmt.Sprint(`0, `, rowsPerPart), once},
+		"overdue batches": {store.OverdueText(), fmt.Sprint(`0, `, rowsPerPart), once},
 	}
 	for what, text := range store.RetainTexts() {
-		asked["old "+what] = ask{text, fmt.Sprint(`0, `, passed), once}
+		asked["old "+what] = passStatement{text, fmt.Sprint(`0, `, rowsPerPart), once}
 	}
 	var deltas string
 	p.must(p.conn.QueryRowContext(p.Context(), `
 		SELECT format('%L, %s, %s', coalesce(json_agg(json_build_object('id', id)), '[]'), coalesce(min(id), 0), coalesce(max(id), 0))
-		FROM (SELECT id FROM batch_deltas ORDER BY id LIMIT $1) AS next`, passed).Scan(&deltas))
+		FROM (SELECT id FROM batch_deltas ORDER BY id LIMIT $1) AS next`, rowsPerPart).Scan(&deltas))
 	for i, text := range store.FoldTexts() {
-		asked[fmt.Sprint("fold ", i)] = ask{text, deltas, passed}
+		asked[fmt.Sprint("fold ", i)] = passStatement{text, deltas, rowsPerPart}
 	}
 	return asked
 }

@@ -14,55 +14,55 @@ import (
 func TestReportsHaveOnePlan(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 100)
+	l.putPool("p", 100)
 	l.must(l.Warm(t.Context()))
 	conn, err := l.DB().Conn(t.Context())
 	l.must(err)
 	defer conn.Close()
-	p := planned{ledger: l, conn: conn}
+	p := preparedStatements{ledger: l, conn: conn}
 	p.exec(`SET plan_cache_mode = force_generic_plan`)
-	p.prepare("empty")
-	p.check("empty", "empty")
+	p.prepareAll("empty")
+	p.checkPlans("empty", "empty")
 	for _, state := range []struct{ name, change string }{
-		{"loaded", loaded},
+		{"loaded", loadSQL},
 		{"analyzed", `ANALYZE`},
 		{"emptied", `DELETE FROM tasks WHERE id > 10; DELETE FROM devices WHERE id > 'd1'`},
 		{"analyzed empty", `VACUUM ANALYZE tasks, devices, batches`},
 	} {
-		p.simply(state.change)
-		p.prepare(state.name)
-		p.check(state.name, "empty") // with the plans from the start
-		p.check(state.name, state.name)
+		p.execEach(state.change)
+		p.prepareAll(state.name)
+		p.checkPlans(state.name, "empty") // with the plans from the start
+		p.checkPlans(state.name, state.name)
 	}
 }
 
-const loaded = `
+const loadSQL = `
 	INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 300);
 	INSERT INTO devices (id, created_at) SELECT 'd' || i, now() FROM generate_series(1, 5000) AS i;
 	INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 300, 'p', 'd' || i % 5000 FROM generate_series(1, 20000) AS i`
 
-// planned holds the statements of reports that are prepared on one connection.
-type planned struct {
+// preparedStatements holds the statements of reports that are prepared on one connection.
+type preparedStatements struct {
 	*ledger
 	conn *sql.Conn
 	args map[string]string // arguments by the name of the prepared statement
 }
 
-func (p *planned) exec(text string) {
+func (p *preparedStatements) exec(text string) {
 	p.Helper()
 	_, err := p.conn.ExecContext(p.Context(), text)
 	p.must(err)
 }
 
-// simply runs several statements, each in its own transaction.
-func (p *planned) simply(text string) {
+// execEach runs several statements, each in its own transaction.
+func (p *preparedStatements) execEach(text string) {
 	for one := range strings.SplitSeq(text, ";") {
 		p.exec(one)
 	}
 }
 
-// prepare prepares all statements again that Warm has prepared. Their names begin with state.
-func (p *planned) prepare(state string) {
+// prepareAll prepares all statements again that Warm has prepared. Their names begin with state.
+func (p *preparedStatements) prepareAll(state string) {
 	p.Helper()
 	rows, err := p.conn.QueryContext(p.Context(), `
 		SELECT statement, cardinality(parameter_types) FROM pg_prepared_statements
@@ -91,20 +91,20 @@ func (p *planned) prepare(state string) {
 	}
 }
 
-// node is a node of a query plan.
-type node struct {
-	Scan  string `json:"Node Type"`
-	Table string `json:"Relation Name"`
-	Index string `json:"Index Name"`
-	Cond  string `json:"Index Cond"`
-	Plans []node `json:"Plans"`
+// planNode is a node of a query plan.
+type planNode struct {
+	Scan  string     `json:"Node Type"`
+	Table string     `json:"Relation Name"`
+	Index string     `json:"Index Name"`
+	Cond  string     `json:"Index Cond"`
+	Plans []planNode `json:"Plans"`
 }
 
-// check checks in state the plans of the statements that were prepared in the state prepared.
-func (p *planned) check(state, prepared string) {
+// checkPlans checks in state the plans of the statements that were prepared in the state prepared.
+func (p *preparedStatements) checkPlans(state, preparedIn string) {
 	p.Helper()
 	for name, args := range p.args {
-		if !strings.HasPrefix(name, `"`+prepared+" ") {
+		if !strings.HasPrefix(name, `"`+preparedIn+" ") {
 			continue
 		}
 		call := name
@@ -113,26 +113,26 @@ func (p *planned) check(state, prepared string) {
 		}
 		var text string
 		p.must(p.conn.QueryRowContext(p.Context(), `EXPLAIN (FORMAT JSON) EXECUTE `+call).Scan(&text))
-		var plans []struct{ Plan node }
+		var plans []struct{ Plan planNode }
 		p.must(json.Unmarshal([]byte(text), &plans))
-		p.looked(fmt.Sprintf("%s, planned %s", state, name), plans[0].Plan)
+		p.checkNode(fmt.Sprintf("%s, planned %s", state, name), plans[0].Plan)
 	}
 }
 
-// firsts returns the first column of each index that a report may use.
-func firsts() map[string]string {
+// firstIndexColumns returns the first column of each index that a report may use.
+func firstIndexColumns() map[string]string {
 	return map[string]string{
 		"tasks_pkey": "id", "tasks_of_device": "device", "batches_pkey": "id", "devices_pkey": "id", "attempts_pkey": "token", "tokens_of_device": "device", "deleted_devices_pkey": "id",
 	}
 }
 
-func (p *planned) looked(where string, n node) {
+func (p *preparedStatements) checkNode(where string, n planNode) {
 	p.Helper()
 	// The table grants is not checked: it has at most one row for each slot.
 	grows := map[string]bool{"tasks": true, "batches": true, "devices": true, "attempts": true, "tokens": true, "events": true}
 	switch {
 	case strings.HasSuffix(n.Scan, "Scan") && n.Index != "" && (grows[n.Table] || n.Table == ""): // A bitmap index scan has no table name.
-		if first := firsts()[n.Index]; first == "" || !strings.Contains(n.Cond, "("+first+" = ") {
+		if first := firstIndexColumns()[n.Index]; first == "" || !strings.Contains(n.Cond, "("+first+" = ") {
 			p.Errorf("%s: %s by %s: %s", where, n.Scan, n.Index, n.Cond)
 		}
 	case n.Scan == "Seq Scan" && grows[n.Table]:
@@ -141,6 +141,6 @@ func (p *planned) looked(where string, n node) {
 		p.Errorf("%s: rows are sorted, of which a few are wanted that an index has in front", where)
 	}
 	for _, below := range n.Plans {
-		p.looked(where, below)
+		p.checkNode(where, below)
 	}
 }

@@ -43,12 +43,12 @@ type PoolSpec struct {
 	Windows  []Window        // must be valid
 	Limits   json.RawMessage // must be valid; nil means no policies
 	Callers  *int            // 0..10000; nil means no bound
-	Longest  time.Duration   // the longest lease that a caller may request; 0 means LongestLease
+	Longest  time.Duration   // the longest lease that a caller may request; 0 means DefaultLongestLease
 	DryRun   bool            // check everything and change nothing
 }
 
-// LongestLease is the longest lease of a caller in a pool that sets no other value.
-const LongestLease = 24 * time.Hour
+// DefaultLongestLease is the longest lease of a caller in a pool that sets no other value.
+const DefaultLongestLease = 24 * time.Hour
 
 const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms,
 	CASE WHEN stands_until > {now} THEN stands_until END AS stands_until, version, created_at, updated_at`
@@ -58,7 +58,7 @@ func poolDest(p *Pool) []any {
 		&p.Name, &p.Capacity,
 		millis{&p.Lease},
 		&p.Paused, &p.PausedBy,
-		maybe{&p.PausedAt},
+		optionalTime{&p.PausedAt},
 		&p.PauseReason,
 		fromJSON(&p.Windows),
 		instant{&p.Opening.From},
@@ -75,16 +75,16 @@ func poolDest(p *Pool) []any {
 
 // Pool returns one pool, or ErrNotFound.
 func (s pools) Pool(ctx context.Context, name string) (Pool, error) {
-	return s.read().pools().named(ctx, name)
+	return s.readSession().pools().poolByName(ctx, name)
 }
 
-func (s poolsIn) named(ctx context.Context, name string) (Pool, error) {
-	return one(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
+func (s poolsIn) poolByName(ctx context.Context, name string) (Pool, error) {
+	return queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
 }
 
 // Pools returns at most limit pools with a name > after, in the order of names.
 func (s pools) Pools(ctx context.Context, after string, limit int) ([]Pool, error) {
-	return collect(ctx, s.read(), poolDest,
+	return collect(ctx, s.readSession(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, after, limit)
 }
 
@@ -92,7 +92,7 @@ func (s pools) Pools(ctx context.Context, after string, limit int) ([]Pool, erro
 // change was made, not at its COMMIT.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
 	// In a sub-select the clock is read once, and the index can be used.
-	return collect(ctx, s.read(), poolDest,
+	return collect(ctx, s.readSession(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
 }
 
@@ -136,7 +136,7 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 {lock}`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
-		open, err := one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE pool = $1 AND state = 'pending')`, name)
+		open, err := queryOne(ctx, tx, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE pool = $1 AND state = 'pending')`, name)
 		if err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		if _, err := tx.exec(ctx, `UPDATE pools SET deleted_at = {now}, windows_due = NULL, version = version + 1, updated_at = {now} WHERE name = $1`, name); err != nil {
 			return fmt.Errorf("deleting pool %s: %w", name, err)
 		}
-		return tx.record(ctx, Event{Kind: "pool.deleted", Actor: actor, Pool: name})
+		return tx.recordEvent(ctx, Event{Kind: "pool.deleted", Actor: actor, Pool: name})
 	})
 }
 
@@ -154,10 +154,10 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 // shared. So a claim either counts slots against the old capacity and commits before change, or counts against the new capacity.
 func (s pools) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
-		if err := tx.pools().lock(ctx, name); err != nil {
+		if err := tx.pools().lockName(ctx, name); err != nil {
 			return err
 		}
-		old, err := tx.pools().named(ctx, name)
+		old, err := tx.pools().poolByName(ctx, name)
 		if errors.Is(err, ErrNotFound) {
 			return change(tx, nil)
 		}
@@ -172,13 +172,13 @@ func (s pools) withPool(ctx context.Context, name string, change func(tx session
 	return err
 }
 
-// lock keeps claims out until the end of the transaction. It must come before all row locks: the order everywhere is the pool's lock, pool,
+// lockName keeps claims out until the end of the transaction. It must come before all row locks: the order everywhere is the pool's lock, pool,
 // batches, tasks, grants.
-func (s poolsIn) lock(ctx context.Context, name string) error {
-	if s.lockAlone == "" {
+func (s poolsIn) lockName(ctx context.Context, name string) error {
+	if s.lockExclusive == "" {
 		return nil
 	}
-	if _, err := s.exec(ctx, s.lockAlone, name); err != nil {
+	if _, err := s.exec(ctx, s.lockExclusive, name); err != nil {
 		return fmt.Errorf("locking pool %s: %w", name, err)
 	}
 	return nil
@@ -201,22 +201,22 @@ func callersText(bound *int) string {
 	return strconv.Itoa(*bound)
 }
 
-// pause holds who paused a pool, when and why. It is empty if the pool is not paused.
-type pause struct {
-	by, note string
-	at       *time.Time
-	now      bool // the pause begins with this change
+// pauseInfo holds who paused a pool, when and why. It is empty if the pool is not paused.
+type pauseInfo struct {
+	by, note  string
+	at        *time.Time
+	beginsNow bool // the pause begins with this change
 }
 
-// pause returns the pause after the change. A pause that continues keeps its actor, time and note.
-func (p PoolSpec) pause(old *Pool, actor, note string) pause {
+// pauseAfter returns the pause after the change. A pause that continues keeps its actor, time and note.
+func (p PoolSpec) pauseAfter(old *Pool, actor, note string) pauseInfo {
 	switch {
 	case !p.Paused:
-		return pause{}
+		return pauseInfo{}
 	case old != nil && old.Paused:
-		return pause{by: old.PausedBy, at: old.PausedAt, note: old.PauseReason}
+		return pauseInfo{by: old.PausedBy, at: old.PausedAt, note: old.PauseReason}
 	}
-	return pause{by: actor, note: note, now: true}
+	return pauseInfo{by: actor, note: note, beginsNow: true}
 }
 
 // detail returns the text of the event: the changes and their reason.
@@ -231,7 +231,7 @@ func (p PoolSpec) detail(old *Pool, note string) string {
 	if now := callersText(p.Callers); old != nil && callersText(old.Callers) != now || old == nil && p.Callers != nil {
 		detail += " callers=" + now
 	}
-	if old != nil && old.Longest != p.Longest || old == nil && p.Longest != LongestLease {
+	if old != nil && old.Longest != p.Longest || old == nil && p.Longest != DefaultLongestLease {
 		detail += " longest_lease=" + p.Longest.String()
 	}
 	if note != "" {
@@ -241,15 +241,15 @@ func (p PoolSpec) detail(old *Pool, note string) string {
 }
 
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, note string) (p Pool, created bool, err error) {
-	spec.Longest = cmp.Or(spec.Longest, LongestLease)
+	spec.Longest = cmp.Or(spec.Longest, DefaultLongestLease)
 	if old != nil && spec.equals(old.spec()) {
 		return *old, false, nil
 	}
-	o, err := tx.pools().opening(ctx, spec.Windows)
+	o, err := tx.pools().computeOpening(ctx, spec.Windows)
 	if err != nil {
 		return Pool{}, false, err
 	}
-	held := spec.pause(old, actor, note)
+	held := spec.pauseAfter(old, actor, note)
 	// A deleted pool that is created again keeps its version and its stands_until.
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
@@ -262,18 +262,18 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 			version = pools.version + 1, updated_at = excluded.updated_at,
 			paused_by = excluded.paused_by, paused_at = excluded.paused_at, pause_reason = excluded.pause_reason,
 			limits = excluded.limits, callers = excluded.callers, longest_ms = excluded.longest_ms`,
-		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.due,
-		held.by, held.now, nullMillis(held.at), held.note, nullText(spec.Limits), spec.Callers, spec.Longest.Milliseconds()); err != nil {
+		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.refreshDue,
+		held.by, held.beginsNow, nullMillis(held.at), held.note, nullText(spec.Limits), spec.Callers, spec.Longest.Milliseconds()); err != nil {
 		return Pool{}, false, fmt.Errorf("writing pool %s: %w", name, err)
 	}
 	kind := "pool.changed"
 	if old == nil {
 		kind = "pool.created"
 	}
-	if err := tx.record(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.detail(old, note)}); err != nil {
+	if err := tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.detail(old, note)}); err != nil {
 		return Pool{}, false, err
 	}
-	p, err = tx.pools().named(ctx, name)
+	p, err = tx.pools().poolByName(ctx, name)
 	if err == nil && spec.DryRun {
 		err = errDryRun // rolls the transaction back
 	}

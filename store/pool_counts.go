@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// MovesBetween counts what happened in each pool in the events with after < id <= upTo. Step is 0 in all results.
-func (s pools) MovesBetween(ctx context.Context, after, upTo int64) ([]Move, error) {
+// SlotChangesBetween counts what happened in each pool in the events with after < id <= upTo. Step is 0 in all results.
+func (s pools) SlotChangesBetween(ctx context.Context, after, upTo int64) ([]SlotChanges, error) {
 	if after >= upTo {
 		return nil, nil
 	}
-	moves, err := collect(ctx, s.planned(), func(m *Move) []any { return []any{&m.Pool, &m.Granted, &m.Ended, &m.Lapsed} }, `
+	moves, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Granted, &m.Ended, &m.Lapsed} }, `
 		SELECT pool, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
 			SELECT pool, CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed
-			FROM events WHERE id > $1 AND id <= $2 AND `+movesSlots+`) AS moves
+			FROM events WHERE id > $1 AND id <= $2 AND `+isSlotEventSQL+`) AS moves
 		GROUP BY pool`, after, upTo)
 	if err != nil {
 		return nil, fmt.Errorf("counting what became of slots: %w", err)

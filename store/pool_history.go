@@ -39,18 +39,18 @@ type HoldingFilter struct {
 type SlotRange struct{ First, Last int }
 
 const (
-	// inForce is greater than every event id. The id of a holding that has not ended is inForce plus its token.
-	inForce = 1 << 54
+	// inForceIDBase is greater than every event id. The id of a holding that has not ended is inForceIDBase plus its token.
+	inForceIDBase = 1 << 54
 
-	// holdingsLooked is the maximum number of events of a pool that one call searches.
-	holdingsLooked = 20_000
+	// holdingsSearchLimit is the maximum number of events of a pool that one call searches.
+	holdingsSearchLimit = 20_000
 
 	// clockSlack is the maximum difference between the order of event ids and the order of event times.
 	clockSlack = time.Minute
 )
 
-// ends is the condition for events that end a holding. Each such event names the holding by its token.
-const ends = movesSlots + ` AND kind <> 'task.granted'`
+// isHoldingEndSQL is the condition for events that end a holding. Each such event names the holding by its token.
+const isHoldingEndSQL = isSlotEventSQL + ` AND kind <> 'task.granted'`
 
 func (f HoldingFilter) slots() SlotRange {
 	if f.Slots == nil {
@@ -62,16 +62,16 @@ func (f HoldingFilter) slots() SlotRange {
 // Holdings returns a page of the holdings of a pool, and a Stretch with the position from which to continue if the page is not full. Ended
 // holdings are found by the events of the pool, because a pool has only about two events per holding. Holdings in force are found in the
 // grants.
-func (s pools) Holdings(ctx context.Context, f HoldingFilter) ([]Holding, Stretch, error) {
+func (s pools) Holdings(ctx context.Context, f HoldingFilter) ([]Holding, SearchBound, error) {
 	f.Limit = clampLimit(f.Limit)
 	// Holdings in force are read first: a holding that ends in between is found twice instead of being missed.
-	held, err := s.holdingNow(ctx, f)
-	if err != nil || f.Newest && len(held) == f.Limit || !f.Newest && f.After >= inForce {
-		return held, Stretch{}, err
+	held, err := s.holdingsInForce(ctx, f)
+	if err != nil || f.Newest && len(held) == f.Limit || !f.Newest && f.After >= inForceIDBase {
+		return held, SearchBound{}, err
 	}
-	ended, stretch, err := s.holdingsBefore(ctx, f)
+	ended, stretch, err := s.endedHoldings(ctx, f)
 	if err != nil {
-		return nil, Stretch{}, err
+		return nil, SearchBound{}, err
 	}
 	held = slices.DeleteFunc(held, func(h Holding) bool {
 		return slices.ContainsFunc(ended, func(e Holding) bool { return e.Token == h.Token })
@@ -87,23 +87,23 @@ func (s pools) Holdings(ctx context.Context, f HoldingFilter) ([]Holding, Stretc
 
 func holdingDest(h *Holding) []any {
 	return []any{
-		&h.ID, &h.Slot, &h.Device, &h.Task, &h.Batch, &h.Token, &h.Attempt, instant{&h.GrantedAt}, maybe{&h.EndedAt}, opt(&h.EndedBy),
+		&h.ID, &h.Slot, &h.Device, &h.Task, &h.Batch, &h.Token, &h.Attempt, instant{&h.GrantedAt}, optionalTime{&h.EndedAt}, opt(&h.EndedBy),
 	}
 }
 
-// holdingNow reads the holdings in force.
-func (s pools) holdingNow(ctx context.Context, f HoldingFilter) ([]Holding, error) {
+// holdingsInForce reads the holdings in force.
+func (s pools) holdingsInForce(ctx context.Context, f HoldingFilter) ([]Holding, error) {
 	before := int64(math.MaxInt64)
 	if f.Before > 0 {
 		before = f.Before
 	}
-	if f.To != nil || f.Newest && before <= inForce {
+	if f.To != nil || f.Newest && before <= inForceIDBase {
 		return nil, nil
 	}
 	slots, order := f.slots(), EventFilter{Newest: f.Newest}.direction()
-	held, err := collect(ctx, s.read(), holdingDest, `
+	held, err := collect(ctx, s.readSession(), holdingDest, `
 		SELECT * FROM (
-			SELECT `+fmt.Sprint(int64(inForce))+` + token AS id, slot, device, task, batch, token, attempt, granted_at, NULL, NULL
+			SELECT `+fmt.Sprint(int64(inForceIDBase))+` + token AS id, slot, device, task, batch, token, attempt, granted_at, NULL, NULL
 			FROM grants WHERE pool = $1 AND slot BETWEEN $2 AND $3) AS held
 		WHERE id > $4 AND id < $5 ORDER BY id `+order+` LIMIT $6`, f.Pool, slots.First, slots.Last, f.After, before, f.Limit)
 	if err != nil {
@@ -112,51 +112,51 @@ func (s pools) holdingNow(ctx context.Context, f HoldingFilter) ([]Holding, erro
 	return held, nil
 }
 
-// holdingsBefore reads the holdings that ended.
-func (s pools) holdingsBefore(ctx context.Context, f HoldingFilter) ([]Holding, Stretch, error) {
-	by, stretch, err := s.endsOf(ctx, f)
+// endedHoldings reads the holdings that ended.
+func (s pools) endedHoldings(ctx context.Context, f HoldingFilter) ([]Holding, SearchBound, error) {
+	search, stretch, err := s.endEventSearch(ctx, f)
 	if err != nil {
-		return nil, Stretch{}, fmt.Errorf("reading the history of pool %s: %w", f.Pool, err)
+		return nil, SearchBound{}, fmt.Errorf("reading the history of pool %s: %w", f.Pool, err)
 	}
-	text, args := f.ended(by)
-	ended, err := collect(ctx, s.planned(), holdingDest, text, args...)
+	text, args := f.endedSQL(search)
+	ended, err := collect(ctx, s.customPlanSession(), holdingDest, text, args...)
 	if err != nil {
-		return nil, Stretch{}, fmt.Errorf("reading the history of pool %s: %w", f.Pool, err)
+		return nil, SearchBound{}, fmt.Errorf("reading the history of pool %s: %w", f.Pool, err)
 	}
 	return ended, stretch, nil
 }
 
-// endsOf returns the filter for the events to search, restricted to what one call may search.
-func (s pools) endsOf(ctx context.Context, f HoldingFilter) (by sought, stretch Stretch, err error) {
-	by = sought{EventFilter: EventFilter{Newest: f.Newest, After: f.After, Before: min(f.Before, inForce)}, pool: f.Pool}
+// endEventSearch returns the filter for the events to search, restricted to what one call may search.
+func (s pools) endEventSearch(ctx context.Context, f HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
+	search = eventSearch{EventFilter: EventFilter{Newest: f.Newest, After: f.After, Before: min(f.Before, inForceIDBase)}, pool: f.Pool}
 	if f.From != nil {
-		id, err := s.eventNear(ctx, f.From.Add(-clockSlack))
+		id, err := s.eventIDNear(ctx, f.From.Add(-clockSlack))
 		if err != nil {
-			return by, stretch, err
+			return search, stretch, err
 		}
-		by.After = max(by.After, id-1)
+		search.After = max(search.After, id-1)
 	}
 	if f.To != nil {
-		id, err := s.eventNear(ctx, f.To.Add(clockSlack))
+		id, err := s.eventIDNear(ctx, f.To.Add(clockSlack))
 		if err != nil {
-			return by, stretch, err
+			return search, stretch, err
 		}
-		if by.Before == 0 || by.Before > id {
-			by.Before = max(id, 1)
+		if search.Before == 0 || search.Before > id {
+			search.Before = max(id, 1)
 		}
 	}
 	q := &query{}
-	stretch, err = s.stretchAt(ctx, q, by.looked(q, holdingsLooked), by.direction(), holdingsLooked)
-	by.Within(stretch)
-	return by, stretch, err
+	stretch, err = s.searchBoundAfter(ctx, q, search.candidatesSQL(q, holdingsSearchLimit), search.direction(), holdingsSearchLimit)
+	search.LimitTo(stretch)
+	return search, stretch, err
 }
 
-// ended returns the statement that reads the holdings whose end is among these events. It has the order of the index, so it stops when the
+// endedSQL returns the statement that reads the holdings whose end is among these events. It has the order of the index, so it stops when the
 // page is full.
-func (f HoldingFilter) ended(by sought) (text string, args []any) {
+func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
 	q.text = `SELECT e.id, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by
-		FROM (SELECT id, pool, batch, token FROM (` + by.looked(q, holdingsLooked) + `) AS looked WHERE ` + ends + `) AS e {attempt of e}`
+		FROM (SELECT id, pool, batch, token FROM (` + search.candidatesSQL(q, holdingsSearchLimit) + `) AS looked WHERE ` + isHoldingEndSQL + `) AS e {attempt of e}`
 	if f.Slots != nil {
 		q.where("a.slot >= %s", f.Slots.First)
 		q.where("a.slot <= %s", f.Slots.Last)
@@ -167,13 +167,13 @@ func (f HoldingFilter) ended(by sought) (text string, args []any) {
 	if f.To != nil {
 		q.where("a.ended_at < {epoch} + %s * {ms}", f.To.UnixMilli())
 	}
-	return q.end(" ORDER BY e.pool "+by.direction()+", e.id "+by.direction(), f.Limit)
+	return q.build(" ORDER BY e.pool "+search.direction()+", e.id "+search.direction(), f.Limit)
 }
 
-// eventNear returns the id of about the first event at this time or later. If there is no such event, it returns an id above the last
+// eventIDNear returns the id of about the first event at this time or later. If there is no such event, it returns an id above the last
 // event. It is a binary search, as ids increase almost in the order of times.
-func (s *connection) eventNear(ctx context.Context, at time.Time) (int64, error) {
-	id, err := one(ctx, s.planned(), only[int64], eventNear, at.UnixMilli())
+func (s *connection) eventIDNear(ctx context.Context, at time.Time) (int64, error) {
+	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, at.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
 		return 0, nil
 	}
@@ -183,13 +183,13 @@ func (s *connection) eventNear(ctx context.Context, at time.Time) (int64, error)
 	return id, nil
 }
 
-// early is the condition that the first event from the middle on is before the time.
-const early = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
+// isBeforeTimeSQL is the condition that the first event from the middle on is before the time.
+const isBeforeTimeSQL = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
 
-const eventNear = `
+const eventIDNearSQL = `
 	WITH RECURSIVE found(low, high) AS (
 		SELECT coalesce((SELECT id FROM events ORDER BY id LIMIT 1), 0), coalesce((SELECT id FROM events ORDER BY id DESC LIMIT 1), 0) + 1
 		UNION ALL
-		SELECT CASE WHEN ` + early + ` THEN (low + high) / 2 + 1 ELSE low END, CASE WHEN ` + early + ` THEN high ELSE (low + high) / 2 END
+		SELECT CASE WHEN ` + isBeforeTimeSQL + ` THEN (low + high) / 2 + 1 ELSE low END, CASE WHEN ` + isBeforeTimeSQL + ` THEN high ELSE (low + high) / 2 END
 		FROM found WHERE low < high)
 	SELECT low FROM found WHERE low >= high`

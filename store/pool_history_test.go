@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// historyOf reads all pages of a filter, as a client of a list does.
-func (l *ledger) historyOf(f store.HoldingFilter) (all []store.Holding, pages int) {
+// readHistory reads all pages of a filter, as a client of a list does.
+func (l *ledger) readHistory(f store.HoldingFilter) (all []store.Holding, pages int) {
 	l.Helper()
 	for {
 		pages++
@@ -36,17 +36,17 @@ func (l *ledger) historyOf(f store.HoldingFilter) (all []store.Holding, pages in
 	}
 }
 
-// told returns a holding as text.
-func told(h store.Holding) string {
+// holdingText returns a holding as text.
+func holdingText(h store.Holding) string {
 	if h.EndedAt == nil {
 		return fmt.Sprintf("slot %d %s task %d batch %d held", h.Slot, h.Device, h.Task, h.Batch)
 	}
 	return fmt.Sprintf("slot %d %s task %d batch %d %s", h.Slot, h.Device, h.Task, h.Batch, h.EndedBy)
 }
 
-func toldAll(all []store.Holding) (list []string) {
+func holdingTexts(all []store.Holding) (list []string) {
 	for _, h := range all {
-		list = append(list, told(h))
+		list = append(list, holdingText(h))
 	}
 	return list
 }
@@ -55,57 +55,57 @@ func toldAll(all []store.Holding) (list []string) {
 // of several sizes, in both orders, and with a filter of slots.
 func TestHistoryHasEveryHolding(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 4)
-		l.pool("q", 4)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
+		l.putPool("q", 4)
 		names := deviceNames(4)
-		batch, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 9}, names...)
-		_, other := l.batch(store.Batch{Pool: "q"}, "other")
-		l.report(l.grant(other[0], "other", "q", 1), store.BySuccess, "")
+		batch, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 9}, names...)
+		_, other := l.queueBatch(store.Batch{Pool: "q"}, "other")
+		l.recordResult(l.mustGrant(other[0], "other", "q", 1), store.BySuccess, "")
 		var want []string // ordered by their ends
 		end := func(i, slot int, by store.EndCause, do func(store.Grant)) {
-			do(l.grant(ids[i], names[i], "p", slot))
+			do(l.mustGrant(ids[i], names[i], "p", slot))
 			want = append(want, fmt.Sprintf("slot %d %s task %d batch %d %s", slot, names[i], ids[i], batch.ID, by))
 		}
 		result := func(by store.EndCause) func(store.Grant) {
-			return func(g store.Grant) { l.report(g, by, "") }
+			return func(g store.Grant) { l.recordResult(g, by, "") }
 		}
 		end(0, 2, store.ByFailure, result(store.ByFailure))
 		end(1, 1, store.ByFailure, result(store.ByFailure))
 		end(0, 1, store.ByReturn, result(store.ByReturn))
-		end(2, 1, store.ByLapse, func(store.Grant) { l.untilLapsed(); l.reapAll() })
+		end(2, 1, store.ByLapse, func(store.Grant) { l.awaitLapsed(); l.reapAll() })
 		end(0, 0, store.BySuccess, result(store.BySuccess))
-		end(3, 1, store.ByOperator, func(store.Grant) { l.must(errOf(l.force(1, store.Force{Now: true}))) })
-		l.grant(ids[2], names[2], "p", 3)
-		l.grant(ids[1], names[1], "p", 1)
+		end(3, 1, store.ByOperator, func(store.Grant) { l.must(errOf(l.forceRelease(1, store.ForcedRelease{AtOnce: true}))) })
+		l.mustGrant(ids[2], names[2], "p", 3)
+		l.mustGrant(ids[1], names[1], "p", 1)
 		held := []string{
 			fmt.Sprintf("slot 3 %s task %d batch %d held", names[2], ids[2], batch.ID), fmt.Sprintf("slot 1 %s task %d batch %d held", names[1], ids[1], batch.ID),
 		}
 		whole := append(slices.Clone(want), held...)
 		for _, limit := range []int{1, 2, 3, 100} {
-			all, _ := l.historyOf(store.HoldingFilter{Pool: "p", Limit: limit})
-			if diff := cmp.Diff(whole, toldAll(all)); diff != "" {
+			all, _ := l.readHistory(store.HoldingFilter{Pool: "p", Limit: limit})
+			if diff := cmp.Diff(whole, holdingTexts(all)); diff != "" {
 				l.Errorf("by %d, oldest first: %s", limit, diff)
 			}
-			all, _ = l.historyOf(store.HoldingFilter{Pool: "p", Limit: limit, Newest: true})
+			all, _ = l.readHistory(store.HoldingFilter{Pool: "p", Limit: limit, Newest: true})
 			slices.Reverse(all)
-			if diff := cmp.Diff(whole, toldAll(all)); diff != "" {
+			if diff := cmp.Diff(whole, holdingTexts(all)); diff != "" {
 				l.Errorf("by %d, newest first: %s", limit, diff)
 			}
-			all, _ = l.historyOf(store.HoldingFilter{Pool: "p", Slots: &store.SlotRange{First: 1, Last: 1}, Limit: limit})
-			if diff := cmp.Diff([]string{want[1], want[2], want[3], want[5], held[1]}, toldAll(all)); diff != "" {
+			all, _ = l.readHistory(store.HoldingFilter{Pool: "p", Slots: &store.SlotRange{First: 1, Last: 1}, Limit: limit})
+			if diff := cmp.Diff([]string{want[1], want[2], want[3], want[5], held[1]}, holdingTexts(all)); diff != "" {
 				l.Errorf("by %d, of slot 1: %s", limit, diff)
 			}
 		}
-		all, _ := l.historyOf(store.HoldingFilter{Pool: "p", Limit: 100})
+		all, _ := l.readHistory(store.HoldingFilter{Pool: "p", Limit: 100})
 		since := all[3].EndedAt
-		if late, _ := l.historyOf(store.HoldingFilter{Pool: "p", Limit: 2, From: since}); len(late) < 4 || late[0].EndedAt.Before(*since) {
-			l.Errorf("since %v: %v", since, toldAll(late))
+		if late, _ := l.readHistory(store.HoldingFilter{Pool: "p", Limit: 2, From: since}); len(late) < 4 || late[0].EndedAt.Before(*since) {
+			l.Errorf("since %v: %v", since, holdingTexts(late))
 		}
-		if early, _ := l.historyOf(store.HoldingFilter{Pool: "p", Limit: 2, To: since}); len(early) < 2 || len(early) > 3 || !early[len(early)-1].EndedAt.Before(*since) {
-			l.Errorf("before %v: %v", since, toldAll(early))
+		if early, _ := l.readHistory(store.HoldingFilter{Pool: "p", Limit: 2, To: since}); len(early) < 2 || len(early) > 3 || !early[len(early)-1].EndedAt.Before(*since) {
+			l.Errorf("before %v: %v", since, holdingTexts(early))
 		}
-		for slot, list := range bySlot(all) {
+		for slot, list := range groupBySlot(all) {
 			for i := range list[1:] {
 				if list[i].EndedAt.After(list[i+1].GrantedAt) {
 					l.Errorf("slot %d: %+v overlaps %+v", slot, list[i], list[i+1])
@@ -115,7 +115,7 @@ func TestHistoryHasEveryHolding(t *testing.T) {
 	})
 }
 
-func bySlot(all []store.Holding) map[int][]store.Holding {
+func groupBySlot(all []store.Holding) map[int][]store.Holding {
 	slots := map[int][]store.Holding{}
 	for _, h := range all {
 		slots[h.Slot] = append(slots[h.Slot], h)
@@ -126,7 +126,7 @@ func bySlot(all []store.Holding) map[int][]store.Holding {
 // TestTimesAreFoundInTheLog checks that a time is found in the log as exactly as by reading the whole log.
 func TestTimesAreFoundInTheLog(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		near := func(at time.Time) (id int64) {
 			l.must(l.DB().QueryRowContext(l.Context(), l.Text(store.EventNearText), at.UnixMilli()).Scan(&id))
 			return id
@@ -178,22 +178,22 @@ func TestHistoryIsServedOrBounded(t *testing.T) {
 			"all":        {store.HoldingFilter{Pool: "p1", Limit: 100}, 300},
 			"newest":     {store.HoldingFilter{Pool: "p1", Limit: 100, Newest: true, From: &hour}, 300},
 			"of a slot":  {store.HoldingFilter{Pool: "p1", Limit: 100, Newest: true, Slots: &store.SlotRange{First: 17, Last: 17}}, 10_500},
-			"of nowhere": {store.HoldingFilter{Pool: "p1", Limit: 100, Slots: &store.SlotRange{First: 99, Last: 99}}, store.HoldingsLooked},
+			"of nowhere": {store.HoldingFilter{Pool: "p1", Limit: 100, Slots: &store.SlotRange{First: 99, Last: 99}}, store.MaxExaminedEvents},
 		} {
 			query, args, err := l.HoldingsQuery(l.Context(), test.filter)
 			l.must(err)
-			plan, rows := l.plan(query, args...), test.rows
+			plan, rows := l.explainAnalyze(query, args...), test.rows
 			if statistics != "ANALYZE" {
-				rows = store.HoldingsLooked // Without statistics, Postgres estimates fewer rows.
+				rows = store.MaxExaminedEvents // Without statistics, Postgres estimates fewer rows.
 			}
-			if text := strings.Join(plan, "\n"); !strings.Contains(text, "events_of_pool") || !strings.Contains(text, "attempts_pkey") || strings.Contains(text, "Seq Scan") || most(plan) > rows {
-				t.Errorf("after %s: %s: %d rows, want %d:\n%s", statistics, name, most(plan), rows, text)
+			if text := strings.Join(plan, "\n"); !strings.Contains(text, "events_of_pool") || !strings.Contains(text, "attempts_pkey") || strings.Contains(text, "Seq Scan") || maxRowsRead(plan) > rows {
+				t.Errorf("after %s: %s: %d rows, want %d:\n%s", statistics, name, maxRowsRead(plan), rows, text)
 			}
 		}
-		if plan := strings.Join(l.plan(store.EventNearText, hour.UnixMilli()), "\n"); strings.Contains(plan, "Seq Scan") {
+		if plan := strings.Join(l.explainAnalyze(store.EventNearText, hour.UnixMilli()), "\n"); strings.Contains(plan, "Seq Scan") {
 			t.Errorf("after %s: a time is looked for in all events:\n%s", statistics, plan)
 		}
-		if plan := strings.Join(l.plan(store.MinutesText, "p1", 0, 50_000), "\n"); strings.Contains(plan, "Seq Scan on events") || strings.Contains(plan, "Seq Scan on pool_minutes") {
+		if plan := strings.Join(l.explainAnalyze(store.MinutesText, "p1", 0, 50_000), "\n"); strings.Contains(plan, "Seq Scan on events") || strings.Contains(plan, "Seq Scan on pool_minutes") {
 			t.Errorf("after %s: minutes of all pools:\n%s", statistics, plan)
 		}
 	}
@@ -207,9 +207,9 @@ func TestHistoryGoesOnBehindWhatItLookedAt(t *testing.T) {
 		SELECT i, i, 1, 'd', 'p', CASE WHEN i IN (3, 29990) THEN 17 ELSE 1 END, '', now(), now(), 'succeeded' FROM generate_series(1, 30000) AS i`)
 	l.exec(`INSERT INTO events (at, kind, pool, batch, task, device, token) SELECT now(), 'task.succeeded', 'p', 1, i, 'd', i FROM generate_series(1, 30000) AS i`)
 	for _, newest := range []bool{true, false} {
-		found, pages := l.historyOf(store.HoldingFilter{Pool: "p", Slots: &store.SlotRange{First: 17, Last: 17}, Newest: newest, Limit: 5})
+		found, pages := l.readHistory(store.HoldingFilter{Pool: "p", Slots: &store.SlotRange{First: 17, Last: 17}, Newest: newest, Limit: 5})
 		if len(found) != 2 || pages != 2 {
-			t.Errorf("newest %v: %v in %d pages", newest, toldAll(found), pages)
+			t.Errorf("newest %v: %v in %d pages", newest, holdingTexts(found), pages)
 		}
 	}
 }

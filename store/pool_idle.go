@@ -15,44 +15,44 @@ type OpenPool struct {
 
 // OpenPools returns all such pools, in one snapshot.
 func (s pools) OpenPools(ctx context.Context) ([]OpenPool, error) {
-	pools, err := collect(ctx, s.read(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
+	pools, err := collect(ctx, s.readSession(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
 		SELECT name, free FROM (
 			SELECT p.name, p.capacity - (SELECT count(*) FROM grants g WHERE g.pool = p.name) AS free FROM pools p
 			WHERE p.deleted_at IS NULL AND p.paused IS FALSE AND p.capacity > 0
 				AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = p.name AND t.state = 'pending')) AS candidates
 		WHERE free > 0 AND name IN (
 			SELECT b.pool FROM batches b JOIN pools p ON p.name = b.pool
-			WHERE `+startable()+` AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending'))`)
+			WHERE `+isStartableSQL()+` AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending'))`)
 	if err != nil {
 		return nil, fmt.Errorf("reading pools with free slots: %w", err)
 	}
 	return pools, nil
 }
 
-// WaitingHere counts the devices of the pool that could be granted a task now, hold no slot, and have a last_seen time within this period.
+// CountWaitingDevices counts the devices of the pool that could be granted a task now, hold no slot, and have a last_seen time within this period.
 // It stops counting when it reaches `most`.
-func (s pools) WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error) {
-	n, err := one(ctx, s.read(), only[int], waitingHere(), pool, most, within.Milliseconds())
+func (s pools) CountWaitingDevices(ctx context.Context, pool string, within time.Duration, limit int) (int, error) {
+	n, err := queryOne(ctx, s.readSession(), singleColumn[int], waitingDevicesSQL(), pool, limit, within.Milliseconds())
 	if err != nil {
 		return 0, fmt.Errorf("counting who waits in pool %s: %w", pool, err)
 	}
 	return n, nil
 }
 
-// waitingHere steps from device to device, over at most 1000 + 4 * `most` devices. If fewer than `most` of them could start a task and more
+// waitingDevicesSQL steps from device to device, over at most 1000 + 4 * `most` devices. If fewer than `most` of them could start a task and more
 // devices follow, it joins all tasks of the pool instead: stepping over 200,000 devices takes Postgres 3 s, the join a tenth of that time.
-func waitingHere() string {
+func waitingDevicesSQL() string {
 	const some = "1000 + 4 * $2"
-	who := whoWaits("$1", "n < "+some)
+	who := devicesWithTasksCTE("$1", "n < "+some)
 	return who + `
 	SELECT CASE WHEN count(*) >= $2 THEN count(*) WHEN (SELECT count(*) FROM who WHERE device IS NOT NULL) < ` + some + ` THEN count(*) ELSE (
 		SELECT count(*) FROM (
 			SELECT DISTINCT t.device
 			FROM tasks t JOIN batches b ON b.id = t.batch JOIN pools p ON p.name = t.pool JOIN devices d ON d.id = t.device
-			WHERE t.pool = $1 AND t.state = 'pending' AND ` + eligible() + ` AND d.last_seen > {now} - $3 * {ms}
+			WHERE t.pool = $1 AND t.state = 'pending' AND ` + isEligibleSQL() + ` AND d.last_seen > {now} - $3 * {ms}
 				AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
 			LIMIT $2) AS joined) END
-	FROM (` + startingNow("$1", "$2", "(SELECT d.last_seen FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
+	FROM (` + startableDevicesSQL("$1", "$2", "(SELECT d.last_seen FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
 }
 
 // TakeIdleTime returns the time since the last call by any replica, and starts a new period. So the periods of all replicas add up to the
@@ -60,7 +60,7 @@ func waitingHere() string {
 func (s pools) TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error) {
 	var from, until time.Time
 	err := s.write(ctx, func(tx session) error {
-		t, err := one(ctx, tx, func(t *[2]time.Time) []any { return []any{instant{&t[0]}, instant{&t[1]}} }, `
+		t, err := queryOne(ctx, tx, func(t *[2]time.Time) []any { return []any{instant{&t[0]}, instant{&t[1]}} }, `
 			UPDATE idle_time SET taken_before = taken_at, taken_at = {now} WHERE taken_at <= {now} - $1 * {ms}
 			RETURNING taken_before, taken_at`, least.Milliseconds())
 		from, until = t[0], t[1]

@@ -18,29 +18,29 @@ import (
 // TestOpenPools checks that a pool is open if it has free slots and a batch whose tasks could start.
 func TestOpenPools(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		later := time.Now().Add(time.Hour)
 		for _, name := range []string{"open", "full", "paused", "held-up", "early", "done"} {
-			l.pool(name, 2)
+			l.putPool(name, 2)
 		}
-		l.pool("empty", 0)
-		_, ids := l.batch(store.Batch{Pool: "open"}, "o1", "o2", "o3")
-		l.grant(ids[0], "o1", "open", 0)
-		_, ids = l.batch(store.Batch{Pool: "full"}, "f1", "f2", "f3")
-		l.grant(ids[0], "f1", "full", 0)
-		l.grant(ids[1], "f2", "full", 1)
+		l.putPool("empty", 0)
+		_, ids := l.queueBatch(store.Batch{Pool: "open"}, "o1", "o2", "o3")
+		l.mustGrant(ids[0], "o1", "open", 0)
+		_, ids = l.queueBatch(store.Batch{Pool: "full"}, "f1", "f2", "f3")
+		l.mustGrant(ids[0], "f1", "full", 0)
+		l.mustGrant(ids[1], "f2", "full", 1)
 		for _, name := range []string{"paused", "held-up", "empty"} {
-			b, _ := l.batch(store.Batch{Pool: name}, name+"-1")
+			b, _ := l.queueBatch(store.Batch{Pool: name}, name+"-1")
 			if name == "held-up" {
 				_, err := l.PauseBatch(l.Context(), "op", b.ID, "")
 				l.must(err)
 			}
 		}
-		l.batch(store.Batch{Pool: "early", NotBefore: &later}, "e1")
+		l.queueBatch(store.Batch{Pool: "early", NotBefore: &later}, "e1")
 		_, _, err := l.PutPool(l.Context(), "op", "paused", store.PoolSpec{Capacity: 2, Lease: time.Hour, Paused: true})
 		l.must(err)
-		_, ids = l.batch(store.Batch{Pool: "done"}, "d1")
-		l.report(l.grant(ids[0], "d1", "done", 0), store.BySuccess, "")
+		_, ids = l.queueBatch(store.Batch{Pool: "done"}, "d1")
+		l.recordResult(l.mustGrant(ids[0], "d1", "done", 0), store.BySuccess, "")
 		pools, err := l.OpenPools(l.Context())
 		if diff := cmp.Diff([]store.OpenPool{{Name: "open", Free: 1}}, pools); diff != "" || err != nil {
 			l.Fatalf("%v, %s", err, diff)
@@ -48,18 +48,18 @@ func TestOpenPools(t *testing.T) {
 	})
 }
 
-// TestWaitingHere checks that WaitingHere counts devices with waiting tasks that were seen lately, and counts each device once.
+// TestWaitingHere checks that CountWaitingDevices counts devices with waiting tasks that were seen lately, and counts each device once.
 func TestWaitingHere(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
 		names := deviceNames(6)
-		_, ids := l.batch(store.Batch{Pool: "p"}, names...)
-		l.batch(store.Batch{Pool: "p"}, names...)
-		l.grant(ids[0], names[0], "p", 0)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, names...)
+		l.queueBatch(store.Batch{Pool: "p"}, names...)
+		l.mustGrant(ids[0], names[0], "p", 0)
 		now, err := l.Clock(l.Context())
 		l.must(err)
-		seen := map[string]store.Seen{
+		seen := map[string]store.LastReport{
 			names[0]: {At: now}, names[1]: {At: now}, names[2]: {At: now}, names[3]: {At: now.Add(-time.Hour)}, names[4]: {At: now.Add(-2 * time.Hour)},
 		}
 		for name := range seen {
@@ -71,7 +71,7 @@ func TestWaitingHere(t *testing.T) {
 			within     time.Duration
 			most, want int
 		}{{30 * time.Minute, 10, 2}, {90 * time.Minute, 10, 3}, {30 * time.Minute, 1, 1}} {
-			if n, err := l.WaitingHere(l.Context(), "p", test.within, test.most); n != test.want || err != nil {
+			if n, err := l.CountWaitingDevices(l.Context(), "p", test.within, test.most); n != test.want || err != nil {
 				l.Errorf("within %s, at most %d: %d, %v; want %d", test.within, test.most, n, err, test.want)
 			}
 		}
@@ -81,7 +81,7 @@ func TestWaitingHere(t *testing.T) {
 // TestIdleTimeIsTakenOnce checks that concurrent replicas together do not count a period of time twice.
 func TestIdleTimeIsTakenOnce(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		began, err := l.Clock(l.Context())
 		l.must(err)
 		_, err = l.TakeIdleTime(l.Context(), 0)
@@ -121,8 +121,8 @@ func TestManyPools(t *testing.T) {
 	const many = 50
 	for i := range many {
 		name := fmt.Sprintf("p-%03d", i)
-		l.pool(name, 1+i)
-		l.batch(store.Batch{Pool: name}, name)
+		l.putPool(name, 1+i)
+		l.queueBatch(store.Batch{Pool: name}, name)
 	}
 	pools, err := l.OpenPools(l.Context())
 	if len(pools) != many || err != nil {
@@ -130,31 +130,31 @@ func TestManyPools(t *testing.T) {
 	}
 }
 
-// TestWaitingHereLooksNoFurther checks that WaitingHere reads no more devices than needed, even if many
+// TestWaitingHereLooksNoFurther checks that CountWaitingDevices reads no more devices than needed, even if many
 // devices wait with many tasks.
 func TestWaitingHereLooksNoFurther(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 5)
+	l.putPool("p", 5)
 	l.exec(`INSERT INTO devices (id, created_at, last_seen) SELECT 'd' || n, now(), now() FROM generate_series(1, 2000) n`)
 	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 10)`)
 	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT b.id, 'p', 'd' || n FROM batches b, generate_series(1, 2000) n`)
 	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
 		l.exec(statistics)
-		if plan := l.plan(store.WaitingHereText(), "p", 5, 60_000); most(plan) > 100 {
-			l.Errorf("after %s %d rows are looked at:\n%s", statistics, most(plan), strings.Join(plan, "\n"))
+		if plan := l.explainAnalyze(store.WaitingHereText(), "p", 5, 60_000); maxRowsRead(plan) > 100 {
+			l.Errorf("after %s %d rows are looked at:\n%s", statistics, maxRowsRead(plan), strings.Join(plan, "\n"))
 		}
 	}
 }
 
-// TestWaitingHereFindsFewAmongMany checks WaitingHere if few of many waiting devices were seen lately. It
+// TestWaitingHereFindsFewAmongMany checks CountWaitingDevices if few of many waiting devices were seen lately. It
 // must not leap over all waiting devices, and must count the few devices before and behind the point
 // where it stops to leap.
 func TestWaitingHereFindsFewAmongMany(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		l.pool("few", 5)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		l.putPool("few", 5)
 		const many = 4000
 		silent := make([]string, many)
 		for i := range silent {
@@ -162,19 +162,19 @@ func TestWaitingHereFindsFewAmongMany(t *testing.T) {
 		}
 		_, err := l.EnsureDevices(l.Context(), silent...)
 		l.must(err)
-		l.batch(store.Batch{Pool: "p"}, append([]string{silent[0]}, silent...)...)
-		l.batch(store.Batch{Pool: "few"}, silent[:3]...)
-		l.must(l.TouchDevices(l.Context(), map[string]store.Seen{silent[0]: {At: time.Now()}, silent[many-2]: {At: time.Now()}, silent[many-1]: {At: time.Now()}}))
+		l.queueBatch(store.Batch{Pool: "p"}, append([]string{silent[0]}, silent...)...)
+		l.queueBatch(store.Batch{Pool: "few"}, silent[:3]...)
+		l.must(l.TouchDevices(l.Context(), map[string]store.LastReport{silent[0]: {At: time.Now()}, silent[many-2]: {At: time.Now()}, silent[many-1]: {At: time.Now()}}))
 		for most, want := range map[int]int{1: 1, 2: 2, 3: 3, 5: 3, 2000: 3} {
-			if n, err := l.WaitingHere(l.Context(), "p", time.Minute, most); n != want || err != nil {
+			if n, err := l.CountWaitingDevices(l.Context(), "p", time.Minute, most); n != want || err != nil {
 				l.Errorf("%d of at most %d wait, %v; want %d", n, most, err, want)
 			}
 		}
-		if n, err := l.WaitingHere(l.Context(), "few", time.Minute, 5); n != 1 || err != nil {
+		if n, err := l.CountWaitingDevices(l.Context(), "few", time.Minute, 5); n != 1 || err != nil {
 			l.Errorf("%d wait where few do, %v; want 1", n, err)
 		}
 		if l.Dialect() == "postgres" {
-			plan := strings.Join(l.plan(store.WaitingHereText(), "p", 5, 60_000), "\n")
+			plan := strings.Join(l.explainAnalyze(store.WaitingHereText(), "p", 5, 60_000), "\n")
 			leapt := regexp.MustCompile(`WorkTable Scan .* loops=([0-9]+)`).FindStringSubmatch(plan)
 			if n, _ := strconv.Atoi(leapt[1]); n > 1100 {
 				l.Errorf("it leaps %d times:\n%s", n, plan)

@@ -11,22 +11,22 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func (l *ledger) poolEvents(pool string) (told []string) {
+func (l *ledger) poolEvents(pool string) (texts []string) {
 	l.Helper()
 	events, err := l.Events(l.Context(), store.EventFilter{Pool: pool})
 	l.must(err)
 	for _, e := range events {
 		if e.Task == 0 && e.Batch == 0 {
-			told = append(told, e.Kind+" "+e.Actor+" "+e.Detail)
+			texts = append(texts, e.Kind+" "+e.Actor+" "+e.Detail)
 		}
 	}
-	return told
+	return texts
 }
 
 func TestPoolsChange(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	old := l.pool("p", 7)
+	old := l.putPool("p", 7)
 	pause := func(spec *store.PoolSpec) error { spec.Paused = true; return nil }
 	p, err := l.ChangePool(l.Context(), "ann", "p", "it is slow", pause)
 	l.must(err)
@@ -56,7 +56,7 @@ func TestPoolsChange(t *testing.T) {
 // TestPoolPauseIsKept checks that the ledger stores the actor, the time and the reason of a pause of a pool while the pause lasts.
 func TestPoolPauseIsKept(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		put := func(actor, note string, capacity int, paused bool) store.Pool {
 			p, err := l.ChangePool(l.Context(), actor, "p", note, func(spec *store.PoolSpec) error {
 				spec.Capacity, spec.Paused = capacity, paused
@@ -65,7 +65,7 @@ func TestPoolPauseIsKept(t *testing.T) {
 			l.must(err)
 			return p
 		}
-		if p := l.pool("p", 7); p.PausedBy != "" || p.PausedAt != nil || p.PauseReason != "" {
+		if p := l.putPool("p", 7); p.PausedBy != "" || p.PausedAt != nil || p.PauseReason != "" {
 			l.Errorf("new: %+v", p)
 		}
 		first := put("ann", "it is slow", 7, true)
@@ -87,15 +87,15 @@ func TestPoolPauseIsKept(t *testing.T) {
 
 func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		old := l.pool("p", 3)
-		b, ids := l.batch(store.Batch{Pool: "p"}, "a")
-		g := l.grant(ids[0], "a", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		old := l.putPool("p", 3)
+		b, ids := l.queueBatch(store.Batch{Pool: "p"}, "a")
+		g := l.mustGrant(ids[0], "a", "p", 0)
 		if err := l.DeletePool(l.Context(), "ann", "p"); !errors.Is(err, store.ErrOpenTasks) {
 			l.Fatalf("deleted while a task runs: %v", err)
 		}
-		l.report(g, store.BySuccess, "")
+		l.recordResult(g, store.BySuccess, "")
 		l.must(l.DeletePool(l.Context(), "ann", "p"))
 		if err := l.DeletePool(l.Context(), "ann", "p"); !errors.Is(err, store.ErrNotFound) {
 			l.Errorf("deleted twice: %v", err)
@@ -123,8 +123,8 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 		}
 		// A task of the deleted pool that is reopened by hand is never granted.
 		l.exec(`UPDATE tasks SET state = 'pending' WHERE id = $1`, ids[0])
-		l.wantStatuses(l.claim(l.to(ids[0], "a", "p", 0)), lost)
-		if views, err := l.Views(l.Context(), []string{"a"}); err != nil || len(views[0].Candidates) != 0 {
+		l.wantStatuses(l.claimAll(l.newClaim(ids[0], "a", "p", 0)), claimLost)
+		if views, err := l.DeviceViews(l.Context(), []string{"a"}); err != nil || len(views[0].Candidates) != 0 {
 			l.Errorf("offered: %+v, %v", views, err)
 		}
 		back, created, err := l.PutPool(l.Context(), "op", "p", store.PoolSpec{Capacity: 1, Lease: time.Hour})
@@ -147,7 +147,7 @@ func TestPoolsAreDeletedWhenNothingIsOpen(t *testing.T) {
 func TestDeleteWaitsForABatchInCreation(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 2)
+	l.putPool("p", 2)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	created := make(chan error, 1)
 	go func() {
@@ -161,7 +161,7 @@ func TestDeleteWaitsForABatchInCreation(t *testing.T) {
 	<-begun
 	deleted := make(chan error, 1)
 	go func() { deleted <- l.DeletePool(l.Context(), "op", "p") }()
-	l.until(func() bool { return l.count("pg_stat_activity WHERE wait_event_type = 'Lock'") > 0 })
+	l.awaitCondition(func() bool { return l.countRows("pg_stat_activity WHERE wait_event_type = 'Lock'") > 0 })
 	close(goOn)
 	l.must(<-created)
 	if err := <-deleted; !errors.Is(err, store.ErrOpenTasks) {
@@ -174,7 +174,7 @@ func TestDeleteWaitsForABatchInCreation(t *testing.T) {
 func TestABatchInCreationSeesTheDeletion(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 2)
+	l.putPool("p", 2)
 	tx, err := l.DB().BeginTx(l.Context(), nil)
 	l.must(err)
 	defer tx.Rollback()
@@ -187,44 +187,44 @@ func TestABatchInCreationSeesTheDeletion(t *testing.T) {
 		_, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor([]string{"a"}))
 		created <- err
 	}()
-	l.until(func() bool { return l.count("pg_stat_activity WHERE wait_event_type = 'Lock'") > 0 })
+	l.awaitCondition(func() bool { return l.countRows("pg_stat_activity WHERE wait_event_type = 'Lock'") > 0 })
 	l.must(tx.Commit())
 	if err := <-created; !errors.Is(err, store.ErrUnknownPool) {
 		t.Fatalf("created: %v, want it refused", err)
 	}
 }
 
-// force calls ForceRelease for a slot of pool p.
-func (l *ledger) force(slot int, f store.Force) (store.Grant, error) {
+// forceRelease calls ForceRelease for a slot of pool p.
+func (l *ledger) forceRelease(slot int, f store.ForcedRelease) (store.Grant, error) {
 	f.Actor, f.Reason = "ann", "it hangs"
-	return l.ForceRelease(l.Context(), "p", slot, f, settle)
+	return l.ForceRelease(l.Context(), "p", slot, f, settleEnding)
 }
 
 func TestAForcedReleaseAsksTheHolder(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 4)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 9}, "a", "b", "c")
-		a, b := l.grant(ids[0], "a", "p", 0), l.grant(ids[1], "b", "p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 9}, "a", "b", "c")
+		a, b := l.mustGrant(ids[0], "a", "p", 0), l.mustGrant(ids[1], "b", "p", 1)
 		for name, bad := range map[string]struct {
 			slot int
-			f    store.Force
-		}{"free slot": {3, store.Force{}}, "another token": {0, store.Force{Token: b.Token}}, "another token, now": {0, store.Force{Token: b.Token, Now: true}}} {
-			if _, err := l.force(bad.slot, bad.f); !errors.Is(err, store.ErrNotFound) {
+			f    store.ForcedRelease
+		}{"free slot": {3, store.ForcedRelease{}}, "another token": {0, store.ForcedRelease{Token: b.Token}}, "another token, now": {0, store.ForcedRelease{Token: b.Token, AtOnce: true}}} {
+			if _, err := l.forceRelease(bad.slot, bad.f); !errors.Is(err, store.ErrNotFound) {
 				l.Errorf("%s: %v", name, err)
 			}
 		}
-		asked, err := l.force(0, store.Force{Token: a.Token})
+		asked, err := l.forceRelease(0, store.ForcedRelease{Token: a.Token})
 		l.must(err)
 		if asked.Token != a.Token || asked.Lease != a.Lease {
 			l.Fatalf("released %+v, want %+v", asked, a)
 		}
 		l.wantTask(ids[0], store.Dispatched)
-		l.wantStatuses(l.claim(l.to(ids[2], "c", "p", 0)), conflict) // The slot is not free before the result or the end of the lease.
-		if o := l.report(a, store.ByFailure, ""); o.State != store.Cancelled {
+		l.wantStatuses(l.claimAll(l.newClaim(ids[2], "c", "p", 0)), claimConflict) // The slot is not free before the result or the end of the lease.
+		if o := l.recordResult(a, store.ByFailure, ""); o.State != store.Cancelled {
 			l.Fatalf("after it was asked, a failure came to %s", o.State)
 		}
-		if n := l.count("events WHERE actor = 'ann' AND kind = 'slot.release_asked' AND detail LIKE 'slot=% because: it hangs'"); n != 1 {
+		if n := l.countRows("events WHERE actor = 'ann' AND kind = 'slot.release_asked' AND detail LIKE 'slot=% because: it hangs'"); n != 1 {
 			l.Errorf("%d events, want 1", n)
 		}
 	})
@@ -232,11 +232,11 @@ func TestAForcedReleaseAsksTheHolder(t *testing.T) {
 
 func TestAForcedReleaseFencesTheHolder(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 4)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 9}, "b", "c")
-		b := l.grant(ids[0], "b", "p", 1)
-		gone, err := l.force(1, store.Force{Now: true})
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 9}, "b", "c")
+		b := l.mustGrant(ids[0], "b", "p", 1)
+		gone, err := l.forceRelease(1, store.ForcedRelease{AtOnce: true})
 		l.must(err)
 		if gone.Token != b.Token || gone.Lease != b.Lease {
 			l.Fatalf("released %+v, want %+v", gone, b)
@@ -244,27 +244,27 @@ func TestAForcedReleaseFencesTheHolder(t *testing.T) {
 		if task := l.wantTask(ids[0], store.Cancelled); task.Attempts != 1 {
 			l.Errorf("task %+v", task)
 		}
-		c := l.grant(ids[1], "c", "p", 1)
-		if o := l.report(b, store.BySuccess, ""); o.Kind != store.ResultLate || o.State != store.Cancelled || o.Ended != nil {
+		c := l.mustGrant(ids[1], "c", "p", 1)
+		if o := l.recordResult(b, store.BySuccess, ""); o.Kind != store.ResultLate || o.State != store.Cancelled || o.Ended != nil {
 			l.Fatalf("the fenced holder's result: %+v", o)
 		}
 		if now, err := l.GrantByToken(l.Context(), "p", c.Token); err != nil || now.Device != "c" || now.Slot != 1 || now.Remaining <= 0 {
 			l.Errorf("the new holder: %+v, %v", now, err)
 		}
-		l.wantNoHolder("the old one", "p", b.Token)
-		l.wantNoHolder("nobody", "p", c.Token+1)
-		l.wantNoHolder("in another pool", "q", c.Token)
-		l.age("p", 2*time.Hour)
-		l.wantNoHolder("after its lease", "p", c.Token)
-		attempts := l.count("attempts WHERE ended_by = 'released'")
-		events := l.count("events WHERE actor = 'ann' AND kind = 'slot.released' AND detail LIKE 'slot=% because: it hangs'")
+		l.wantNoGrant("the old one", "p", b.Token)
+		l.wantNoGrant("nobody", "p", c.Token+1)
+		l.wantNoGrant("in another pool", "q", c.Token)
+		l.ageGrants("p", 2*time.Hour)
+		l.wantNoGrant("after its lease", "p", c.Token)
+		attempts := l.countRows("attempts WHERE ended_by = 'released'")
+		events := l.countRows("events WHERE actor = 'ann' AND kind = 'slot.released' AND detail LIKE 'slot=% because: it hangs'")
 		if attempts != 1 || events != 1 {
 			l.Errorf("%d attempts released, %d events; want 1 and 1", attempts, events)
 		}
 	})
 }
 
-func (l *ledger) wantNoHolder(what, pool string, token int64) {
+func (l *ledger) wantNoGrant(what, pool string, token int64) {
 	l.Helper()
 	if g, err := l.GrantByToken(l.Context(), pool, token); !errors.Is(err, store.ErrNotFound) {
 		l.Errorf("%s is alive: %+v, %v", what, g, err)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Minute holds what happened to the slots of a pool in one minute.
-type Minute struct {
+// PoolMinute holds what happened to the slots of a pool in one minute.
+type PoolMinute struct {
 	At       int64 // minutes since 1970
 	Granted  int
 	Ended    int // includes the grants in Lapsed, which the reaper ended
@@ -15,36 +15,36 @@ type Minute struct {
 	Capacity int // at the end of the minute; -1 means unchanged
 }
 
-// Minutes holds how full a pool was over time.
-type Minutes struct {
-	Now      time.Time // by the database's clock
-	Created  time.Time
-	Held     int // slots held now
-	Capacity int // the present capacity
-	Before   int // the capacity before the first minute; -1 means unknown
-	Minutes  []Minute
+// PoolMinutes holds how full a pool was over time.
+type PoolMinutes struct {
+	Now            time.Time // by the database's clock
+	Created        time.Time
+	Held           int // slots held now
+	Capacity       int // the present capacity
+	CapacityBefore int // the capacity before the first minute; -1 means unknown
+	Minutes        []PoolMinute
 }
 
 // minutesKept is the time for which minutes are kept: the longest range of a chart and one day more.
 const minutesKept = 8 * 24 * time.Hour
 
-// moved selects what one event adds to the columns granted, ended and lapsed.
-const moved = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted,
-	CASE WHEN ` + movesSlots + ` AND kind <> 'task.granted' THEN 1 ELSE 0 END AS ended, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed`
+// minuteColumns selects what one event adds to the columns granted, ended and lapsed.
+const minuteColumns = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted,
+	CASE WHEN ` + isSlotEventSQL + ` AND kind <> 'task.granted' THEN 1 ELSE 0 END AS ended, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed`
 
-// tells is the condition for events that create a row for the minute of their pool.
-const tells = `(` + movesSlots + ` OR kind IN ('pool.created', 'pool.changed'))`
+// isMinuteEventSQL is the condition for events that create a row for the minute of their pool.
+const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'pool.changed'))`
 
 // CountMinutes counts at most limit events that follow the last counted event, up to the id upTo, and returns how many it counted. All
 // events up to upTo must be complete. Each event is counted once over all replicas.
 func (s pools) CountMinutes(ctx context.Context, upTo int64, limit int) (counted int, err error) {
 	err = s.write(ctx, func(tx session) error {
-		from, err := one(ctx, tx, only[int64], `SELECT event FROM minutes_counted {lock}`)
+		from, err := queryOne(ctx, tx, singleColumn[int64], `SELECT event FROM minutes_counted {lock}`)
 		if counted = 0; err != nil || from >= upTo {
 			return err
 		}
 		var last int64
-		if err := tx.rowOf(ctx, `
+		if err := tx.scanRowArgs(ctx, `
 			SELECT count(*), coalesce(max(id), 0) FROM (SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3) AS next`,
 			[]any{from, upTo, limit}, &counted, &last); err != nil {
 			return err
@@ -64,7 +64,7 @@ func (s poolsIn) countMinutes(ctx context.Context, from, last int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity)
 		SELECT p.name, m.minute, sum(m.granted), sum(m.ended), sum(m.lapsed), max(p.capacity)
-		FROM (SELECT pool, {minute of at} AS minute, `+moved+` FROM events WHERE id > $1 AND id <= $2 AND `+tells+`) AS m JOIN pools p ON p.name = m.pool
+		FROM (SELECT pool, {minute of at} AS minute, `+minuteColumns+` FROM events WHERE id > $1 AND id <= $2 AND `+isMinuteEventSQL+`) AS m JOIN pools p ON p.name = m.pool
 		WHERE TRUE GROUP BY p.name, m.minute
 		ON CONFLICT (pool, minute) DO UPDATE SET granted = pool_minutes.granted + excluded.granted,
 			ended = pool_minutes.ended + excluded.ended, lapsed = pool_minutes.lapsed + excluded.lapsed, capacity = excluded.capacity`, from, last); err != nil {
@@ -76,24 +76,24 @@ func (s poolsIn) countMinutes(ctx context.Context, from, last int64) error {
 
 // Minutes returns the minutes of a pool within the last back in which something happened, oldest first, or ErrNotFound. The slots held
 // earlier can be computed from the slots held now, because the minutes, the events not yet counted and the grants are read in one snapshot.
-func (s pools) Minutes(ctx context.Context, pool string, back time.Duration) (Minutes, error) {
-	var m Minutes
-	if err := s.read().rowOf(ctx, `SELECT {now}, created_at, capacity FROM pools WHERE name = $1 AND deleted_at IS NULL`,
+func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (PoolMinutes, error) {
+	var m PoolMinutes
+	if err := s.readSession().scanRowArgs(ctx, `SELECT {now}, created_at, capacity FROM pools WHERE name = $1 AND deleted_at IS NULL`,
 		[]any{pool}, instant{&m.Now}, instant{&m.Created}, &m.Capacity); err != nil {
 		return m, err
 	}
-	from := m.Now.Add(-back).Unix() / 60
-	rows, err := collect(ctx, s.planned(), func(m *Minute) []any { return []any{&m.At, &m.Granted, &m.Ended, &m.Lapsed, &m.Capacity} }, minutesText, pool, from, lookedAt)
+	from := m.Now.Add(-period).Unix() / 60
+	rows, err := collect(ctx, s.customPlanSession(), func(m *PoolMinute) []any { return []any{&m.At, &m.Granted, &m.Ended, &m.Lapsed, &m.Capacity} }, minutesText, pool, from, searchLimit)
 	if err != nil {
 		return m, fmt.Errorf("reading the minutes of pool %s: %w", pool, err)
 	}
-	m.Before = -1
+	m.CapacityBefore = -1
 	for _, r := range rows {
 		switch {
 		case r.At == heldRow:
 			m.Held = r.Granted
 		case r.At < from:
-			m.Before = r.Capacity
+			m.CapacityBefore = r.Capacity
 		default:
 			m.Minutes = append(m.Minutes, r)
 		}
@@ -112,9 +112,9 @@ const minutesText = `
 		SELECT minute, granted, ended, lapsed, capacity FROM pool_minutes WHERE pool = $1 AND minute >= $2
 		UNION ALL SELECT minute, 0, 0, 0, capacity FROM (
 			SELECT minute, capacity FROM pool_minutes WHERE pool = $1 AND minute < $2 ORDER BY minute DESC LIMIT 1) AS before
-		UNION ALL SELECT {minute of at}, ` + moved + `, -1 FROM (
+		UNION ALL SELECT {minute of at}, ` + minuteColumns + `, -1 FROM (
 			SELECT * FROM events WHERE pool <> '' AND (pool, id) > ($1, (SELECT event FROM counted)) AND (pool, id) < ($1, 9223372036854775807)
-			ORDER BY pool, id LIMIT $3) AS since WHERE ` + movesSlots + `) AS minutes
+			ORDER BY pool, id LIMIT $3) AS since WHERE ` + isSlotEventSQL + `) AS minutes
 	GROUP BY minute
 	UNION ALL SELECT -1, count(*), 0, 0, 0 FROM grants WHERE pool = $1
 	ORDER BY 1`

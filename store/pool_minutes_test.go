@@ -14,7 +14,7 @@ import (
 // countMinutes counts all settled events, three at a time.
 func (l *ledger) countMinutes() {
 	l.Helper()
-	mark, err := l.MarkEvents(l.Context(), -1)
+	mark, err := l.ReadEventPosition(l.Context(), -1)
 	l.must(err)
 	for {
 		n, err := l.CountMinutes(l.Context(), mark.Last, 3)
@@ -26,10 +26,10 @@ func (l *ledger) countMinutes() {
 }
 
 // heldAt returns the number of held slots and the capacity at the end of the minute that is ago minutes in the past.
-func heldAt(m store.Minutes, ago int64) (held, capacity int) {
-	held, capacity = m.Held, m.Before
+func heldAt(m store.PoolMinutes, minutesAgo int64) (held, capacity int) {
+	held, capacity = m.Held, m.CapacityBefore
 	for _, one := range m.Minutes {
-		if one.At > m.Now.Unix()/60-ago {
+		if one.At > m.Now.Unix()/60-minutesAgo {
 			held -= one.Granted - one.Ended
 		} else if one.Capacity >= 0 {
 			capacity = one.Capacity
@@ -42,34 +42,37 @@ func heldAt(m store.Minutes, ago int64) (held, capacity int) {
 // they are counted. Each event counts once, even if several replicas count.
 func TestMinutesTellWhatWasHeld(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
-		l.pool("q", 3)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
+		l.putPool("q", 3)
 		names := deviceNames(6)
-		_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 3}, names...)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 3}, names...)
 		grants := map[int]store.Grant{}
 		type state struct{ Held, Capacity int }
 		var want []state
 		for i, act := range []func(){
 			func() {
 				for n := range 5 {
-					grants[n] = l.grant(ids[n], names[n], "p", n)
+					grants[n] = l.mustGrant(ids[n], names[n], "p", n)
 				}
 			},
-			func() { l.report(grants[0], store.BySuccess, ""); l.report(grants[1], store.ByFailure, "") },
-			func() { l.pool("p", 7) },
-			func() { l.must(errOf(l.force(2, store.Force{Now: true}))); l.grant(ids[1], names[1], "p", 6) },
-			func() { l.untilLapsed(); l.reapAll() },
-			func() { l.grant(ids[5], names[5], "p", 5) },
+			func() { l.recordResult(grants[0], store.BySuccess, ""); l.recordResult(grants[1], store.ByFailure, "") },
+			func() { l.putPool("p", 7) },
+			func() {
+				l.must(errOf(l.forceRelease(2, store.ForcedRelease{AtOnce: true})))
+				l.mustGrant(ids[1], names[1], "p", 6)
+			},
+			func() { l.awaitLapsed(); l.reapAll() },
+			func() { l.mustGrant(ids[5], names[5], "p", 5) },
 		} {
 			act()
 			pool, err := l.Pool(l.Context(), "p")
 			l.must(err)
-			want = append(want, state{l.count("grants WHERE pool = 'p'"), pool.Capacity})
+			want = append(want, state{l.countRows("grants WHERE pool = 'p'"), pool.Capacity})
 			if i%2 == 1 {
 				l.countMinutes()
 			}
-			l.pass(time.Hour)
+			l.ageEvents(time.Hour)
 			l.exec(`UPDATE pool_minutes SET minute = minute - 60`)
 		}
 		check := func(when string) {
@@ -94,7 +97,7 @@ func TestMinutesTellWhatWasHeld(t *testing.T) {
 		check("all counted")
 		m, err := l.Minutes(l.Context(), "p", 150*time.Minute)
 		l.must(err)
-		if lapsed := m.Minutes[0].Lapsed; m.Before != 7 || lapsed == 0 || lapsed != m.Minutes[0].Ended || m.Held != 1 {
+		if lapsed := m.Minutes[0].Lapsed; m.CapacityBefore != 7 || lapsed == 0 || lapsed != m.Minutes[0].Ended || m.Held != 1 {
 			l.Errorf("the last hours: %+v", m)
 		}
 		if other, err := l.Minutes(l.Context(), "q", 24*time.Hour); err != nil || other.Held != 0 || len(other.Minutes) != 1 || other.Minutes[0].Capacity != 3 {
@@ -108,12 +111,12 @@ func TestMinutesTellWhatWasHeld(t *testing.T) {
 
 func TestOldMinutesGo(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		l.exec(`INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, capacity) VALUES ('p', {this minute}, 1, 0, 0, 1),
 			('p', {this minute} - 7 * 24 * 60, 1, 0, 0, 1), ('p', {this minute} - 8 * 24 * 60 - 1, 1, 0, 0, 1), ('q', {this minute} - 9 * 24 * 60, 1, 0, 0, 1)`)
 		removed, err := l.Retain(l.Context(), 0, 100)
 		l.must(err)
-		if removed.Minutes != 2 || l.count("pool_minutes WHERE pool = 'p'") != 2 {
+		if removed.Minutes != 2 || l.countRows("pool_minutes WHERE pool = 'p'") != 2 {
 			l.Errorf("removed: %+v", removed)
 		}
 	})

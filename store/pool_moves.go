@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Moves holds what happened to the slots of all pools in the recent past, according to the log.
-type Moves struct {
+// SlotActivity holds what happened to the slots of all pools in the recent past, according to the log.
+type SlotActivity struct {
 	Back    time.Duration  // how far back the data begins
 	Held    map[string]int // slots held now, by pool; pools without held slots are left out
-	Steps   []Move
+	Steps   []SlotChanges
 	Resizes []Resize // latest first
 }
 
-// Move holds the number of grants and ends in one pool in one step of time.
-type Move struct {
+// SlotChanges holds the number of grants and ends in one pool in one step of time.
+type SlotChanges struct {
 	Pool    string
 	Step    int // how many whole steps ago
 	Granted int
@@ -25,37 +25,37 @@ type Move struct {
 
 // Resize is the creation or change of a pool.
 type Resize struct {
-	Pool             string
-	Ago              time.Duration
-	Capacity, Before int // -1 means unknown
-	Created          bool
+	Pool                     string
+	Ago                      time.Duration
+	Capacity, CapacityBefore int // -1 means unknown
+	Created                  bool
 }
 
-// movesSlots is the condition for task events that grant or free a slot.
-const movesSlots = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
+// isSlotEventSQL is the condition for task events that grant or free a slot.
+const isSlotEventSQL = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
 
-// Moves reads what happened within the last back, in steps of this length. If more than `most` events were logged in that time, the result
+// SlotActivity reads what happened within the last back, in steps of this length. If more than `most` events were logged in that time, the result
 // begins later.
-func (s pools) Moves(ctx context.Context, back, step time.Duration, most int64) (Moves, error) {
-	from, err := s.movesFrom(ctx, back, most)
+func (s pools) SlotActivity(ctx context.Context, back, step time.Duration, maxEvents int64) (SlotActivity, error) {
+	from, err := s.findLogStart(ctx, back, maxEvents)
 	if err != nil {
-		return Moves{}, err
+		return SlotActivity{}, err
 	}
-	m := Moves{Back: back, Held: map[string]int{}}
+	m := SlotActivity{Back: back, Held: map[string]int{}}
 	if from.cut {
 		m.Back = min(back, from.ago)
 	}
 	// Grants and the events that ended them must be from one moment, so they are read in one statement.
-	steps, err := collect(ctx, s.planned(), func(m *Move) []any { return []any{&m.Pool, &m.Step, &m.Granted, &m.Ended, &m.Lapsed} }, `
+	steps, err := collect(ctx, s.customPlanSession(), func(m *SlotChanges) []any { return []any{&m.Pool, &m.Step, &m.Granted, &m.Ended, &m.Lapsed} }, `
 		WITH clock AS (SELECT {now} AS now)
 		SELECT pool, step, sum(granted), count(*) - sum(granted), sum(lapsed) FROM (
 			SELECT pool, {age} / $2 AS step, CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed
 			FROM events, clock
-			WHERE id > $1 AND `+movesSlots+`) AS moves
+			WHERE id > $1 AND `+isSlotEventSQL+`) AS moves
 		GROUP BY pool, step
 		UNION ALL SELECT pool, -1, count(*), 0, 0 FROM grants GROUP BY pool`, from.id, step.Milliseconds())
 	if err != nil {
-		return Moves{}, fmt.Errorf("reading what became of slots: %w", err)
+		return SlotActivity{}, fmt.Errorf("reading what became of slots: %w", err)
 	}
 	for _, one := range steps {
 		if one.Step < 0 {
@@ -75,14 +75,14 @@ type logStart struct {
 	ago time.Duration
 }
 
-func (s pools) movesFrom(ctx context.Context, back time.Duration, most int64) (logStart, error) {
+func (s pools) findLogStart(ctx context.Context, back time.Duration, maxEvents int64) (logStart, error) {
 	var last int64
-	if err := s.read().row(ctx, `SELECT {last event}`, &last); err != nil {
+	if err := s.readSession().scanRow(ctx, `SELECT {last event}`, &last); err != nil {
 		return logStart{}, fmt.Errorf("the end of the log: %w", err)
 	}
-	floor := max(0, last-most)
+	floor := max(0, last-maxEvents)
 	// Ids increase almost in the order of times, so the last event that is too old is close to the first event in the period.
-	start, err := one(ctx, s.planned(), func(l *logStart) []any { return []any{&l.id, millis{&l.ago}} }, `
+	start, err := queryOne(ctx, s.customPlanSession(), func(l *logStart) []any { return []any{&l.id, millis{&l.ago}} }, `
 		WITH clock AS (SELECT {now} AS now),
 		start AS (SELECT coalesce((SELECT id FROM events, clock WHERE id > $1 AND {age} > $2 ORDER BY id DESC LIMIT 1), $1) AS id)
 		SELECT id, coalesce((SELECT {age} FROM events, clock WHERE id > start.id ORDER BY id LIMIT 1), 0) FROM start`, floor, back.Milliseconds())
@@ -100,7 +100,7 @@ func (s pools) resizes(ctx context.Context, from int64) ([]Resize, error) {
 		kind, detail, before string
 	}
 	const changes = `kind IN ('pool.created', 'pool.changed')`
-	rows, err := collect(ctx, s.planned(), func(r *reading) []any {
+	rows, err := collect(ctx, s.customPlanSession(), func(r *reading) []any {
 		return []any{&r.Pool, millis{&r.Ago}, &r.kind, &r.detail, opt(&r.before)}
 	}, `
 		WITH clock AS (SELECT {now} AS now)
@@ -116,7 +116,7 @@ func (s pools) resizes(ctx context.Context, from int64) ([]Resize, error) {
 	list := make([]Resize, len(rows))
 	for i, r := range rows {
 		list[i] = r.Resize
-		list[i].Capacity, list[i].Before, list[i].Created = capacityIn(r.detail), capacityIn(r.before), r.kind == "pool.created"
+		list[i].Capacity, list[i].CapacityBefore, list[i].Created = capacityIn(r.detail), capacityIn(r.before), r.kind == "pool.created"
 	}
 	return list, nil
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pass makes all events older.
-func (l *ledger) pass(by time.Duration) {
+// ageEvents makes all events older.
+func (l *ledger) ageEvents(by time.Duration) {
 	l.Helper()
 	l.exec(`UPDATE events SET at = at - $1 * {ms}`, by.Milliseconds())
 }
 
 // heldBefore returns the number of slots of pool that were held before the newest moves with s.Step < steps.
-func heldBefore(m store.Moves, pool string, steps int) int {
+func heldBefore(m store.SlotActivity, pool string, steps int) int {
 	held := m.Held[pool]
 	for _, s := range m.Steps {
 		if s.Pool == pool && s.Step < steps {
@@ -33,78 +33,78 @@ func errOf[T any](_ T, err error) error { return err }
 // TestMovesTellWhatWasHeld checks that the log shows the number of held slots at each time, for every way in which grants end.
 func TestMovesTellWhatWasHeld(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		const step = 10 * time.Hour // longer than the test runs
-		l.pool("p", 9)
-		l.pool("q", 9)
+		l.putPool("p", 9)
+		l.putPool("q", 9)
 		names := deviceNames(9)
-		batch, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 2}, names...)
-		_, once := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, "once")
-		_, other := l.batch(store.Batch{Pool: "q"}, "other")
+		batch, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 2}, names...)
+		_, once := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1}, "once")
+		_, other := l.queueBatch(store.Batch{Pool: "q"}, "other")
 		grants := map[int]store.Grant{}
-		give := func(i ...int) func() {
+		grantTasks := func(i ...int) func() {
 			return func() {
 				for _, n := range i {
-					grants[n] = l.grant(ids[n], names[n], "p", n)
+					grants[n] = l.mustGrant(ids[n], names[n], "p", n)
 				}
 			}
 		}
 		var held []int
 		for _, act := range []func(){
-			give(0, 1, 2, 3, 4, 5, 6),
-			func() { grants[7] = l.grant(once[0], "once", "p", 7) },
-			func() { l.report(grants[0], store.BySuccess, "") },
-			func() { l.report(grants[1], store.ByFailure, "") }, // The task is tried again.
-			give(1),
-			func() { l.report(grants[2], store.ByReject, "") },
-			func() { l.must(errOf(l.force(3, store.Force{Now: true}))) },
+			grantTasks(0, 1, 2, 3, 4, 5, 6),
+			func() { grants[7] = l.mustGrant(once[0], "once", "p", 7) },
+			func() { l.recordResult(grants[0], store.BySuccess, "") },
+			func() { l.recordResult(grants[1], store.ByFailure, "") }, // The task is tried again.
+			grantTasks(1),
+			func() { l.recordResult(grants[2], store.ByReject, "") },
+			func() { l.must(errOf(l.forceRelease(3, store.ForcedRelease{AtOnce: true}))) },
 			func() { l.must(errOf(l.CancelBatch(l.Context(), "op", batch.ID))) }, // asks the devices to stop; their grants do not end
-			func() { l.report(grants[4], store.BySuccess, "") },
+			func() { l.recordResult(grants[4], store.BySuccess, "") },
 			func() { l.reapAll() },
-			func() { l.report(grants[7], store.BySuccess, ""); l.grant(other[0], "other", "q", 0) }, // The first result is late.
+			func() { l.recordResult(grants[7], store.BySuccess, ""); l.mustGrant(other[0], "other", "q", 0) }, // The first result is late.
 			func() {},
 		} {
 			act()
-			held = append(held, l.count("grants WHERE pool = 'p'"))
-			l.pass(step)
+			held = append(held, l.countRows("grants WHERE pool = 'p'"))
+			l.ageEvents(step)
 		}
-		m, err := l.Moves(l.Context(), 1000*time.Hour, step, 1000)
+		m, err := l.SlotActivity(l.Context(), 1000*time.Hour, step, 1000)
 		l.must(err)
-		var told []int
+		var fromLog []int
 		for i := range held {
-			told = append(told, heldBefore(m, "p", len(held)-i))
+			fromLog = append(fromLog, heldBefore(m, "p", len(held)-i))
 		}
-		if diff := cmp.Diff(held, told); diff != "" || held[0] != 7 || held[len(held)-1] == 7 {
+		if diff := cmp.Diff(held, fromLog); diff != "" || held[0] != 7 || held[len(held)-1] == 7 {
 			l.Errorf("%v were held; of the log: %s", held, diff)
 		}
 		if m.Held["q"] != 1 || heldBefore(m, "q", 2) != 1 || heldBefore(m, "q", 3) != 0 || m.Back != 1000*time.Hour {
 			l.Errorf("of the other pool: %+v", m)
 		}
-		l.movesBetweenAgree(m)
-		lapsed := slices.DeleteFunc(m.Steps, func(s store.Move) bool { return s.Lapsed == 0 })
+		l.expectMovesAddUp(m)
+		lapsed := slices.DeleteFunc(m.Steps, func(s store.SlotChanges) bool { return s.Lapsed == 0 })
 		if len(lapsed) == 0 || lapsed[0].Step != 3 || lapsed[0].Lapsed != lapsed[0].Ended {
 			l.Errorf("lapsed: %+v", lapsed)
 		}
 	})
 }
 
-// movesBetweenAgree checks that the sums of MovesBetween over two parts of the log equal the sums over the whole log.
-func (l *ledger) movesBetweenAgree(all store.Moves) {
+// expectMovesAddUp checks that the sums of SlotChangesBetween over two parts of the log equal the sums over the whole log.
+func (l *ledger) expectMovesAddUp(all store.SlotActivity) {
 	l.Helper()
-	sums := map[string]store.Move{}
-	add := func(moves []store.Move) {
+	sums := map[string]store.SlotChanges{}
+	add := func(moves []store.SlotChanges) {
 		for _, m := range moves {
 			sum := sums[m.Pool]
-			sums[m.Pool] = store.Move{Granted: sum.Granted + m.Granted, Ended: sum.Ended + m.Ended, Lapsed: sum.Lapsed + m.Lapsed}
+			sums[m.Pool] = store.SlotChanges{Granted: sum.Granted + m.Granted, Ended: sum.Ended + m.Ended, Lapsed: sum.Lapsed + m.Lapsed}
 		}
 	}
 	add(all.Steps)
 	want := sums
-	sums = map[string]store.Move{}
-	mark, err := l.MarkEvents(l.Context(), -1)
+	sums = map[string]store.SlotChanges{}
+	mark, err := l.ReadEventPosition(l.Context(), -1)
 	l.must(err)
 	for _, part := range [][2]int64{{0, mark.Last / 2}, {mark.Last / 2, mark.Last}, {mark.Last, mark.Last}} {
-		moves, err := l.MovesBetween(l.Context(), part[0], part[1])
+		moves, err := l.SlotChangesBetween(l.Context(), part[0], part[1])
 		l.must(err)
 		add(moves)
 	}
@@ -117,20 +117,20 @@ func TestMovesAreBounded(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	const step = 10 * time.Hour
-	if m, err := l.Moves(l.Context(), time.Hour, time.Second, 10); err != nil || len(m.Steps) != 0 || m.Back != time.Hour {
+	if m, err := l.SlotActivity(l.Context(), time.Hour, time.Second, 10); err != nil || len(m.Steps) != 0 || m.Back != time.Hour {
 		l.Fatalf("of an empty log: %+v, %v", m, err)
 	}
-	l.pool("p", 4)
-	l.pass(20 * step)
-	l.pool("p", 5)
+	l.putPool("p", 4)
+	l.ageEvents(20 * step)
+	l.putPool("p", 5)
 	names := deviceNames(3)
-	_, ids := l.batch(store.Batch{Pool: "p"}, names...)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, names...)
 	for i := range ids {
-		l.grant(ids[i], names[i], "p", i)
-		l.pass(step)
+		l.mustGrant(ids[i], names[i], "p", i)
+		l.ageEvents(step)
 	}
-	l.pool("p", 6)
-	m, err := l.Moves(l.Context(), 10*step, step, 1000)
+	l.putPool("p", 6)
+	m, err := l.SlotActivity(l.Context(), 10*step, step, 1000)
 	l.must(err)
 	if len(m.Steps) != 3 || m.Back != 10*step {
 		l.Errorf("all: %+v", m)
@@ -138,14 +138,14 @@ func TestMovesAreBounded(t *testing.T) {
 	for i := range m.Resizes {
 		m.Resizes[i].Ago = m.Resizes[i].Ago.Round(step)
 	}
-	want := []store.Resize{{Pool: "p", Capacity: 6, Before: 5}, {Pool: "p", Ago: 3 * step, Capacity: 5, Before: 4}}
+	want := []store.Resize{{Pool: "p", Capacity: 6, CapacityBefore: 5}, {Pool: "p", Ago: 3 * step, Capacity: 5, CapacityBefore: 4}}
 	if diff := cmp.Diff(want, m.Resizes); diff != "" {
 		l.Error(diff)
 	}
-	if m, err = l.Moves(l.Context(), step+step/2, step, 1000); err != nil || len(m.Steps) != 1 || len(m.Resizes) != 1 {
+	if m, err = l.SlotActivity(l.Context(), step+step/2, step, 1000); err != nil || len(m.Steps) != 1 || len(m.Resizes) != 1 {
 		l.Errorf("the last step: %+v, %v", m, err)
 	}
-	if m, err = l.Moves(l.Context(), 10*step, step, 2); err != nil || len(m.Steps) != 1 || m.Back.Round(step) != step {
+	if m, err = l.SlotActivity(l.Context(), 10*step, step, 2); err != nil || len(m.Steps) != 1 || m.Back.Round(step) != step {
 		l.Errorf("the last two events: %+v, %v", m, err)
 	}
 }

@@ -20,12 +20,12 @@ func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occu
 		Occupancy
 		grant Grant
 	}
-	name := hidden("$1", "text")
-	rows, err := collect(ctx, s.read(), func(r *reading) []any {
-		return append(append(poolDest(&r.Pool), &r.Waiting, maybe{&r.Oldest}), grantDest(&r.grant)...)
+	name := hideFromPlanner("$1", "text")
+	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
+		return append(append(poolDest(&r.Pool), &r.Waiting, optionalTime{&r.Oldest}), grantDest(&r.grant)...)
 	}, `
 		WITH wanted AS (
-			SELECT `+poolColumns+`, (`+waitingCount(name, hidden("$2", "integer"))+`) AS waiting, (`+oldestPending(name)+`) AS oldest
+			SELECT `+poolColumns+`, (`+waitingCountSQL(name, hideFromPlanner("$2", "integer"))+`) AS waiting, (`+oldestPendingSQL(name)+`) AS oldest
 			FROM pools WHERE name = `+name+` AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch
@@ -45,59 +45,59 @@ func (s pools) Occupancy(ctx context.Context, pool string, waitingMax int) (Occu
 	return o, nil
 }
 
-// waitingFound returns the query that counts the tasks of a pool that could start now, up to the limit tasks, and their devices, which hold
+// startableCountSQL returns the query that counts the tasks of a pool that could start now, up to the limit tasks, and their devices, which hold
 // no slot. Both arguments are SQL. The limit is inside the query that selects tasks, and the lookups of single devices are outside of it.
 // So the work is bounded, and the plan does not depend on how many devices are blocked.
-func waitingFound(pool, tasks string) string {
+func startableCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
 	FROM (
 		SELECT t.device FROM tasks t
-		WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND ` + timely + `
-			AND t.batch IN (` + startableBatches(pool) + `)
+		WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND ` + taskTimesAllow + `
+			AND t.batch IN (` + startableBatchesSQL(poolExpr) + `)
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device)
-		LIMIT ` + tasks + `) AS next`
+		LIMIT ` + limitExpr + `) AS next`
 }
 
-// waitingCount returns the query that counts the waiting devices up to `most`, however many tasks each of them has. If the first `most`
+// waitingCountSQL returns the query that counts the waiting devices up to `most`, however many tasks each of them has. If the first `most`
 // tasks belong to fewer devices, it steps from device to device instead, over at most 4 * `most` devices.
-func waitingCount(pool, most string) string {
+func waitingCountSQL(poolExpr, limitExpr string) string {
 	return `
-	SELECT CASE WHEN found.tasks < ` + most + ` OR found.devices >= ` + most + ` THEN found.devices ELSE (` + waitingLeap(pool, most) + `) END
-	FROM (` + waitingFound(pool, most) + `) AS found`
+	SELECT CASE WHEN found.tasks < ` + limitExpr + ` OR found.devices >= ` + limitExpr + ` THEN found.devices ELSE (` + waitingByDeviceSQL(poolExpr, limitExpr) + `) END
+	FROM (` + startableCountSQL(poolExpr, limitExpr) + `) AS found`
 }
 
-// waitingLeap returns the query that counts up to `most` waiting devices among the first 4 * `most` devices with tasks.
-func waitingLeap(pool, most string) string {
-	return whoWaits(pool, "n < 4 * "+most) + `
-	SELECT count(*) FROM (` + startingNow(pool, most, "TRUE") + `) AS waiting`
+// waitingByDeviceSQL returns the query that counts up to `most` waiting devices among the first 4 * `most` devices with tasks.
+func waitingByDeviceSQL(poolExpr, limitExpr string) string {
+	return devicesWithTasksCTE(poolExpr, "n < 4 * "+limitExpr) + `
+	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// whoWaits returns a WITH clause for the devices with a pending task. It steps from device to device in their index as long as the
+// devicesWithTasksCTE returns a WITH clause for the devices with a pending task. It steps from device to device in their index as long as the
 // condition in the argument is true.
-func whoWaits(pool, further string) string {
+func devicesWithTasksCTE(pool, condition string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + pool
 	return `
 	WITH RECURSIVE who(n, device) AS (
 		SELECT 1, ` + next + `)
 		UNION ALL
-		SELECT n + 1, ` + next + ` AND t.device > who.device) FROM who WHERE who.device IS NOT NULL AND ` + further + `
+		SELECT n + 1, ` + next + ` AND t.device > who.device) FROM who WHERE who.device IS NOT NULL AND ` + condition + `
 	)`
 }
 
-// startingNow returns the query for at most `most` devices of whoWaits that could be granted a task now and satisfy the condition also.
-func startingNow(pool, most, also string) string {
+// startableDevicesSQL returns the query for at most `most` devices of devicesWithTasksCTE that could be granted a task now and satisfy the condition also.
+func startableDevicesSQL(pool, limitExpr, condition string) string {
 	return `
 		SELECT who.device FROM who
-		WHERE who.device IS NOT NULL AND ` + also + `
+		WHERE who.device IS NOT NULL AND ` + condition + `
 			AND (SELECT g.task FROM grants g WHERE g.device = who.device) IS NULL
 			AND (SELECT d.id FROM devices d WHERE d.id = who.device AND d.blocked) IS NULL
 			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.device = who.device
-				AND ` + timely + ` AND t.batch IN (` + startableBatches(pool) + `))
-		LIMIT ` + most
+				AND ` + taskTimesAllow + ` AND t.batch IN (` + startableBatchesSQL(pool) + `))
+		LIMIT ` + limitExpr
 }
 
-// startableBatches returns the query for the batches of a pool whose tasks could start now.
-func startableBatches(pool string) string {
-	return `SELECT b.id FROM batches b JOIN pools p ON p.name = b.pool WHERE b.pool = ` + pool + ` AND ` + startable()
+// startableBatchesSQL returns the query for the batches of a pool whose tasks could start now.
+func startableBatchesSQL(pool string) string {
+	return `SELECT b.id FROM batches b JOIN pools p ON p.name = b.pool WHERE b.pool = ` + pool + ` AND ` + isStartableSQL()
 }

@@ -14,7 +14,7 @@ type PoolUse struct {
 
 // PoolUses returns the use of all pools, in the order of names, in one snapshot.
 func (s pools) PoolUses(ctx context.Context) ([]PoolUse, error) {
-	return collect(ctx, s.read(), func(u *PoolUse) []any { return []any{&u.Pool, &u.Capacity, &u.Held} }, `
+	return collect(ctx, s.readSession(), func(u *PoolUse) []any { return []any{&u.Pool, &u.Capacity, &u.Held} }, `
 		SELECT p.name, p.capacity, (SELECT count(*) FROM grants g WHERE g.pool = p.name)
 		FROM pools p WHERE p.deleted_at IS NULL ORDER BY p.name`)
 }
@@ -22,42 +22,44 @@ func (s pools) PoolUses(ctx context.Context) ([]PoolUse, error) {
 // If one call reads more than manyPools pools, it counts waiting devices only up to a hundredth of the bound.
 const manyPools = "100"
 
-// PoolView is the overview of one pool.
-type PoolView struct {
+// PoolOverview is the overview of one pool.
+type PoolOverview struct {
 	Pool Pool
-	PoolStanding
+	PoolStatus
 
 	Waiting int        // as in Occupancy; for more than manyPools pools up to a hundredth of the bound
 	Oldest  *time.Time // creation of the batch of the oldest pending task; nil means no pending task
 }
 
-// PoolViews returns at most limit pools with a name > after, in the order of names, in one snapshot. The cost per pool does not grow with
+// PoolOverviews returns at most limit pools with a name > after, in the order of names, in one snapshot. The cost per pool does not grow with
 // the number of pools or tasks.
-func (s pools) PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]PoolView, error) {
-	return s.views(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hidden("$2", "integer"), "$3", after, limit, waitingMax)
+func (s pools) PoolOverviews(ctx context.Context, after string, limit, waitingMax int) ([]PoolOverview, error) {
+	return s.readOverviews(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hideFromPlanner("$2", "integer"), "$3", after, limit, waitingMax)
 }
 
-// PoolViewsOf returns each pool in list that exists, in the order of names, in one snapshot.
-func (s pools) PoolViewsOf(ctx context.Context, list []string, waitingMax int) ([]PoolView, error) {
-	return s.views(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", names(list), waitingMax)
+// PoolOverviewsByName returns each pool in list that exists, in the order of names, in one snapshot.
+func (s pools) PoolOverviewsByName(ctx context.Context, list []string, waitingMax int) ([]PoolOverview, error) {
+	return s.readOverviews(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", namesInput(list), waitingMax)
 }
 
-func (s pools) views(ctx context.Context, from, which, waitingMax string, args ...any) ([]PoolView, error) {
-	return collect(ctx, s.read(), func(v *PoolView) []any {
-		return append(append(poolDest(&v.Pool), standingDest(&v.PoolStanding)...), &v.Waiting, maybe{&v.Oldest})
-	}, standings(from, which)+`
-		SELECT `+poolColumns+`, `+standingColumns()+`,
-			(`+waitingCount("o.name", hidden(waitingMax+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),
-			(`+oldestPending("o.name")+`)
+func (s pools) readOverviews(ctx context.Context, from, which, waitingMax string, args ...any) ([]PoolOverview, error) {
+	return collect(ctx, s.readSession(), func(v *PoolOverview) []any {
+		return append(append(poolDest(&v.Pool), poolStatusDest(&v.PoolStatus)...), &v.Waiting, optionalTime{&v.Oldest})
+	}, poolStatusCTE(from, which)+`
+		SELECT `+poolColumns+`, `+poolStatusColumns()+`,
+			(`+waitingCountSQL("o.name", hideFromPlanner(waitingMax+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),
+			(`+oldestPendingSQL("o.name")+`)
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hidden hides the value of an argument from the planner. For some values a plan looks cheaper than the general plan; Postgres would then
+// hideFromPlanner hides the value of an argument from the planner. For some values a plan looks cheaper than the general plan; Postgres would then
 // plan each call anew, which takes longer than running it.
-func hidden(argument, kind string) string { return `(SELECT CAST(` + argument + ` AS ` + kind + `))` }
+func hideFromPlanner(argument, kind string) string {
+	return `(SELECT CAST(` + argument + ` AS ` + kind + `))`
+}
 
-// oldestPending returns the query for the creation time of the oldest batch of a pool with a waiting task. Tasks are as old as their batch.
-func oldestPending(pool string) string {
+// oldestPendingSQL returns the query for the creation time of the oldest batch of a pool with a waiting task. Tasks are as old as their batch.
+func oldestPendingSQL(pool string) string {
 	return `
 	SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
 	WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)

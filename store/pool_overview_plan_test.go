@@ -6,13 +6,13 @@ import "testing"
 // call: their planning takes longer than their execution.
 func TestOverviewsArePlannedOnce(t *testing.T) {
 	t.Parallel()
-	l := openSingle(t)
+	l := openSingleConn(t)
 	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p-' || n, 1, 1, now(), now() FROM generate_series(1, 1000) n`)
 	l.exec(`INSERT INTO batches (pool, kind, created_at, total) SELECT 'p-1', 'k', now(), 100 FROM generate_series(1, 200) n`)
 	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, 'd-' || n FROM batches b, generate_series(1, 50) n`)
 	l.exec(`ANALYZE`)
 	for range 10 {
-		_, err := l.PoolViews(l.Context(), "", 16, 1000)
+		_, err := l.PoolOverviews(l.Context(), "", 16, 1000)
 		l.must(err)
 		_, err = l.Occupancy(l.Context(), "p-1", 1000)
 		l.must(err)

@@ -13,30 +13,30 @@ import (
 // TestOverview checks that an overview shows the same values as the queries of one pool and one batch.
 func TestOverview(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		l.pool("idle", 3)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		l.putPool("idle", 3)
 		names := deviceNames(6)
-		batch, ids := l.batch(store.Batch{Pool: "p"}, names...)
-		l.report(l.grant(ids[0], names[0], "p", 0), store.BySuccess, "")
+		batch, ids := l.queueBatch(store.Batch{Pool: "p"}, names...)
+		l.recordResult(l.mustGrant(ids[0], names[0], "p", 0), store.BySuccess, "")
 		for i := 1; i <= 2; i++ {
-			g := l.grant(ids[i], names[i], "p", 0)
+			g := l.mustGrant(ids[i], names[i], "p", 0)
 			r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: store.ByReject, Error: "no <route>"}
-			l.must(l.RecordResults(l.Context(), []store.Result{r}, settle)[0].Err)
+			l.must(l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0].Err)
 		}
-		l.grant(ids[3], names[3], "p", 4)
+		l.mustGrant(ids[3], names[3], "p", 4)
 
 		uses, err := l.PoolUses(l.Context())
 		l.must(err)
 		if diff := cmp.Diff([]store.PoolUse{{Pool: "idle", Capacity: 3}, {Pool: "p", Capacity: 5, Held: 1}}, uses); diff != "" {
 			l.Error(diff)
 		}
-		views, err := l.PoolViews(l.Context(), "", 10, 100)
+		views, err := l.PoolOverviews(l.Context(), "", 10, 100)
 		l.must(err)
 		if len(views) != 2 || views[0].Oldest != nil || views[1].Pool.Name != "p" || views[1].Held != 1 || views[1].Waiting != 2 || views[1].Oldest == nil {
 			l.Errorf("views: %+v", views)
 		}
-		if bounded, err := l.PoolViews(l.Context(), "idle", 1, 1); err != nil || len(bounded) != 1 || bounded[0].Waiting != 1 {
+		if bounded, err := l.PoolOverviews(l.Context(), "idle", 1, 1); err != nil || len(bounded) != 1 || bounded[0].Waiting != 1 {
 			l.Errorf("after idle, counted up to 1: %+v, %v", bounded, err)
 		}
 		want := map[store.TaskState]int64{store.Pending: 2, store.Dispatched: 1, store.Succeeded: 1, store.Failed: 2}
@@ -47,7 +47,7 @@ func TestOverview(t *testing.T) {
 				l.Errorf("of %q: %s", pool, diff)
 			}
 		}
-		l.grant(ids[4], names[4], "p", 2)
+		l.mustGrant(ids[4], names[4], "p", 2)
 		for pool, more := range map[string]bool{"p": true, "": true, "idle": false} {
 			if got, err := l.TaskCounts(l.Context(), pool, 1); err != nil || got.More != more || more && got.ByState[store.Dispatched] != 1 {
 				l.Errorf("of %q, of two slots held one counted: %+v, %v", pool, got, err)
@@ -66,18 +66,18 @@ func TestOverview(t *testing.T) {
 func TestWaitingCountsDevices(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 5)
+	l.putPool("p", 5)
 	for range 6 {
-		l.batch(store.Batch{Pool: "p"}, "a")
+		l.queueBatch(store.Batch{Pool: "p"}, "a")
 	}
-	l.batch(store.Batch{Pool: "p"}, "b", "c", "d", "e", "f")
-	_, ids := l.batch(store.Batch{Pool: "p"}, "g", "h")
-	l.grant(ids[0], "g", "p", 0)
+	l.queueBatch(store.Batch{Pool: "p"}, "b", "c", "d", "e", "f")
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "g", "h")
+	l.mustGrant(ids[0], "g", "p", 0)
 	_, err := l.CreateDevice(l.Context(), "op", "b", store.DeviceSpec{}, []byte("1"), nil)
 	l.must(err)
 	l.must(l.SetBlocked(l.Context(), "op", "b", true))
 	for most, want := range map[int]int{100: 6, 6: 6, 5: 5, 4: 4, 1: 1} {
-		if n := l.waitingUpTo(most, "p"); n != want {
+		if n := l.countWaitingUpTo(most, "p"); n != want {
 			l.Errorf("up to %d: %d devices wait, want %d", most, n, want)
 		}
 	}
@@ -85,7 +85,7 @@ func TestWaitingCountsDevices(t *testing.T) {
 
 func TestWebSessions(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		secret, ended, token := []byte("hash of a secret"), []byte("of another one"), []byte("hash of a token")
 		l.must(l.OpenSession(l.Context(), ended, token, -time.Second))
 		l.must(l.OpenSession(l.Context(), secret, token, time.Hour))

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// PoolStanding is the state of a pool according to the stored counts. Reading it counts no tasks.
-type PoolStanding struct {
+// PoolStatus is the state of a pool according to the stored counts. Reading it counts no tasks.
+type PoolStatus struct {
 	Held    int   // grants, including lapsed grants that are not yet reaped
 	Pending int64 // waiting tasks, for whatever reason they wait
 	Closed  bool  // the pool has windows, and none is open
@@ -20,24 +20,24 @@ type PoolRank struct {
 	Name     string
 	Capacity int
 	Paused   bool
-	PoolStanding
+	PoolStatus
 }
 
 // PoolRanks returns all pools whose names contain part, in the order of names, in one snapshot. If part is empty, it returns all pools.
 // Upper and lower case are the same. It reads only the stored counts of each pool and the grants.
 func (s pools) PoolRanks(ctx context.Context, part string) ([]PoolRank, error) {
-	return collect(ctx, s.read(), func(r *PoolRank) []any {
-		return append([]any{&r.Name, &r.Capacity, &r.Paused}, standingDest(&r.PoolStanding)...)
-	}, poolRanksText(), containing(part))
+	return collect(ctx, s.readSession(), func(r *PoolRank) []any {
+		return append([]any{&r.Name, &r.Capacity, &r.Paused}, poolStatusDest(&r.PoolStatus)...)
+	}, poolRanksText(), likePattern(part))
 }
 
 func poolRanksText() string {
-	return standings(`pools o`, `WHERE o.deleted_at IS NULL AND `+like("o.name", "$1")) + `
-		SELECT name, capacity, paused, ` + standingColumns() + ` FROM stood o ORDER BY name`
+	return poolStatusCTE(`pools o`, `WHERE o.deleted_at IS NULL AND `+like("o.name", "$1")) + `
+		SELECT name, capacity, paused, ` + poolStatusColumns() + ` FROM stood o ORDER BY name`
 }
 
-// containing returns the pattern for like that matches texts that contain part.
-func containing(part string) string {
+// likePattern returns the pattern for like that matches texts that contain part.
+func likePattern(part string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(part) + "%"
 }
 
@@ -46,11 +46,11 @@ func like(column, pattern string) string {
 	return `lower(` + column + `) LIKE lower(` + pattern + `) ESCAPE '\'`
 }
 
-func standingDest(s *PoolStanding) []any { return []any{&s.Held, &s.Pending, &s.Closed, &s.Stalled} }
+func poolStatusDest(s *PoolStatus) []any { return []any{&s.Held, &s.Pending, &s.Closed, &s.Stalled} }
 
-// standings returns the beginning of a statement over pools o: the CTE stood, which has the counts of each pool. Counts that are not folded
+// poolStatusCTE returns the beginning of a statement over pools o: the CTE stood, which has the counts of each pool. Counts that are not folded
 // yet are added up once for all pools.
-func standings(from, which string) string {
+func poolStatusCTE(from, filter string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`
 	return `
 		WITH fresh AS MATERIALIZED (SELECT pool, ` + waiting + ` AS n FROM batch_deltas WHERE id > 0 GROUP BY pool),
@@ -58,24 +58,24 @@ func standings(from, which string) string {
 			SELECT o.*, (SELECT count(*) FROM grants g WHERE g.pool = o.name) AS held,
 				coalesce((SELECT ` + waiting + ` FROM pool_counts c WHERE c.pool = o.name), 0) + coalesce(fresh.n, 0) AS unended,
 				o.closes_at IS NOT NULL AND NOT (o.opens_at <= {now} AND o.closes_at > {now}) AS closed
-			FROM ` + from + ` LEFT JOIN fresh ON fresh.pool = o.name ` + which + `)`
+			FROM ` + from + ` LEFT JOIN fresh ON fresh.pool = o.name ` + filter + `)`
 }
 
-// standingColumns returns the columns for standingDest. It evaluates stalled only for pools with free slots and waiting tasks.
-func standingColumns() string {
+// poolStatusColumns returns the columns for poolStatusDest. It evaluates stalled only for pools with free slots and waiting tasks.
+func poolStatusColumns() string {
 	return `held, unended - held, closed,
-			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + longAgo + ` THEN ` + stalled("o.name") + ` ELSE FALSE END`
+			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + stalledSinceSQL + ` THEN ` + isStalledSQL("o.name") + ` ELSE FALSE END`
 }
 
-// longAgo is the time since which nothing may have happened in a stalled pool.
-const longAgo = `{now} - 600000 * {ms}`
+// stalledSinceSQL is the time since which nothing may have happened in a stalled pool.
+const stalledSinceSQL = `{now} - 600000 * {ms}`
 
-// stalled returns the condition on the newest grant in force, the newest grant that ended, and one task: the first of the 16 oldest waiting
+// isStalledSQL returns the condition on the newest grant in force, the newest grant that ended, and one task: the first of the 16 oldest waiting
 // tasks that waits for no time of its own. The lookup of the task's grant is inside a CASE, so that Postgres expects it to succeed;
 // otherwise it would read and sort all waiting tasks.
-func stalled(pool string) string {
-	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + pool + `), {epoch}) <= ` + longAgo + `
-				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + pool + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + longAgo + `
+func isStalledSQL(pool string) string {
+	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + pool + `), {epoch}) <= ` + stalledSinceSQL + `
+				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + pool + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + stalledSinceSQL + `
 				AND EXISTS (
 					SELECT 1 FROM batches b JOIN pools p ON p.name = b.pool
 					WHERE b.id = (
@@ -83,8 +83,8 @@ func stalled(pool string) string {
 							SELECT t.batch, t.priority, t.id, t.retry_at FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending'
 								AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END
 							ORDER BY t.batch, t.priority DESC, t.id LIMIT 16) AS few
-						WHERE few.retry_at IS NULL OR few.retry_at <= ` + longAgo + ` ORDER BY few.batch, few.priority DESC, few.id LIMIT 1)
-					AND ` + startable() + ` AND b.created_at <= ` + longAgo + ` AND (b.not_before IS NULL OR b.not_before <= ` + longAgo + `)
-					AND (b.opens_at IS NULL OR b.opens_at <= ` + longAgo + `) AND (p.opens_at IS NULL OR p.opens_at <= ` + longAgo + `)
-					AND (p.stands_until IS NULL OR p.stands_until <= ` + longAgo + `))`
+						WHERE few.retry_at IS NULL OR few.retry_at <= ` + stalledSinceSQL + ` ORDER BY few.batch, few.priority DESC, few.id LIMIT 1)
+					AND ` + isStartableSQL() + ` AND b.created_at <= ` + stalledSinceSQL + ` AND (b.not_before IS NULL OR b.not_before <= ` + stalledSinceSQL + `)
+					AND (b.opens_at IS NULL OR b.opens_at <= ` + stalledSinceSQL + `) AND (p.opens_at IS NULL OR p.opens_at <= ` + stalledSinceSQL + `)
+					AND (p.stands_until IS NULL OR p.stands_until <= ` + stalledSinceSQL + `))`
 }

@@ -9,39 +9,39 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// rankOf returns the standing of one pool. It checks that PoolRanks and PoolViewsOf agree.
-func (l *ledger) rankOf(pool string) store.PoolStanding {
+// poolRank returns the standing of one pool. It checks that PoolRanks and PoolOverviewsByName agree.
+func (l *ledger) poolRank(pool string) store.PoolStatus {
 	l.Helper()
 	ranks, err := l.PoolRanks(l.Context(), pool)
 	l.must(err)
 	if len(ranks) != 1 || ranks[0].Name != pool {
 		l.Fatalf("%s: %+v", pool, ranks)
 	}
-	views, err := l.PoolViewsOf(l.Context(), []string{pool, "nowhere"}, 10)
+	views, err := l.PoolOverviewsByName(l.Context(), []string{pool, "nowhere"}, 10)
 	l.must(err)
-	if len(views) != 1 || views[0].PoolStanding != ranks[0].PoolStanding {
+	if len(views) != 1 || views[0].PoolStatus != ranks[0].PoolStatus {
 		l.Fatalf("%+v as ranks, %+v as views", ranks, views)
 	}
-	return ranks[0].PoolStanding
+	return ranks[0].PoolStatus
 }
 
 func TestStandingOfPools(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("a_1", 2)
-		l.pool("ab1", 2)
-		l.pool("Berlin", 1)
-		_, ids := l.batch(store.Batch{Pool: "a_1"}, "x", "y", "z")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("a_1", 2)
+		l.putPool("ab1", 2)
+		l.putPool("Berlin", 1)
+		_, ids := l.queueBatch(store.Batch{Pool: "a_1"}, "x", "y", "z")
 		want := func(held int, pending int64) {
 			l.Helper()
-			if diff := cmp.Diff(store.PoolStanding{Held: held, Pending: pending}, l.rankOf("a_1")); diff != "" {
+			if diff := cmp.Diff(store.PoolStatus{Held: held, Pending: pending}, l.poolRank("a_1")); diff != "" {
 				l.Error(diff)
 			}
 		}
 		want(0, 3)
-		g := l.grant(ids[0], "x", "a_1", 0)
+		g := l.mustGrant(ids[0], "x", "a_1", 0)
 		want(1, 2)
-		l.report(g, store.BySuccess, "")
+		l.recordResult(g, store.BySuccess, "")
 		want(0, 2)
 		for folded := 1; folded > 0; { // The standing must be the same from folded counts and from deltas.
 			var err error
@@ -66,12 +66,12 @@ func TestStandingOfPools(t *testing.T) {
 // TestStalledPools checks that a pool is stalled only if no known cause can keep its tasks waiting.
 func TestStalledPools(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		_, ids := l.batch(store.Batch{Pool: "p"}, "x", "y")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, "x", "y")
 		stalls := func(want bool, why string) {
 			l.Helper()
-			if got := l.rankOf("p").Stalled; got != want {
+			if got := l.poolRank("p").Stalled; got != want {
 				l.Errorf("%s: stalled is %t", why, got)
 			}
 		}
@@ -104,16 +104,16 @@ func TestStalledPools(t *testing.T) {
 		l.exec(`UPDATE tasks SET retry_at = {now} + 3600000 * {ms} WHERE id = $1`, ids[0])
 		stalls(true, "its first task alone begins later")
 		l.exec(`UPDATE tasks SET retry_at = NULL`)
-		g := l.grant(ids[0], "x", "p", 0)
+		g := l.mustGrant(ids[0], "x", "p", 0)
 		stalls(false, "a grant of just now")
 		l.exec(`UPDATE grants SET granted_at = ` + ago)
 		stalls(true, "a grant of long ago")
-		l.report(g, store.BySuccess, "")
+		l.recordResult(g, store.BySuccess, "")
 		l.exec(`UPDATE attempts SET granted_at = {now}`)
 		stalls(false, "a grant that was and ended just now")
 		l.exec(`UPDATE attempts SET granted_at = ` + ago)
 		stalls(true, "all is old again")
-		l.grant(ids[1], "y", "p", 0)
+		l.mustGrant(ids[1], "y", "p", 0)
 		l.exec(`UPDATE grants SET granted_at = ` + ago)
 		stalls(false, "nothing waits")
 	})
@@ -121,14 +121,14 @@ func TestStalledPools(t *testing.T) {
 
 func TestClosedPools(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
 		for _, c := range []struct {
 			opens, closes string
 			want          bool
 		}{{"NULL", "NULL", false}, {"{now} - 1000 * {ms}", "{now} + 60000 * {ms}", false}, {"{now} + 60000 * {ms}", "{now} + 90000 * {ms}", true}} {
 			l.exec(`UPDATE pools SET opens_at = ` + c.opens + `, closes_at = ` + c.closes)
-			if got := l.rankOf("p").Closed; got != c.want {
+			if got := l.poolRank("p").Closed; got != c.want {
 				l.Errorf("from %s to %s: closed is %t", c.opens, c.closes, got)
 			}
 		}
@@ -155,9 +155,9 @@ func TestRankingPoolsCountsNoTasks(t *testing.T) {
 		l.must(err)
 	}
 	for _, when := range []string{"before statistics", "after them"} {
-		plan := l.plan(store.PoolRanksText(), "%")
-		if most(plan) > 3*pools {
-			l.Errorf("%s: %d rows are looked at:\n%s", when, most(plan), strings.Join(plan, "\n"))
+		plan := l.explainAnalyze(store.PoolRanksText(), "%")
+		if maxRowsRead(plan) > 3*pools {
+			l.Errorf("%s: %d rows are looked at:\n%s", when, maxRowsRead(plan), strings.Join(plan, "\n"))
 		}
 		l.exec(`ANALYZE`)
 	}
@@ -174,8 +174,8 @@ func TestRankingPoolsCountsNoTasks(t *testing.T) {
 		l.Errorf("%d pools, %d tasks wait, %d are stalled", len(ranks), pending, stalled)
 	}
 	l.exec(`DELETE FROM attempts`)
-	if plan := l.plan(store.PoolRanksText(), "%"); most(plan) > 3*pools {
-		l.Errorf("1,000 stalled: %d rows are looked at:\n%s", most(plan), strings.Join(plan, "\n"))
+	if plan := l.explainAnalyze(store.PoolRanksText(), "%"); maxRowsRead(plan) > 3*pools {
+		l.Errorf("1,000 stalled: %d rows are looked at:\n%s", maxRowsRead(plan), strings.Join(plan, "\n"))
 	}
 	ranks, err = l.PoolRanks(l.Context(), "")
 	l.must(err)

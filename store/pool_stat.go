@@ -26,11 +26,11 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 		now    time.Time
 		oldest *time.Time
 	}
-	states := keptStates()[1:] // the states of tasks that have ended
+	states := storedStates()[1:] // the states of tasks that have ended
 	// Planned for each call: a plan that was made for few pools would read all counts again for each of many pools.
-	rows, err := collect(ctx, s.planned(), func(r *reading) []any {
+	rows, err := collect(ctx, s.customPlanSession(), func(r *reading) []any {
 		r.ended = make([]int64, len(states))
-		dest := []any{&r.Pool, &r.Capacity, instant{&r.now}, &r.total, &r.Held, maybe{&r.oldest}}
+		dest := []any{&r.Pool, &r.Capacity, instant{&r.now}, &r.total, &r.Held, optionalTime{&r.oldest}}
 		for i := range r.ended {
 			dest = append(dest, &r.ended[i])
 		}
@@ -63,9 +63,9 @@ func poolStatsText(states []TaskState) (text string) {
 	}
 	return `
 	SELECT p.name, p.capacity, clock.now, coalesce(CAST(sum(CASE WHEN c.state = '` + queuedState + `' THEN c.n END) AS bigint), 0), coalesce(held.n, 0),
-		(` + oldestPending("p.name") + `)` + text + `
+		(` + oldestPendingSQL("p.name") + `)` + text + `
 	FROM (SELECT {now} AS now) AS clock CROSS JOIN pools p
-		LEFT JOIN (` + countedOfPools + `) AS c ON c.pool = p.name
+		LEFT JOIN (` + poolCountsSQL + `) AS c ON c.pool = p.name
 		LEFT JOIN (SELECT pool, count(*) AS n FROM grants WHERE task > 0 GROUP BY pool) AS held ON held.pool = p.name
 	WHERE p.deleted_at IS NULL
 	GROUP BY p.name, p.capacity, clock.now, held.n

@@ -13,7 +13,7 @@ import (
 
 func TestPools(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		spec := store.PoolSpec{Capacity: 60, Lease: 300 * time.Second}
 		p, created, err := l.PutPool(l.Context(), "op", "ar:330100", spec)
 		if err != nil || !created || p.Name != "ar:330100" || p.Capacity != 60 || p.Lease != 300*time.Second || p.Paused || p.Version != 1 || p.CreatedAt.IsZero() {
@@ -54,9 +54,9 @@ func TestPools(t *testing.T) {
 
 func TestPoolsComeByName(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		for _, name := range []string{"b", "a.1", "B", "a:1", "a-1"} {
-			l.pool(name, 1)
+			l.putPool(name, 1)
 		}
 		var got []string
 		for after := ""; ; after = got[len(got)-1] {
@@ -103,17 +103,17 @@ func TestOnePutCreatesThePool(t *testing.T) {
 
 func TestPoolStatsAndWaiting(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 5)
-		l.pool("idle", 3)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 5)
+		l.putPool("idle", 3)
 		devices := deviceNames(6)
-		_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
-		l.batch(store.Batch{Pool: "p"}, devices[0], devices[5])
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, devices...)
+		l.queueBatch(store.Batch{Pool: "p"}, devices[0], devices[5])
 		soon := time.Now().Add(time.Hour)
-		l.batch(store.Batch{Pool: "p", NotBefore: &soon}, "later")
-		l.report(l.grant(ids[0], devices[0], "p", 0), store.BySuccess, "")
-		l.report(l.grant(ids[1], devices[1], "p", 0), store.ByReject, "")
-		l.grant(ids[2], devices[2], "p", 4)
+		l.queueBatch(store.Batch{Pool: "p", NotBefore: &soon}, "later")
+		l.recordResult(l.mustGrant(ids[0], devices[0], "p", 0), store.BySuccess, "")
+		l.recordResult(l.mustGrant(ids[1], devices[1], "p", 0), store.ByReject, "")
+		l.mustGrant(ids[2], devices[2], "p", 4)
 		stats, err := l.PoolStats(l.Context())
 		l.must(err)
 		if len(stats) != 2 || stats[1].OldestPending <= 0 || stats[0].OldestPending != 0 {
@@ -131,7 +131,7 @@ func TestPoolStatsAndWaiting(t *testing.T) {
 		}
 		// The devices 0, 3, 4 and 5 could start. Device 2 holds a grant, and the batch of "later" has not begun.
 		for most, want := range map[int]int{100: 4, 4: 4, 2: 2} {
-			if n := l.waitingUpTo(most, "p"); n != want {
+			if n := l.countWaitingUpTo(most, "p"); n != want {
 				l.Errorf("%d of at most %d wait, want %d", n, most, want)
 			}
 		}
@@ -151,22 +151,22 @@ func TestPoolStatsAndWaiting(t *testing.T) {
 
 func TestClockAndLeases(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		clock, err := l.LeaseClock(l.Context())
 		l.must(err)
-		if clock.Leases != nil || clock.Kept != nil || time.Since(clock.Now).Abs() > 5*time.Second {
+		if clock.Leases != nil || clock.StoredPair != nil || time.Since(clock.Now).Abs() > 5*time.Second {
 			l.Fatalf("clock %+v", clock)
 		}
-		l.pool("p", 2)
-		_, ids := l.batch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "a", "b")
-		g := l.grant(ids[0], "a", "p", 0)
+		l.putPool("p", 2)
+		_, ids := l.queueBatch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "a", "b")
+		g := l.mustGrant(ids[0], "a", "p", 0)
 		pair := store.ClockPair{Ledger: clock.Now.Truncate(time.Millisecond), Wall: clock.Now.Truncate(time.Minute)}
-		l.must(l.KeepClockPair(l.Context(), store.ClockPair{Ledger: pair.Wall, Wall: pair.Ledger}))
-		l.must(l.KeepClockPair(l.Context(), pair))
+		l.must(l.StoreClockPair(l.Context(), store.ClockPair{Ledger: pair.Wall, Wall: pair.Ledger}))
+		l.must(l.StoreClockPair(l.Context(), pair))
 		clock, err = l.LeaseClock(l.Context())
 		l.must(err)
-		if diff := cmp.Diff([]time.Duration{2 * time.Hour}, clock.Leases); diff != "" || *clock.Kept != pair {
-			l.Fatal(diff, clock.Kept)
+		if diff := cmp.Diff([]time.Duration{2 * time.Hour}, clock.Leases); diff != "" || *clock.StoredPair != pair {
+			l.Fatal(diff, clock.StoredPair)
 		}
 		live, err := l.LiveLeases(l.Context(), []string{g.Lease, "gone"})
 		if diff := cmp.Diff(map[string]bool{g.Lease: true}, live); err != nil || diff != "" {
@@ -179,12 +179,12 @@ func TestChangedPools(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	for _, name := range []string{"old", "same", "changed"} {
-		l.pool(name, 1)
+		l.putPool(name, 1)
 	}
 	l.exec(`UPDATE pools SET updated_at = updated_at - 60000 * {ms}`)
-	l.pool("new", 1)
-	l.pool("same", 1)
-	l.pool("changed", 2)
+	l.putPool("new", 1)
+	l.putPool("same", 1)
+	l.putPool("changed", 2)
 	changed, err := l.ChangedPools(l.Context(), 50*time.Second)
 	l.must(err)
 	if len(changed) != 2 || changed[0].Name != "changed" || changed[0].Capacity != 2 || changed[0].Version != 2 || changed[1].Name != "new" {

@@ -31,34 +31,34 @@ func neededTime(lease string) string {
 	return `CASE WHEN b.finish_inside THEN ` + lease + ` ELSE 0 END`
 }
 
-// opening holds the columns that are stored for windows.
-type opening struct {
-	windows, from, until, due any // JSON and milliseconds; nil if there are no windows
+// openingColumns holds the columns that are stored for windows.
+type openingColumns struct {
+	windows, from, until, refreshDue any // JSON and milliseconds; nil if there are no windows
 }
 
-// opening computes the columns by the database's clock. The windows must be valid.
-func (s poolsIn) opening(ctx context.Context, list []Window) (opening, error) {
+// computeOpening computes the columns by the database's clock. The windows must be valid.
+func (s poolsIn) computeOpening(ctx context.Context, list []Window) (openingColumns, error) {
 	if len(list) == 0 {
-		return opening{}, nil
+		return openingColumns{}, nil
 	}
-	now, err := s.now(ctx)
+	now, err := s.readClock(ctx)
 	if err != nil {
-		return opening{}, err
+		return openingColumns{}, err
 	}
 	o, err := openingAt(list, now)
 	if err != nil {
-		return opening{}, err
+		return openingColumns{}, err
 	}
 	text, err := json.Marshal(list)
 	if err != nil {
-		return opening{}, err
+		return openingColumns{}, err
 	}
-	return opening{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), due: o.Due.UnixMilli()}, nil
+	return openingColumns{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), refreshDue: o.RecomputeAt.UnixMilli()}, nil
 }
 
-func (s poolsIn) now(ctx context.Context) (now time.Time, err error) {
-	err = s.row(ctx, `SELECT {now}`, instant{&now})
-	return now, err
+func (s poolsIn) readClock(ctx context.Context) (readClock time.Time, err error) {
+	err = s.scanRow(ctx, `SELECT {now}`, instant{&readClock})
+	return readClock, err
 }
 
 // checkFits returns ErrNeverStarts if no task of the batch could ever start, whatever the present time is. It accepts an unknown pool,
@@ -67,7 +67,7 @@ func (s poolsIn) checkFits(ctx context.Context, b Batch) error {
 	if !b.FinishInside {
 		return nil
 	}
-	pool, err := s.named(ctx, b.Pool)
+	pool, err := s.poolByName(ctx, b.Pool)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
@@ -106,19 +106,19 @@ type openingRow struct {
 // computed. An opening is due at its end, or a day after it was computed. After the end nothing starts until the opening is computed again,
 // so being late only delays. Replicas may call it concurrently.
 func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
-	due, err := one(ctx, s.read(), only[bool], `
+	anyDue, err := queryOne(ctx, s.readSession(), singleColumn[bool], `
 		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)
-	if err != nil || !due {
+	if err != nil || !anyDue {
 		return 0, err
 	}
 	refreshed := 0
 	err = s.write(ctx, func(tx session) error {
 		refreshed = 0
-		for _, of := range []struct{ table, id, name, key string }{
+		for _, target := range []struct{ table, id, name, key string }{
 			{"batches", "t.id", "''", "t.id = openings.id"},
 			{"pools", "0", "t.name", "t.name = openings.name"},
 		} {
-			n, err := tx.pools().refreshWindows(ctx, of.table, of.id+", "+of.name, of.key, limit)
+			n, err := tx.pools().refreshWindows(ctx, target.table, target.id+", "+target.name, target.key, limit)
 			if err != nil {
 				return err
 			}
@@ -149,12 +149,12 @@ func (s poolsIn) refreshWindows(ctx context.Context, table, columns, key string,
 		if err != nil {
 			return 0, err
 		}
-		r.FromMS, r.UntilMS, r.DueMS = o.From.UnixMilli(), o.Until.UnixMilli(), o.Due.UnixMilli()
+		r.FromMS, r.UntilMS, r.DueMS = o.From.UnixMilli(), o.Until.UnixMilli(), o.RecomputeAt.UnixMilli()
 		rows[i] = r.openingRow
 	}
 	_, err = s.exec(ctx, `
 		UPDATE `+table+` AS t SET opens_at = {epoch} + openings.from_ms * {ms}, closes_at = {epoch} + openings.until_ms * {ms},
 			windows_due = {epoch} + openings.due_ms * {ms}
-		FROM {openings} WHERE `+key, input(rows))
+		FROM {openings} WHERE `+key, toJSONInput(rows))
 	return len(rows), err
 }

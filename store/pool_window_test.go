@@ -10,27 +10,27 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// around returns a daily window of this length that opened at the current time minus before.
-func (l *ledger) around(before, length time.Duration) store.Window {
+// windowAroundNow returns a daily window of this length that opened at the current time minus before.
+func (l *ledger) windowAroundNow(before, length time.Duration) store.Window {
 	l.Helper()
 	now, err := l.Clock(l.Context())
 	l.must(err)
-	return daily(now.Add(-before), length)
+	return dailyWindow(now.Add(-before), length)
 }
 
-// daily returns a window of this length that opens each day at the time of day of from.
-func daily(from time.Time, length time.Duration) store.Window {
+// dailyWindow returns a window of this length that opens each day at the time of day of from.
+func dailyWindow(from time.Time, length time.Duration) store.Window {
 	from = from.UTC()
 	return store.Window{Cron: fmt.Sprintf("%d %d * * *", from.Minute(), from.Hour()), Duration: length.String(), Timezone: "UTC"}
 }
 
-// shift moves the stored openings of all batches or pools with windows.
-func (l *ledger) shift(table string, by time.Duration) {
+// shiftWindows moves the stored openings of all batches or pools with windows.
+func (l *ledger) shiftWindows(table string, by time.Duration) {
 	l.Helper()
 	l.exec(`UPDATE `+table+` SET opens_at = opens_at + $1 * {ms}, closes_at = closes_at + $1 * {ms}, windows_due = windows_due + $1 * {ms} WHERE windows IS NOT NULL`, by.Milliseconds())
 }
 
-func (l *ledger) refresh() int {
+func (l *ledger) refreshWindows() int {
 	l.Helper()
 	n, err := l.RefreshWindows(l.Context(), 100)
 	l.must(err)
@@ -39,37 +39,37 @@ func (l *ledger) refresh() int {
 
 func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		inside, outside := l.around(30*time.Minute, 3*time.Hour), l.around(3*time.Hour, time.Hour)
-		l.pool("p", 20) // The leases last an hour.
+	runOnEachDialect(t, func(l *ledger) {
+		inside, outside := l.windowAroundNow(30*time.Minute, 3*time.Hour), l.windowAroundNow(3*time.Hour, time.Hour)
+		l.putPool("p", 20) // The leases last an hour.
 		_, _, err := l.PutPool(l.Context(), "op", "shut", store.PoolSpec{Capacity: 20, Lease: time.Hour, Windows: []store.Window{outside}})
 		l.must(err)
 		_, _, err = l.PutPool(l.Context(), "op", "open", store.PoolSpec{Capacity: 20, Lease: time.Hour, Windows: []store.Window{outside, inside}})
 		l.must(err)
-		short := l.around(30*time.Minute, 90*time.Minute) // Less than an hour is left.
+		short := l.windowAroundNow(30*time.Minute, 90*time.Minute) // Less than an hour is left.
 		var claims []store.Claim
 		var want []store.ClaimStatus
 		for i, test := range []struct {
 			batch store.Batch
 			want  store.ClaimStatus
 		}{
-			{store.Batch{Pool: "p", Windows: []store.Window{inside}}, granted},
-			{store.Batch{Pool: "p", Windows: []store.Window{outside}}, lost},
-			{store.Batch{Pool: "p", Windows: []store.Window{outside, inside}, FinishInside: true}, granted},
-			{store.Batch{Pool: "p", Windows: []store.Window{short}}, granted},
-			{store.Batch{Pool: "p", Windows: []store.Window{short}, FinishInside: true}, lost},
-			{store.Batch{Pool: "p", Windows: []store.Window{short}, FinishInside: true, Lease: 20 * time.Minute}, granted},
-			{store.Batch{Pool: "shut"}, lost},
-			{store.Batch{Pool: "open", FinishInside: true}, granted},
-			{store.Batch{Pool: "open", FinishInside: true, Lease: 170 * time.Minute}, lost},
-			{store.Batch{Pool: "shut", Windows: []store.Window{inside}}, lost},
+			{store.Batch{Pool: "p", Windows: []store.Window{inside}}, claimGranted},
+			{store.Batch{Pool: "p", Windows: []store.Window{outside}}, claimLost},
+			{store.Batch{Pool: "p", Windows: []store.Window{outside, inside}, FinishInside: true}, claimGranted},
+			{store.Batch{Pool: "p", Windows: []store.Window{short}}, claimGranted},
+			{store.Batch{Pool: "p", Windows: []store.Window{short}, FinishInside: true}, claimLost},
+			{store.Batch{Pool: "p", Windows: []store.Window{short}, FinishInside: true, Lease: 20 * time.Minute}, claimGranted},
+			{store.Batch{Pool: "shut"}, claimLost},
+			{store.Batch{Pool: "open", FinishInside: true}, claimGranted},
+			{store.Batch{Pool: "open", FinishInside: true, Lease: 170 * time.Minute}, claimLost},
+			{store.Batch{Pool: "shut", Windows: []store.Window{inside}}, claimLost},
 		} {
 			device := fmt.Sprint("d", i)
-			b, ids := l.batch(test.batch, device)
+			b, ids := l.queueBatch(test.batch, device)
 			if !slices.Equal(b.Windows, test.batch.Windows) || b.FinishInside != test.batch.FinishInside || b.Opening.Until.IsZero() == (len(b.Windows) > 0) {
 				l.Errorf("batch %d became %+v", i, b)
 			}
-			claims, want = append(claims, l.to(ids[0], device, test.batch.Pool, i)), append(want, test.want)
+			claims, want = append(claims, l.newClaim(ids[0], device, test.batch.Pool, i)), append(want, test.want)
 		}
 		for _, b := range []store.Batch{
 			{Pool: "shut", FinishInside: true}, {Pool: "p", Windows: []store.Window{outside}, FinishInside: true}, {Pool: "open", FinishInside: true, Lease: 3 * time.Hour},
@@ -80,12 +80,12 @@ func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 		}
 		waiting := 0
 		for _, pool := range []string{"p", "open", "shut"} {
-			waiting += l.waitingUpTo(100, pool)
+			waiting += l.countWaitingUpTo(100, pool)
 		}
 		if waiting != 5 {
 			l.Errorf("%d devices wait that could start, want 5", waiting)
 		}
-		l.wantStatuses(l.claim(claims...), want...)
+		l.wantStatuses(l.claimAll(claims...), want...)
 	})
 }
 
@@ -93,18 +93,18 @@ func TestNothingStartsOutsideOfTheWindows(t *testing.T) {
 // the current window. Adjacent windows count as one window.
 func TestWhatCouldStartIsTakenAtAnyHour(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		now, err := l.Clock(l.Context())
 		l.must(err)
-		l.pool("p", 5)
+		l.putPool("p", 5)
 		const needed = 2 * time.Hour
 		for _, begun := range []int{0, 1, 2, 14} { // hours since the first window began
 			from := now.Add(time.Duration(-begun) * time.Hour)
-			touching := []store.Window{daily(from, time.Hour), daily(from.Add(time.Hour), 90*time.Minute)}
+			touching := []store.Window{dailyWindow(from, time.Hour), dailyWindow(from.Add(time.Hour), 90*time.Minute)}
 			pool := fmt.Sprint("begun-", begun)
 			_, _, err := l.PutPool(l.Context(), "op", pool, store.PoolSpec{Capacity: 5, Lease: needed, Windows: touching})
 			l.must(err)
-			after := []store.Window{daily(from.Add(150*time.Minute), 21*time.Hour)}
+			after := []store.Window{dailyWindow(from.Add(150*time.Minute), 21*time.Hour)}
 			for _, test := range []struct {
 				batch store.Batch
 				want  error
@@ -126,23 +126,23 @@ func TestWhatCouldStartIsTakenAtAnyHour(t *testing.T) {
 
 func TestClosedWindowsAreFollowedByTheNext(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		inside := l.around(30*time.Minute, 3*time.Hour)
+	runOnEachDialect(t, func(l *ledger) {
+		inside := l.windowAroundNow(30*time.Minute, 3*time.Hour)
 		_, _, err := l.PutPool(l.Context(), "op", "p", store.PoolSpec{Capacity: 5, Lease: time.Minute, Windows: []store.Window{inside}})
 		l.must(err)
-		b, ids := l.batch(store.Batch{Pool: "p", Windows: []store.Window{inside}}, "a", "b")
+		b, ids := l.queueBatch(store.Batch{Pool: "p", Windows: []store.Window{inside}}, "a", "b")
 		pool, err := l.Pool(l.Context(), "p")
 		l.must(err)
 		if pool.Opening != b.Opening || b.Opening.Until.Sub(b.Opening.From) != 3*time.Hour {
 			l.Fatalf("pool %+v, batch %+v", pool.Opening, b.Opening)
 		}
-		if n := l.refresh(); n != 0 {
+		if n := l.refreshWindows(); n != 0 {
 			l.Fatalf("%d windows are due while they are open", n)
 		}
 		for _, table := range []string{"batches", "pools"} { // The window of the day is over.
-			l.shift(table, -4*time.Hour)
-			l.wantStatuses(l.claim(l.to(ids[0], "a", "p", 0)), lost)
-			views, err := l.Views(l.Context(), []string{"a"})
+			l.shiftWindows(table, -4*time.Hour)
+			l.wantStatuses(l.claimAll(l.newClaim(ids[0], "a", "p", 0)), claimLost)
+			views, err := l.DeviceViews(l.Context(), []string{"a"})
 			l.must(err)
 			c := views[0].Candidates[0]
 			over := c.Window
@@ -152,11 +152,11 @@ func TestClosedWindowsAreFollowedByTheNext(t *testing.T) {
 			if !over.Until.Before(views[0].Now) || c.FinishInside {
 				l.Fatalf("the candidate shows %+v at %s", c, views[0].Now)
 			}
-			if n := l.refresh(); n != 1 {
+			if n := l.refreshWindows(); n != 1 {
 				l.Fatalf("%d of %s refreshed, want 1", n, table)
 			}
-			g := l.grant(ids[0], "a", "p", 0)
-			l.report(g, store.ByReturn, "")
+			g := l.mustGrant(ids[0], "a", "p", 0)
+			l.recordResult(g, store.ByReturn, "")
 		}
 		after, err := l.Pool(l.Context(), "p")
 		l.must(err)
@@ -164,10 +164,10 @@ func TestClosedWindowsAreFollowedByTheNext(t *testing.T) {
 			l.Errorf("refreshed to %+v, want it as it was: %+v", after, pool)
 		}
 		// Change and remove the windows.
-		outside := []store.Window{l.around(3*time.Hour, time.Hour)}
+		outside := []store.Window{l.windowAroundNow(3*time.Hour, time.Hour)}
 		_, err = l.ChangeBatch(l.Context(), "ann", b.ID, func(b *store.Batch) error { b.Windows = outside; return nil })
 		l.must(err)
-		l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 1)), lost)
+		l.wantStatuses(l.claimAll(l.newClaim(ids[1], "b", "p", 1)), claimLost)
 		open, err := l.ChangeBatch(l.Context(), "ann", b.ID, func(b *store.Batch) error { b.Windows = nil; return nil })
 		l.must(err)
 		if open.Opening != (store.Opening{}) || open.Windows != nil {
@@ -178,8 +178,8 @@ func TestClosedWindowsAreFollowedByTheNext(t *testing.T) {
 		if p.Windows != nil || p.Opening != (store.Opening{}) || p.Version != pool.Version+1 {
 			l.Errorf("without windows: %+v", p)
 		}
-		l.grant(ids[1], "b", "p", 1)
-		if n := l.count("batches WHERE windows_due IS NOT NULL") + l.count("pools WHERE windows_due IS NOT NULL"); n != 0 {
+		l.mustGrant(ids[1], "b", "p", 1)
+		if n := l.countRows("batches WHERE windows_due IS NOT NULL") + l.countRows("pools WHERE windows_due IS NOT NULL"); n != 0 {
 			l.Errorf("%d are still to be refreshed", n)
 		}
 	})

@@ -24,7 +24,7 @@ type prepared struct {
 
 	mu         sync.Mutex
 	statements map[string]*sql.Stmt // few, because only the texts of this package are prepared
-	noted      []string             // texts that transactions ran and that are not prepared yet
+	unprepared []string             // texts that transactions ran and that are not prepared yet
 }
 
 func newPrepared(db *sqlx.DB) *prepared {
@@ -44,7 +44,7 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 // statement would have to be closed. Closing waits for the query that runs on its connection, which may wait for a transaction that waits
 // here.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
-	if known := p.known(query); known != nil {
+	if known := p.cachedStatement(query); known != nil {
 		return known, nil
 	}
 	select {
@@ -53,7 +53,7 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if known := p.known(query); known != nil { // another caller has prepared it
+	if known := p.cachedStatement(query); known != nil { // another caller has prepared it
 		return known, nil
 	}
 	made, err := p.PrepareContext(ctx, query) //nolint:sqlclosecheck // kept, and closed with the database
@@ -66,21 +66,21 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, erro
 	return made, nil
 }
 
-func (p *prepared) known(query string) *sql.Stmt {
+func (p *prepared) cachedStatement(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.statements[query]
 }
 
-// prepareNoted prepares the texts that earlier transactions noted. The caller must hold no connection. A text whose preparation fails runs
+// preparePending prepares the texts that earlier transactions noted. The caller must hold no connection. A text whose preparation fails runs
 // unprepared and is noted again. A nil p prepares nothing.
-func (p *prepared) prepareNoted(ctx context.Context) {
+func (p *prepared) preparePending(ctx context.Context) {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
-	noted := p.noted
-	p.noted = nil
+	noted := p.unprepared
+	p.unprepared = nil
 	p.mu.Unlock()
 	for _, query := range noted {
 		if _, err := p.statement(ctx, query); err != nil { //nolint:sqlclosecheck // kept
@@ -89,9 +89,9 @@ func (p *prepared) prepareNoted(ctx context.Context) {
 	}
 }
 
-// leave closes the idle connections at once. Closing the pool would first close each statement of each connection and wait for an answer
+// closeIdleConns closes the idle connections at once. Closing the pool would first close each statement of each connection and wait for an answer
 // each time: about a thousand answers from a server that may be busy or silent.
-func (p *prepared) leave() error {
+func (p *prepared) closeIdleConns() error {
 	if p == nil {
 		return nil
 	}
@@ -114,8 +114,8 @@ func (p *prepared) leave() error {
 	return errors.Join(errs...)
 }
 
-// in returns tx such that it runs its statements prepared. A nil p returns tx itself.
-func (p *prepared) in(tx *sqlx.Tx) database {
+// wrapTx returns tx such that it runs its statements prepared. A nil p returns tx itself.
+func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	if p == nil {
 		return tx
 	}
@@ -131,7 +131,7 @@ type preparedTx struct {
 
 // QueryContext uses the prepared statement if there is one.
 func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if statement := t.from.orNote(query); statement != nil {
+	if statement := t.from.statementOrQueue(query); statement != nil {
 		return t.StmtContext(ctx, statement).QueryContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
 	}
 	return t.Tx.QueryContext(ctx, query, args...)
@@ -139,19 +139,19 @@ func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any)
 
 // ExecContext uses the prepared statement if there is one.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if statement := t.from.orNote(query); statement != nil {
+	if statement := t.from.statementOrQueue(query); statement != nil {
 		return t.StmtContext(ctx, statement).ExecContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
 	}
 	return t.Tx.ExecContext(ctx, query, args...)
 }
 
-// orNote returns the prepared statement. If the text is not prepared yet, it notes the text and returns nil.
-func (p *prepared) orNote(query string) *sql.Stmt {
+// statementOrQueue returns the prepared statement. If the text is not prepared yet, it notes the text and returns nil.
+func (p *prepared) statementOrQueue(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.statements[query]
-	if known == nil && !slices.Contains(p.noted, query) {
-		p.noted = append(p.noted, query)
+	if known == nil && !slices.Contains(p.unprepared, query) {
+		p.unprepared = append(p.unprepared, query)
 	}
 	return known
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// openSingle returns a ledger with one connection and a pool p with one slot. Code that needs a second
+// openSingleConn returns a ledger with one connection and a pool p with one slot. Code that needs a second
 // connection to prepare a statement inside of a transaction would wait until its timeout.
-func openSingle(t *testing.T) *ledger {
+func openSingleConn(t *testing.T) *ledger {
 	t.Helper()
-	l := opened(t)(store.OpenPostgres(t.Context(), server.NewLedger(t), store.Options{MaxOpenConns: 1}))
+	l := migrateOpened(t)(store.OpenPostgres(t.Context(), sharedPostgres.NewLedger(t), store.Options{MaxOpenConns: 1}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, _, err := l.PutPool(ctx, "op", "p", store.PoolSpec{Capacity: 1, Lease: time.Hour})
@@ -23,21 +23,21 @@ func openSingle(t *testing.T) *ledger {
 	return l
 }
 
-// lives views, claims, redelivers and ends one task of each device, one after another.
-func (l *ledger) lives(ids []int64, devices []string) {
+// runTaskPerDevice views, claims, redelivers and ends one task of each device, one after another.
+func (l *ledger) runTaskPerDevice(ids []int64, devices []string) {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(l.Context(), time.Minute)
 	defer cancel()
 	for i, d := range devices {
-		_, err := l.Views(ctx, []string{d})
+		_, err := l.DeviceViews(ctx, []string{d})
 		l.must(err)
-		outcomes, err := l.Claim(ctx, []store.Claim{l.to(ids[i], d, "p", 0)}, true)
+		outcomes, err := l.Claim(ctx, []store.Claim{l.newClaim(ids[i], d, "p", 0)}, true)
 		l.must(err)
 		g := outcomes[0].Grant
 		_, err = l.Redeliver(ctx, g.Task, g.Token)
 		l.must(err)
 		r := store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.BySuccess}
-		if o := l.RecordResults(ctx, []store.Result{r}, settle)[0]; o.Kind != store.ResultRecorded {
+		if o := l.RecordResults(ctx, []store.Result{r}, settleEnding)[0]; o.Kind != store.ResultRecorded {
 			l.Fatalf("outcome %+v", o)
 		}
 	}
@@ -45,11 +45,11 @@ func (l *ledger) lives(ids []int64, devices []string) {
 
 func TestTransactionsRunPreparedStatements(t *testing.T) {
 	t.Parallel()
-	l := openSingle(t)
+	l := openSingleConn(t)
 	devices := deviceNames(10)
 	for range 3 {
-		_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
-		l.lives(ids, devices)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, devices...)
+		l.runTaskPerDevice(ids, devices)
 	}
 	rows, err := l.DB().QueryContext(t.Context(), `SELECT statement, generic_plans FROM pg_prepared_statements`)
 	l.must(err)
@@ -78,24 +78,24 @@ func TestTransactionsRunPreparedStatements(t *testing.T) {
 // they have grown. Postgres plans again only after new statistics, which may come late.
 func TestPlansSuitTablesThatGrow(t *testing.T) {
 	t.Parallel()
-	l := openSingle(t)
+	l := openSingleConn(t)
 	for _, table := range []string{"tasks", "grants", "batches", "pools"} {
 		l.exec("ALTER TABLE " + table + " SET (autovacuum_enabled = off)")
 	}
 	devices := deviceNames(20)
-	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
-	l.lives(ids[:10], devices[:10])
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, devices...)
+	l.runTaskPerDevice(ids[:10], devices[:10])
 	const others = 5000
-	l.batch(store.Batch{Pool: "p"}, deviceNames(others + 1000)[1000:]...)
-	before := l.tasksRead()
-	l.lives(ids[10:], devices[10:])
-	if read := l.tasksRead() - before; read > others {
+	l.queueBatch(store.Batch{Pool: "p"}, deviceNames(others + 1000)[1000:]...)
+	before := l.taskRowsRead()
+	l.runTaskPerDevice(ids[10:], devices[10:])
+	if read := l.taskRowsRead() - before; read > others {
 		t.Fatalf("ten lives read %d tasks", read)
 	}
 }
 
-// tasksRead returns the number of rows of tasks that all plans have read until now.
-func (l *ledger) tasksRead() (n int) {
+// taskRowsRead returns the number of rows of tasks that all plans have read until now.
+func (l *ledger) taskRowsRead() (n int) {
 	l.Helper()
 	l.exec("SELECT pg_stat_force_next_flush()")
 	l.must(l.DB().QueryRowContext(l.Context(), `
@@ -109,13 +109,13 @@ func (l *ledger) tasksRead() (n int) {
 // that another caller prepares.
 func TestFirstCallersDoNotWaitInACircle(t *testing.T) {
 	t.Parallel()
-	dsn := server.NewLedger(t)
+	dsn := sharedPostgres.NewLedger(t)
 	rounds := 40
 	if testing.Short() {
 		rounds = 5
 	}
 	for round := range rounds {
-		l := opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))
+		l := migrateOpened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))
 		device := fmt.Sprint("new-", round)
 		var wait sync.WaitGroup
 		for range 20 {

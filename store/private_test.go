@@ -11,11 +11,11 @@ import (
 func TestLedgerFileIsPrivate(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.db")
-	migrated(t, path).Close()
+	openMigrated(t, path).Close()
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s := migrated(t, path)
+	s := openMigrated(t, path)
 	t.Cleanup(func() { s.Close() })
 	files, err := filepath.Glob(path + "*")
 	if err != nil || len(files) == 0 {

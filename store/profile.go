@@ -21,14 +21,14 @@ type Profile struct {
 	UpdatedAt time.Time
 }
 
-// policyLists names a table of policy lists and the texts for its events.
-type policyLists struct {
-	table, word               string
+// policyTable names a table of policy lists and the texts for its events.
+type policyTable struct {
+	table, noun               string
 	created, changed, deleted string // kinds of events
 }
 
-func ofDevices() policyLists {
-	return policyLists{"profiles", "profile", "profile.created", "profile.changed", "profile.deleted"}
+func profileTable() policyTable {
+	return policyTable{"profiles", "profile", "profile.created", "profile.changed", "profile.deleted"}
 }
 
 const profileColumns = `p.name, p.limits, p.version, p.created_at, p.updated_at`
@@ -39,43 +39,43 @@ func profileDest(p *Profile) []any {
 
 // Profile returns one profile, or ErrNotFound.
 func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
-	return s.read().profiles().named(ctx, ofDevices(), name, "")
+	return s.readSession().profiles().listByName(ctx, profileTable(), name, "")
 }
 
-func (s profilesIn) named(ctx context.Context, in policyLists, name, lock string) (Profile, error) {
-	return one(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+in.table+` p WHERE p.name = $1 `+lock, name)
+func (s profilesIn) listByName(ctx context.Context, in policyTable, name, lock string) (Profile, error) {
+	return queryOne(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+in.table+` p WHERE p.name = $1 `+lock, name)
 }
 
 // Profiles returns at most limit profiles with a name > after, in the order of names.
 func (s profiles) Profiles(ctx context.Context, after string, limit int) ([]Profile, error) {
-	return s.read().profiles().list(ctx, ofDevices(), after, limit)
+	return s.readSession().profiles().listPage(ctx, profileTable(), after, limit)
 }
 
-func (s profilesIn) list(ctx context.Context, in policyLists, after string, limit int) ([]Profile, error) {
+func (s profilesIn) listPage(ctx context.Context, in policyTable, after string, limit int) ([]Profile, error) {
 	return collect(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+in.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, after, limit)
 }
 
 // PutProfile creates a profile or replaces its policies, which must be valid. If nothing changes, nothing is written and the version stays.
 func (s profiles) PutProfile(ctx context.Context, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
-	return s.put(ctx, ofDevices(), actor, name, limits, false)
+	return s.putList(ctx, profileTable(), actor, name, limits, false)
 }
 
-func (s profiles) put(ctx context.Context, in policyLists, actor, name string, limits json.RawMessage, dry bool) (p Profile, created bool, err error) {
+func (s profiles) putList(ctx context.Context, in policyTable, actor, name string, limits json.RawMessage, dryRun bool) (p Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
-		p, created, err = tx.profiles().put(ctx, in, actor, name, limits)
-		if err == nil && dry {
+		p, created, err = tx.profiles().putList(ctx, in, actor, name, limits)
+		if err == nil && dryRun {
 			err = errDryRun // rolls the transaction back
 		}
 		return err
 	})
 	if err != nil && !errors.Is(err, errDryRun) {
-		return Profile{}, false, fmt.Errorf("%s %s: %w", in.word, name, err)
+		return Profile{}, false, fmt.Errorf("%s %s: %w", in.noun, name, err)
 	}
 	return p, created, nil
 }
 
-func (s profilesIn) put(ctx context.Context, in policyLists, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
-	p, err = s.named(ctx, in, name, "{lock}")
+func (s profilesIn) putList(ctx context.Context, in policyTable, actor, name string, limits json.RawMessage) (p Profile, created bool, err error) {
+	p, err = s.listByName(ctx, in, name, "{lock}")
 	if err == nil && bytes.Equal(p.Limits, limits) {
 		return p, false, nil
 	}
@@ -88,20 +88,20 @@ func (s profilesIn) put(ctx context.Context, in policyLists, actor, name string,
 		name, nullText(limits)); err != nil {
 		return p, false, fmt.Errorf("writing: %w", err)
 	}
-	if p, err = s.named(ctx, in, name, ""); err != nil {
+	if p, err = s.listByName(ctx, in, name, ""); err != nil {
 		return p, false, err
 	}
 	kind := in.changed
 	if created = p.Version == 1; created {
 		kind = in.created
 	}
-	return p, created, s.record(ctx, Event{Kind: kind, Actor: actor, Detail: in.word + "=" + name + " limits=" + limitsText(limits)})
+	return p, created, s.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: in.noun + "=" + name + " limits=" + limitsText(limits)})
 }
 
 // DeleteProfile deletes a profile that no device has. Errors: ErrNotFound, ErrInUse.
 func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
-	return s.remove(ctx, ofDevices(), actor, name, func(tx session) error {
-		used, err := one(ctx, tx, only[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE profile = $1)`, name)
+	return s.remove(ctx, profileTable(), actor, name, func(tx session) error {
+		used, err := queryOne(ctx, tx, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM devices WHERE profile = $1)`, name)
 		if err == nil && used {
 			return ErrInUse
 		}
@@ -110,32 +110,32 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 }
 
 // remove deletes a list unless may returns an error.
-func (s profiles) remove(ctx context.Context, in policyLists, actor, name string, may func(session) error) error {
+func (s profiles) remove(ctx context.Context, in policyTable, actor, name string, check func(session) error) error {
 	err := s.write(ctx, func(tx session) error {
 		// A transaction that gives the profile to a device either holds the row or finds it deleted.
-		if _, err := tx.profiles().named(ctx, in, name, "{lock}"); err != nil {
+		if _, err := tx.profiles().listByName(ctx, in, name, "{lock}"); err != nil {
 			return err
 		}
-		if err := may(tx); err != nil {
+		if err := check(tx); err != nil {
 			return err
 		}
 		if _, err := tx.exec(ctx, `DELETE FROM `+in.table+` WHERE name = $1`, name); err != nil {
 			return err
 		}
-		return tx.record(ctx, Event{Kind: in.deleted, Actor: actor, Detail: in.word + "=" + name})
+		return tx.recordEvent(ctx, Event{Kind: in.deleted, Actor: actor, Detail: in.noun + "=" + name})
 	})
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", in.word, name, err)
+		return fmt.Errorf("%s %s: %w", in.noun, name, err)
 	}
 	return nil
 }
 
-// hold keeps a profile from being deleted until the end of the transaction, or returns ErrUnknownProfile. An empty name means no profile.
-func (s profilesIn) hold(ctx context.Context, name string) error {
+// lockProfile keeps a profile from being deleted until the end of the transaction, or returns ErrUnknownProfile. An empty name means no profile.
+func (s profilesIn) lockProfile(ctx context.Context, name string) error {
 	if name == "" {
 		return nil
 	}
-	_, err := s.named(ctx, ofDevices(), name, "{share p}")
+	_, err := s.listByName(ctx, profileTable(), name, "{share p}")
 	if errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("%w: %s", ErrUnknownProfile, name)
 	}

@@ -13,10 +13,10 @@ import (
 // TestAProfileIsNeverTakenFromADevice deletes a profile while it is given to a device. Exactly one of the two calls succeeds.
 func TestAProfileIsNeverTakenFromADevice(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		for i := range 15 {
 			name, device := fmt.Sprintf("p-%d", i), fmt.Sprintf("d-%d", i)
-			_, created, err := l.PutProfile(l.Context(), "op", name, json.RawMessage(policies))
+			_, created, err := l.PutProfile(l.Context(), "op", name, json.RawMessage(policiesJSON))
 			l.must(err)
 			if !created {
 				l.Errorf("%s was there", name)

@@ -15,8 +15,8 @@ import (
 // end, new calls are refused at once and not sent, and when the server answers again the ledger works again.
 func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	proxy := servers.NewProxy(t, server.Server(t).Addr())
-	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
+	proxy := servers.NewProxy(t, sharedPostgres.Server(t).Addr())
+	dsn := strings.Replace(sharedPostgres.NewLedger(t), sharedPostgres.Server(t).Addr(), proxy.Addr, 1)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{MaxOpenConns: 4}) // no limit for answers
 	if err != nil {
 		t.Fatal(err)
@@ -24,13 +24,13 @@ func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 	defer s.Close()
 	defer proxy.ReleaseReplies()
 	l := &ledger{TB: t, Store: s}
-	l.warm(4)
+	l.openConns(4)
 	proxy.HoldReplies()
 	const callers = 20
 	ended := make(chan error, callers)
 	for range callers {
 		go func() {
-			_, err := l.Views(t.Context(), []string{"d"})
+			_, err := l.DeviceViews(t.Context(), []string{"d"})
 			ended <- err
 		}()
 	}
@@ -40,7 +40,7 @@ func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 			if err == nil {
 				t.Error("a reading without an answer succeeded")
 			}
-		case <-time.After(backends.Patience):
+		case <-time.After(backends.LongTimeout):
 			t.Fatal("a reading waits for ever")
 		}
 	}
@@ -51,7 +51,7 @@ func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 		}
 	})
 	for range cap(asked) {
-		if _, err := l.Views(t.Context(), []string{"d"}); !errors.Is(err, store.ErrSilent) {
+		if _, err := l.DeviceViews(t.Context(), []string{"d"}); !errors.Is(err, store.ErrNoAnswer) {
 			t.Fatalf("while it is silent: %v", err)
 		}
 	}
@@ -60,8 +60,8 @@ func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 	}
 	proxy.OnRequest(nil)
 	proxy.ReleaseReplies()
-	l.until(func() bool {
-		_, err := l.Views(t.Context(), []string{"d"})
+	l.awaitCondition(func() bool {
+		_, err := l.DeviceViews(t.Context(), []string{"d"})
 		return err == nil
 	})
 }

@@ -36,14 +36,14 @@ func whereSet[T comparable](q *query, cond string, value T) {
 	}
 }
 
-func (q *query) end(order string, limit int) (text string, args []any) {
+func (q *query) build(order string, limit int) (text string, args []any) {
 	// The limit is an argument, so that the text of a statement does not vary with it.
-	text = q.whole() + order + " LIMIT " + q.arg(clampLimit(limit))
+	text = q.withoutLimit() + order + " LIMIT " + q.arg(clampLimit(limit))
 	return text, q.args
 }
 
-// whole returns the query without order and limit.
-func (q *query) whole() string {
+// withoutLimit returns the query without order and limit.
+func (q *query) withoutLimit() string {
 	if len(q.conds) == 0 {
 		return q.text
 	}

@@ -13,9 +13,9 @@ import (
 // The tests below hold a transaction open at the point where two replicas conflict, so that the conflict
 // happens every time. SQLite has one writer, so these conflicts cannot happen there.
 
-// during runs calls concurrently while another transaction has made a change without a commit. It commits
+// runDuringChange runs calls concurrently while another transaction has made a change without a commit. It commits
 // the change when all calls wait for a lock or all have returned. waited reports whether all calls waited.
-func (l *ledger) during(change string, args []any, calls ...func()) (waited bool) {
+func (l *ledger) runDuringChange(change string, args []any, calls ...func()) (waited bool) {
 	l.Helper()
 	tx, err := l.DB().BeginTx(l.Context(), nil)
 	l.must(err)
@@ -31,12 +31,12 @@ func (l *ledger) during(change string, args []any, calls ...func()) (waited bool
 		defer close(done)
 		running.Wait()
 	}()
-	l.until(func() bool {
+	l.awaitCondition(func() bool {
 		select {
 		case <-done:
 			return true
 		default:
-			waited = l.waiting() == len(calls)
+			waited = l.countLockWaits() == len(calls)
 			return waited
 		}
 	})
@@ -45,8 +45,8 @@ func (l *ledger) during(change string, args []any, calls ...func()) (waited bool
 	return waited
 }
 
-// waiting returns the number of statements in this database that wait for a lock.
-func (l *ledger) waiting() (n int) {
+// countLockWaits returns the number of statements in this database that wait for a lock.
+func (l *ledger) countLockWaits() (n int) {
 	err := l.DB().QueryRowContext(l.Context(),
 		`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
 	l.must(err)
@@ -56,12 +56,12 @@ func (l *ledger) waiting() (n int) {
 func TestAGrantRenewedMeanwhileIsNotReaped(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 1)
-	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
-	l.grant(ids[0], "a", "p", 0)
-	lapses := l.endedBy(l.untilLapsed())
-	l.during(`UPDATE grants SET lease_until = {now} + 60000 * {ms} WHERE task = $1`, []any{ids[0]}, func() {
-		if reaped, err := l.Reap(l.Context(), lapses, 10, settle); err != nil || len(reaped) != 0 {
+	l.putPool("p", 1)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", Lease: time.Millisecond}, "a")
+	l.mustGrant(ids[0], "a", "p", 0)
+	lapses := l.lapsesAt(l.awaitLapsed())
+	l.runDuringChange(`UPDATE grants SET lease_until = {now} + 60000 * {ms} WHERE task = $1`, []any{ids[0]}, func() {
+		if reaped, err := l.Reap(l.Context(), lapses, 10, settleEnding); err != nil || len(reaped) != 0 {
 			t.Errorf("reaped %+v, %v", reaped, err)
 		}
 	})
@@ -73,8 +73,8 @@ func TestAGrantRenewedMeanwhileIsNotReaped(t *testing.T) {
 func TestARenewalHeedsTheChangeItWaitedFor(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 2)
-	_, ids := l.batch(store.Batch{Pool: "p", Lease: time.Minute}, "renewed", "cancelled")
+	l.putPool("p", 2)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", Lease: time.Minute}, "renewed", "cancelled")
 	for i, c := range []struct {
 		device, change string
 		moved          time.Duration // by which the change moves the end of the lease
@@ -82,9 +82,9 @@ func TestARenewalHeedsTheChangeItWaitedFor(t *testing.T) {
 		{"renewed", `UPDATE grants SET lease_until = lease_until + 1200000 * {ms} WHERE task = $1`, 20 * time.Minute},
 		{"cancelled", `UPDATE grants SET cancel_why = 'cancelled' WHERE task = $1`, 0},
 	} {
-		g := l.grant(ids[i], c.device, "p", i)
+		g := l.mustGrant(ids[i], c.device, "p", i)
 		want := g.LeaseUntil.Add(c.moved)
-		waited := l.during(c.change, []any{g.Task}, func() {
+		waited := l.runDuringChange(c.change, []any{g.Task}, func() {
 			renewal := store.Renewal{Task: g.Task, Token: g.Token, Device: c.device, Lease: 10 * time.Minute}
 			outcomes, err := l.Renew(l.Context(), []store.Renewal{renewal})
 			if err != nil || !outcomes[0].Grant.LeaseUntil.Equal(want) {
@@ -99,14 +99,14 @@ func TestARenewalHeedsTheChangeItWaitedFor(t *testing.T) {
 
 func TestAClaimCountsAgainstTheCapacityThatIsBeingSet(t *testing.T) {
 	t.Parallel()
-	openPostgres(t).claimBesideAResize()
+	openPostgres(t).claimDuringResize()
 }
 
 // TestTheCapHoldsWhateverIsolationIsSet checks the capacity with other default isolation levels. With them, the snapshot of a
 // claim would be older than the lock for which it waited.
 func TestTheCapHoldsWhateverIsolationIsSet(t *testing.T) {
 	t.Parallel()
-	dsn := server.NewLedger(t)
+	dsn := sharedPostgres.NewLedger(t)
 	admin, err := sql.Open("postgres", dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -117,20 +117,20 @@ func TestTheCapHoldsWhateverIsolationIsSet(t *testing.T) {
 	END $$`); err != nil {
 		t.Fatal(err)
 	}
-	opened(t)(store.OpenPostgres(t.Context(), dsn+"&default_transaction_isolation=serializable", longTimeouts())).claimBesideAResize()
+	migrateOpened(t)(store.OpenPostgres(t.Context(), dsn+"&default_transaction_isolation=serializable", longTimeouts())).claimDuringResize()
 }
 
-func (l *ledger) claimBesideAResize() {
+func (l *ledger) claimDuringResize() {
 	l.Helper()
-	l.pool("p", 2)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
-	l.grant(ids[0], "a", "p", 1)
+	l.putPool("p", 2)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b")
+	l.mustGrant(ids[0], "a", "p", 1)
 	// These are the writes of PutPool in an open transaction. The claim must wait, and must then use the new capacity.
 	lockAndLower := `WITH locked AS (SELECT pg_advisory_xact_lock(20060, hashtext('p')))
 		UPDATE pools SET capacity = 1 FROM locked WHERE name = 'p'`
-	l.during(lockAndLower, nil, func() {
-		outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(ids[1], "b", "p", 0)}, true)
-		if err != nil || outcomes[0].Status != conflict {
+	l.runDuringChange(lockAndLower, nil, func() {
+		outcomes, err := l.Claim(l.Context(), []store.Claim{l.newClaim(ids[1], "b", "p", 0)}, true)
+		if err != nil || outcomes[0].Status != claimConflict {
 			l.Errorf("claim: %+v, %v; want a conflict", outcomes, err)
 		}
 	})
@@ -139,9 +139,9 @@ func (l *ledger) claimBesideAResize() {
 func TestAResizeWaitsForClaims(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 2)
-	waited := l.during(`SELECT pg_advisory_xact_lock_shared(20060, hashtext('p'))`, nil, func() {
-		l.resize("p", 1)
+	l.putPool("p", 2)
+	waited := l.runDuringChange(`SELECT pg_advisory_xact_lock_shared(20060, hashtext('p'))`, nil, func() {
+		l.resizePool("p", 1)
 	})
 	if !waited {
 		t.Error("a capacity was changed beside a claim that counts against the old one")
@@ -158,18 +158,18 @@ const insertGrant = `
 func TestALateSuccessLeavesAGrantThatIsBeingMade(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 1)
-	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 3}, "a")
-	old := l.grant(ids[0], "a", "p", 0)
+	l.putPool("p", 1)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 3}, "a")
+	old := l.mustGrant(ids[0], "a", "p", 0)
 	l.reapAll()
-	l.during(insertGrant, []any{ids[0], 0}, func() {
+	l.runDuringChange(insertGrant, []any{ids[0], 0}, func() {
 		r := store.Result{Device: "a", Task: old.Task, Token: old.Token, Cause: store.BySuccess}
-		if o := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]; o.Kind != store.ResultLate || o.State != store.Dispatched {
+		if o := l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0]; o.Kind != store.ResultLate || o.State != store.Dispatched {
 			t.Errorf("outcome %+v, want late and the task dispatched", o)
 		}
 	})
 	l.wantTask(ids[0], store.Dispatched)
-	if got := l.stored(ids[0]); got != "pending" {
+	if got := l.storedState(ids[0]); got != "pending" {
 		t.Errorf("the task is %s beside its grant", got)
 	}
 }
@@ -179,9 +179,9 @@ func TestALateSuccessLeavesAGrantThatIsBeingMade(t *testing.T) {
 func TestClaimsLockInOneOrder(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 10)
+	l.putPool("p", 10)
 	devices := deviceNames(7)
-	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, devices...)
 	call := func(claims ...store.Claim) func() {
 		return func() {
 			if _, err := l.Claim(l.Context(), claims, true); err != nil {
@@ -189,16 +189,16 @@ func TestClaimsLockInOneOrder(t *testing.T) {
 			}
 		}
 	}
-	l.grant(ids[6], devices[6], "p", 5)
-	l.during(`DELETE FROM grants WHERE task = $1`, []any{ids[6]},
-		call(l.to(ids[0], devices[0], "p", 1), l.to(ids[1], devices[1], "p", 5), l.to(ids[2], devices[2], "p", 9)),
-		call(l.to(ids[3], devices[3], "p", 9), l.to(ids[4], devices[4], "p", 5), l.to(ids[5], devices[5], "p", 1)))
+	l.mustGrant(ids[6], devices[6], "p", 5)
+	l.runDuringChange(`DELETE FROM grants WHERE task = $1`, []any{ids[6]},
+		call(l.newClaim(ids[0], devices[0], "p", 1), l.newClaim(ids[1], devices[1], "p", 5), l.newClaim(ids[2], devices[2], "p", 9)),
+		call(l.newClaim(ids[3], devices[3], "p", 9), l.newClaim(ids[4], devices[4], "p", 5), l.newClaim(ids[5], devices[5], "p", 1)))
 	grants, err := l.Grants(l.Context(), "p")
 	l.must(err)
 	if len(grants) != 3 {
 		t.Errorf("grants %+v, want slots 1, 5 and 9", grants)
 	}
-	if n := l.deadlocks(); n != 0 {
+	if n := l.countDeadlocks(); n != 0 {
 		t.Errorf("%d deadlocks", n)
 	}
 }
@@ -208,10 +208,10 @@ func TestClaimsLockInOneOrder(t *testing.T) {
 func TestAClaimOutlivesADeadlock(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("pa", 10)
-	l.pool("pb", 10)
-	_, a := l.batch(store.Batch{Pool: "pa"}, "x", "y", "z", "w", "blocker")
-	_, b := l.batch(store.Batch{Pool: "pb"}, "x", "y")
+	l.putPool("pa", 10)
+	l.putPool("pb", 10)
+	_, a := l.queueBatch(store.Batch{Pool: "pa"}, "x", "y", "z", "w", "blocker")
+	_, b := l.queueBatch(store.Batch{Pool: "pb"}, "x", "y")
 	outcomes := make([][]store.ClaimOutcome, 2)
 	call := func(i int, claims ...store.Claim) func() {
 		return func() {
@@ -221,10 +221,10 @@ func TestAClaimOutlivesADeadlock(t *testing.T) {
 			}
 		}
 	}
-	l.grant(a[4], "blocker", "pa", 5)
-	l.during(`DELETE FROM grants WHERE task = $1`, []any{a[4]},
-		call(0, l.to(a[0], "x", "pa", 0), l.to(a[2], "z", "pa", 5), l.to(b[1], "y", "pb", 0)),
-		call(1, l.to(a[1], "y", "pa", 1), l.to(a[3], "w", "pa", 5), l.to(b[0], "x", "pb", 1)))
+	l.mustGrant(a[4], "blocker", "pa", 5)
+	l.runDuringChange(`DELETE FROM grants WHERE task = $1`, []any{a[4]},
+		call(0, l.newClaim(a[0], "x", "pa", 0), l.newClaim(a[2], "z", "pa", 5), l.newClaim(b[1], "y", "pb", 0)),
+		call(1, l.newClaim(a[1], "y", "pa", 1), l.newClaim(a[3], "w", "pa", 5), l.newClaim(b[0], "x", "pb", 1)))
 	held := 0
 	for _, o := range append(outcomes[0], outcomes[1]...) {
 		if o.Status == store.ClaimGranted {
@@ -234,22 +234,22 @@ func TestAClaimOutlivesADeadlock(t *testing.T) {
 	if held != 3 { // x, y and slot 5 are held once each, whichever call was first.
 		t.Errorf("outcomes %+v, want three grants", outcomes)
 	}
-	if n := l.deadlocks(); n == 0 {
+	if n := l.countDeadlocks(); n == 0 {
 		t.Error("no deadlock: this test is about nothing")
 	}
 }
 
-// deadlocks returns the number of deadlocks in this database. It closes the ledger first, so that the server
+// countDeadlocks returns the number of deadlocks in this database. It closes the ledger first, so that the server
 // updates its statistics.
-func (l *ledger) deadlocks() (n int) {
+func (l *ledger) countDeadlocks() (n int) {
 	l.Helper()
 	var name string
 	l.must(l.DB().QueryRowContext(l.Context(), `SELECT current_database()`).Scan(&name))
 	l.must(l.Close())
-	admin, err := sql.Open("postgres", server.Server(l).DSN("postgres"))
+	admin, err := sql.Open("postgres", sharedPostgres.Server(l).DSN("postgres"))
 	l.must(err)
 	defer admin.Close()
-	l.until(func() bool {
+	l.awaitCondition(func() bool {
 		var open int
 		l.must(admin.QueryRowContext(l.Context(), `
 			SELECT deadlocks, (SELECT count(*) FROM pg_stat_activity a WHERE a.datname = $1) FROM pg_stat_database WHERE datname = $1`,
@@ -264,21 +264,21 @@ func (l *ledger) deadlocks() (n int) {
 func TestStoppingABatchOrPoolWaitsForClaims(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(l *ledger, batch int64) error{
-		"the batch is cancelled": func(l *ledger, batch int64) error { return second(l.CancelBatch(l.Context(), "op", batch)) },
-		"the batch is paused":    func(l *ledger, batch int64) error { return second(l.PauseBatch(l.Context(), "op", batch, "")) },
+		"the batch is cancelled": func(l *ledger, batch int64) error { return returnedError(l.CancelBatch(l.Context(), "op", batch)) },
+		"the batch is paused":    func(l *ledger, batch int64) error { return returnedError(l.PauseBatch(l.Context(), "op", batch, "")) },
 		"the batch ends": func(l *ledger, batch int64) error {
-			return second(l.ChangeBatch(l.Context(), "op", batch, func(b *store.Batch) error { b.NotAfter = &time.Time{}; return nil }))
+			return returnedError(l.ChangeBatch(l.Context(), "op", batch, func(b *store.Batch) error { b.NotAfter = &time.Time{}; return nil }))
 		},
 		"the pool is paused": func(l *ledger, _ int64) error {
-			return second(l.ChangePool(l.Context(), "op", "p", "", func(p *store.PoolSpec) error { p.Paused = true; return nil }))
+			return returnedError(l.ChangePool(l.Context(), "op", "p", "", func(p *store.PoolSpec) error { p.Paused = true; return nil }))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := openPostgres(t)
-			l.pool("p", 1)
-			b, _ := l.batch(store.Batch{Pool: "p"}, "a")
-			waited := l.during(`SELECT pg_advisory_xact_lock_shared(20060, hashtext('p'))`, nil, func() {
+			l.putPool("p", 1)
+			b, _ := l.queueBatch(store.Batch{Pool: "p"}, "a")
+			waited := l.runDuringChange(`SELECT pg_advisory_xact_lock_shared(20060, hashtext('p'))`, nil, func() {
 				if err := stop(l, b.ID); err != nil {
 					t.Error(err)
 				}
@@ -290,7 +290,7 @@ func TestStoppingABatchOrPoolWaitsForClaims(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
+func returnedError[T any](_ T, err error) error { return err }
 
 // TestARetrySeesTheEndOfItsBatchAndPool retries a task while its batch or pool ends. The task must not become
 // pending, because nothing would grant or end it.
@@ -301,18 +301,18 @@ func TestARetrySeesTheEndOfItsBatchAndPool(t *testing.T) {
 		"deleted":   `UPDATE pools SET deleted_at = {now}`,
 	} {
 		for how, retry := range map[string]func(l *ledger, task int64) error{
-			"one": func(l *ledger, task int64) error { return second(l.RetryTask(l.Context(), "op", task)) },
+			"one": func(l *ledger, task int64) error { return returnedError(l.RetryTask(l.Context(), "op", task)) },
 			"in bulk": func(l *ledger, _ int64) error {
-				return second(l.RetryTasks(l.Context(), "op", store.TaskFilter{Pool: "p"}, 10))
+				return returnedError(l.RetryTasks(l.Context(), "op", store.TaskFilter{Pool: "p"}, 10))
 			},
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				t.Parallel()
 				l := openPostgres(t)
-				l.pool("p", 1)
-				_, ids := l.batch(store.Batch{Pool: "p"}, "a")
-				l.must(second(l.CancelTask(l.Context(), "op", ids[0])))
-				l.during(end, nil, func() {
+				l.putPool("p", 1)
+				_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a")
+				l.must(returnedError(l.CancelTask(l.Context(), "op", ids[0])))
+				l.runDuringChange(end, nil, func() {
 					if err := retry(l, ids[0]); err != nil && !errors.Is(err, store.ErrNotRetriable) {
 						t.Error(err)
 					}

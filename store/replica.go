@@ -25,8 +25,8 @@ type Replica struct {
 // differ.
 type Heartbeat struct {
 	ID, Host, Address, Version string
-	Running                    time.Duration  // since the replica started
-	Reaped                     *time.Duration // since the last pass of its reaper; nil means none yet
+	Uptime                     time.Duration  // since the replica started
+	SinceReap                  *time.Duration // since the last pass of its reaper; nil means none yet
 	State                      json.RawMessage
 	Tallies                    json.RawMessage
 }
@@ -34,8 +34,8 @@ type Heartbeat struct {
 // RecordHeartbeat stores a heartbeat, and deletes replicas that sent none for an hour.
 func (s replicas) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
 	var reaped *int64
-	if beat.Reaped != nil {
-		ms := beat.Reaped.Milliseconds()
+	if beat.SinceReap != nil {
+		ms := beat.SinceReap.Milliseconds()
 		reaped = &ms
 	}
 	err := s.write(ctx, func(tx session) error {
@@ -46,7 +46,7 @@ func (s replicas) RecordHeartbeat(ctx context.Context, beat Heartbeat) error {
 			INSERT INTO replicas (id, host, address, version, started_at, seen_at, reaped_at, state, tallies)
 			VALUES ($1, $2, $3, $4, {now} - $5 * {ms}, {now}, {now} - $6 * {ms}, $7, $8)
 			ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, reaped_at = excluded.reaped_at, state = excluded.state, tallies = excluded.tallies`,
-			beat.ID, beat.Host, beat.Address, beat.Version, beat.Running.Milliseconds(), reaped, string(beat.State), string(beat.Tallies))
+			beat.ID, beat.Host, beat.Address, beat.Version, beat.Uptime.Milliseconds(), reaped, string(beat.State), string(beat.Tallies))
 		return err
 	})
 	if err != nil {
@@ -70,8 +70,8 @@ func (s replicas) Replicas(ctx context.Context) (list []Replica, now time.Time, 
 		state string
 		now   time.Time
 	}
-	rows, err := collect(ctx, s.read(), func(r *reading) []any {
-		return []any{&r.ID, &r.Host, &r.Address, &r.Version, instant{&r.Started}, instant{&r.Seen}, maybe{&r.Reaped}, &r.state, instant{&r.now}}
+	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
+		return []any{&r.ID, &r.Host, &r.Address, &r.Version, instant{&r.Started}, instant{&r.Seen}, optionalTime{&r.Reaped}, &r.state, instant{&r.now}}
 	}, `SELECT id, host, address, version, started_at, seen_at, reaped_at, state, {now} FROM replicas ORDER BY started_at, id`)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("reading the replicas: %w", err)
@@ -86,7 +86,7 @@ func (s replicas) Replicas(ctx context.Context) (list []Replica, now time.Time, 
 // Tallies holds the counters of a replica since it started.
 type Tallies struct {
 	Replica string
-	Running time.Duration // as of its last heartbeat
+	Uptime  time.Duration // as of its last heartbeat
 	Counts  json.RawMessage
 }
 
@@ -97,7 +97,7 @@ func (s replicas) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
 		started, seen time.Time
 		counts        string
 	}
-	rows, err := collect(ctx, s.read(), func(r *reading) []any {
+	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
 		return []any{&r.Replica, instant{&r.started}, instant{&r.seen}, &r.counts}
 	}, `SELECT id, started_at, seen_at, tallies FROM replicas`)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s replicas) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
 	}
 	list := make([]Tallies, len(rows))
 	for i, r := range rows {
-		list[i] = Tallies{Replica: r.Replica, Running: r.seen.Sub(r.started), Counts: json.RawMessage(r.counts)}
+		list[i] = Tallies{Replica: r.Replica, Uptime: r.seen.Sub(r.started), Counts: json.RawMessage(r.counts)}
 	}
 	return list, nil
 }

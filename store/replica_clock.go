@@ -14,9 +14,9 @@ type ClockPair struct {
 
 // LeaseClock holds the time of the database's clock and the data by which a replica decides whether leases have ended.
 type LeaseClock struct {
-	Now    time.Time
-	Leases []time.Duration // the longest lengths of the leases in force, without duplicates
-	Kept   *ClockPair      // the pair of the last KeepClockPair; nil means that KeepClockPair was never called
+	Now        time.Time
+	Leases     []time.Duration // the longest lengths of the leases in force, without duplicates
+	StoredPair *ClockPair      // the pair of the last StoreClockPair; nil means that StoreClockPair was never called
 }
 
 // LeaseClock reads all values in one snapshot.
@@ -28,7 +28,7 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	dest := func(r *reading) []any {
 		return []any{instant{&r.now}, instant{&r.ledger}, instant{&r.wall}, millis{&r.lease}}
 	}
-	readings, err := collect(ctx, s.read(), dest, `
+	readings, err := collect(ctx, s.readSession(), dest, `
 		SELECT clock.now, kept.ledger, kept.wall, leases.lease_ms
 		FROM (SELECT {now} AS now) AS clock LEFT JOIN clock_pair kept ON TRUE
 			LEFT JOIN (SELECT DISTINCT `+longestLease+` AS lease_ms FROM grants g) AS leases ON TRUE`)
@@ -38,7 +38,7 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	first := readings[0]
 	clock := LeaseClock{Now: first.now}
 	if !first.wall.IsZero() {
-		clock.Kept = &ClockPair{Ledger: first.ledger, Wall: first.wall}
+		clock.StoredPair = &ClockPair{Ledger: first.ledger, Wall: first.wall}
 	}
 	for _, r := range readings {
 		if r.lease > 0 { // 0 means that no lease is in force
@@ -48,8 +48,8 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	return clock, nil
 }
 
-// KeepClockPair stores the pair for replicas that start later. It replaces the previous pair.
-func (s replicas) KeepClockPair(ctx context.Context, pair ClockPair) error {
+// StoreClockPair stores the pair for replicas that start later. It replaces the previous pair.
+func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) error {
 	err := s.write(ctx, func(tx session) error {
 		_, err := tx.exec(ctx, `
 			INSERT INTO clock_pair (id, ledger, wall) VALUES (1, {epoch} + $1 * {ms}, {epoch} + $2 * {ms})

@@ -11,10 +11,10 @@ import (
 // is silent for an hour disappears as well, which is not tested here.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		reaped := 3 * time.Second
-		a := store.Heartbeat{ID: "a", Host: "one", Address: ":8080", Version: "1.2", Running: time.Minute, State: []byte(`{"x":1}`), Tallies: []byte(`{"p":[1]}`)}
-		b := store.Heartbeat{ID: "b", Host: "two", Version: "1.3", Running: time.Second, Reaped: &reaped, State: []byte(`{}`), Tallies: []byte(`{}`)}
+		a := store.Heartbeat{ID: "a", Host: "one", Address: ":8080", Version: "1.2", Uptime: time.Minute, State: []byte(`{"x":1}`), Tallies: []byte(`{"p":[1]}`)}
+		b := store.Heartbeat{ID: "b", Host: "two", Version: "1.3", Uptime: time.Second, SinceReap: &reaped, State: []byte(`{}`), Tallies: []byte(`{}`)}
 		l.must(l.RecordHeartbeat(l.Context(), a))
 		l.must(l.RecordHeartbeat(l.Context(), b))
 		list, now, err := l.Replicas(l.Context())
@@ -26,7 +26,7 @@ func TestReplicas(t *testing.T) {
 			l.Errorf("times: %+v at %v", list, now)
 		}
 		started := list[0].Started
-		a.Running, a.Tallies = 2*time.Minute, []byte(`{"p":[2]}`)
+		a.Uptime, a.Tallies = 2*time.Minute, []byte(`{"p":[2]}`)
 		l.must(l.RecordHeartbeat(l.Context(), a))
 		list, _, err = l.Replicas(l.Context())
 		l.must(err)

@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// leapAhead is added to numbers that the lost part of the ledger may have given out. It is more than a busy installation grants in
+	// numberJump is added to numbers that the lost part of the ledger may have given out. It is more than a busy installation grants in
 	// months, and allows 900,000 restores below maxNumber.
-	leapAhead = 10_000_000_000
+	numberJump = 10_000_000_000
 	// maxNumber is the largest integer that every JSON reader can represent exactly.
 	maxNumber = 1<<53 - 1
-	// leastStandstill is the shortest time without grants after a restore. It is the default lease, which the lost part of the ledger may
+	// minStandstill is the shortest time without grants after a restore. It is the default lease, which the lost part of the ledger may
 	// have granted.
-	leastStandstill = 300 * time.Second
+	minStandstill = 300 * time.Second
 )
 
 // errUsedUp means that the next numbers would be too large, because of the number of restores.
 var errUsedUp = errors.New("the numbers of tokens, tasks, batches or events are used up")
 
-// granting is the condition that pool p may give grants at all. It is false for some time after a restore, see AfterRestore.
-const granting = `(p.stands_until IS NULL OR p.stands_until <= {now})`
+// poolMayGrantSQL is the condition that pool p may give grants at all. It is false for some time after a restore, see ProtectAfterRestore.
+const poolMayGrantSQL = `(p.stands_until IS NULL OR p.stands_until <= {now})`
 
 // Standstill summarizes the pools that grant nothing after a restore, by the database's clock. If Pools is 0, every pool may grant.
 type Standstill struct {
@@ -41,10 +41,10 @@ func (s Standstill) String() string {
 	return text
 }
 
-// AfterRestore must be called once when the ledger has lost commits: it was restored from a backup, or replaced by a standby that lacked
+// ProtectAfterRestore must be called once when the ledger has lost commits: it was restored from a backup, or replaced by a standby that lacked
 // some commits. The lost part may have granted slots whose holders still use them. So each pool grants nothing, at any replica, for the
 // longest lease that the ledger knows in the pool, and at least for the longer of least and 300 s. until is the time from which the last
-// pool may grant again, by the database's clock. If AfterRestore is called again, the time starts anew.
+// pool may grant again, by the database's clock. If ProtectAfterRestore is called again, the time starts anew.
 //
 // The lost part may also have leased slots to callers for as long as a caller may request. So a pool that the token of a caller covers, or
 // that has had leases of callers, waits at least for its longest caller lease.
@@ -52,9 +52,9 @@ func (s Standstill) String() string {
 // Numbers that the lost part gave out must not be given again. So fencing tokens, and the ids of tasks, batches and events, jump far ahead.
 // The versions of all pools jump, too, because the semaphore may know a later version than the ledger. Replicas forget the tokens that they
 // have cached.
-func (s *Store) AfterRestore(ctx context.Context, actor string, least time.Duration) (until time.Time, err error) {
+func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
 	err = s.write(ctx, func(tx session) error {
-		until, err = tx.afterRestore(ctx, actor, max(least, leastStandstill))
+		until, err = tx.protectAfterRestore(ctx, actor, max(minDuration, minStandstill))
 		return err
 	})
 	if err != nil {
@@ -63,47 +63,47 @@ func (s *Store) AfterRestore(ctx context.Context, actor string, least time.Durat
 	return until, nil
 }
 
-func (s session) afterRestore(ctx context.Context, actor string, least time.Duration) (until time.Time, err error) {
+func (s session) protectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
 	if s.lockGrants != "" { // claims in progress commit first, and later claims read what this transaction writes
 		if _, err := s.exec(ctx, s.lockGrants); err != nil {
 			return until, fmt.Errorf("waiting for claims under way: %w", err)
 		}
 	}
-	for _, leap := range s.leaps {
-		reached, err := one(ctx, s, only[int64], leap, int64(leapAhead))
+	for _, leap := range s.advanceNumbers {
+		reached, err := queryOne(ctx, s, singleColumn[int64], leap, int64(numberJump))
 		if err != nil && !errors.Is(err, ErrNotFound) { // no row means that no such number was ever given
 			return until, fmt.Errorf("leaping ahead: %w", err)
 		}
-		if reached > maxNumber-leapAhead {
+		if reached > maxNumber-numberJump {
 			return until, errUsedUp
 		}
 	}
-	if _, err := s.exec(ctx, `UPDATE pools SET version = version + $1, updated_at = {now}`, int64(leapAhead)); err != nil {
+	if _, err := s.exec(ctx, `UPDATE pools SET version = version + $1, updated_at = {now}`, int64(numberJump)); err != nil {
 		return until, fmt.Errorf("raising the versions of pools: %w", err)
 	}
 	if _, err := s.exec(ctx, `INSERT INTO token_changes (hash) VALUES ('')`); err != nil {
 		return until, fmt.Errorf("letting replicas forget tokens: %w", err)
 	}
-	s.telling.everything()
-	stands, err := s.standStill(ctx, least)
+	s.pendingNews.addAllDevices()
+	stands, err := s.blockGrants(ctx, minDuration)
 	if err != nil {
 		return until, err
 	}
-	return stands.Last, s.record(ctx, Event{Kind: "ledger.restored", Actor: actor, Detail: stands.String()})
+	return stands.Last, s.recordEvent(ctx, Event{Kind: "ledger.restored", Actor: actor, Detail: stands.String()})
 }
 
-// standStill sets for each pool the time before which it grants nothing. If an earlier restore set a later time, that time stays. Deleted
+// blockGrants sets for each pool the time before which it grants nothing. If an earlier restore set a later time, that time stays. Deleted
 // pools are included, because they may have been created again after the backup.
-func (s session) standStill(ctx context.Context, least time.Duration) (stands Standstill, err error) {
-	now, err := s.pools().now(ctx)
+func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (stands Standstill, err error) {
+	now, err := s.pools().readClock(ctx)
 	if err != nil {
 		return stands, err
 	}
-	until := now.Add(least)
+	until := now.Add(minDuration)
 	if _, err := s.exec(ctx, `INSERT INTO restores (at, until) VALUES ({epoch} + $1 * {ms}, {epoch} + $2 * {ms})`, now.UnixMilli(), until.UnixMilli()); err != nil {
 		return stands, fmt.Errorf("recording the restore: %w", err)
 	}
-	used, err := s.usedByCallers(ctx)
+	used, err := s.callerPools(ctx)
 	if err != nil {
 		return stands, err
 	}
@@ -115,26 +115,26 @@ func (s session) standStill(ctx context.Context, least time.Duration) (stands St
 				coalesce((SELECT max(b.lease_ms) FROM batches b WHERE b.pool = p.name AND b.lease_ms > 0
 					AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending')), 0),
 				coalesce((SELECT max(t.lease_ms) FROM tasks t WHERE t.pool = p.name AND t.state = 'pending' AND t.device >= '@' AND t.device < 'A'), 0)
-			)) * {ms})`, names(used), now.UnixMilli(), least.Milliseconds())
+			)) * {ms})`, namesInput(used), now.UnixMilli(), minDuration.Milliseconds())
 	if err != nil {
 		return stands, fmt.Errorf("writing until when the pools stand still: %w", err)
 	}
-	stands, err = s.standstill(ctx)
+	stands, err = s.readStandstill(ctx)
 	if stands.Pools == 0 {
 		stands.First, stands.Last = until, until
 	}
 	return stands, err
 }
 
-// usedByCallers returns the pools that the tokens of callers cover. It includes expired tokens, because they may have been valid after the
+// callerPools returns the pools that the tokens of callers cover. It includes expired tokens, because they may have been valid after the
 // backup.
-func (s session) usedByCallers(ctx context.Context) ([]string, error) {
+func (s session) callerPools(ctx context.Context) ([]string, error) {
 	patterns, err := collect(ctx, s, func(list *[]string) []any { return []any{fromJSON(list)} },
 		`SELECT pools FROM tokens WHERE device = '' AND revoked_at IS NULL AND pools IS NOT NULL`)
 	if err != nil {
 		return nil, fmt.Errorf("reading the tokens of callers: %w", err)
 	}
-	all, err := collect(ctx, s, only[string], `SELECT name FROM pools`)
+	all, err := collect(ctx, s, singleColumn[string], `SELECT name FROM pools`)
 	if err != nil {
 		return nil, fmt.Errorf("reading the pools: %w", err)
 	}
@@ -145,9 +145,11 @@ func (s session) usedByCallers(ctx context.Context) ([]string, error) {
 }
 
 // Standstill returns the summary of the pools that grant nothing after a restore.
-func (s *Store) Standstill(ctx context.Context) (Standstill, error) { return s.read().standstill(ctx) }
+func (s *Store) Standstill(ctx context.Context) (Standstill, error) {
+	return s.readSession().readStandstill(ctx)
+}
 
-func (s session) standstill(ctx context.Context) (Standstill, error) {
-	return one(ctx, s, func(r *Standstill) []any { return []any{&r.Pools, instant{&r.First}, instant{&r.Last}} },
+func (s session) readStandstill(ctx context.Context) (Standstill, error) {
+	return queryOne(ctx, s, func(r *Standstill) []any { return []any{&r.Pools, instant{&r.First}, instant{&r.Last}} },
 		`SELECT count(*), min(stands_until), max(stands_until) FROM pools WHERE stands_until > {now} AND deleted_at IS NULL`)
 }

@@ -7,23 +7,23 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// leap is the minimum by which ids and tokens jump after a restore.
-const leap = 1_000_000_000
+// minIDJump is the minimum by which ids and tokens jump after a restore.
+const minIDJump = 1_000_000_000
 
 // TestAfterRestore checks that nothing is granted until the standstill is over, that known grants are renewed
 // but not redelivered until then, and that no id or token is used twice.
 func TestAfterRestore(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		before, tasks := l.batch(store.Batch{Pool: "p"}, "a", "b", "c")
-		held := l.grant(tasks[0], "a", "p", 0)
-		l.batch(store.Batch{Pool: "p"}, "a") // The view of device a has more rows.
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		before, tasks := l.queueBatch(store.Batch{Pool: "p"}, "a", "b", "c")
+		held := l.mustGrant(tasks[0], "a", "p", 0)
+		l.queueBatch(store.Batch{Pool: "p"}, "a") // The view of device a has more rows.
 		if stands, err := l.Standstill(l.Context()); err != nil || stands.Pools != 0 {
 			l.Fatalf("standstill %+v, %v, before any restore", stands, err)
 		}
 
-		until, err := l.AfterRestore(l.Context(), "op", 0)
+		until, err := l.ProtectAfterRestore(l.Context(), "op", 0)
 		l.must(err)
 		now, err := l.Clock(l.Context())
 		l.must(err)
@@ -33,12 +33,12 @@ func TestAfterRestore(t *testing.T) {
 		if stands, err := l.Standstill(l.Context()); err != nil || stands.Pools != 1 || !stands.Last.Equal(until) {
 			l.Errorf("standstill %+v, %v; want until %s", stands, err, until)
 		}
-		views, err := l.Views(l.Context(), []string{"a", "b"})
+		views, err := l.DeviceViews(l.Context(), []string{"a", "b"})
 		l.must(err)
 		if of := views[1].Candidates; !views[0].Standstill.Equal(until) || len(of) != 1 || !of[0].Standstill.Equal(until) {
 			l.Errorf("views say %s and %+v, want %s", views[0].Standstill, of, until)
 		}
-		l.wantStatuses(l.claim(l.to(tasks[1], "b", "p", 1)), store.ClaimLost)
+		l.wantStatuses(l.claimAll(l.newClaim(tasks[1], "b", "p", 1)), store.ClaimLost)
 		if _, err := l.Redeliver(l.Context(), held.Task, held.Token); err == nil {
 			l.Error("an old grant was given out again")
 		}
@@ -48,23 +48,23 @@ func TestAfterRestore(t *testing.T) {
 		}
 
 		p, err := l.Pool(l.Context(), "p")
-		if err != nil || p.Version < leap {
+		if err != nil || p.Version < minIDJump {
 			l.Errorf("pool %+v, %v: want a version far ahead", p, err)
 		}
 		if changed, err := l.ChangedPools(l.Context(), 15*time.Second); err != nil || len(changed) != 1 {
 			l.Errorf("changed pools %+v, %v: want the one that the semaphore must be told of", changed, err)
 		}
-		after, more := l.batch(store.Batch{Pool: "p"}, "d")
-		if after.ID < before.ID+leap || more[0] < tasks[2]+leap {
+		after, more := l.queueBatch(store.Batch{Pool: "p"}, "d")
+		if after.ID < before.ID+minIDJump || more[0] < tasks[2]+minIDJump {
 			l.Errorf("batch %d and task %d after %d and %d: want them far ahead", after.ID, more[0], before.ID, tasks[2])
 		}
 		events, err := l.Events(l.Context(), store.EventFilter{Kind: "ledger.restored"})
-		if err != nil || len(events) != 1 || events[0].Actor != "op" || events[0].ID < leap {
+		if err != nil || len(events) != 1 || events[0].Actor != "op" || events[0].ID < minIDJump {
 			l.Errorf("events %+v, %v", events, err)
 		}
 
 		l.exec(`UPDATE pools SET stands_until = {now}`)
-		if g := l.grant(tasks[1], "b", "p", 1); g.Token < held.Token+leap || g.Token >= 1<<53 {
+		if g := l.mustGrant(tasks[1], "b", "p", 1); g.Token < held.Token+minIDJump || g.Token >= 1<<53 {
 			l.Errorf("token %d after %d: want it far ahead", g.Token, held.Token)
 		}
 		if _, err := l.Redeliver(l.Context(), held.Task, held.Token); err != nil {
@@ -84,26 +84,26 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 		l.Helper()
 		now, err := l.Clock(l.Context())
 		l.must(err)
-		until, err := l.AfterRestore(l.Context(), "op", 0)
+		until, err := l.ProtectAfterRestore(l.Context(), "op", 0)
 		l.must(err)
 		if got := until.Sub(now); got < want || got > want+30*time.Second {
 			l.Errorf("nothing granted for %s, want %s", got, want)
 		}
 	}
 	expect(300 * time.Second)
-	_, tasks := l.batch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "a")
+	_, tasks := l.queueBatch(store.Batch{Pool: "p", Lease: 2 * time.Hour}, "a")
 	expect(2 * time.Hour)
 	l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
 	l.exec(`UPDATE pools SET stands_until = NULL`)
 	expect(300 * time.Second)
-	// Each call of AfterRestore computes the time again, and never returns an earlier time than before.
-	l.batch(store.Batch{Pool: "p", Lease: time.Hour}, "a")
+	// Each call of ProtectAfterRestore computes the time again, and never returns an earlier time than before.
+	l.queueBatch(store.Batch{Pool: "p", Lease: time.Hour}, "a")
 	expect(time.Hour)
 	l.exec(`UPDATE batches SET lease_ms = 0`)
 	stands, err := l.Standstill(l.Context())
 	l.must(err)
 	first := stands.Last
-	if said, err := l.AfterRestore(l.Context(), "op", 0); err != nil || !said.Equal(first) {
+	if said, err := l.ProtectAfterRestore(l.Context(), "op", 0); err != nil || !said.Equal(first) {
 		l.Errorf("said until %s, %v; want %s", said, err, first)
 	}
 	if second, err := l.Standstill(l.Context()); err != nil || !second.Last.Equal(first) {
@@ -116,7 +116,7 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 // may use the pool, and the time that the operator gives.
 func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		put := func(pool string, lease, longest time.Duration) {
 			l.Helper()
 			_, _, err := l.PutPool(l.Context(), "op", pool, store.PoolSpec{Capacity: 2, Lease: lease, Longest: longest})
@@ -127,12 +127,12 @@ func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 		}
 		put("of-pool", 20*time.Minute, 0)
 		put("ci-short", time.Minute, 2*time.Hour)
-		l.batch(store.Batch{Pool: "of-batch", Lease: 30 * time.Minute}, "a")
-		_, tasks := l.batch(store.Batch{Pool: "of-grant", Lease: 40 * time.Minute}, "b")
-		l.grant(tasks[0], "b", "of-grant", 0)
+		l.queueBatch(store.Batch{Pool: "of-batch", Lease: 30 * time.Minute}, "a")
+		_, tasks := l.queueBatch(store.Batch{Pool: "of-grant", Lease: 40 * time.Minute}, "b")
+		l.mustGrant(tasks[0], "b", "of-grant", 0)
 		l.exec(`UPDATE batches SET lease_ms = 0 WHERE pool = 'of-grant'`)
 		open := func(pool string, length time.Duration) {
-			_, err := l.OpenLease(l.Context(), store.NewLease{Pool: pool, Holder: store.Holder("op", pool), Lease: length, Stay: time.Hour})
+			_, err := l.OpenLease(l.Context(), store.NewLease{Pool: pool, Holder: store.HolderDevice("op", pool), Lease: length, WaitFor: time.Hour})
 			l.must(err)
 		}
 		open("leased", 0)
@@ -159,7 +159,7 @@ func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 				}
 			}
 		}
-		_, err := l.AfterRestore(l.Context(), "op", 0)
+		_, err := l.ProtectAfterRestore(l.Context(), "op", 0)
 		l.must(err)
 		put("gone", time.Minute, 0)
 		put("new", time.Minute, 0)
@@ -168,16 +168,16 @@ func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 			"plain": usual, "gone": usual, "new": usual, "of-pool": 20 * time.Minute, "of-batch": 30 * time.Minute, "of-grant": 40 * time.Minute,
 			"of-task": 50 * time.Minute, "ci-short": 2 * time.Hour, "ci-day": 24 * time.Hour, "leased": 24 * time.Hour,
 		})
-		_, err = l.AfterRestore(l.Context(), "op", 3*time.Hour)
+		_, err = l.ProtectAfterRestore(l.Context(), "op", 3*time.Hour)
 		l.must(err)
 		put("newer", time.Minute, 0)
 		expect(map[string]time.Duration{"plain": 3 * time.Hour, "newer": 3 * time.Hour, "ci-short": 3 * time.Hour, "ci-day": 24 * time.Hour})
 
 		// Each pool continues on its own.
 		l.exec(`UPDATE pools SET stands_until = {now} WHERE name = 'plain'`)
-		_, tasks = l.batch(store.Batch{Pool: "plain"}, "c")
-		l.grant(tasks[0], "c", "plain", 0)
-		_, tasks = l.batch(store.Batch{Pool: "ci-day"}, "d")
-		l.wantStatuses(l.claim(l.to(tasks[0], "d", "ci-day", 0)), store.ClaimLost)
+		_, tasks = l.queueBatch(store.Batch{Pool: "plain"}, "c")
+		l.mustGrant(tasks[0], "c", "plain", 0)
+		_, tasks = l.queueBatch(store.Batch{Pool: "ci-day"}, "d")
+		l.wantStatuses(l.claimAll(l.newClaim(tasks[0], "d", "ci-day", 0)), store.ClaimLost)
 	})
 }

@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// Retained holds the number of rows of each kind that Retain deleted.
-type Retained struct {
+// DeletedCounts holds the number of rows of each kind that Retain deleted.
+type DeletedCounts struct {
 	Events, Attempts, Results, Answers, TokenChanges, News, Minutes, Tasks, Batches int64
 }
 
-// Most returns the largest of the counts. Tasks and batches are one count.
-func (r Retained) Most() int64 {
+// Largest returns the largest of the counts. Tasks and batches are one count.
+func (r DeletedCounts) Largest() int64 {
 	return max(r.Events, r.Attempts, r.Results, r.Answers, r.TokenChanges, r.News, r.Minutes, r.Tasks+r.Batches)
 }
 
-// oldRows describes rows of one kind that are deleted when they are old enough.
-type oldRows struct {
-	count *int64
-	name  string
-	text  string
-	keep  time.Duration // 0 means that they are kept forever
+// retentionRule describes rows of one kind that are deleted when they are old enough.
+type retentionRule struct {
+	count     *int64
+	name      string
+	deleteSQL string
+	keep      time.Duration // 0 means that they are kept forever
 }
 
-// kinds returns the kinds whose rows are deleted by their own age.
-func (r *Retained) kinds(keep time.Duration) []oldRows {
+// retentionRules returns the kinds whose rows are deleted by their own age.
+func (r *DeletedCounts) retentionRules(keep time.Duration) []retentionRule {
 	// Ids and tokens increase almost in the order of times, so the oldest rows come first. Each statement deletes a range of an index, up
 	// to the last of the oldest rows that has expired. Postgres could run a join with a list of rows by scanning the list for each row, as
 	// long as its statistics show an empty table.
 	const before = ` < (SELECT {now}) - $1 * {ms}`
 	const old = ` AS oldest WHERE at` + before
-	return []oldRows{
+	return []retentionRule{
 		{&r.Events, "events", `
 			DELETE FROM events WHERE id <= (SELECT max(id) FROM (SELECT id, at FROM events ORDER BY id LIMIT $2)` + old + `) AND at` + before, keep},
 		{&r.Attempts, "attempts", `
@@ -57,13 +57,13 @@ func (r *Retained) kinds(keep time.Duration) []oldRows {
 // events, ended attempts, results that could not be used, and batches that ended, with their tasks. Answers to idempotency keys, changes of
 // tokens, news and minutes of pools have retention times of their own. If keep is 0, Retain deletes only the last four kinds. Replicas may
 // call it concurrently.
-func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (r Retained, err error) {
-	for _, old := range r.kinds(keep) {
+func (s *Store) Retain(ctx context.Context, keep time.Duration, limit int) (r DeletedCounts, err error) {
+	for _, old := range r.retentionRules(keep) {
 		if old.keep == 0 {
 			continue
 		}
 		err := s.write(ctx, func(tx session) (err error) {
-			*old.count, err = tx.exec(ctx, old.text, old.keep.Milliseconds(), limit)
+			*old.count, err = tx.exec(ctx, old.deleteSQL, old.keep.Milliseconds(), limit)
 			return err
 		})
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 // day is the unit of retention times.
 const day = 24 * time.Hour
 
-func (l *ledger) retain(keep time.Duration, limit int, want store.Retained) {
+func (l *ledger) wantRetained(keep time.Duration, limit int, want store.DeletedCounts) {
 	l.Helper()
 	got, err := l.Retain(l.Context(), keep, limit)
 	l.must(err)
@@ -24,35 +24,35 @@ func (l *ledger) retain(keep time.Duration, limit int, want store.Retained) {
 
 func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 3)
-		_, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(5)...)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 3)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, deviceNames(5)...)
 		var last store.Grant
 		for i, id := range ids {
-			last = l.grant(id, deviceNames(5)[i], "p", 0)
-			l.report(last, store.ByReject, "")
+			last = l.mustGrant(id, deviceNames(5)[i], "p", 0)
+			l.recordResult(last, store.ByReject, "")
 		}
 		unknown := last
 		unknown.Task = ids[0] // The token belongs to another task.
-		l.report(unknown, store.BySuccess, "")
-		ctx, _ := keyed(l, 1, "k", "x")
+		l.recordResult(unknown, store.BySuccess, "")
+		ctx, _ := withOnceKey(l, 1, "k", "x")
 		_, err := l.CreateToken(ctx, "op", store.Token{Name: "n"}, []byte("n"))
 		l.must(err)
-		before := l.count("events")
+		before := l.countRows("events")
 
-		l.retain(90*day, 3, store.Retained{})
+		l.wantRetained(90*day, 3, store.DeletedCounts{})
 		l.exec(`UPDATE events SET at = at - $1 * {ms} WHERE id <= 4`, (91 * day).Milliseconds())
 		l.exec(`UPDATE attempts SET ended_at = ended_at - $1 * {ms} WHERE token <= 4`, (91 * day).Milliseconds())
 		l.exec(`UPDATE late_results SET received_at = received_at - $1 * {ms}`, (91 * day).Milliseconds())
 		l.exec(`UPDATE answers SET answered_at = answered_at - $1 * {ms}`, (25 * time.Hour).Milliseconds())
-		l.retain(0, 3, store.Retained{Answers: 1}) // Everything else is kept for ever.
-		l.retain(90*day, 3, store.Retained{Events: 3, Attempts: 3, Results: 1})
-		l.retain(90*day, 3, store.Retained{Events: 1, Attempts: 1})
-		l.retain(90*day, 3, store.Retained{})
-		if events, attempts := l.count("events"), l.count("attempts"); events != before-4 || attempts != 1 {
+		l.wantRetained(0, 3, store.DeletedCounts{Answers: 1}) // Everything else is kept for ever.
+		l.wantRetained(90*day, 3, store.DeletedCounts{Events: 3, Attempts: 3, Results: 1})
+		l.wantRetained(90*day, 3, store.DeletedCounts{Events: 1, Attempts: 1})
+		l.wantRetained(90*day, 3, store.DeletedCounts{})
+		if events, attempts := l.countRows("events"), l.countRows("attempts"); events != before-4 || attempts != 1 {
 			l.Errorf("%d events of %d, %d attempts", events, before, attempts)
 		}
-		if n := l.count("tasks"); n != 5 {
+		if n := l.countRows("tasks"); n != 5 {
 			l.Errorf("%d tasks", n)
 		}
 	})
@@ -62,34 +62,34 @@ func TestWhatIsOldIsRemovedInChunks(t *testing.T) {
 // are correct between the parts. A batch that still runs or ended lately is kept whole.
 func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
-		old, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(5)...)
-		runs, open := l.batch(store.Batch{Pool: "p"}, "r1", "r2")
-		late, fresh := l.batch(store.Batch{Pool: "p"}, "l1", "l2")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
+		old, ids := l.queueBatch(store.Batch{Pool: "p"}, deviceNames(5)...)
+		runs, open := l.queueBatch(store.Batch{Pool: "p"}, "r1", "r2")
+		late, fresh := l.queueBatch(store.Batch{Pool: "p"}, "l1", "l2")
 		var last store.Grant
 		for i, id := range ids {
-			last = l.grant(id, deviceNames(5)[i], "p", 0)
-			l.report(last, []store.EndCause{store.BySuccess, store.ByReject}[i%2], "")
+			last = l.mustGrant(id, deviceNames(5)[i], "p", 0)
+			l.recordResult(last, []store.EndCause{store.BySuccess, store.ByReject}[i%2], "")
 		}
 		for i, id := range []int64{open[0], fresh[0], fresh[1]} {
-			l.report(l.grant(id, []string{"r1", "l1", "l2"}[i], "p", 0), store.BySuccess, "")
+			l.recordResult(l.mustGrant(id, []string{"r1", "l1", "l2"}[i], "p", 0), store.BySuccess, "")
 		}
 		_, _, err := l.Fold(l.Context(), 6) // Three deltas of batches and three of results are folded, and some are not.
 		l.must(err)
 		l.exec(`UPDATE batches SET created_at = created_at - $1 * {ms}`, (100 * day).Milliseconds())
 		l.exec(`UPDATE tasks SET finished_at = finished_at - $1 * {ms} WHERE id <> $2`, (91 * day).Milliseconds(), fresh[0])
 
-		l.retain(0, 10, store.Retained{})
-		l.retain(92*day, 10, store.Retained{})
-		l.retain(90*day, 2, store.Retained{Tasks: 2})
+		l.wantRetained(0, 10, store.DeletedCounts{})
+		l.wantRetained(92*day, 10, store.DeletedCounts{})
+		l.wantRetained(90*day, 2, store.DeletedCounts{Tasks: 2})
 		b, err := l.Batch(l.Context(), old.ID)
 		l.must(err)
 		if diff := cmp.Diff(map[store.TaskState]int64{store.Succeeded: 3}, b.Counts); b.Total != 3 || diff != "" {
 			l.Errorf("a part is gone: total %d, %s", b.Total, diff)
 		}
-		l.retain(90*day, 10, store.Retained{Tasks: 3, Batches: 1})
-		l.retain(90*day, 10, store.Retained{})
+		l.wantRetained(90*day, 10, store.DeletedCounts{Tasks: 3, Batches: 1})
+		l.wantRetained(90*day, 10, store.DeletedCounts{})
 		if _, err := l.Batch(l.Context(), old.ID); !errors.Is(err, store.ErrNotFound) {
 			l.Errorf("the old batch: %v", err)
 		}
@@ -102,7 +102,7 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 			_, _, err := l.Fold(l.Context(), 100)
 			l.must(err)
 		}
-		if n := l.count("batch_deltas"); n != 0 {
+		if n := l.countRows("batch_deltas"); n != 0 {
 			l.Errorf("%d changes of counts left", n)
 		}
 		pool, err := l.TaskCounts(l.Context(), "p", 10)
@@ -116,8 +116,8 @@ func TestOldBatchesGoWithTheirTasks(t *testing.T) {
 			l.Errorf("events %+v", events)
 		}
 		// A result of a deleted task is answered with unknown, and is kept.
-		if o := l.report(last, store.BySuccess, "1"); o.Kind != store.ResultUnknown || l.count("late_results") != 1 {
-			l.Errorf("outcome %+v, %d kept", o, l.count("late_results"))
+		if o := l.recordResult(last, store.BySuccess, "1"); o.Kind != store.ResultUnknown || l.countRows("late_results") != 1 {
+			l.Errorf("outcome %+v, %d kept", o, l.countRows("late_results"))
 		}
 	})
 }

@@ -29,11 +29,11 @@ func (s instant) Scan(src any) error {
 	return nil
 }
 
-// maybe reads a time that may be missing.
-type maybe struct{ to **time.Time }
+// optionalTime reads a time that may be missing.
+type optionalTime struct{ to **time.Time }
 
 // Scan sets NULL to nil.
-func (s maybe) Scan(src any) error {
+func (s optionalTime) Scan(src any) error {
 	*s.to = nil
 	if src == nil {
 		return nil
@@ -91,11 +91,11 @@ func (s decoded[T]) Scan(src any) error {
 	return json.Unmarshal(raw, s.to)
 }
 
-// words reads a list of words that are joined by commas.
-type words struct{ to *[]string }
+// commaList reads a list of words that are joined by commas.
+type commaList struct{ to *[]string }
 
 // Scan sets NULL and the empty text to nil.
-func (s words) Scan(src any) error {
+func (s commaList) Scan(src any) error {
 	var joined sql.Null[string]
 	err := joined.Scan(src)
 	*s.to = nil

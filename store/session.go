@@ -17,8 +17,8 @@ type database interface {
 type session struct {
 	database
 	dialect
-	accounts bool
-	telling  *telling // the news of the transaction; nil outside of a transaction
+	recordsAccountChanges bool
+	pendingNews           *pendingNews // the news of the transaction; nil outside of a transaction
 }
 
 // The statements on one noun of the ledger, within a session.
@@ -44,20 +44,20 @@ func (s session) credentials() credentialsIn { return credentialsIn{s} }
 
 // exec returns the number of rows changed.
 func (s session) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	result, err := s.ExecContext(ctx, s.text(query), args...)
+	result, err := s.ExecContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected()
 }
 
-// row reads one row into dest. It returns ErrNotFound if the query returns no row.
-func (s session) row(ctx context.Context, query string, dest ...any) error {
-	return s.rowOf(ctx, query, nil, dest...)
+// scanRow reads one row into dest. It returns ErrNotFound if the query returns no row.
+func (s session) scanRow(ctx context.Context, query string, dest ...any) error {
+	return s.scanRowArgs(ctx, query, nil, dest...)
 }
 
-func (s session) rowOf(ctx context.Context, query string, args []any, dest ...any) error {
-	rows, err := s.QueryContext(ctx, s.text(query), args...)
+func (s session) scanRowArgs(ctx context.Context, query string, args []any, dest ...any) error {
+	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (s session) rowOf(ctx context.Context, query string, args []any, dest ...an
 
 // collect reads all rows. dest returns the destinations for the columns of one row.
 func collect[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) ([]T, error) {
-	rows, err := s.QueryContext(ctx, s.text(query), args...)
+	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 
 // forEach reads rows one by one until take returns false.
 func forEach[T any](ctx context.Context, s session, dest func(*T) []any, take func(T) bool, query string, args ...any) error {
-	rows, err := s.QueryContext(ctx, s.text(query), args...)
+	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return err
 	}
@@ -108,18 +108,18 @@ func forEach[T any](ctx context.Context, s session, dest func(*T) []any, take fu
 	return rows.Err()
 }
 
-// one reads one row. It returns ErrNotFound if the query returns no row.
-func one[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
+// queryOne reads one row. It returns ErrNotFound if the query returns no row.
+func queryOne[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
 	var t T
-	err := s.rowOf(ctx, query, args, dest(&t)...)
+	err := s.scanRowArgs(ctx, query, args, dest(&t)...)
 	return t, err
 }
 
-// only is the dest of a query that has one column.
-func only[T any](t *T) []any { return []any{t} }
+// singleColumn is the dest of a query that has one column.
+func singleColumn[T any](t *T) []any { return []any{t} }
 
-// input returns rows in the JSON form that {ids}, {claims} and similar words read.
-func input[T any](rows []T) string {
+// toJSONInput returns rows in the JSON form that {ids}, {claims} and similar words read.
+func toJSONInput[T any](rows []T) string {
 	// json.Marshal cannot fail for plain structs and numbers.
 	b, _ := json.Marshal(rows)
 	return string(b)
@@ -129,12 +129,12 @@ type idRow struct {
 	ID int64 `json:"id"`
 }
 
-func ids(list ...int64) string {
+func idsInput(list ...int64) string {
 	rows := make([]idRow, len(list))
 	for i, id := range list {
 		rows[i].ID = id
 	}
-	return input(rows)
+	return toJSONInput(rows)
 }
 
 type nameRow struct {
@@ -142,10 +142,10 @@ type nameRow struct {
 	Name string `json:"name"`
 }
 
-func names(list []string) string {
+func namesInput(list []string) string {
 	rows := make([]nameRow, len(list))
 	for i, name := range list {
 		rows[i] = nameRow{N: i, Name: name}
 	}
-	return input(rows)
+	return toJSONInput(rows)
 }

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	snapshotsMost = 6  // concurrent snapshots; each uses one connection
+	maxSnapshots  = 6  // concurrent snapshots; each uses one connection
 	snapshotDepth = 64 // number of events that identify a snapshot
 )
 
@@ -30,9 +30,9 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for a connection: %w", ctx.Err())
 	}
-	return s.atOnceOn(ctx, s.looking, func(tx session) error {
+	return s.withSnapshotSessionOn(ctx, s.snapshotDB, func(tx session) error {
 		var at Snapshot
-		err := tx.rowOf(ctx, `SELECT coalesce(max(id), 0), coalesce(min(id), 0) FROM (SELECT id FROM events ORDER BY id DESC LIMIT $1) AS newest`,
+		err := tx.scanRowArgs(ctx, `SELECT coalesce(max(id), 0), coalesce(min(id), 0) FROM (SELECT id FROM events ORDER BY id DESC LIMIT $1) AS newest`,
 			[]any{snapshotDepth}, &at.Event, &at.Below)
 		if err != nil {
 			return fmt.Errorf("naming the snapshot: %w", err)
@@ -41,7 +41,7 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 	})
 }
 
-type snapshotKey struct{ of *connection }
+type snapshotKey struct{ conn *connection }
 
 // snapshotOf returns the transaction of the snapshot that ctx belongs to, and whether there is one.
 func (s *connection) snapshotOf(ctx context.Context) (tx session, inside bool) {
@@ -52,17 +52,17 @@ func (s *connection) snapshotOf(ctx context.Context) (tx session, inside bool) {
 // reader runs queries in the snapshot that ctx belongs to, or outside of a transaction if ctx belongs to no snapshot.
 type reader struct {
 	database
-	of      *connection
-	planned bool // as in connection.planned
+	conn       *connection
+	customPlan bool // as in connection.planned
 }
 
 // QueryContext runs the query. All reads of the store come through it.
 func (r reader) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	tx, inside := r.of.snapshotOf(ctx)
+	tx, inside := r.conn.snapshotOf(ctx)
 	switch {
 	case !inside:
 		return r.database.QueryContext(ctx, query, args...)
-	case r.planned:
+	case r.customPlan:
 		return tx.unprepared().QueryContext(ctx, query, args...)
 	}
 	return tx.QueryContext(ctx, query, args...)

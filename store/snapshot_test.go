@@ -12,33 +12,33 @@ import (
 func TestMomentStandsStill(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 3)
-	batch, tasks := l.batch(store.Batch{Pool: "p"}, "d-1", "d-2")
-	type seen struct{ held, events, dispatched int }
-	look := func(ctx context.Context) (s seen) {
+	l.putPool("p", 3)
+	batch, tasks := l.queueBatch(store.Batch{Pool: "p"}, "d-1", "d-2")
+	type snapshotView struct{ held, events, dispatched int }
+	readAll := func(ctx context.Context) (s snapshotView) {
 		o, err := l.Occupancy(ctx, "p", 10)
 		l.must(err)
 		events, err := l.Events(ctx, store.EventFilter{Batch: batch.ID})
 		l.must(err)
 		v, err := l.TaskView(ctx, tasks[0])
 		l.must(err)
-		return seen{len(o.Grants), len(events), v.Held}
+		return snapshotView{len(o.Grants), len(events), v.Held}
 	}
 	var before store.Snapshot
 	l.must(l.InOneSnapshot(t.Context(), func(ctx context.Context, at store.Snapshot) error {
 		before = at
-		first := look(ctx)
-		l.grant(tasks[0], "d-1", "p", 0)
-		if again := look(ctx); again != first || first.held != 0 {
+		first := readAll(ctx)
+		l.mustGrant(tasks[0], "d-1", "p", 0)
+		if again := readAll(ctx); again != first || first.held != 0 {
 			t.Errorf("in one snapshot first %+v, then %+v", first, again)
 		}
-		if now := look(t.Context()); now.held != 1 || now.dispatched != 1 || now.events <= first.events {
+		if now := readAll(t.Context()); now.held != 1 || now.dispatched != 1 || now.events <= first.events {
 			t.Errorf("outside: %+v", now)
 		}
 		return nil
 	}))
 	l.must(l.InOneSnapshot(t.Context(), func(ctx context.Context, at store.Snapshot) error {
-		if now := look(ctx); now.held != 1 || at.Event <= before.Event {
+		if now := readAll(ctx); now.held != 1 || at.Event <= before.Event {
 			t.Errorf("in the next snapshot: %+v at %s, before %s", now, at, before)
 		}
 		return nil
@@ -80,14 +80,14 @@ func TestMomentIsNamedByAllNewestEvents(t *testing.T) {
 // snapshot ends if its function returns an error.
 func TestMomentOnBoth(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 3)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 3)
 		for range 2 * 6 { // more often than the maximum number of concurrent snapshots
 			err := l.InOneSnapshot(l.Context(), func(ctx context.Context, at store.Snapshot) error {
 				if at.Event == 0 || at.Below != 1 {
 					l.Errorf("snapshot %s, want one from 1 on", at)
 				}
-				l.resize("p", 3) // The open snapshot must not block this write.
+				l.resizePool("p", 3) // The open snapshot must not block this write.
 				_, err := l.Pool(ctx, "nowhere")
 				return err
 			})
@@ -95,6 +95,6 @@ func TestMomentOnBoth(t *testing.T) {
 				l.Error("the error within is lost")
 			}
 		}
-		l.pool("q", 1)
+		l.putPool("q", 1)
 	})
 }

@@ -9,16 +9,16 @@ import (
 // step is a statement that changes the rows that an input names.
 type step struct{ name, query string }
 
-// changes runs steps on one input. If the database can, it runs them as one statement, which saves a round trip and a parse for each step.
+// runSteps runs steps on one input. If the database can, it runs them as one statement, which saves a round trip and a parse for each step.
 // So it is undefined whether a step reads the changes of earlier steps.
-func (s session) changes(ctx context.Context, input, rows string, steps []step) error {
-	if s.chains {
-		return s.chained(ctx, input, rows, steps)
+func (s session) runSteps(ctx context.Context, input, rows string, steps []step) error {
+	if s.canChainWrites {
+		return s.execChained(ctx, input, rows, steps)
 	}
-	return s.oneByOne(ctx, rows, steps)
+	return s.execEach(ctx, rows, steps)
 }
 
-func (s session) oneByOne(ctx context.Context, rows string, steps []step) error {
+func (s session) execEach(ctx context.Context, rows string, steps []step) error {
 	for _, step := range steps {
 		if _, err := s.exec(ctx, step.query, rows); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
@@ -27,16 +27,16 @@ func (s session) oneByOne(ctx context.Context, rows string, steps []step) error 
 	return nil
 }
 
-func (s session) chained(ctx context.Context, input, rows string, steps []step) error {
+func (s session) execChained(ctx context.Context, input, rows string, steps []step) error {
 	with := make([]string, len(steps))
 	for i, step := range steps {
 		with[i] = fmt.Sprintf("step%d AS (%s)", i, step.query)
 	}
-	_, err := s.exec(ctx, once(input, strings.Join(with, ", ")+" SELECT"), rows)
+	_, err := s.exec(ctx, chainCTEs(input, strings.Join(with, ", ")+" SELECT"), rows)
 	return err
 }
 
-// once returns a statement that begins with CTEs and reads its input once for all of them.
-func once(input, text string) string {
+// chainCTEs returns a statement that begins with CTEs and reads its input once for all of them.
+func chainCTEs(input, text string) string {
 	return "WITH {" + input + " once}, " + strings.ReplaceAll(text, "{"+input+"}", input)
 }

@@ -33,11 +33,11 @@ type Store struct {
 	events
 	news
 	replicas
-	warm warmth
+	warmed warmedConns
 }
 
-// storeOn returns the ledger with all its parts on one connection.
-func storeOn(c *connection) *Store {
+// newStore returns the ledger with all its parts on one connection.
+func newStore(c *connection) *Store {
 	return &Store{
 		connection: c,
 		pools:      pools{c}, batches: batches{c}, tasks: tasks{c}, grants: grants{c},
@@ -100,29 +100,29 @@ func OpenPostgres(ctx context.Context, dsn string, opts Options) (*Store, error)
 	// This saves one round trip for each statement that is not prepared.
 	config.BinaryParameters = true
 	config.Runtime = withSettings(config.Runtime, opts)
-	all, own := &dialer{limit: answerLimit(config.Runtime["statement_timeout"])}, &dialer{limit: pulseLimit}
-	db, err := openPool(config, opts, opts.MaxOpenConns, all)
+	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
+	db, err := openPool(config, opts, opts.MaxOpenConns, mainDialer)
 	// A COPY waits for the rows that the client sends, and a migration waits for locks on tables, so these connections have no limit.
 	slow, slowErr := openPool(config, opts, slowConns, &dialer{})
-	beating, beatingErr := openPool(config, opts, 1, own)
+	beating, beatingErr := openPool(config, opts, 1, pingDialer)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {
 		return nil, err
 	}
-	return opened(ctx, &connection{
-		db: db, slow: slow, looking: db, prepared: newPrepared(db), dialect: postgres(), pulse: newPulse(beating, own, all), //nolint:contextcheck // it lives as long as the store
+	return openStore(ctx, &connection{
+		db: db, slow: slow, snapshotDB: db, prepared: newPrepared(db), dialect: postgres(), pinger: newPinger(beating, pingDialer, mainDialer), //nolint:contextcheck // it lives as long as the store
 	})
 }
 
 // openPool returns a pool of at most `most` connections, which the dialer opens.
-func openPool(config pq.Config, opts Options, most int, from *dialer) (*sqlx.DB, error) {
+func openPool(config pq.Config, opts Options, maxConns int, from *dialer) (*sqlx.DB, error) {
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
 	}
 	connector.Dialer(from)
 	db := sqlx.NewDb(sql.OpenDB(connector), "postgres")
-	db.SetMaxOpenConns(most)
-	db.SetMaxIdleConns(min(most, opts.MaxIdleConns))
+	db.SetMaxOpenConns(maxConns)
+	db.SetMaxIdleConns(min(maxConns, opts.MaxIdleConns))
 	db.SetConnMaxLifetime(opts.ConnLifetime)
 	db.SetConnMaxIdleTime(opts.ConnIdleTime)
 	return db, nil
@@ -166,7 +166,7 @@ func millisText(d time.Duration) string { return strconv.FormatInt(d.Millisecond
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	_, missing := os.Stat(path)
 	if err := keepPrivate(path); err != nil {
-		return nil, ofFile(path, err)
+		return nil, sqliteFileError(path, err)
 	}
 	file := url.URL{Path: filepath.ToSlash(path)}
 	dsn := "file:" + file.EscapedPath() + "?_pragma=busy_timeout(5000)"
@@ -174,15 +174,15 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", path, err)
 	}
-	looking, err := openFile(dsn+"&_pragma=query_only(1)", snapshotsMost)
+	looking, err := openFile(dsn+"&_pragma=query_only(1)", maxSnapshots)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
 	}
-	s, err := opened(ctx, &connection{db: db, slow: db, looking: looking, file: path, dialect: sqliteDialect()})
+	s, err := openStore(ctx, &connection{db: db, slow: db, snapshotDB: looking, file: path, dialect: sqliteDialect()})
 	if err != nil && missing != nil { // a later start would take the empty file for a damaged ledger
 		removeEmpty(path)
 	}
-	return s, ofFile(path, err)
+	return s, sqliteFileError(path, err)
 }
 
 // removeEmpty removes the file if it has 0 bytes.
@@ -206,19 +206,19 @@ func keepPrivate(path string) error {
 	return file.Chmod(0o600)
 }
 
-func openFile(dsn string, most int) (*sqlx.DB, error) {
+func openFile(dsn string, maxConns int) (*sqlx.DB, error) {
 	connector, err := sqlite.NewConnector(dsn)
 	if err != nil {
 		return nil, err
 	}
 	db := sqlx.NewDb(sql.OpenDB(connector), "sqlite")
-	db.SetMaxOpenConns(most)
+	db.SetMaxOpenConns(maxConns)
 	return db, nil
 }
 
-func opened(ctx context.Context, c *connection) (*Store, error) {
-	c.snapshots = make(chan struct{}, snapshotsMost)
-	s := storeOn(c)
+func openStore(ctx context.Context, c *connection) (*Store, error) {
+	c.snapshots = make(chan struct{}, maxSnapshots)
+	s := newStore(c)
 	if err := s.Ping(ctx); err != nil {
 		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // closing goes on without it
 	}
@@ -227,8 +227,8 @@ func opened(ctx context.Context, c *connection) (*Store, error) {
 
 // Close closes all connections. No other call may be in progress.
 func (s *Store) Close() error {
-	s.pulse.leave()
-	return errors.Join(s.prepared.leave(), s.looking.Close(), s.db.Close(), s.slow.Close())
+	s.pinger.shutDown()
+	return errors.Join(s.prepared.closeIdleConns(), s.snapshotDB.Close(), s.db.Close(), s.slow.Close())
 }
 
 // Ping checks that the database answers.
@@ -251,13 +251,13 @@ func (s *Store) Ready(ctx context.Context) error {
 // synchronous_commit is off, or triggers do not run.
 func (s *Store) CheckSettings(ctx context.Context) error {
 	var wrong []error
-	for _, r := range s.refused {
+	for _, r := range s.forbidden {
 		var value string
 		if err := s.db.GetContext(ctx, &value, "SHOW "+r.setting); err != nil {
 			return fmt.Errorf("reading %s: %w", r.setting, err)
 		}
 		if value == r.value {
-			wrong = append(wrong, fmt.Errorf("the database has %s = %s and %s: set it to %s", r.setting, r.value, r.so, r.instead))
+			wrong = append(wrong, fmt.Errorf("the database has %s = %s and %s: set it to %s", r.setting, r.value, r.consequence, r.safeValue))
 		}
 	}
 	return errors.Join(wrong...)
@@ -267,7 +267,7 @@ func (s *Store) CheckSettings(ctx context.Context) error {
 func (s *Store) Migrate(ctx context.Context) (int, error) {
 	n, err := migrations.Up(ctx, s.slow.DB, s.name)
 	if isDamaged(err) {
-		err = ofFile(s.file, err)
+		err = sqliteFileError(s.file, err)
 	}
 	return n, err
 }
@@ -284,6 +284,6 @@ func (s *Store) MigrationStatus(ctx context.Context) ([]migrations.State, error)
 
 // Clock returns the time of the database's clock.
 func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
-	err = s.read().row(ctx, `SELECT {now}`, instant{&now})
+	err = s.readSession().scanRow(ctx, `SELECT {now}`, instant{&now})
 	return now, err
 }

@@ -16,33 +16,33 @@ import (
 
 func TestFromBatchToResult(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("ar:1", 2)
-		batch, ids := l.batch(store.Batch{Pool: "ar:1", Kind: "speedtest", Payload: []byte(`{"server": "st1"}`), MaxAttempts: 2}, "a", "b")
-		views, err := l.Views(l.Context(), []string{"b", "nobody", "a"})
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("ar:1", 2)
+		batch, ids := l.queueBatch(store.Batch{Pool: "ar:1", Kind: "speedtest", Payload: []byte(`{"server": "st1"}`), MaxAttempts: 2}, "a", "b")
+		views, err := l.DeviceViews(l.Context(), []string{"b", "nobody", "a"})
 		l.must(err)
 		if len(views) != 3 || len(views[0].Candidates) != 1 || views[0].Candidates[0].Task != ids[1] || len(views[1].Candidates) != 0 {
 			l.Fatalf("views: %+v", views)
 		}
-		g := l.grant(ids[0], "a", "ar:1", 1)
+		g := l.mustGrant(ids[0], "a", "ar:1", 1)
 		if g.Slot != 1 || g.Attempt != 1 || g.Kind != "speedtest" || string(g.Payload) != `{"server": "st1"}` || g.Batch != batch.ID ||
 			g.Remaining < time.Hour-time.Minute || g.Remaining > time.Hour || g.LeaseLength != time.Hour {
 			l.Fatalf("grant: %+v", g)
 		}
-		views, err = l.Views(l.Context(), []string{"a"})
+		views, err = l.DeviceViews(l.Context(), []string{"a"})
 		l.must(err)
 		if views[0].Grant == nil || views[0].Grant.Token != g.Token || len(views[0].Candidates) != 0 {
 			l.Fatalf("view of a holder: %+v", views[0])
 		}
 		l.wantTask(ids[0], store.Dispatched)
-		outcome := l.report(g, store.BySuccess, `{"down":  94.10}`)
+		outcome := l.recordResult(g, store.BySuccess, `{"down":  94.10}`)
 		if outcome.Kind != store.ResultRecorded || outcome.State != store.Succeeded || outcome.Ended == nil || outcome.Ended.Lease != g.Lease {
 			l.Fatalf("outcome: %+v", outcome)
 		}
 		if task := l.wantTask(ids[0], store.Succeeded); string(task.Output) != `{"down":  94.10}` || task.FinishedAt == nil {
 			l.Fatalf("task: %+v", task)
 		}
-		if outcome := l.report(g, store.BySuccess, `{}`); outcome.Kind != store.ResultDuplicate {
+		if outcome := l.recordResult(g, store.BySuccess, `{}`); outcome.Kind != store.ResultDuplicate {
 			l.Fatalf("the same result again: %+v", outcome)
 		}
 	})
@@ -50,8 +50,8 @@ func TestFromBatchToResult(t *testing.T) {
 
 func TestSettingsThatBreakPromisesAreRefused(t *testing.T) {
 	t.Parallel()
-	dsn := server.NewLedger(t)
-	for _, l := range []*ledger{openSQLite(t), opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))} {
+	dsn := sharedPostgres.NewLedger(t)
+	for _, l := range []*ledger{openSQLite(t), migrateOpened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts()))} {
 		if err := l.CheckSettings(l.Context()); err != nil {
 			l.Fatalf("a durable database: %v", err)
 		}
@@ -70,7 +70,7 @@ func TestSettingsThatBreakPromisesAreRefused(t *testing.T) {
 
 func TestPostgresTimeoutsAreSet(t *testing.T) {
 	t.Parallel()
-	dsn := server.NewLedger(t)
+	dsn := sharedPostgres.NewLedger(t)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&lock_timeout=1234", store.Options{StatementTimeout: 7 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -100,13 +100,13 @@ func TestOpeningWhatIsNotThereFails(t *testing.T) {
 func TestSQLiteKeepsWhatItCommitted(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.db")
-	l := opened(t)(store.OpenSQLite(t.Context(), path))
-	l.pool("p", 1)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a")
-	g := l.grant(ids[0], "a", "p", 0)
+	l := migrateOpened(t)(store.OpenSQLite(t.Context(), path))
+	l.putPool("p", 1)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a")
+	g := l.mustGrant(ids[0], "a", "p", 0)
 	l.must(l.Close())
-	again := opened(t)(store.OpenSQLite(t.Context(), path))
-	if o := again.report(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
+	again := migrateOpened(t)(store.OpenSQLite(t.Context(), path))
+	if o := again.recordResult(g, store.BySuccess, ""); o.Kind != store.ResultRecorded {
 		t.Fatalf("outcome %+v", o)
 	}
 	var mode, sync string
@@ -117,30 +117,30 @@ func TestSQLiteKeepsWhatItCommitted(t *testing.T) {
 	}
 }
 
-// brokenLedger returns a ledger behind a proxy. After a call of arm, the proxy drops the answer to the next COMMIT.
-func brokenLedger(t *testing.T) (l *ledger, arm func()) {
+// openLosingCommits returns a ledger behind a proxy. After a call of arm, the proxy drops the answer to the next COMMIT.
+func openLosingCommits(t *testing.T) (l *ledger, arm func()) {
 	t.Helper()
 	var armed atomic.Bool
-	proxy := servers.NewProxy(t, server.Server(t).Addr())
+	proxy := servers.NewProxy(t, sharedPostgres.Server(t).Addr())
 	proxy.OnRequest(func(b []byte) {
 		if bytes.Contains(b, []byte("COMMIT")) && armed.CompareAndSwap(true, false) {
 			proxy.DropReplies(1)
 		}
 	})
-	dsn := strings.Replace(server.NewLedger(t), server.Server(t).Addr(), proxy.Addr, 1)
-	return opened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts())), func() { armed.Store(true) }
+	dsn := strings.Replace(sharedPostgres.NewLedger(t), sharedPostgres.Server(t).Addr(), proxy.Addr, 1)
+	return migrateOpened(t)(store.OpenPostgres(t.Context(), dsn, longTimeouts())), func() { armed.Store(true) }
 }
 
 // TestALostCommitIsSaidToBeUnknown checks that a claim and a result have an unknown outcome if the answer to their COMMIT is lost. So has
 // a result in the same call that was not recorded yet: it must not be acknowledged.
 func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 	t.Parallel()
-	l, arm := brokenLedger(t)
-	l.pool("p", 2)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
-	other := l.grant(ids[1], "b", "p", 1)
+	l, arm := openLosingCommits(t)
+	l.putPool("p", 2)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b")
+	other := l.mustGrant(ids[1], "b", "p", 1)
 	arm()
-	if _, err := l.Claim(l.Context(), []store.Claim{l.to(ids[0], "a", "p", 0)}, true); !errors.Is(err, store.ErrOutcomeUnknown) {
+	if _, err := l.Claim(l.Context(), []store.Claim{l.newClaim(ids[0], "a", "p", 0)}, true); !errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Fatalf("claim: %v, want an unknown outcome", err)
 	}
 	// Only the answer was lost: the grant was committed.
@@ -154,12 +154,12 @@ func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 		{Device: "a", Task: grant.Task, Token: grant.Token, Cause: store.BySuccess},
 		{Device: "b", Task: other.Task, Token: other.Token, Cause: store.BySuccess, Dropped: true}, // not part of the lost COMMIT
 	}
-	for i, o := range l.RecordResults(l.Context(), results, settle) {
+	for i, o := range l.RecordResults(l.Context(), results, settleEnding) {
 		if !errors.Is(o.Err, store.ErrOutcomeUnknown) {
 			t.Fatalf("result %d: outcome %+v, want an unknown one", i, o)
 		}
 	}
-	again := l.RecordResults(l.Context(), results, settle)
+	again := l.RecordResults(l.Context(), results, settleEnding)
 	if again[0].Kind != store.ResultDuplicate || again[1].Kind != store.ResultRecorded {
 		t.Fatalf("sent again: %+v, want a duplicate and one that is recorded", again)
 	}
@@ -167,15 +167,15 @@ func TestALostCommitIsSaidToBeUnknown(t *testing.T) {
 
 func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
-		_, ids := l.batch(store.Batch{Pool: "p"}, "a")
-		g := l.grant(ids[0], "a", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a")
+		g := l.mustGrant(ids[0], "a", "p", 0)
 		ctx, cancel := context.WithCancel(l.Context())
 		r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: store.BySuccess}
-		o := l.RecordResults(ctx, []store.Result{r}, func(e store.Ending) store.Settlement {
+		o := l.RecordResults(ctx, []store.Result{r}, func(e store.SettleInput) store.Settlement {
 			cancel()
-			return settle(e)
+			return settleEnding(e)
 		})[0]
 		if o.Err == nil || errors.Is(o.Err, store.ErrOutcomeUnknown) {
 			l.Fatalf("outcome %+v, want an error that is certain", o)
@@ -188,21 +188,21 @@ func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 // still stored, and new connections prepare their statements again.
 func TestTheLedgerOutlivesItsServer(t *testing.T) {
 	t.Parallel()
-	pg := servers.Postgres(t)
+	pg := servers.StartPostgres(t)
 	options := longTimeouts()
 	options.MaxOpenConns = 2
-	l := opened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), options))
-	l.pool("p", 1)
+	l := migrateOpened(t)(store.OpenPostgres(t.Context(), pg.NewDatabase(t), options))
+	l.putPool("p", 1)
 	devices := deviceNames(30)
-	_, ids := l.batch(store.Batch{Pool: "p"}, devices...)
-	for i, die := range []func(){pg.Kill, pg.Immediate} {
-		l.lives(ids[10*i:10*i+10], devices[10*i:10*i+10])
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, devices...)
+	for i, die := range []func(){pg.Kill, pg.StopImmediately} {
+		l.runTaskPerDevice(ids[10*i:10*i+10], devices[10*i:10*i+10])
 		die()
-		if _, err := l.Views(l.Context(), devices[:1]); err == nil {
+		if _, err := l.DeviceViews(l.Context(), devices[:1]); err == nil {
 			t.Fatal("a view without a server")
 		}
 		pg.Start()
 		l.wantTask(ids[10*i+9], store.Succeeded)
 	}
-	l.lives(ids[20:], devices[20:])
+	l.runTaskPerDevice(ids[20:], devices[20:])
 }

@@ -5,23 +5,23 @@ import (
 	"errors"
 )
 
-// lookedAt is the maximum number of rows that one call checks against a filter that no index serves.
-const lookedAt = 50_000
+// searchLimit is the maximum number of rows that one call checks against a filter that no index serves.
+const searchLimit = 50_000
 
-// Stretch is the end of the search of one call through a list, as an id. All statements of one call search up to the same id and the next
+// SearchBound is the end of the search of one call through a list, as an id. All statements of one call search up to the same id and the next
 // call continues after it, so no row is missed or returned twice.
-type Stretch struct {
+type SearchBound struct {
 	End  int64 // the last id of the stretch; 0 means no bound
 	More bool  // there are rows beyond End
 }
 
-// span is a range of the ids of a table, in a given order.
-type span struct{ after, before, direction, limit string }
+// idRange is a range of the ids of a table, in a given order.
+type idRange struct{ after, before, direction, limit string }
 
-// of returns the conditions and the order for the rows of the span whose column has this value, served by the index on (column, id). The
+// rangeSQL returns the conditions and the order for the rows of the span whose column has this value, served by the index on (column, id). The
 // value is compared as part of a range, and the column is in the ORDER BY. For a plain equality Postgres might choose the primary key and
 // read all rows with other values on the way.
-func (s span) of(column, value string) string {
+func (s idRange) rangeSQL(column, value string) string {
 	if column == "" {
 		return `id > ` + s.after + ` AND id < ` + s.before + ` ORDER BY id ` + s.direction + ` LIMIT ` + s.limit
 	}
@@ -29,16 +29,16 @@ func (s span) of(column, value string) string {
 		` ORDER BY ` + column + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
 }
 
-// stretchOf returns the stretch of the query ids, which must return ids in the order of an index. It ends after lookedAt ids.
-func (s *connection) stretchOf(ctx context.Context, q *query, ids, direction string) (Stretch, error) {
-	return s.stretchAt(ctx, q, ids, direction, lookedAt)
+// searchBound returns the stretch of the query ids, which must return ids in the order of an index. It ends after searchLimit ids.
+func (s *connection) searchBound(ctx context.Context, q *query, ids, direction string) (SearchBound, error) {
+	return s.searchBoundAfter(ctx, q, ids, direction, searchLimit)
 }
 
-// stretchAt returns the stretch that ends after looked ids.
-func (s *connection) stretchAt(ctx context.Context, q *query, ids, direction string, looked int) (Stretch, error) {
-	end, err := one(ctx, s.planned(), only[int64], `SELECT id FROM (`+ids+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+q.arg(looked-1), q.args...)
+// searchBoundAfter returns the stretch that ends after looked ids.
+func (s *connection) searchBoundAfter(ctx context.Context, q *query, ids, direction string, maxIDs int) (SearchBound, error) {
+	end, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], `SELECT id FROM (`+ids+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+q.arg(maxIDs-1), q.args...)
 	if errors.Is(err, ErrNotFound) {
-		return Stretch{}, nil
+		return SearchBound{}, nil
 	}
-	return Stretch{End: end, More: true}, err
+	return SearchBound{End: end, More: true}, err
 }

@@ -17,17 +17,17 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// server is the Postgres server of all tests of this package that do not stop their server.
-var server servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+// sharedPostgres is the Postgres server of all tests of this package that do not stop their server.
+var sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	server.Close()
+	sharedPostgres.Close()
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// eachDialect runs a test with an empty ledger in Postgres and in SQLite.
-func eachDialect(t *testing.T, test func(l *ledger)) {
+// runOnEachDialect runs a test with an empty ledger in Postgres and in SQLite.
+func runOnEachDialect(t *testing.T, test func(l *ledger)) {
 	t.Helper()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
@@ -43,26 +43,26 @@ func eachDialect(t *testing.T, test func(l *ledger)) {
 type ledger struct {
 	testing.TB
 	*store.Store
-	leases *atomic.Int64
+	leaseNumber *atomic.Int64
 }
 
 func openPostgres(tb testing.TB) *ledger {
 	tb.Helper()
-	return &ledger{tb, backends.Postgres(tb, server.NewLedger(tb)), &atomic.Int64{}}
+	return &ledger{tb, backends.OpenPostgres(tb, sharedPostgres.NewLedger(tb)), &atomic.Int64{}}
 }
 
 // longTimeouts returns timeouts that a machine that stalls for a while does not exceed.
 func longTimeouts() store.Options {
-	return store.Options{StatementTimeout: backends.Patience, LockTimeout: backends.Patience, IdleTimeout: backends.Patience}
+	return store.Options{StatementTimeout: backends.LongTimeout, LockTimeout: backends.LongTimeout, IdleTimeout: backends.LongTimeout}
 }
 
 func openSQLite(tb testing.TB) *ledger {
 	tb.Helper()
-	return &ledger{tb, backends.SQLite(tb, filepath.Join(tb.TempDir(), "ledger 100%?.db")), &atomic.Int64{}}
+	return &ledger{tb, backends.OpenSQLite(tb, filepath.Join(tb.TempDir(), "ledger 100%?.db")), &atomic.Int64{}}
 }
 
-// opened returns a function that makes a ledger of a store that the test has opened. It migrates the store if needed.
-func opened(tb testing.TB) func(*store.Store, error) *ledger {
+// migrateOpened returns a function that makes a ledger of a store that the test has opened. It migrates the store if needed.
+func migrateOpened(tb testing.TB) func(*store.Store, error) *ledger {
 	tb.Helper()
 	return func(s *store.Store, err error) *ledger {
 		tb.Helper()
@@ -84,24 +84,24 @@ func (l *ledger) must(err error) {
 	}
 }
 
-// pool creates or changes a pool with leases of an hour.
-func (l *ledger) pool(name string, capacity int) store.Pool {
+// putPool creates or changes a pool with leases of an hour.
+func (l *ledger) putPool(name string, capacity int) store.Pool {
 	l.Helper()
 	p, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour})
 	l.must(err)
 	return p
 }
 
-// waitingUpTo returns the number of devices that wait in a pool. It stops counting at most.
-func (l *ledger) waitingUpTo(most int, pool string) int {
+// countWaitingUpTo returns the number of devices that wait in a pool. It stops counting at most.
+func (l *ledger) countWaitingUpTo(maxCount int, pool string) int {
 	l.Helper()
-	o, err := l.Occupancy(l.Context(), pool, most)
+	o, err := l.Occupancy(l.Context(), pool, maxCount)
 	l.must(err)
 	return o.Waiting
 }
 
-// batch creates a batch with one task for each device. It returns the batch and the ids of the tasks.
-func (l *ledger) batch(b store.Batch, devices ...string) (store.Batch, []int64) {
+// queueBatch creates a batch with one task for each device. It returns the batch and the ids of the tasks.
+func (l *ledger) queueBatch(b store.Batch, devices ...string) (store.Batch, []int64) {
 	l.Helper()
 	created, err := l.CreateBatch(l.Context(), "op", b, tasksFor(devices))
 	l.must(err)
@@ -121,7 +121,7 @@ func (l *ledger) batch(b store.Batch, devices ...string) (store.Batch, []int64) 
 
 // CreateBatch creates a batch with these tasks.
 func (l *ledger) CreateBatch(ctx context.Context, actor string, b store.Batch, tasks iter.Seq2[store.NewTask, error]) (store.Batch, error) {
-	return l.Store.CreateBatch(ctx, actor, b, store.Queue{Tasks: tasks})
+	return l.Store.CreateBatch(ctx, actor, b, store.NewBatchTasks{Tasks: tasks})
 }
 
 func tasksFor(devices []string) iter.Seq2[store.NewTask, error] {
@@ -142,13 +142,13 @@ func deviceNames(n int) []string {
 	return names
 }
 
-// to returns a claim with a new lease id.
-func (l *ledger) to(task int64, device, pool string, slot int) store.Claim {
-	return store.Claim{Task: task, Device: device, Pool: pool, Slot: slot, Lease: fmt.Sprintf("lease-%d", l.leases.Add(1))}
+// newClaim returns a claim with a new lease id.
+func (l *ledger) newClaim(task int64, device, pool string, slot int) store.Claim {
+	return store.Claim{Task: task, Device: device, Pool: pool, Slot: slot, Lease: fmt.Sprintf("lease-%d", l.leaseNumber.Add(1))}
 }
 
-// claim makes all claims in one call and returns their statuses.
-func (l *ledger) claim(claims ...store.Claim) []store.ClaimStatus {
+// claimAll makes all claims in one call and returns their statuses.
+func (l *ledger) claimAll(claims ...store.Claim) []store.ClaimStatus {
 	l.Helper()
 	outcomes, err := l.Claim(l.Context(), claims, true)
 	l.must(err)
@@ -162,10 +162,10 @@ func (l *ledger) claim(claims ...store.Claim) []store.ClaimStatus {
 	return statuses
 }
 
-// grant makes a claim that must be granted.
-func (l *ledger) grant(task int64, device, pool string, slot int) store.Grant {
+// mustGrant makes a claim that must be granted.
+func (l *ledger) mustGrant(task int64, device, pool string, slot int) store.Grant {
 	l.Helper()
-	outcomes, err := l.Claim(l.Context(), []store.Claim{l.to(task, device, pool, slot)}, true)
+	outcomes, err := l.Claim(l.Context(), []store.Claim{l.newClaim(task, device, pool, slot)}, true)
 	l.must(err)
 	if outcomes[0].Status != store.ClaimGranted {
 		l.Fatalf("claim of task %d on slot %d: status %d, want granted", task, slot, outcomes[0].Status)
@@ -180,14 +180,14 @@ func (l *ledger) wantStatuses(got []store.ClaimStatus, want ...store.ClaimStatus
 	}
 }
 
-// report records one result of a grant and returns its outcome.
-func (l *ledger) report(g store.Grant, cause store.EndCause, output string) store.ResultOutcome {
+// recordResult records one result of a grant and returns its outcome.
+func (l *ledger) recordResult(g store.Grant, cause store.EndCause, output string) store.ResultOutcome {
 	l.Helper()
 	r := store.Result{Device: g.Device, Task: g.Task, Token: g.Token, Cause: cause}
 	if output != "" {
 		r.Output = json.RawMessage(output)
 	}
-	outcome := l.RecordResults(l.Context(), []store.Result{r}, settle)[0]
+	outcome := l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0]
 	l.must(outcome.Err)
 	return outcome
 }
@@ -208,26 +208,26 @@ func (l *ledger) wantTask(id int64, want store.TaskState) store.Task {
 // reapAll reaps all grants as if all leases had lapsed.
 func (l *ledger) reapAll() []store.Reaped {
 	l.Helper()
-	reaped, err := l.Reap(l.Context(), l.endedBy(time.Now().AddDate(1, 0, 0)), 1000, settle)
+	reaped, err := l.Reap(l.Context(), l.lapsesAt(time.Now().AddDate(1, 0, 0)), 1000, settleEnding)
 	l.must(err)
 	return reaped
 }
 
-// endedBy returns Lapses with every lease of the lease clock and the time end.
-func (l *ledger) endedBy(end time.Time) store.Lapses {
+// lapsesAt returns Lapses with every lease of the lease clock and the time end.
+func (l *ledger) lapsesAt(end time.Time) store.LapseCutoffs {
 	l.Helper()
 	clock, err := l.LeaseClock(l.Context())
 	l.must(err)
-	lapses := store.Lapses{}
+	lapses := store.LapseCutoffs{}
 	for _, lease := range clock.Leases {
 		lapses[lease] = end
 	}
 	return lapses
 }
 
-// settle is a simple version of the settlement rules: a failed or lost task is tried again until it has had
+// settleEnding is a simple version of the settlement rules: a failed or lost task is tried again until it has had
 // MaxAttempts attempts.
-func settle(e store.Ending) store.Settlement {
+func settleEnding(e store.SettleInput) store.Settlement {
 	again := store.Settlement{State: store.Pending, Counted: true, Delay: e.RetryBackoff}
 	last := e.Attempts+1 >= e.MaxAttempts
 	switch {
@@ -245,15 +245,15 @@ func settle(e store.Ending) store.Settlement {
 	return again
 }
 
-// resize changes a pool like pool, and can be called from any goroutine.
-func (l *ledger) resize(name string, capacity int) {
+// resizePool changes a pool like pool, and can be called from any goroutine.
+func (l *ledger) resizePool(name string, capacity int) {
 	if _, _, err := l.PutPool(l.Context(), "op", name, store.PoolSpec{Capacity: capacity, Lease: time.Hour}); err != nil {
 		l.Error(err)
 	}
 }
 
-// until polls done until it returns true, and fails the test after 2 minutes.
-func (l *ledger) until(done func() bool) {
+// awaitCondition polls done until it returns true, and fails the test after 2 minutes.
+func (l *ledger) awaitCondition(done func() bool) {
 	l.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -264,11 +264,11 @@ func (l *ledger) until(done func() bool) {
 	}
 }
 
-// untilLapsed waits until all leases of pool p with a length below 1 s have ended. It returns the time of the
+// awaitLapsed waits until all leases of pool p with a length below 1 s have ended. It returns the time of the
 // ledger.
-func (l *ledger) untilLapsed() (now time.Time) {
+func (l *ledger) awaitLapsed() (now time.Time) {
 	l.Helper()
-	l.until(func() bool {
+	l.awaitCondition(func() bool {
 		grants, err := l.Grants(l.Context(), "p")
 		l.must(err)
 		now, err = l.Clock(l.Context())
@@ -280,8 +280,8 @@ func (l *ledger) untilLapsed() (now time.Time) {
 	return now
 }
 
-// age moves the times of all grants of a pool into the past by the duration by.
-func (l *ledger) age(pool string, by time.Duration) {
+// ageGrants moves the times of all grants of a pool into the past by the duration by.
+func (l *ledger) ageGrants(pool string, by time.Duration) {
 	l.Helper()
 	l.exec(`UPDATE grants SET lease_until = lease_until - $2 * {ms}, max_until = max_until - $2 * {ms} WHERE pool = $1`, pool, by.Milliseconds())
 }
@@ -292,20 +292,20 @@ func (l *ledger) exec(query string, args ...any) {
 	l.must(err)
 }
 
-func (l *ledger) count(table string) (n int) {
+func (l *ledger) countRows(table string) (n int) {
 	l.Helper()
 	l.must(l.DB().QueryRowContext(l.Context(), "SELECT count(*) FROM "+table).Scan(&n))
 	return n
 }
 
-// stored returns the state of a task in the table of tasks.
-func (l *ledger) stored(task int64) (state string) {
+// storedState returns the state of a task in the table of tasks.
+func (l *ledger) storedState(task int64) (state string) {
 	l.Helper()
 	l.must(l.DB().QueryRowContext(l.Context(), "SELECT state FROM tasks WHERE id = $1", task).Scan(&state))
 	return state
 }
 
-func (l *ledger) tokenOf(task int64) int64 {
+func (l *ledger) grantToken(task int64) int64 {
 	l.Helper()
 	_, grant, _, err := l.Task(l.Context(), task)
 	l.must(err)

@@ -25,8 +25,8 @@ const (
 	Suppressed TaskState = "suppressed" // a policy refused its start, and suppresses what it refuses
 )
 
-// keptStates returns the states that are stored in the table of tasks.
-func keptStates() []TaskState {
+// storedStates returns the states that are stored in the table of tasks.
+func storedStates() []TaskState {
 	return []TaskState{Pending, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
 
@@ -87,12 +87,12 @@ const (
 	ByOperator EndCause = "released"
 )
 
-func (c EndCause) byResult() bool {
+func (c EndCause) isResult() bool {
 	return c == BySuccess || c == ByFailure || c == ByReject || c == ByReturn
 }
 
-// Ending holds everything that decides the state of a task whose grant ends.
-type Ending struct {
+// SettleInput holds everything that decides the state of a task whose grant ends.
+type SettleInput struct {
 	Cause        EndCause
 	CancelWhy    string // if not empty, the device was asked to stop
 	Attempts     int    // counted so far, without the attempt that ends
@@ -114,7 +114,7 @@ type Settlement struct {
 
 // Settle decides the state of a task whose grant ends. The store calls it inside the transaction that ends the grant. It must not block,
 // and must be safe for concurrent use.
-type Settle func(Ending) Settlement
+type Settle func(SettleInput) Settlement
 
 // taskColumns are the columns of task t, its batch b and its grant g, which may be NULL.
 const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,
@@ -128,11 +128,11 @@ func taskDest(t *Task) []any {
 		&t.ID, &t.Batch, &t.Pool, &t.Device, &t.Kind,
 		document{&t.Payload},
 		&t.Priority, &t.State, &t.Attempts, &t.Returned,
-		maybe{&t.NotBefore},
-		maybe{&t.NotAfter},
-		maybe{&t.RetryAt},
+		optionalTime{&t.NotBefore},
+		optionalTime{&t.NotAfter},
+		optionalTime{&t.RetryAt},
 		instant{&t.CreatedAt},
-		maybe{&t.FinishedAt},
+		optionalTime{&t.FinishedAt},
 		document{&t.Output},
 		&t.Dropped, &t.Error,
 	}
@@ -158,12 +158,12 @@ func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, err
 		Task
 		grant Grant
 	}
-	r, err := one(ctx, s.read(), func(r *reading) []any { return append(taskDest(&r.Task), grantDest(&r.grant)...) },
+	r, err := queryOne(ctx, s.readSession(), func(r *reading) []any { return append(taskDest(&r.Task), grantDest(&r.grant)...) },
 		`SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
 	if err != nil {
 		return Task{}, nil, nil, err
 	}
-	attempts, err := collect(ctx, s.read(), attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token`, id)
+	attempts, err := collect(ctx, s.readSession(), attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token`, id)
 	if err != nil {
 		return Task{}, nil, nil, err
 	}
@@ -181,14 +181,14 @@ func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, er
 		if err := tx.tasks().cancel(ctx, actor, id); err != nil {
 			return err
 		}
-		task, err = one(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
+		task, err = queryOne(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
 		return err
 	})
 	return task, err
 }
 
 func (s tasksIn) cancel(ctx context.Context, actor string, id int64) error {
-	state, err := one(ctx, s.session, only[TaskState], `SELECT t.state FROM tasks t WHERE t.id = $1 {lock}`, id)
+	state, err := queryOne(ctx, s.session, singleColumn[TaskState], `SELECT t.state FROM tasks t WHERE t.id = $1 {lock}`, id)
 	if err != nil || state != Pending {
 		return err
 	}

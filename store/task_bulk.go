@@ -11,23 +11,23 @@ const bulkChunk = 1000
 
 // BulkResult is the result of a bulk change.
 type BulkResult struct {
-	Tasks int64 // tasks changed at once
-	Asked int64 // running tasks whose devices are asked to stop
-	More  bool  // there may be more tasks: call again
+	Tasks       int64 // tasks changed at once
+	AskedToStop int64 // running tasks whose devices are asked to stop
+	More        bool  // there may be more tasks: call again
 }
 
 // SQL conditions on task t of batch b.
 const (
-	open      = `t.state = 'pending'`
-	retriable = `t.state IN ('failed', 'timed_out', 'cancelled', 'expired', 'suppressed')
-		AND b.system IS FALSE AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > {now}) AND (t.not_after IS NULL OR t.not_after > {now}) AND ` + withinWait + `
+	isOpenSQL      = `t.state = 'pending'`
+	isRetriableSQL = `t.state IN ('failed', 'timed_out', 'cancelled', 'expired', 'suppressed')
+		AND b.system IS FALSE AND b.cancelled_at IS NULL AND (b.not_after IS NULL OR b.not_after > {now}) AND (t.not_after IS NULL OR t.not_after > {now}) AND ` + withinMaxWait + `
 		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
 )
 
 // CancelTasks cancels at most limit of the tasks that match and have not ended. The devices of running tasks are asked to stop. It works in
 // chunks, each in a transaction of its own: if it returns an error, the chunks before stay committed, and the call can be repeated safely.
 func (s tasks) CancelTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
-	return s.inChunks(ctx, f, open, limit, func(tx session, tasks []int64, done *BulkResult) error {
+	return s.changeInChunks(ctx, f, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().cancelAll(ctx, actor, tasks, done)
 	})
 }
@@ -35,30 +35,30 @@ func (s tasks) CancelTasks(ctx context.Context, actor string, f TaskFilter, limi
 // RetryTasks makes at most limit tasks pending again that match, ended without success and belong to a batch that is still open. Each of
 // them gets at least one more attempt. It works in chunks like CancelTasks.
 func (s tasks) RetryTasks(ctx context.Context, actor string, f TaskFilter, limit int) (BulkResult, error) {
-	return s.inChunks(ctx, f, retriable, limit, func(tx session, tasks []int64, done *BulkResult) error {
+	return s.changeInChunks(ctx, f, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().retryAll(ctx, actor, tasks, done)
 	})
 }
 
 // CountCancellable returns how many tasks CancelTasks would change without a limit.
 func (s tasks) CountCancellable(ctx context.Context, f TaskFilter) (int64, error) {
-	return s.countMatching(ctx, f, open)
+	return s.countMatching(ctx, f, isOpenSQL)
 }
 
 // CountRetriable returns how many tasks RetryTasks would change without a limit.
 func (s tasks) CountRetriable(ctx context.Context, f TaskFilter) (int64, error) {
-	return s.countMatching(ctx, f, retriable)
+	return s.countMatching(ctx, f, isRetriableSQL)
 }
 
 func (s tasks) countMatching(ctx context.Context, f TaskFilter, cond string) (n int64, _ error) {
 	for {
-		stretch, err := s.stretch(ctx, f)
+		stretch, err := s.taskSearchBound(ctx, f)
 		if err != nil {
 			return 0, err
 		}
 		f.Until = stretch.End
-		q := f.matching("count(*)", cond)
-		found, err := one(ctx, s.planned(), only[int64], q.whole(), q.args...)
+		q := f.matchingQuery("count(*)", cond)
+		found, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], q.withoutLimit(), q.args...)
 		if err != nil || !stretch.More {
 			return n + found, err
 		}
@@ -66,19 +66,19 @@ func (s tasks) countMatching(ctx context.Context, f TaskFilter, cond string) (n 
 	}
 }
 
-// inChunks goes through the tasks that are checked against the filter, stretch by stretch, until it has changed limit tasks.
-func (s tasks) inChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
+// changeInChunks goes through the tasks that are checked against the filter, stretch by stretch, until it has changed limit tasks.
+func (s tasks) changeInChunks(ctx context.Context, f TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
-		stretch, err := s.stretch(ctx, f)
+		stretch, err := s.taskSearchBound(ctx, f)
 		if err != nil {
 			return total, fmt.Errorf("looking for tasks: %w", err)
 		}
 		f.Until = stretch.End
-		taken, err := s.inStretch(ctx, &f, cond, left, change, &total)
+		changed, err := s.changeInRange(ctx, &f, cond, left, change, &total)
 		if err != nil {
 			return total, fmt.Errorf("changing tasks in bulk: %w", err)
 		}
-		if left -= taken; left > 0 && !stretch.More {
+		if left -= changed; left > 0 && !stretch.More {
 			return total, nil
 		}
 		f.After, f.Until = stretch.End, 0
@@ -87,32 +87,32 @@ func (s tasks) inChunks(ctx context.Context, f TaskFilter, cond string, limit in
 	return total, nil
 }
 
-// inStretch changes at most limit tasks of one stretch.
-func (s tasks) inStretch(ctx context.Context, f *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (taken int, err error) {
-	for taken < limit {
-		f.Limit = min(bulkChunk, limit-taken)
-		tasks, done, err := s.chunk(ctx, *f, cond, change)
+// changeInRange changes at most limit tasks of one stretch.
+func (s tasks) changeInRange(ctx context.Context, f *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
+	for changed < limit {
+		f.Limit = min(bulkChunk, limit-changed)
+		tasks, done, err := s.changeChunk(ctx, *f, cond, change)
 		if err != nil {
-			return taken, err
+			return changed, err
 		}
 		total.Tasks += done.Tasks
-		total.Asked += done.Asked
-		taken += len(tasks)
+		total.AskedToStop += done.AskedToStop
+		changed += len(tasks)
 		if len(tasks) < f.Limit {
 			break
 		}
 		f.After = tasks[len(tasks)-1]
 	}
-	return taken, nil
+	return changed, nil
 }
 
-// chunk changes the next tasks in one transaction. change must lock them in the order of their ids, as all code does, to avoid deadlocks.
-func (s tasks) chunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
-	text, args := f.matching("t.id", cond).end(f.order(), f.Limit)
+// changeChunk changes the next tasks in one transaction. change must lock them in the order of their ids, as all code does, to avoid deadlocks.
+func (s tasks) changeChunk(ctx context.Context, f TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
+	text, args := f.matchingQuery("t.id", cond).build(f.orderSQL(), f.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}
 		// Not prepared, so that the statement is planned for its actual arguments.
-		if tasks, err = collect(ctx, tx.unprepared(), only[int64], text, args...); err != nil || len(tasks) == 0 {
+		if tasks, err = collect(ctx, tx.unprepared(), singleColumn[int64], text, args...); err != nil || len(tasks) == 0 {
 			return err
 		}
 		return change(tx, tasks, &done)
@@ -122,30 +122,30 @@ func (s tasks) chunk(ctx context.Context, f TaskFilter, cond string, change func
 
 // cancelAll ends the waiting tasks and asks the devices of the granted tasks to stop. It locks the tasks, so their grants cannot change.
 func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
-	tasks, err := collect(ctx, s.session, only[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+open+` ORDER BY t.id {lock t}`, ids(tasks...))
+	tasks, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id {lock t}`, idsInput(tasks...))
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
-	asked, err := collect(ctx, s.session, only[int64], `
+	asked, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE grants SET cancel_why = 'cancelled'
-		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, ids(tasks...))
+		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, idsInput(tasks...))
 	if err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
-	ended, err := collect(ctx, s.session, only[int64], `
+	ended, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks SET state = 'cancelled', finished_at = {now}, retry_at = NULL
-		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id`, ids(tasks...))
+		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id`, idsInput(tasks...))
 	if err != nil {
 		return fmt.Errorf("ending tasks: %w", err)
 	}
-	done.Tasks, done.Asked = int64(len(ended)), int64(len(asked))
+	done.Tasks, done.AskedToStop = int64(len(ended)), int64(len(asked))
 	return errors.Join(s.recordTasks(ctx, "task.cancel_asked", actor, asked), s.recordTasks(ctx, "task.cancelled", actor, ended))
 }
 
 // lockRetriable locks each of the tasks that may be made pending again. It locks their pools and batches first: a task that becomes pending
 // in a batch that is cancelled concurrently, or in a pool that is deleted concurrently, would stay pending forever.
 func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
-	in := ids(tasks...)
+	in := idsInput(tasks...)
 	for _, query := range []string{
 		`SELECT name FROM pools WHERE name IN (SELECT t.pool FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY name {share}`,
 		`SELECT id FROM batches WHERE id IN (SELECT t.batch FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY id {share}`,
@@ -154,9 +154,9 @@ func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 			return nil, fmt.Errorf("holding pools and batches: %w", err)
 		}
 	}
-	return collect(ctx, s.session, only[int64], `
+	return collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id JOIN batches b ON b.id = t.batch
-		WHERE `+retriable+` ORDER BY t.id {lock t}`, in)
+		WHERE `+isRetriableSQL+` ORDER BY t.id {lock t}`, in)
 }
 
 // retryAll makes each of the tasks pending again for which this is allowed. Their earlier attempts stay counted: attempt numbers continue,
@@ -167,14 +167,14 @@ func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
-	devices, err := collect(ctx, s.session, only[string], `
+	devices, err := collect(ctx, s.session, singleColumn[string], `
 		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = CASE WHEN attempts = 0 AND returned > 0 THEN 1 ELSE 0 END, output = NULL, output_dropped = false, error = ''
-		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, ids(tasks...))
+		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, idsInput(tasks...))
 	if err != nil {
 		return fmt.Errorf("making tasks pending again: %w", err)
 	}
 	done.Tasks = int64(len(devices))
-	s.telling.devices(devices...)
+	s.pendingNews.addDevices(devices...)
 	return s.recordTasks(ctx, "task.retried", actor, tasks)
 }
 
@@ -185,7 +185,7 @@ func (s tasksIn) recordTasks(ctx context.Context, kind, actor string, tasks []in
 	}
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, task, device)
-		SELECT {now}, $2, $3, t.pool, t.batch, t.id, t.device FROM {ids} JOIN tasks t ON t.id = ids.id`, ids(tasks...), kind, actor)
+		SELECT {now}, $2, $3, t.pool, t.batch, t.id, t.device FROM {ids} JOIN tasks t ON t.id = ids.id`, idsInput(tasks...), kind, actor)
 	return err
 }
 
@@ -197,7 +197,7 @@ func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, err
 		if err := tx.tasks().retryAll(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
 			return err
 		}
-		if task, err = one(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
+		if task, err = queryOne(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
 			return err
 		}
 		if task.State != Pending && task.State != Dispatched {

@@ -23,8 +23,8 @@ func (l *ledger) taskIDs(f store.TaskFilter) []int64 {
 	return ids
 }
 
-// kindsBy returns the number of events of each kind with this actor.
-func (l *ledger) kindsBy(actor string) map[string]int {
+// eventCountsByKind returns the number of events of each kind with this actor.
+func (l *ledger) eventCountsByKind(actor string) map[string]int {
 	l.Helper()
 	kinds := map[string]int{}
 	for f := (store.EventFilter{Actor: actor, Limit: 1000}); ; {
@@ -40,23 +40,23 @@ func (l *ledger) kindsBy(actor string) map[string]int {
 	}
 }
 
-// fail grants a task and rejects it with an error.
-func (l *ledger) fail(task int64, device, text string) {
+// failTask grants a task and rejects it with an error.
+func (l *ledger) failTask(task int64, device, errorText string) {
 	l.Helper()
-	g := l.grant(task, device, "p", 0)
-	r := store.Result{Device: device, Task: task, Token: g.Token, Cause: store.ByReject, Error: text}
-	l.must(l.RecordResults(l.Context(), []store.Result{r}, settle)[0].Err)
+	g := l.mustGrant(task, device, "p", 0)
+	r := store.Result{Device: device, Task: task, Token: g.Token, Cause: store.ByReject, Error: errorText}
+	l.must(l.RecordResults(l.Context(), []store.Result{r}, settleEnding)[0].Err)
 }
 
 func TestTasksAreFoundByTheirError(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
 		long := strings.Repeat("é", 300)
 		texts := []string{"timeout after 3 s", "timeout", "Timeout", long, long + "x", "50% _*", "\U0010fffe"}
-		_, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(len(texts)+1)...)
+		_, ids := l.queueBatch(store.Batch{Pool: "p"}, deviceNames(len(texts)+1)...)
 		for i, text := range texts {
-			l.fail(ids[i], deviceNames(len(texts))[i], text)
+			l.failTask(ids[i], deviceNames(len(texts))[i], text)
 		}
 		for filter, want := range map[string][]int64{
 			"timeout": {2}, "timeout*": {1, 2}, "T*": {3}, "x*": nil, long: {4}, long + "*": {4, 5}, "é*": {4, 5}, "50% _**": {6}, "*": {1, 2, 3, 4, 5, 6, 7},
@@ -73,46 +73,46 @@ func TestTasksAreFoundByTheirError(t *testing.T) {
 
 func TestTasksAreCancelledInChunks(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		_, other := l.batch(store.Batch{Pool: "p"}, "other")
-		b, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(2500)...)
-		held := l.grant(ids[1200], deviceNames(2500)[1200], "p", 1)
-		l.fail(ids[3], deviceNames(2500)[3], "x")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		_, other := l.queueBatch(store.Batch{Pool: "p"}, "other")
+		b, ids := l.queueBatch(store.Batch{Pool: "p"}, deviceNames(2500)...)
+		held := l.mustGrant(ids[1200], deviceNames(2500)[1200], "p", 1)
+		l.failTask(ids[3], deviceNames(2500)[3], "x")
 		f := store.TaskFilter{Batch: b.ID}
 		n, err := l.CountCancellable(l.Context(), f)
 		l.must(err)
 		if n != 2499 {
 			l.Errorf("%d can be cancelled", n)
 		}
-		for i, want := range []store.BulkResult{{Tasks: 1499, Asked: 1, More: true}, {Tasks: 999}, {}} {
+		for i, want := range []store.BulkResult{{Tasks: 1499, AskedToStop: 1, More: true}, {Tasks: 999}, {}} {
 			got, err := l.CancelTasks(l.Context(), "bulk", f, 1500)
 			l.must(err)
 			if diff := cmp.Diff(want, got); diff != "" {
 				l.Errorf("request %d: %s", i, diff)
 			}
 		}
-		if diff := cmp.Diff(map[string]int{"task.cancelled": 2498, "task.cancel_asked": 1}, l.kindsBy("bulk")); diff != "" {
+		if diff := cmp.Diff(map[string]int{"task.cancelled": 2498, "task.cancel_asked": 1}, l.eventCountsByKind("bulk")); diff != "" {
 			l.Error(diff)
 		}
 		l.wantTask(other[0], store.Pending)
 		l.wantTask(ids[3], store.Failed)
 		l.wantTask(ids[2499], store.Cancelled)
-		l.report(held, store.ByFailure, "")
+		l.recordResult(held, store.ByFailure, "")
 		l.wantTask(held.Task, store.Cancelled)
 	})
 }
 
 func TestEndedTasksAreTriedAgain(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
 		future := time.Now().Add(time.Hour)
-		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1, NotAfter: &future}, "a", "b", "c", "d", "e")
-		l.fail(ids[0], "a", "x")
-		l.report(l.grant(ids[1], "b", "p", 0), store.BySuccess, "1")
+		b, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1, NotAfter: &future}, "a", "b", "c", "d", "e")
+		l.failTask(ids[0], "a", "x")
+		l.recordResult(l.mustGrant(ids[1], "b", "p", 0), store.BySuccess, "1")
 		l.must(errOf(l.CancelTask(l.Context(), "op", ids[2])))
-		running := l.grant(ids[3], "d", "p", 1)
+		running := l.mustGrant(ids[3], "d", "p", 1)
 		f := store.TaskFilter{Batch: b.ID}
 		if n, err := l.CountRetriable(l.Context(), f); err != nil || n != 2 {
 			l.Errorf("%d can be tried again, %v", n, err)
@@ -122,7 +122,7 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 		if diff := cmp.Diff(store.BulkResult{Tasks: 2}, got); diff != "" {
 			l.Error(diff)
 		}
-		if diff := cmp.Diff(map[string]int{"task.retried": 2}, l.kindsBy("retrier")); diff != "" {
+		if diff := cmp.Diff(map[string]int{"task.retried": 2}, l.eventCountsByKind("retrier")); diff != "" {
 			l.Error(diff)
 		}
 		again := l.wantTask(ids[0], store.Pending)
@@ -131,10 +131,10 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 		}
 		l.wantTask(ids[2], store.Pending)
 		// The task has one more attempt with the next number, and then ends again.
-		if g := l.grant(ids[0], "a", "p", 0); g.Attempt != 2 {
+		if g := l.mustGrant(ids[0], "a", "p", 0); g.Attempt != 2 {
 			l.Errorf("attempt %d", g.Attempt)
 		} else {
-			l.report(g, store.ByFailure, "")
+			l.recordResult(g, store.ByFailure, "")
 		}
 		l.wantTask(ids[0], store.Failed)
 
@@ -151,7 +151,7 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 		if task, err := l.RetryTask(l.Context(), "op", ids[0]); err != nil || task.State != store.Pending {
 			l.Errorf("%s, %v", task.State, err)
 		}
-		l.report(running, store.ByReject, "")
+		l.recordResult(running, store.ByReject, "")
 		l.exec(`UPDATE batches SET not_after = {now} - 1000 * {ms} WHERE id = $1`, b.ID)
 		if _, err := l.RetryTask(l.Context(), "op", ids[3]); !errors.Is(err, store.ErrNotRetriable) {
 			l.Errorf("past its not_after: %v", err)
@@ -162,8 +162,8 @@ func TestEndedTasksAreTriedAgain(t *testing.T) {
 	})
 }
 
-// plan executes a query and returns its plan with the actual row counts, line by line.
-func (l *ledger) plan(query string, args ...any) (plan []string) {
+// explainAnalyze executes a query and returns its plan with the actual row counts, line by line.
+func (l *ledger) explainAnalyze(query string, args ...any) (explainAnalyze []string) {
 	l.Helper()
 	rows, err := l.DB().QueryContext(l.Context(), l.Text(`EXPLAIN (ANALYZE, BUFFERS OFF) `+query), args...)
 	l.must(err)
@@ -171,8 +171,8 @@ func (l *ledger) plan(query string, args ...any) (plan []string) {
 	for rows.Next() {
 		var line string
 		l.must(rows.Scan(&line))
-		plan = append(plan, line)
+		explainAnalyze = append(explainAnalyze, line)
 	}
 	l.must(rows.Err())
-	return plan
+	return explainAnalyze
 }

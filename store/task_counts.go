@@ -22,8 +22,8 @@ func (s tasks) TaskCounts(ctx context.Context, pool string, heldMax int) (TaskCo
 	if pool == "" {
 		in, args = "", args[:1]
 	}
-	rows, err := collect(ctx, s.read(), func(c *count) []any { return []any{&c.state, &c.n} }, `
-		SELECT state, CAST(sum(n) AS bigint) FROM (`+countedOfPools+`) AS c`+in+` GROUP BY state
+	rows, err := collect(ctx, s.readSession(), func(c *count) []any { return []any{&c.state, &c.n} }, `
+		SELECT state, CAST(sum(n) AS bigint) FROM (`+poolCountsSQL+`) AS c`+in+` GROUP BY state
 		UNION ALL SELECT 'dispatched', count(*) FROM (SELECT 1 FROM grants`+in+` LIMIT $1 + 1) AS held`, args...)
 	if err != nil {
 		return TaskCounts{}, fmt.Errorf("counting tasks: %w", err)
@@ -56,6 +56,6 @@ func (s tasks) TopErrors(ctx context.Context, f ResultFilter, sample, limit int)
 	q := &query{args: []any{f.Batch, sample}}
 	q.text = `SELECT substr(error, 1, 200) AS text, count(*) AS n FROM (` + fmt.Sprintf(latest, Failed) + ` UNION ALL ` + fmt.Sprintf(latest, TimedOut) + `) AS t`
 	f.where(q)
-	q.text = q.whole() + ` GROUP BY text ORDER BY n DESC, text LIMIT ` + q.arg(limit)
-	return collect(ctx, s.planned(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, q.text, q.args...)
+	q.text = q.withoutLimit() + ` GROUP BY text ORDER BY n DESC, text LIMIT ` + q.arg(limit)
+	return collect(ctx, s.customPlanSession(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, q.text, q.args...)
 }

@@ -7,54 +7,54 @@ import (
 	"slices"
 )
 
-// waitingEnd describes which waiting tasks t to end and how.
-type waitingEnd struct {
-	rows   string // FROM ... WHERE
-	args   []any
-	order  string // ORDER BY clause that an index serves; empty means no order
-	reason string // SQL expression on t: the reason for people, stored as the error of the task and in its event
-	still  string // SQL condition on t, checked again after the tasks are locked, as the cause may be gone; empty means no condition
-	state  TaskState
-	actor  string
+// waitingEndRule describes which waiting tasks t to end and how.
+type waitingEndRule struct {
+	fromSQL string // FROM ... WHERE
+	args    []any
+	order   string // ORDER BY clause that an index serves; empty means no order
+	reason  string // SQL expression on t: the reason for people, stored as the error of the task and in its event
+	recheck string // SQL condition on t, checked again after the tasks are locked, as the cause may be gone; empty means no condition
+	state   TaskState
+	actor   string
 }
 
-// waiting is the condition that task t waits. The lookup of the grant has a form that cannot become a join over all tasks, and inside a
+// isWaitingSQL is the condition that task t waits. The lookup of the grant has a form that cannot become a join over all tasks, and inside a
 // CASE Postgres expects it to succeed. So rows are found by their index.
-const waiting = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
+const isWaitingSQL = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
 
-// text returns the query that finds these tasks. Its last argument is the limit.
-func (e waitingEnd) text() string {
-	return `SELECT t.id, ` + e.reason + ` ` + e.rows + ` AND ` + waiting + e.order + fmt.Sprintf(` LIMIT $%d {skip t}`, len(e.args)+1)
+// findSQL returns the query that finds these tasks. Its last argument is the limit.
+func (e waitingEndRule) findSQL() string {
+	return `SELECT t.id, ` + e.reason + ` ` + e.fromSQL + ` AND ` + isWaitingSQL + e.order + fmt.Sprintf(` LIMIT $%d {skip t}`, len(e.args)+1)
 }
 
-func expiry(rows, order, reason, still string, args ...any) waitingEnd {
-	return waitingEnd{rows, args, order, reason, still, Expired, "reaper"}
+func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingEndRule {
+	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, "reaper"}
 }
 
-// expiries returns the two ways to expire that are found by an index. The clock is read once in a sub-select, because an expression that
+// expiryRules returns the two ways to expire that are found by an index. The clock is read once in a sub-select, because an expression that
 // changes during the statement cannot be an index bound.
-func expiries() []waitingEnd {
+func expiryRules() []waitingEndRule {
 	const missed = `CASE WHEN t.attempts > 0 OR t.returned > 0 THEN 'not finished by ' ELSE 'not started by ' END || `
-	return []waitingEnd{
-		expiry(`FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.not_after <= (SELECT {now})`, ` ORDER BY b.not_after`,
+	return []waitingEndRule{
+		newExpiryRule(`FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.not_after <= (SELECT {now})`, ` ORDER BY b.not_after`,
 			missed+`'the not_after of its batch'`, `(SELECT b.not_after FROM batches b WHERE b.id = t.batch) <= {now}`),
-		expiry(`FROM tasks t WHERE t.not_after <= (SELECT {now})`, ` ORDER BY t.not_after`,
+		newExpiryRule(`FROM tasks t WHERE t.not_after <= (SELECT {now})`, ` ORDER BY t.not_after`,
 			missed+`'its own not_after'`, `t.not_after <= {now}`),
 	}
 }
 
-// tooLong returns the waitingEnd for tasks that may have waited longer than max_wait.
-func tooLong(tasks []int64) waitingEnd {
-	return expiry(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
-		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinWait+` IS NOT TRUE)`, ids(tasks...))
+// waitedTooLong returns the waitingEndRule for tasks that may have waited longer than max_wait.
+func waitedTooLong(tasks []int64) waitingEndRule {
+	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
+		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(tasks...))
 }
 
 // Expire ends at most limit tasks that were not granted before their own NotAfter or the NotAfter of their batch, and returns how many it
 // ended.
 func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	expired := 0
-	for _, way := range expiries() {
-		n, err := s.endWaiting(ctx, way, limit-expired)
+	for _, rule := range expiryRules() {
+		n, err := s.endWaiting(ctx, rule, limit-expired)
 		if err != nil {
 			return expired, err
 		}
@@ -65,50 +65,50 @@ func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	return expired, nil
 }
 
-// WaitMark is the position of a search for tasks that waited too long. The search goes from batch to batch, and through the tasks of each
-// batch. The zero WaitMark is before all tasks.
-type WaitMark struct{ Batch, Task int64 }
+// ExpiryPosition is the position of a search for tasks that waited too long. The search goes from batch to batch, and through the tasks of each
+// batch. The zero ExpiryPosition is before all tasks.
+type ExpiryPosition struct{ Batch, Task int64 }
 
 // ExpireWaited searches the tasks after a mark, ends each task that waited longer than the MaxWait of its batch, and returns how many it
 // ended and the mark for the next call. A zero mark means that there are no more. One call searches at most looked batches with a MaxWait,
 // ended ones included, and at most looked tasks of one of them. Tasks that were started before or begin later are not ended, but no index
 // separates them from the rest.
-func (s tasks) ExpireWaited(ctx context.Context, after WaitMark, looked int) (expired int, next WaitMark, err error) {
-	found, err := one(ctx, s.planned(), func(o *overdue) []any { return []any{&o.batch, &o.beyond} }, overdueText, after.Batch, looked)
+func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearched int) (expired int, next ExpiryPosition, err error) {
+	found, err := queryOne(ctx, s.customPlanSession(), func(o *overdueBatch) []any { return []any{&o.batch, &o.nextBatch} }, overdueText, after.Batch, maxSearched)
 	if err != nil {
 		return 0, after, fmt.Errorf("looking for batches that waited too long: %w", err)
 	}
 	if found.batch == 0 {
-		return 0, WaitMark{Batch: found.beyond}, nil
+		return 0, ExpiryPosition{Batch: found.nextBatch}, nil
 	}
 	f := TaskFilter{Batch: found.batch, State: Pending}
 	if found.batch == after.Batch {
 		f.After = after.Task
 	}
 	q := &query{}
-	stretch, err := s.stretchAt(ctx, q, f.ids(q, looked), "", looked)
+	stretch, err := s.searchBoundAfter(ctx, q, f.candidateIDsSQL(q, maxSearched), "", maxSearched)
 	if err != nil {
 		return 0, after, fmt.Errorf("looking for tasks that waited too long: %w", err)
 	}
-	if next = (WaitMark{found.batch, stretch.End}); !stretch.More {
-		next = WaitMark{Batch: found.batch + 1}
+	if next = (ExpiryPosition{found.batch, stretch.End}); !stretch.More {
+		next = ExpiryPosition{Batch: found.batch + 1}
 	}
 	f.Until = stretch.End
-	expired, err = s.expireWaited(ctx, f, looked)
+	expired, err = s.expireWaited(ctx, f, maxSearched)
 	return expired, next, err
 }
 
-func (s tasks) expireWaited(ctx context.Context, f TaskFilter, looked int) (int, error) {
+func (s tasks) expireWaited(ctx context.Context, f TaskFilter, maxSearched int) (int, error) {
 	q := &query{}
-	late, err := collect(ctx, s.planned(), only[int64], `SELECT t.id FROM (`+f.ids(q, looked)+`) AS w {task w} {batch of t} WHERE `+withinWait+` IS NOT TRUE`, q.args...)
+	late, err := collect(ctx, s.customPlanSession(), singleColumn[int64], `SELECT t.id FROM (`+f.candidateIDsSQL(q, maxSearched)+`) AS w {task w} {batch of t} WHERE `+withinMaxWait+` IS NOT TRUE`, q.args...)
 	if err != nil || len(late) == 0 {
 		return 0, err
 	}
-	return s.endWaiting(ctx, tooLong(late), looked)
+	return s.endWaiting(ctx, waitedTooLong(late), maxSearched)
 }
 
-// overdue is a row of overdueText. A value of 0 means that nothing was found.
-type overdue struct{ batch, beyond int64 }
+// overdueBatch is a row of overdueText. A value of 0 means that nothing was found.
+type overdueBatch struct{ batch, nextBatch int64 }
 
 // overdueText searches the next $2 batches with a MaxWait. It returns the first one whose tasks must have started and that still has
 // pending tasks, and the first batch after the $2 batches. Pending tasks are looked up batch by batch in a sub-select, because Postgres may
@@ -120,47 +120,47 @@ const overdueText = `
 			ORDER BY b.id LIMIT 1), 0),
 		coalesce((SELECT id FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT 1 OFFSET $2), 0)`
 
-func (s tasks) endWaiting(ctx context.Context, of waitingEnd, limit int) (ended int, err error) {
+func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		ended, err = tx.tasks().endWaiting(ctx, of, limit)
+		ended, err = tx.tasks().endWaiting(ctx, rule, limit)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("ending tasks that are %s: %w", of.state, err)
+		return 0, fmt.Errorf("ending tasks that are %s: %w", rule.state, err)
 	}
 	return ended, nil
 }
 
 // endWaiting ends at most limit tasks that are not granted, and returns how many it ended.
-func (s tasksIn) endWaiting(ctx context.Context, of waitingEnd, limit int) (int, error) {
-	ends, err := collect(ctx, s.session, func(e *end) []any { return []any{&e.Task, &e.Reason} }, of.text(), append(of.args, limit)...)
+func (s tasksIn) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (int, error) {
+	ends, err := collect(ctx, s.session, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findSQL(), append(rule.args, limit)...)
 	if err != nil || len(ends) == 0 {
 		return 0, err
 	}
-	gone, err := s.endLocked(ctx, of, ends)
-	return len(gone), err
+	endedIDs, err := s.endLocked(ctx, rule, ends)
+	return len(endedIDs), err
 }
 
-// end is a task that ends without a grant.
-type end struct {
+// taskEnd is a task that ends without a grant.
+type taskEnd struct {
 	Task   int64  `json:"task"`
 	Reason string `json:"reason"` // stored as the error of the task and as the detail of its event
 }
 
 // endLocked ends each of the tasks that still satisfies the condition and is not granted, and returns their ids. The tasks must be locked.
-func (s tasksIn) endLocked(ctx context.Context, of waitingEnd, ends []end) ([]int64, error) {
+func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
 	// A claim does not write the row of its task, and a change of a batch does not write the rows of its tasks. So a claim or change that
 	// was committed just before is visible only in a new snapshot, taken after the tasks were locked.
-	gone, err := collect(ctx, s.session, only[int64], `
+	endedIDs, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
-		FROM {ends} WHERE t.id = ends.task AND `+waiting+` AND `+cmp.Or(of.still, `TRUE`)+` RETURNING id`, input(ends), string(of.state))
-	if err != nil || len(gone) == 0 {
+		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, toJSONInput(ends), string(rule.state))
+	if err != nil || len(endedIDs) == 0 {
 		return nil, err
 	}
-	ends = slices.DeleteFunc(slices.Clone(ends), func(e end) bool { return !slices.Contains(gone, e.Task) })
+	ends = slices.DeleteFunc(slices.Clone(ends), func(e taskEnd) bool { return !slices.Contains(endedIDs, e.Task) })
 	_, err = s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, pool, batch, task, device, detail)
 		SELECT {now}, $2, $3, t.pool, t.batch, t.id, t.device, ends.reason FROM {ends} JOIN tasks t ON t.id = ends.task`,
-		input(ends), "task."+string(of.state), of.actor)
-	return gone, err
+		toJSONInput(ends), "task."+string(rule.state), rule.actor)
+	return endedIDs, err
 }

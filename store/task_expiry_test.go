@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// queue creates a batch with these tasks and returns the ids of the tasks.
-func (l *ledger) queue(b store.Batch, tasks ...store.NewTask) (ids []int64) {
+// queueTasks creates a batch with these tasks and returns the ids of the tasks.
+func (l *ledger) queueTasks(b store.Batch, tasks ...store.NewTask) (ids []int64) {
 	l.Helper()
 	created, err := l.CreateBatch(l.Context(), "op", b, newTasks(tasks))
 	l.must(err)
@@ -23,57 +23,57 @@ func (l *ledger) queue(b store.Batch, tasks ...store.NewTask) (ids []int64) {
 	return ids
 }
 
-func (l *ledger) expire(want int) {
+func (l *ledger) wantExpired(want int) {
 	l.Helper()
 	if n, err := l.Expire(l.Context(), 10); err != nil || n != want {
 		l.Fatalf("expired %d, %v, want %d", n, err, want)
 	}
 }
 
-// candidates returns the candidate tasks in the view of a device, in the order of their batches.
-func (l *ledger) candidates(device string) []store.Candidate {
+// readCandidates returns the candidate tasks in the view of a device, in the order of their batches.
+func (l *ledger) readCandidates(device string) []store.Candidate {
 	l.Helper()
-	views, err := l.Views(l.Context(), []string{device})
+	views, err := l.DeviceViews(l.Context(), []string{device})
 	l.must(err)
 	return views[0].Candidates
 }
 
-// hourLater moves the times of all tasks an hour into the past.
-func (l *ledger) hourLater() {
+// ageTasksByHour moves the times of all tasks an hour into the past.
+func (l *ledger) ageTasksByHour() {
 	l.Helper()
 	l.exec(`UPDATE tasks SET not_before = not_before - 3600000 * {ms}, retry_at = retry_at - 3600000 * {ms}, not_after = not_after - 3600000 * {ms}`)
 }
 
 func TestTasksBeginAtTheirOwnTime(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
 		high, soon, later := 5, time.Now().Add(30*time.Minute), time.Now().Add(90*time.Minute)
 		var tasks []store.NewTask
 		for range 12 { // more tasks than are compared, with a higher priority than the task that may start
 			tasks = append(tasks, store.NewTask{Device: "a", Priority: &high, NotBefore: &later})
 		}
 		tasks = append(tasks, store.NewTask{Device: "a", NotBefore: &soon}, store.NewTask{Device: "a"}, store.NewTask{Device: "b", NotBefore: &soon})
-		ids := l.queue(store.Batch{Pool: "p", MaxAttempts: 3}, tasks...)
-		if got := l.candidates("a"); len(got) != 1 || got[0].Task != ids[13] || got[0].NotBegun || !got[0].RetryAt.IsZero() {
+		ids := l.queueTasks(store.Batch{Pool: "p", MaxAttempts: 3}, tasks...)
+		if got := l.readCandidates("a"); len(got) != 1 || got[0].Task != ids[13] || got[0].RetryAtIsNotBefore || !got[0].RetryAt.IsZero() {
 			l.Fatalf("candidates %+v", got)
 		}
-		if got := l.candidates("b"); len(got) != 1 || !got[0].NotBegun || got[0].RetryAt.UnixMilli() != soon.UnixMilli() {
+		if got := l.readCandidates("b"); len(got) != 1 || !got[0].RetryAtIsNotBefore || got[0].RetryAt.UnixMilli() != soon.UnixMilli() {
 			l.Fatalf("candidates %+v", got)
 		}
-		if n := l.waitingUpTo(10, "p"); n != 1 {
+		if n := l.countWaitingUpTo(10, "p"); n != 1 {
 			l.Errorf("%d devices wait", n)
 		}
 		task := l.wantTask(ids[12], store.Pending)
 		if task.NotBefore == nil || task.NotBefore.UnixMilli() != soon.UnixMilli() || task.RetryAt != nil || task.NotAfter != nil {
 			l.Errorf("%+v", task)
 		}
-		l.wantStatuses(l.claim(l.to(ids[12], "a", "p", 0), l.to(ids[14], "b", "p", 1)), lost, lost)
-		l.hourLater()
-		l.report(l.grant(ids[13], "a", "p", 0), store.BySuccess, "")
-		g := l.grant(ids[12], "a", "p", 0)
-		l.report(g, store.ByFailure, "")
-		if got := l.candidates("a"); len(got) != 1 || got[0].Task != ids[12] || got[0].NotBegun || got[0].Attempt != 2 {
+		l.wantStatuses(l.claimAll(l.newClaim(ids[12], "a", "p", 0), l.newClaim(ids[14], "b", "p", 1)), claimLost, claimLost)
+		l.ageTasksByHour()
+		l.recordResult(l.mustGrant(ids[13], "a", "p", 0), store.BySuccess, "")
+		g := l.mustGrant(ids[12], "a", "p", 0)
+		l.recordResult(g, store.ByFailure, "")
+		if got := l.readCandidates("a"); len(got) != 1 || got[0].Task != ids[12] || got[0].RetryAtIsNotBefore || got[0].Attempt != 2 {
 			l.Errorf("candidates after a failure %+v", got)
 		}
 	})
@@ -82,10 +82,10 @@ func TestTasksBeginAtTheirOwnTime(t *testing.T) {
 // TestRetriedTasksKeepTheirTimes checks that a task that an operator retries keeps its own begin and end.
 func TestRetriedTasksKeepTheirTimes(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
 		soon, end := time.Now().Add(30*time.Minute), time.Now().Add(50*time.Minute)
-		ids := l.queue(store.Batch{Pool: "p"}, store.NewTask{Device: "a", NotBefore: &soon, NotAfter: &end})
+		ids := l.queueTasks(store.Batch{Pool: "p"}, store.NewTask{Device: "a", NotBefore: &soon, NotAfter: &end})
 		retry := func() error {
 			_, err := l.CancelTask(l.Context(), "op", ids[0])
 			l.must(err)
@@ -93,11 +93,11 @@ func TestRetriedTasksKeepTheirTimes(t *testing.T) {
 			return err
 		}
 		l.must(retry())
-		l.wantStatuses(l.claim(l.to(ids[0], "a", "p", 0)), lost)
-		if got := l.candidates("a"); len(got) != 1 || !got[0].NotBegun {
+		l.wantStatuses(l.claimAll(l.newClaim(ids[0], "a", "p", 0)), claimLost)
+		if got := l.readCandidates("a"); len(got) != 1 || !got[0].RetryAtIsNotBefore {
 			l.Errorf("candidates %+v", got)
 		}
-		l.hourLater()
+		l.ageTasksByHour()
 		if err := retry(); !errors.Is(err, store.ErrNotRetriable) {
 			l.Errorf("retried past its end: %v", err)
 		}
@@ -109,19 +109,19 @@ func TestRetriedTasksKeepTheirTimes(t *testing.T) {
 
 func TestTasksExpireAtTheirOwnTime(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
 		end := time.Now().Add(30 * time.Minute)
-		ids := l.queue(store.Batch{Pool: "p"}, store.NewTask{Device: "a", NotAfter: &end}, store.NewTask{Device: "b", NotAfter: &end}, store.NewTask{Device: "b"})
-		l.grant(ids[0], "a", "p", 0)
-		l.expire(0)
-		l.hourLater()
-		l.wantStatuses(l.claim(l.to(ids[1], "b", "p", 1)), lost)
-		if got := l.candidates("b"); len(got) != 1 || got[0].Task != ids[2] {
+		ids := l.queueTasks(store.Batch{Pool: "p"}, store.NewTask{Device: "a", NotAfter: &end}, store.NewTask{Device: "b", NotAfter: &end}, store.NewTask{Device: "b"})
+		l.mustGrant(ids[0], "a", "p", 0)
+		l.wantExpired(0)
+		l.ageTasksByHour()
+		l.wantStatuses(l.claimAll(l.newClaim(ids[1], "b", "p", 1)), claimLost)
+		if got := l.readCandidates("b"); len(got) != 1 || got[0].Task != ids[2] {
 			l.Fatalf("candidates %+v", got)
 		}
-		l.expire(1)
-		l.expire(0)
+		l.wantExpired(1)
+		l.wantExpired(0)
 		l.wantTask(ids[0], store.Dispatched)
 		l.wantTask(ids[1], store.Expired)
 		l.wantTask(ids[2], store.Pending)
@@ -137,10 +137,10 @@ func TestTasksExpireAtTheirOwnTime(t *testing.T) {
 // locked.
 func TestEndsAreCheckedAgain(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
 		end := time.Now().Add(time.Hour)
-		ids := l.queue(store.Batch{Pool: "p", MaxWait: time.Minute, NotAfter: &end, MaxAttempts: 3}, store.NewTask{Device: "a", NotAfter: &end}, store.NewTask{Device: "b"})
+		ids := l.queueTasks(store.Batch{Pool: "p", MaxWait: time.Minute, NotAfter: &end, MaxAttempts: 3}, store.NewTask{Device: "a", NotAfter: &end}, store.NewTask{Device: "b"})
 		l.exec(`UPDATE batches SET wait_until = {now} - 1000 * {ms}`)
 		ends := func(want int, what string, change func(context.Context, ...int64) (int, error), tasks ...int64) {
 			l.Helper()
@@ -149,14 +149,14 @@ func TestEndsAreCheckedAgain(t *testing.T) {
 			}
 		}
 		l.exec(`UPDATE tasks SET returned = 1 WHERE id = $1`, ids[0])
-		ends(0, "returned meanwhile", l.EndTooLong, ids[0])
+		ends(0, "returned meanwhile", l.EndWaitedTooLong, ids[0])
 		_, err := l.ChangeBatch(l.Context(), "op", l.wantTask(ids[0], store.Pending).Batch, func(b *store.Batch) error {
 			b.MaxWait = 0
 			return nil
 		})
 		l.must(err)
-		ends(0, "max_wait lifted meanwhile", l.EndTooLong, ids[1])
-		ends(0, "not_after later meanwhile", l.EndPassed, ids...)
+		ends(0, "max_wait lifted meanwhile", l.EndWaitedTooLong, ids[1])
+		ends(0, "not_after later meanwhile", l.EndAfterDeadline, ids...)
 		for _, id := range ids {
 			l.wantTask(id, store.Pending)
 		}
@@ -166,16 +166,16 @@ func TestEndsAreCheckedAgain(t *testing.T) {
 // TestStartedTasksExpireAsUnfinished checks that the error of an expired task shows whether the task was started.
 func TestStartedTasksExpireAsUnfinished(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
 		end := time.Now().Add(30 * time.Minute)
-		own := l.queue(store.Batch{Pool: "p", MaxAttempts: 3}, store.NewTask{Device: "a", NotAfter: &end}, store.NewTask{Device: "b", NotAfter: &end})
-		shared := l.queue(store.Batch{Pool: "p", MaxAttempts: 3, NotAfter: &end}, store.NewTask{Device: "c"}, store.NewTask{Device: "d"})
-		l.report(l.grant(own[0], "a", "p", 0), store.ByFailure, "")
-		l.report(l.grant(shared[0], "c", "p", 0), store.ByReturn, "")
+		own := l.queueTasks(store.Batch{Pool: "p", MaxAttempts: 3}, store.NewTask{Device: "a", NotAfter: &end}, store.NewTask{Device: "b", NotAfter: &end})
+		shared := l.queueTasks(store.Batch{Pool: "p", MaxAttempts: 3, NotAfter: &end}, store.NewTask{Device: "c"}, store.NewTask{Device: "d"})
+		l.recordResult(l.mustGrant(own[0], "a", "p", 0), store.ByFailure, "")
+		l.recordResult(l.mustGrant(shared[0], "c", "p", 0), store.ByReturn, "")
 		l.exec(`UPDATE batches SET not_after = not_after - 3600000 * {ms}`)
-		l.hourLater()
-		l.expire(4)
+		l.ageTasksByHour()
+		l.wantExpired(4)
 		for id, want := range map[int64]string{
 			own[0]: "not finished by its own not_after", own[1]: "not started by its own not_after",
 			shared[0]: "not finished by the not_after of its batch", shared[1]: "not started by the not_after of its batch",
@@ -194,20 +194,20 @@ func TestExpiryGoesByItsIndex(t *testing.T) {
 	for i, index := range []string{"batches_not_after", "tasks_not_after"} {
 		t.Run(index, func(t *testing.T) {
 			t.Parallel()
-			l := openSingle(t)
+			l := openSingleConn(t)
 			l.exec(`SET plan_cache_mode = force_generic_plan`)
 			text := l.Text(store.ExpiryTexts()[i])
 			l.exec(`PREPARE empty AS ` + text)
-			l.pool("p", 1)
-			l.exec(loaded)
+			l.putPool("p", 1)
+			l.exec(loadSQL)
 			l.exec(`ANALYZE`)
 			l.exec(`UPDATE tasks SET not_after = now() + CASE WHEN id % 1000 = 7 THEN interval '0' ELSE interval '1 day' END`)
 			l.exec(`UPDATE batches SET not_after = now() + CASE WHEN id = 7 THEN interval '0' ELSE interval '1 day' END`)
 			l.exec(`PREPARE analyzed AS ` + text)
 			for _, name := range []string{"empty", "analyzed"} {
-				plan := l.plan(`EXECUTE ` + name + `(1000)`)
+				plan := l.explainAnalyze(`EXECUTE ` + name + `(1000)`)
 				text := strings.Join(plan, "\n")
-				if !strings.Contains(text, index) || !strings.Contains(text, "Index Cond: (not_after <=") || strings.Contains(text, "Removed by Filter") || most(plan) > 70 {
+				if !strings.Contains(text, index) || !strings.Contains(text, "Index Cond: (not_after <=") || strings.Contains(text, "Removed by Filter") || maxRowsRead(plan) > 70 {
 					t.Errorf("planned %s:\n%s", name, text)
 				}
 			}
@@ -219,8 +219,8 @@ func TestExpiryGoesByItsIndex(t *testing.T) {
 // each ended batch, and at most the limit of batches at once, also with a plan from the time of empty tables.
 func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 	t.Parallel()
-	const looked, ended = 1000, 5000
-	l := openSingle(t)
+	const searchLimit, ended = 1000, 5000
+	l := openSingleConn(t)
 	l.exec(`SET plan_cache_mode = force_generic_plan`)
 	text := l.Text(store.OverdueText())
 	l.exec(`PREPARE empty AS ` + text)
@@ -232,8 +232,8 @@ func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 		l.exec(`PREPARE ` + state + ` AS ` + text)
 		for _, name := range []string{"empty", state} {
 			for _, after := range []string{"0", "3000"} {
-				plan := l.plan(`EXECUTE ` + name + `(` + after + `, 1000)`)
-				if !strings.Contains(strings.Join(plan, "\n"), "batches_with_wait") || most(plan) > looked+1 {
+				plan := l.explainAnalyze(`EXECUTE ` + name + `(` + after + `, 1000)`)
+				if !strings.Contains(strings.Join(plan, "\n"), "batches_with_wait") || maxRowsRead(plan) > searchLimit+1 {
 					t.Errorf("%s, planned %s:\n%s", state, name, strings.Join(plan, "\n"))
 				}
 			}
@@ -241,27 +241,27 @@ func TestEndedBatchesCostNoneOfTheTasksThatWait(t *testing.T) {
 		l.exec(`ANALYZE`)
 	}
 	steps := 0
-	for mark := (store.WaitMark{}); steps == 0 || mark != (store.WaitMark{}); steps++ {
-		expired, next, err := l.ExpireWaited(t.Context(), mark, looked)
+	for mark := (store.ExpiryPosition{}); steps == 0 || mark != (store.ExpiryPosition{}); steps++ {
+		expired, next, err := l.ExpireWaited(t.Context(), mark, searchLimit)
 		l.must(err)
 		if mark = next; expired != 0 {
 			t.Errorf("%d expired", expired)
 		}
 	}
-	if steps != ended/looked {
-		t.Errorf("%d steps, want %d", steps, ended/looked)
+	if steps != ended/searchLimit {
+		t.Errorf("%d steps, want %d", steps, ended/searchLimit)
 	}
 }
 
-// waitedTooLong calls ExpireWaited with the limit looked until its mark is back at the start. It returns the number
+// expireAllWaited calls ExpireWaited with the limit looked until its mark is back at the start. It returns the number
 // of expired tasks.
-func (l *ledger) waitedTooLong(looked int) (expired int) {
+func (l *ledger) expireAllWaited(limit int) (expired int) {
 	l.Helper()
-	mark := store.WaitMark{}
+	mark := store.ExpiryPosition{}
 	for range 10_000 {
-		n, next, err := l.ExpireWaited(l.Context(), mark, looked)
+		n, next, err := l.ExpireWaited(l.Context(), mark, limit)
 		l.must(err)
-		if expired += n; next == (store.WaitMark{}) {
+		if expired += n; next == (store.ExpiryPosition{}) {
 			return expired
 		}
 		mark = next
@@ -270,15 +270,15 @@ func (l *ledger) waitedTooLong(looked int) (expired int) {
 	return 0
 }
 
-func (l *ledger) expireWaited(want int) {
+func (l *ledger) wantWaitedExpired(want int) {
 	l.Helper()
-	if expired := l.waitedTooLong(2); expired != want {
+	if expired := l.expireAllWaited(2); expired != want {
 		l.Fatalf("expired %d, want %d", expired, want)
 	}
 }
 
-// later moves the times of a batch and of its tasks an hour into the past.
-func (l *ledger) later(batch int64) {
+// ageBatchByHour moves the times of a batch and of its tasks an hour into the past.
+func (l *ledger) ageBatchByHour(batch int64) {
 	l.Helper()
 	l.exec(`UPDATE batches SET created_at = created_at - 3600000 * {ms}, not_before = not_before - 3600000 * {ms}, wait_until = wait_until - 3600000 * {ms} WHERE id = $1`, batch)
 	l.exec(`UPDATE tasks SET not_before = not_before - 3600000 * {ms}, retry_at = retry_at - 3600000 * {ms} WHERE batch = $1`, batch)
@@ -286,26 +286,26 @@ func (l *ledger) later(batch int64) {
 
 func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
 		later := time.Now().Add(100 * time.Minute)
-		ids := l.queue(store.Batch{Pool: "p", MaxWait: 30 * time.Minute, MaxAttempts: 3},
+		ids := l.queueTasks(store.Batch{Pool: "p", MaxWait: 30 * time.Minute, MaxAttempts: 3},
 			store.NewTask{Device: "never"}, store.NewTask{Device: "runs"}, store.NewTask{Device: "failed"}, store.NewTask{Device: "returned"},
 			store.NewTask{Device: "later", NotBefore: &later}, store.NewTask{Device: "never"})
 		batch := l.wantTask(ids[0], store.Pending).Batch
-		l.report(l.grant(ids[2], "failed", "p", 0), store.ByFailure, "")
-		l.report(l.grant(ids[3], "returned", "p", 0), store.ByReturn, "")
-		l.grant(ids[1], "runs", "p", 0)
-		l.expireWaited(0)
-		l.later(batch)
-		l.wantStatuses(l.claim(l.to(ids[0], "never", "p", 1)), lost)
+		l.recordResult(l.mustGrant(ids[2], "failed", "p", 0), store.ByFailure, "")
+		l.recordResult(l.mustGrant(ids[3], "returned", "p", 0), store.ByReturn, "")
+		l.mustGrant(ids[1], "runs", "p", 0)
+		l.wantWaitedExpired(0)
+		l.ageBatchByHour(batch)
+		l.wantStatuses(l.claimAll(l.newClaim(ids[0], "never", "p", 1)), claimLost)
 		for device, want := range map[string]int{"never": 0, "failed": 1, "returned": 1, "later": 1} {
-			if got := l.candidates(device); len(got) != want {
+			if got := l.readCandidates(device); len(got) != want {
 				l.Errorf("candidates of %s: %+v", device, got)
 			}
 		}
-		l.expireWaited(2)
-		l.expireWaited(0)
+		l.wantWaitedExpired(2)
+		l.wantWaitedExpired(0)
 		for i, want := range []store.TaskState{store.Expired, store.Dispatched, store.Pending, store.Pending, store.Pending, store.Expired} {
 			if task := l.wantTask(ids[i], want); want == store.Expired && task.Error != "waited longer than max_wait" {
 				l.Errorf("%+v", task)
@@ -319,32 +319,32 @@ func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
 		if _, err := l.RetryTask(l.Context(), "op", ids[0]); !errors.Is(err, store.ErrNotRetriable) {
 			l.Errorf("retried: %v", err)
 		}
-		l.grant(ids[2], "failed", "p", 1)
+		l.mustGrant(ids[2], "failed", "p", 1)
 		// The last task may wait for max_wait from its own begin.
-		l.later(batch)
-		l.grant(ids[4], "later", "p", 2)
-		l.report(l.grant(ids[3], "returned", "p", 3), store.BySuccess, "")
-		l.expireWaited(0)
+		l.ageBatchByHour(batch)
+		l.mustGrant(ids[4], "later", "p", 2)
+		l.recordResult(l.mustGrant(ids[3], "returned", "p", 3), store.BySuccess, "")
+		l.wantWaitedExpired(0)
 	})
 }
 
 // TestRetriedReturnsAreNotSubjectToMaxWait checks that a task that was returned, cancelled and retried still counts as started.
 func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
-		ids := l.queue(store.Batch{Pool: "p", MaxWait: 30 * time.Minute, MaxAttempts: 3}, store.NewTask{Device: "a"})
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
+		ids := l.queueTasks(store.Batch{Pool: "p", MaxWait: 30 * time.Minute, MaxAttempts: 3}, store.NewTask{Device: "a"})
 		for i := range 3 {
-			l.report(l.grant(ids[0], "a", "p", 0), store.ByReturn, "")
+			l.recordResult(l.mustGrant(ids[0], "a", "p", 0), store.ByReturn, "")
 			l.exec(`UPDATE tasks SET retry_at = NULL`)
 			if i == 0 {
-				l.later(l.wantTask(ids[0], store.Pending).Batch)
+				l.ageBatchByHour(l.wantTask(ids[0], store.Pending).Batch)
 			}
 			_, err := l.CancelTask(l.Context(), "op", ids[0])
 			l.must(err)
 			_, err = l.RetryTask(l.Context(), "op", ids[0])
 			l.must(err)
-			l.expireWaited(0)
+			l.wantWaitedExpired(0)
 			l.wantTask(ids[0], store.Pending)
 		}
 		// The task may be returned as often as before, minus one.
@@ -359,10 +359,10 @@ func TestRetriedReturnsAreNotSubjectToMaxWait(t *testing.T) {
 // TestMaxWaitCanBeChanged checks that a change of max_wait applies at once to all waiting tasks of the batch.
 func TestMaxWaitCanBeChanged(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
 		begin := time.Now().Add(time.Hour)
-		ids := l.queue(store.Batch{Pool: "p", NotBefore: &begin}, store.NewTask{Device: "a"}, store.NewTask{Device: "b"})
+		ids := l.queueTasks(store.Batch{Pool: "p", NotBefore: &begin}, store.NewTask{Device: "a"}, store.NewTask{Device: "b"})
 		batch := l.wantTask(ids[0], store.Pending).Batch
 		change := func(to time.Duration) {
 			b, err := l.ChangeBatch(l.Context(), "op", batch, func(b *store.Batch) error {
@@ -373,11 +373,11 @@ func TestMaxWaitCanBeChanged(t *testing.T) {
 				l.Fatalf("%s, %v, want %s", b.MaxWait, err, to)
 			}
 		}
-		l.later(batch) // The batch begins now.
+		l.ageBatchByHour(batch) // The batch begins now.
 		change(time.Minute)
-		l.expireWaited(0)
-		l.later(batch)
-		if got := l.candidates("a"); len(got) != 0 {
+		l.wantWaitedExpired(0)
+		l.ageBatchByHour(batch)
+		if got := l.readCandidates("a"); len(got) != 0 {
 			l.Fatalf("candidates %+v", got)
 		}
 		read, err := l.NewsSince(l.Context(), 0)
@@ -386,15 +386,15 @@ func TestMaxWaitCanBeChanged(t *testing.T) {
 		if after, err := l.NewsSince(l.Context(), read.Newest); err != nil || len(after.Rows) != 1 || after.Rows[0].Batch != batch {
 			l.Errorf("news %+v, %v", after, err)
 		}
-		l.expireWaited(0)
+		l.wantWaitedExpired(0)
 		change(time.Minute)
-		l.expireWaited(2)
+		l.wantWaitedExpired(2)
 		change(2 * time.Hour)
 		_, err = l.RetryTask(l.Context(), "op", ids[0])
 		l.must(err)
 		if task := l.wantTask(ids[0], store.Pending); task.Error != "" {
 			l.Errorf("%+v", task)
 		}
-		l.grant(ids[0], "a", "p", 0)
+		l.mustGrant(ids[0], "a", "p", 0)
 	})
 }

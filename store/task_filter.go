@@ -22,8 +22,8 @@ type TaskFilter struct {
 	Limit  int    // default 100, at most 1000
 }
 
-// Within restricts the filter to a stretch.
-func (f *TaskFilter) Within(stretch Stretch) {
+// LimitTo restricts the filter to a stretch.
+func (f *TaskFilter) LimitTo(stretch SearchBound) {
 	switch {
 	case stretch.End == 0:
 	case f.Newest:
@@ -33,8 +33,8 @@ func (f *TaskFilter) Within(stretch Stretch) {
 	}
 }
 
-// Beyond restricts the filter to tasks after the last id that was read. If last is 0, it changes nothing.
-func (f *TaskFilter) Beyond(last int64) {
+// ContinueAfter restricts the filter to tasks after the last id that was read. If last is 0, it changes nothing.
+func (f *TaskFilter) ContinueAfter(last int64) {
 	switch {
 	case last == 0:
 	case f.Newest:
@@ -52,39 +52,39 @@ func (f TaskFilter) direction() string {
 	return ""
 }
 
-// ids returns the query for candidate task ids in the order of the filter, at most `most` of them: the tasks of a device, of a batch, or
+// candidateIDsSQL returns the query for candidate task ids in the order of the filter, at most `most` of them: the tasks of a device, of a batch, or
 // the running tasks, each by its index. The limits keep Postgres from choosing another index, whatever its statistics are.
-func (f TaskFilter) ids(q *query, most int) string {
-	s := f.span(q, most)
+func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
+	s := f.idRange(q, maxRows)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
 	switch {
 	case f.State == Dispatched:
-		return `SELECT task AS id FROM grants WHERE ` + f.running(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
+		return `SELECT task AS id FROM grants WHERE ` + f.runningConds(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
 	case f.Device != "":
 		// The sum prevents the use of the primary key, which already has this order.
-		return `SELECT id FROM tasks WHERE ` + f.ofDevice(q) + f.waiting() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
+		return `SELECT id FROM tasks WHERE ` + f.deviceConds(q) + f.excludeRunningSQL() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
 	}
-	return f.inBatch(q, s)
+	return f.batchTaskIDsSQL(q, s)
 }
 
-func (f TaskFilter) span(q *query, most int) span {
-	s := span{after: q.arg(f.After), before: "9223372036854775807", direction: f.direction(), limit: q.arg(most)}
+func (f TaskFilter) idRange(q *query, maxRows int) idRange {
+	s := idRange{after: q.arg(f.After), before: "9223372036854775807", direction: f.direction(), limit: q.arg(maxRows)}
 	if f.Until != 0 {
 		s.before = q.arg(f.Until + 1)
 	}
 	return s
 }
 
-// waiting returns the condition that excludes running tasks, if the filter asks for pending ones. Each grant is looked up, because Postgres
+// excludeRunningSQL returns the condition that excludes running tasks, if the filter asks for pending ones. Each grant is looked up, because Postgres
 // may run a NOT EXISTS as a join that reads all grants.
-func (f TaskFilter) waiting() string {
+func (f TaskFilter) excludeRunningSQL() string {
 	if f.State != Pending {
 		return ""
 	}
 	return `(SELECT g.task FROM grants g WHERE g.task = tasks.id) IS NULL AND `
 }
 
-func (f TaskFilter) running(q *query) (conds string) {
+func (f TaskFilter) runningConds(q *query) (conds string) {
 	if f.Device != "" {
 		conds += "device = " + q.arg(f.Device) + " AND "
 	}
@@ -98,7 +98,7 @@ func (f TaskFilter) running(q *query) (conds string) {
 	return conds
 }
 
-func (f TaskFilter) ofDevice(q *query) string {
+func (f TaskFilter) deviceConds(q *query) string {
 	conds := "device = " + q.arg(f.Device) + " AND "
 	if f.State != "" {
 		conds += "state = " + q.arg(f.State) + " AND "
@@ -109,17 +109,17 @@ func (f TaskFilter) ofDevice(q *query) string {
 	return conds
 }
 
-// inBatch merges the ids of the states, because in the index each state has its own order of ids. The state is compared outside of the
+// batchTaskIDsSQL merges the ids of the states, because in the index each state has its own order of ids. The state is compared outside of the
 // limited query: with a bound for it Postgres would read a batch to its end if few of its tasks are in the state.
-func (f TaskFilter) inBatch(q *query, s span) string {
+func (f TaskFilter) batchTaskIDsSQL(q *query, s idRange) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
-		states = keptStates()
+		states = storedStates()
 	}
-	return f.inStates(q, s, states)
+	return f.stateTaskIDsSQL(q, s, states)
 }
 
-func (f TaskFilter) inStates(q *query, s span, states []TaskState) string {
+func (f TaskFilter) stateTaskIDsSQL(q *query, s idRange, states []TaskState) string {
 	batch := q.arg(f.Batch)
 	parts := make([]string, len(states))
 	for i, state := range states {
@@ -129,15 +129,15 @@ func (f TaskFilter) inStates(q *query, s span, states []TaskState) string {
 			bound, rest = `(batch, state, id) < (`+batch+`, '`+name+`', `+s.before+`) AND batch >= `+batch, `id > `+s.after
 		}
 		parts[i] = `SELECT id FROM (
-			SELECT batch, state, id FROM tasks WHERE ` + f.waiting() + bound + `
+			SELECT batch, state, id FROM tasks WHERE ` + f.excludeRunningSQL() + bound + `
 			ORDER BY batch` + s.direction + `, state` + s.direction + `, id` + s.direction + ` LIMIT ` + s.limit + `) AS ` + name + `
 			WHERE batch = ` + batch + ` AND state = '` + name + `' AND ` + rest
 	}
 	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id` + s.direction + ` LIMIT ` + s.limit
 }
 
-// served reports whether ids selects exactly the tasks that match, so that no other condition has to be checked.
-func (f TaskFilter) served() bool {
+// isIndexed reports whether ids selects exactly the tasks that match, so that no other condition has to be checked.
+func (f TaskFilter) isIndexed() bool {
 	f.After, f.Until, f.Newest, f.Limit = 0, 0, false, 0
 	switch {
 	case f.State == Dispatched:
@@ -171,35 +171,37 @@ func (f TaskFilter) where(q *query) {
 	whereSet(q, "t.error = %s", f.Error)
 }
 
-// along reports whether the candidate tasks are read along the primary key.
-func (f TaskFilter) along() bool { return f.State != Dispatched && f.Device == "" && f.Batch == 0 }
-
-// looked returns the FROM clause for the candidate tasks t. Along the primary key it reads their rows directly instead of looking them up
-// by id.
-func (f TaskFilter) looked(q *query, most int) string {
-	if f.along() {
-		return `(SELECT * FROM tasks WHERE ` + f.span(q, most).of("", "") + `) AS t`
-	}
-	return `(` + f.ids(q, most) + `) AS w {task w}`
+// usesPrimaryKey reports whether the candidate tasks are read along the primary key.
+func (f TaskFilter) usesPrimaryKey() bool {
+	return f.State != Dispatched && f.Device == "" && f.Batch == 0
 }
 
-// order returns the ORDER BY clause: the order in which the candidate tasks are read.
-func (f TaskFilter) order() string {
-	if f.along() {
+// candidatesSQL returns the FROM clause for the candidate tasks t. Along the primary key it reads their rows directly instead of looking them up
+// by id.
+func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
+	if f.usesPrimaryKey() {
+		return `(SELECT * FROM tasks WHERE ` + f.idRange(q, maxRows).rangeSQL("", "") + `) AS t`
+	}
+	return `(` + f.candidateIDsSQL(q, maxRows) + `) AS w {task w}`
+}
+
+// orderSQL returns the ORDER BY clause: the order in which the candidate tasks are read.
+func (f TaskFilter) orderSQL() string {
+	if f.usesPrimaryKey() {
 		return " ORDER BY t.id" + f.direction()
 	}
 	return " ORDER BY w.id" + f.direction()
 }
 
-// matching returns the query for the tasks that match and satisfy cond, a condition on task t, its batch b and its grant g. An empty cond
+// matchingQuery returns the query for the tasks that match and satisfy cond, a condition on task t, its batch b and its grant g. An empty cond
 // adds no condition.
-func (f TaskFilter) matching(columns, cond string) *query {
+func (f TaskFilter) matchingQuery(columns, cond string) *query {
 	q := &query{}
-	most := lookedAt
-	if cond == "" && f.served() {
-		most = clampLimit(f.Limit)
+	maxRows := searchLimit
+	if cond == "" && f.isIndexed() {
+		maxRows = clampLimit(f.Limit)
 	}
-	q.text = `SELECT ` + columns + ` FROM ` + f.looked(q, most) + ` {batch of t} {grant of t}`
+	q.text = `SELECT ` + columns + ` FROM ` + f.candidatesSQL(q, maxRows) + ` {batch of t} {grant of t}`
 	if cond != "" {
 		q.conds = append(q.conds, cond)
 	}
@@ -207,26 +209,26 @@ func (f TaskFilter) matching(columns, cond string) *query {
 	return q
 }
 
-// Tasks returns the tasks that match, in the order of their ids, within the TaskStretch; beyond it, some may be missing.
+// Tasks returns the tasks that match, in the order of their ids, within the TaskSearchBound; beyond it, some may be missing.
 func (s tasks) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
-	text, args := f.matching(taskColumns, "").end(f.order(), f.Limit)
-	return collect(ctx, s.planned(), taskDest, text, args...)
+	text, args := f.matchingQuery(taskColumns, "").build(f.orderSQL(), f.Limit)
+	return collect(ctx, s.customPlanSession(), taskDest, text, args...)
 }
 
-// TaskStretch returns how far one request searches for tasks of a filter that no index serves. The next request continues after its end.
-func (s tasks) TaskStretch(ctx context.Context, f TaskFilter) (Stretch, error) {
-	if f.served() {
-		return Stretch{}, nil
+// TaskSearchBound returns how far one request searches for tasks of a filter that no index serves. The next request continues after its end.
+func (s tasks) TaskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, error) {
+	if f.isIndexed() {
+		return SearchBound{}, nil
 	}
-	return s.stretch(ctx, f)
+	return s.taskSearchBound(ctx, f)
 }
 
-// stretch returns the stretch for the filter. Along the primary key it computes the end from the first existing id instead of counting
+// taskSearchBound returns the stretch for the filter. Along the primary key it computes the end from the first existing id instead of counting
 // rows: Postgres may read far more rows than it returns when it must count them.
-func (s tasks) stretch(ctx context.Context, f TaskFilter) (Stretch, error) {
-	if !f.along() {
+func (s tasks) taskSearchBound(ctx context.Context, f TaskFilter) (SearchBound, error) {
+	if !f.usesPrimaryKey() {
 		q := &query{}
-		return s.stretchOf(ctx, q, f.ids(q, lookedAt), f.direction())
+		return s.searchBound(ctx, q, f.candidateIDsSQL(q, searchLimit), f.direction())
 	}
 	from, query := f.After, `
 		SELECT first.id + $2, (SELECT max(id) FROM tasks) > first.id + $2
@@ -236,9 +238,9 @@ func (s tasks) stretch(ctx context.Context, f TaskFilter) (Stretch, error) {
 			SELECT CASE WHEN first.id > $2 THEN first.id - $2 ELSE 1 END, (SELECT min(id) FROM tasks) < first.id - $2
 			FROM (SELECT id FROM tasks WHERE id <= $1 ORDER BY id DESC LIMIT 1) AS first`
 	}
-	stretch, err := one(ctx, s.planned(), func(to *Stretch) []any { return []any{&to.End, &to.More} }, query, from, lookedAt-1)
+	stretch, err := queryOne(ctx, s.customPlanSession(), func(to *SearchBound) []any { return []any{&to.End, &to.More} }, query, from, searchLimit-1)
 	if errors.Is(err, ErrNotFound) {
-		return Stretch{}, nil
+		return SearchBound{}, nil
 	}
 	return stretch, err
 }

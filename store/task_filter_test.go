@@ -10,9 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// manyTasks returns a ledger with 200,000 ended tasks in 20 batches of 5 pools, and a batch with one waiting task.
+// openWithManyTasks returns a ledger with 200,000 ended tasks in 20 batches of 5 pools, and a batch with one waiting task.
 // Every 50,000th ended task has failed.
-func manyTasks(t *testing.T) *ledger {
+func openWithManyTasks(t *testing.T) *ledger {
 	t.Helper()
 	l := openPostgres(t)
 	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 1, 1000, now(), now() FROM generate_series(0, 4) n`)
@@ -25,8 +25,8 @@ func manyTasks(t *testing.T) *ledger {
 	return l
 }
 
-// most returns the largest number of rows that a node of a plan has read.
-func most(plan []string) (rows int) {
+// maxRowsRead returns the largest number of rows that a node of a plan has read.
+func maxRowsRead(plan []string) (rows int) {
 	for _, line := range plan {
 		found := regexp.MustCompile(`actual time=\S+ rows=([0-9]+)\S* loops=([0-9]+)`).FindStringSubmatch(line)
 		if found == nil {
@@ -43,18 +43,18 @@ func most(plan []string) (rows int) {
 	return rows
 }
 
-// TestFiltersOfTasksAreServedOrBounded checks that no list reads more than LookedAt tasks at a time: it uses its
+// TestFiltersOfTasksAreServedOrBounded checks that no list reads more than MaxExaminedRows tasks at a time: it uses its
 // index or a stretch of the primary key, with any statistics in Postgres.
 func TestFiltersOfTasksAreServedOrBounded(t *testing.T) {
 	t.Parallel()
-	l := manyTasks(t)
+	l := openWithManyTasks(t)
 	for _, statistics := range []string{`SELECT 1`, `ANALYZE`, `DELETE FROM tasks WHERE id <= 100000`} {
 		l.exec(statistics)
-		l.everyFilterIsBounded(statistics)
+		l.expectBoundedFilters(statistics)
 	}
 }
 
-func (l *ledger) everyFilterIsBounded(statistics string) {
+func (l *ledger) expectBoundedFilters(statistics string) {
 	l.Helper()
 	for name, test := range map[string]struct {
 		filter store.TaskFilter
@@ -68,21 +68,21 @@ func (l *ledger) everyFilterIsBounded(statistics string) {
 		"batch, error":  {store.TaskFilter{Batch: 3, Error: "x"}, "tasks_of_batch", 10_000},
 		"runs":          {store.TaskFilter{State: store.Dispatched, Batch: 3}, "grants", 100},
 		"all":           {store.TaskFilter{}, "tasks_pkey", 100},
-		"state":         {store.TaskFilter{State: store.Expired}, "tasks_pkey", store.LookedAt},
-		"open":          {store.TaskFilter{State: store.Pending}, "tasks_pkey", store.LookedAt},
-		"pool":          {store.TaskFilter{Pool: "p1", State: store.Failed}, "tasks_pkey", store.LookedAt},
-		"kind":          {store.TaskFilter{Kind: "rare"}, "tasks_pkey", store.LookedAt},
-		"prefix":        {store.TaskFilter{Error: "connect*"}, "tasks_pkey", store.LookedAt},
+		"state":         {store.TaskFilter{State: store.Expired}, "tasks_pkey", store.MaxExaminedRows},
+		"open":          {store.TaskFilter{State: store.Pending}, "tasks_pkey", store.MaxExaminedRows},
+		"pool":          {store.TaskFilter{Pool: "p1", State: store.Failed}, "tasks_pkey", store.MaxExaminedRows},
+		"kind":          {store.TaskFilter{Kind: "rare"}, "tasks_pkey", store.MaxExaminedRows},
+		"prefix":        {store.TaskFilter{Error: "connect*"}, "tasks_pkey", store.MaxExaminedRows},
 	} {
 		for _, test.filter.Newest = range []bool{false, true} {
 			filter := test.filter
-			stretch, err := l.TaskStretch(l.Context(), filter)
+			stretch, err := l.TaskSearchBound(l.Context(), filter)
 			l.must(err)
-			filter.Within(stretch)
+			filter.LimitTo(stretch)
 			query, args := store.TasksQuery(filter)
-			plan := l.plan(query, args...)
-			if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") || most(plan) > test.rows {
-				l.Errorf("after %s: %s, newest %v: %d rows, want %d by %s:\n%s", statistics, name, filter.Newest, most(plan), test.rows, test.index, text)
+			plan := l.explainAnalyze(query, args...)
+			if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") || maxRowsRead(plan) > test.rows {
+				l.Errorf("after %s: %s, newest %v: %d rows, want %d by %s:\n%s", statistics, name, filter.Newest, maxRowsRead(plan), test.rows, test.index, text)
 			} else if test.index == "tasks_pkey" && strings.Count(text, test.index) > 1 {
 				l.Errorf("after %s: %s: each row is looked up once more:\n%s", statistics, name, text)
 			}
@@ -95,7 +95,7 @@ func (l *ledger) everyFilterIsBounded(statistics string) {
 func TestAPageOfTasksReadsNoMoreThanItself(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 10_000)
+	l.putPool("p", 10_000)
 	l.exec(`INSERT INTO batches (pool, created_at) SELECT 'p', now() FROM generate_series(1, 5000)`)
 	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 5000, 'p', 'd' || i FROM generate_series(1, 50000) AS i`)
 	l.exec(`INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
@@ -105,8 +105,8 @@ func TestAPageOfTasksReadsNoMoreThanItself(t *testing.T) {
 		"waiting": {State: store.Pending}, "of a pool": {Pool: "p"}, "of a pool, waiting": {Pool: "p", State: store.Pending}, "in a batch, waiting": {Batch: 7, Pool: "p", State: store.Pending},
 	} {
 		query, args := store.TasksQuery(filter)
-		if plan := l.plan(query, args...); most(plan) > 120 {
-			l.Errorf("%s: %d rows are read for a page of 100:\n%s", name, most(plan), strings.Join(plan, "\n"))
+		if plan := l.explainAnalyze(query, args...); maxRowsRead(plan) > 120 {
+			l.Errorf("%s: %d rows are read for a page of 100:\n%s", name, maxRowsRead(plan), strings.Join(plan, "\n"))
 		}
 	}
 }
@@ -135,31 +135,31 @@ func TestAPageOfABatchReadsNoMoreThanItself(t *testing.T) {
 	}
 }
 
-// pages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
-func (l *ledger) pages(f store.TaskFilter) (found []int64, pages int) {
+// readTaskPages reads all pages of a filter, as a client of a list does. It returns the ids and the number of pages.
+func (l *ledger) readTaskPages(f store.TaskFilter) (found []int64, readTaskPages int) {
 	l.Helper()
 	for asked := f; ; {
-		pages++
+		readTaskPages++
 		f := asked
-		stretch, err := l.TaskStretch(l.Context(), f)
+		stretch, err := l.TaskSearchBound(l.Context(), f)
 		l.must(err)
-		f.Within(stretch)
+		f.LimitTo(stretch)
 		page := l.taskIDs(f)
 		found = append(found, page...)
 		switch {
 		case len(page) == f.Limit:
-			asked.Beyond(page[len(page)-1])
+			asked.ContinueAfter(page[len(page)-1])
 		case !stretch.More:
-			return found, pages
+			return found, readTaskPages
 		default:
-			asked.Beyond(stretch.End)
+			asked.ContinueAfter(stretch.End)
 		}
 	}
 }
 
 func TestPagesFindEachMatchOnce(t *testing.T) {
 	t.Parallel()
-	l := manyTasks(t)
+	l := openWithManyTasks(t)
 	rare := []int64{50_000, 100_000, 150_000, 200_000}
 	for name, test := range map[string]struct {
 		filter store.TaskFilter
@@ -179,13 +179,13 @@ func TestPagesFindEachMatchOnce(t *testing.T) {
 		"nothing":       {store.TaskFilter{Batch: 22}, nil, 1},
 	} {
 		test.filter.Limit = 2
-		if got, pages := l.pages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
+		if got, pages := l.readTaskPages(test.filter); !slices.Equal(got, test.want) || pages > test.pages {
 			t.Errorf("%s: %v in %d pages, want %v in %d", name, got, pages, test.want, test.pages)
 		}
 		test.filter.Newest = true
 		want := slices.Clone(test.want)
 		slices.Reverse(want)
-		if got, pages := l.pages(test.filter); !slices.Equal(got, want) || pages > test.pages {
+		if got, pages := l.readTaskPages(test.filter); !slices.Equal(got, want) || pages > test.pages {
 			t.Errorf("%s, newest first: %v in %d pages, want %v in %d", name, got, pages, want, test.pages)
 		}
 	}

@@ -23,13 +23,13 @@ type TaskResult struct {
 
 // ResultFilter selects results of one batch.
 type ResultFilter struct {
-	Batch int64
-	State TaskState // empty means all states of ended tasks
-	Since time.Time // only tasks that ended at that time or later; zero means no bound
-	Until time.Time // only tasks that ended before that time; zero means no bound
-	After int64     // only tasks with id > After
-	Last  int64     // only tasks with id <= Last; 0 means no bound
-	Limit int       // default 100, at most 1000
+	Batch    int64
+	State    TaskState // empty means all states of ended tasks
+	Since    time.Time // only tasks that ended at that time or later; zero means no bound
+	Until    time.Time // only tasks that ended before that time; zero means no bound
+	After    int64     // only tasks with id > After
+	LastTask int64     // only tasks with id <= Last; 0 means no bound
+	Limit    int       // default 100, at most 1000
 }
 
 // timed reports whether the filter has a time, which no index serves.
@@ -46,51 +46,51 @@ func (f ResultFilter) where(q *query) {
 }
 
 // endedStates returns the states of tasks that have results.
-func endedStates() []TaskState { return keptStates()[1:] }
+func endedStates() []TaskState { return storedStates()[1:] }
 
-// ids returns the query for the ids of the tasks, in ascending order, at most `most` of them.
-func (f ResultFilter) ids(q *query, until int64, most int) string {
+// candidateIDsSQL returns the query for the ids of the tasks, in ascending order, at most `most` of them.
+func (f ResultFilter) candidateIDsSQL(q *query, until int64, maxRows int) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
 		states = endedStates()
 	}
 	tasks := TaskFilter{Batch: f.Batch, After: f.After, Until: until}
-	return tasks.inStates(q, tasks.span(q, most), states)
+	return tasks.stateTaskIDsSQL(q, tasks.idRange(q, maxRows), states)
 }
 
-func (f ResultFilter) query() *query {
+func (f ResultFilter) resultsQuery() *query {
 	q := &query{}
 	limit := clampLimit(f.Limit)
-	most := limit
+	maxRows := limit
 	if f.timed() {
-		most = lookedAt
+		maxRows = searchLimit
 	}
 	q.text = `SELECT t.id, t.device, t.state, t.finished_at, (SELECT max(granted_at) FROM attempts WHERE task = t.id), (SELECT max(ended_at) FROM attempts WHERE task = t.id),
-		t.output, t.output_dropped, t.error FROM (` + f.ids(q, f.Last, most) + `) AS w {task w}`
+		t.output, t.output_dropped, t.error FROM (` + f.candidateIDsSQL(q, f.LastTask, maxRows) + `) AS w {task w}`
 	f.where(q)
-	q.text = q.whole() + ` ORDER BY w.id LIMIT ` + q.arg(limit)
+	q.text = q.withoutLimit() + ` ORDER BY w.id LIMIT ` + q.arg(limit)
 	return q
 }
 
-// ResultStretch returns how far Results searches. If the filter has a time, that is 50,000 results; otherwise there is no bound.
-func (s tasks) ResultStretch(ctx context.Context, f ResultFilter) (Stretch, error) {
+// ResultSearchBound returns how far Results searches. If the filter has a time, that is 50,000 results; otherwise there is no bound.
+func (s tasks) ResultSearchBound(ctx context.Context, f ResultFilter) (SearchBound, error) {
 	if !f.timed() {
-		return Stretch{}, nil
+		return SearchBound{}, nil
 	}
 	q := &query{}
-	ids := f.ids(q, f.Last, lookedAt)
-	stretch, err := s.stretchOf(ctx, q, ids, "")
+	ids := f.candidateIDsSQL(q, f.LastTask, searchLimit)
+	stretch, err := s.searchBound(ctx, q, ids, "")
 	if err != nil {
-		return Stretch{}, fmt.Errorf("looking through results: %w", err)
+		return SearchBound{}, fmt.Errorf("looking through results: %w", err)
 	}
 	return stretch, nil
 }
 
 // Results returns the results that match, in the order of their tasks' ids.
 func (s tasks) Results(ctx context.Context, f ResultFilter) ([]TaskResult, error) {
-	q := f.query()
-	list, err := collect(ctx, s.planned(), func(r *TaskResult) []any {
-		return []any{&r.Task, &r.Device, &r.State, maybe{&r.Ended}, maybe{&r.Granted}, maybe{&r.Freed}, document{&r.Output}, &r.Dropped, &r.Error}
+	q := f.resultsQuery()
+	list, err := collect(ctx, s.customPlanSession(), func(r *TaskResult) []any {
+		return []any{&r.Task, &r.Device, &r.State, optionalTime{&r.Ended}, optionalTime{&r.Granted}, optionalTime{&r.Freed}, document{&r.Output}, &r.Dropped, &r.Error}
 	}, q.text, q.args...)
 	if err != nil {
 		return nil, fmt.Errorf("reading results: %w", err)
@@ -98,8 +98,8 @@ func (s tasks) Results(ctx context.Context, f ResultFilter) ([]TaskResult, error
 	return list, nil
 }
 
-// Sampled is one result of a sample.
-type Sampled struct {
+// SampledResult is one result of a sample.
+type SampledResult struct {
 	Task   int64
 	State  TaskState
 	Ended  *time.Time
@@ -107,13 +107,13 @@ type Sampled struct {
 	Tags   map[string]string // present tags of the device, if Sample.Tags is true
 }
 
-// Sample describes which results to sample.
-type Sample struct {
+// SampleSpec describes which results to sample.
+type SampleSpec struct {
 	ResultFilter
 
-	Most  int  // maximum number of results
-	Whole bool // there are at most Most results, so all of them are read
-	Tags  bool
+	MaxResults int  // maximum number of results
+	ReadAll    bool // there are at most Most results, so all of them are read
+	WithTags   bool
 }
 
 const (
@@ -124,66 +124,66 @@ const (
 
 // SampleResults calls each with results from the whole range of a batch. It divides the range of task ids into 20 parts and takes the same
 // number of results from each; if the results are few, it takes all. It stops after about 64 MiB of outputs.
-func (s tasks) SampleResults(ctx context.Context, of Sample, each func(Sampled)) error {
-	low, high, err := s.endsOfResults(ctx, of.ResultFilter)
+func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, each func(SampledResult)) error {
+	low, high, err := s.resultIDBounds(ctx, spec.ResultFilter)
 	if err != nil || high == 0 {
 		return err
 	}
 	parts := int64(sampleParts)
-	if of.Whole || of.Most < sampleParts {
+	if spec.ReadAll || spec.MaxResults < sampleParts {
 		parts = 1
 	}
 	wide := (high-low)/parts + 1
 	for i := range parts {
-		of.After = low - 1 + i*wide
-		most := (of.Most + int(parts-i) - 1) / int(parts)
-		if err := s.samplePart(ctx, of, of.After+wide, most, sampleBytes/int(parts), each); err != nil {
+		spec.After = low - 1 + i*wide
+		maxResults := (spec.MaxResults + int(parts-i) - 1) / int(parts)
+		if err := s.samplePart(ctx, spec, spec.After+wide, maxResults, sampleBytes/int(parts), each); err != nil {
 			return fmt.Errorf("sampling results: %w", err)
 		}
 	}
 	return nil
 }
 
-func (s tasks) samplePart(ctx context.Context, of Sample, until int64, most, bytes int, each func(Sampled)) error {
-	for most > 0 && bytes > 0 {
-		chunk := min(most, sampleChunk)
-		q := of.query(until, chunk)
+func (s tasks) samplePart(ctx context.Context, spec SampleSpec, until int64, maxResults, maxBytes int, each func(SampledResult)) error {
+	for maxResults > 0 && maxBytes > 0 {
+		chunk := min(maxResults, sampleChunk)
+		q := spec.chunkQuery(until, chunk)
 		read := 0
-		err := forEach(ctx, s.planned(), func(r *Sampled) []any {
-			return []any{&r.Task, &r.State, maybe{&r.Ended}, document{&r.Output}, fromJSON(&r.Tags)}
-		}, func(r Sampled) bool {
+		err := forEach(ctx, s.customPlanSession(), func(r *SampledResult) []any {
+			return []any{&r.Task, &r.State, optionalTime{&r.Ended}, document{&r.Output}, fromJSON(&r.Tags)}
+		}, func(r SampledResult) bool {
 			read++
-			of.After, bytes = r.Task, bytes-len(r.Output)
+			spec.After, maxBytes = r.Task, maxBytes-len(r.Output)
 			each(r)
-			return bytes > 0
+			return maxBytes > 0
 		}, q.text, q.args...)
 		if err != nil || read < chunk {
 			return err
 		}
-		most -= chunk
+		maxResults -= chunk
 	}
 	return nil
 }
 
-func (s Sample) query(until int64, most int) *query {
+func (s SampleSpec) chunkQuery(until int64, maxRows int) *query {
 	q, tags, device := &query{}, "NULL", ""
-	if s.Tags {
+	if s.WithTags {
 		tags, device = "d.tags", " {device of t}"
 	}
-	q.text = `SELECT t.id, t.state, t.finished_at, t.output, ` + tags + ` FROM (` + s.ids(q, until, most) + `) AS w {task w}` + device + ` ORDER BY w.id`
+	q.text = `SELECT t.id, t.state, t.finished_at, t.output, ` + tags + ` FROM (` + s.candidateIDsSQL(q, until, maxRows) + `) AS w {task w}` + device + ` ORDER BY w.id`
 	return q
 }
 
-// endsOfResults returns the lowest and the highest task id with a result. Both are 0 if there are no results.
-func (s tasks) endsOfResults(ctx context.Context, f ResultFilter) (low, high int64, err error) {
-	ends, err := one(ctx, s.planned(), func(to *[2]int64) []any { return []any{&to[0], &to[1]} }, f.ends(), f.Batch)
+// resultIDBounds returns the lowest and the highest task id with a result. Both are 0 if there are no results.
+func (s tasks) resultIDBounds(ctx context.Context, f ResultFilter) (low, high int64, err error) {
+	ends, err := queryOne(ctx, s.customPlanSession(), func(to *[2]int64) []any { return []any{&to[0], &to[1]} }, f.idBoundsSQL(), f.Batch)
 	if err != nil {
 		return 0, 0, fmt.Errorf("looking for results: %w", err)
 	}
 	return ends[0], ends[1], nil
 }
 
-func (f ResultFilter) ends() string {
+func (f ResultFilter) idBoundsSQL() string {
 	states := []TaskState{f.State}
 	if f.State == "" {
 		states = endedStates()

@@ -15,17 +15,17 @@ import (
 // TestResultsAreOfWhatEnded checks that Results returns only ended tasks, in their order, in pages, with their last attempt.
 func TestResultsAreOfWhatEnded(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 50)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 50)
 		names := deviceNames(8)
-		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, names...)
-		l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, names...)
+		b, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1}, names...)
+		l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1}, names...)
 		for i, cause := range map[int]store.EndCause{1: store.BySuccess, 2: store.ByFailure, 4: store.BySuccess, 6: store.BySuccess} {
-			l.report(l.grant(ids[i], names[i], "p", i), cause, fmt.Sprintf(`{"n": %d}`, i))
+			l.recordResult(l.mustGrant(ids[i], names[i], "p", i), cause, fmt.Sprintf(`{"n": %d}`, i))
 		}
 		_, err := l.CancelTask(l.Context(), "op", ids[5])
 		l.must(err)
-		l.grant(ids[7], names[7], "p", 7)
+		l.mustGrant(ids[7], names[7], "p", 7)
 		var got []string
 		for after := int64(0); ; {
 			page, err := l.Results(l.Context(), store.ResultFilter{Batch: b.ID, After: after, Limit: 2})
@@ -59,19 +59,19 @@ func TestResultsAreOfWhatEnded(t *testing.T) {
 // all results if they fit.
 func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 50)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 50)
 		l.exec(`INSERT INTO devices (id, tags, created_at) VALUES ('d', '{"site":"a"}', {now})`)
-		b, ids := l.batch(store.Batch{Pool: "p"}, slices.Repeat([]string{"d"}, 4000)...)
+		b, ids := l.queueBatch(store.Batch{Pool: "p"}, slices.Repeat([]string{"d"}, 4000)...)
 		none := 0
-		l.must(l.SampleResults(l.Context(), store.Sample{ResultFilter: store.ResultFilter{Batch: b.ID}, Most: 100}, func(store.Sampled) { none++ }))
+		l.must(l.SampleResults(l.Context(), store.SampleSpec{ResultFilter: store.ResultFilter{Batch: b.ID}, MaxResults: 100}, func(store.SampledResult) { none++ }))
 		if none != 0 {
 			l.Errorf("%d results of a batch of which nothing ended", none)
 		}
 		l.exec(`UPDATE tasks SET state = CASE WHEN id % 4 = 0 THEN 'failed' ELSE 'succeeded' END, output = '{"n":1}', finished_at = {now} WHERE id % 2 = 0`)
-		of := store.Sample{ResultFilter: store.ResultFilter{Batch: b.ID}, Most: 200, Tags: true}
+		of := store.SampleSpec{ResultFilter: store.ResultFilter{Batch: b.ID}, MaxResults: 200, WithTags: true}
 		parts := map[int64]int{}
-		l.must(l.SampleResults(l.Context(), of, func(r store.Sampled) {
+		l.must(l.SampleResults(l.Context(), of, func(r store.SampledResult) {
 			parts[20*(r.Task-ids[0])/4000]++
 			if r.Tags["site"] != "a" || string(r.Output) != `{"n":1}` {
 				l.Errorf("%+v", r)
@@ -83,14 +83,14 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 			}
 		}
 		odd := 0
-		of.Most = 39
-		l.must(l.SampleResults(l.Context(), of, func(store.Sampled) { odd++ }))
+		of.MaxResults = 39
+		l.must(l.SampleResults(l.Context(), of, func(store.SampledResult) { odd++ }))
 		if odd != 39 {
 			l.Errorf("a sample of 39 has %d", odd)
 		}
-		of.Most, of.Whole, of.State = 3000, true, store.Failed
+		of.MaxResults, of.ReadAll, of.State = 3000, true, store.Failed
 		all, last := 0, int64(0)
-		l.must(l.SampleResults(l.Context(), of, func(r store.Sampled) {
+		l.must(l.SampleResults(l.Context(), of, func(r store.SampledResult) {
 			if all++; r.State != store.Failed || r.Task <= last {
 				l.Errorf("%+v after %d", r, last)
 			}
@@ -105,11 +105,11 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 // TestResultsOfATime checks that the results of a period, which are searched one stretch at a time, are found exactly once.
 func TestResultsOfATime(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 50)
-		b, _ := l.batch(store.Batch{Pool: "p"}, "d")
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 50)
+		b, _ := l.queueBatch(store.Batch{Pool: "p"}, "d")
 		l.exec(`INSERT INTO tasks (batch, pool, device) WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more WHERE n < $2)
-			SELECT $1, 'p', 'd' FROM more`, b.ID, store.LookedAt+1999)
+			SELECT $1, 'p', 'd' FROM more`, b.ID, store.MaxExaminedRows+1999)
 		noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		l.exec(`UPDATE tasks SET state = CASE WHEN id % 2 = 0 THEN 'failed' ELSE 'succeeded' END, error = CASE WHEN id % 2 = 0 THEN 'E' ELSE '' END,
 			finished_at = {epoch} + ($1 + id % 100 * 60000) * {ms} WHERE id % 100 < 50`, noon.UnixMilli())
@@ -117,9 +117,9 @@ func TestResultsOfATime(t *testing.T) {
 		f := store.ResultFilter{Batch: b.ID, Since: noon.Add(7 * time.Minute), Until: noon.Add(9 * time.Minute), Limit: 1000}
 		found, last := 0, int64(0)
 		for pages := 0; ; pages++ {
-			stretch, err := l.ResultStretch(l.Context(), f)
+			stretch, err := l.ResultSearchBound(l.Context(), f)
 			l.must(err)
-			f.Last = stretch.End
+			f.LastTask = stretch.End
 			list, err := l.Results(l.Context(), f)
 			l.must(err)
 			for _, r := range list {
@@ -141,7 +141,7 @@ func TestResultsOfATime(t *testing.T) {
 				l.Fatal("no end")
 			}
 		}
-		if want := 2 * (store.LookedAt + 2000) / 100; found != want {
+		if want := 2 * (store.MaxExaminedRows + 2000) / 100; found != want {
 			l.Errorf("%d results, want %d", found, want)
 		}
 		top, err := l.TopErrors(l.Context(), f, 1000, 5)
@@ -156,13 +156,13 @@ func TestResultsOfATime(t *testing.T) {
 // other tasks.
 func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 	t.Parallel()
-	l := manyTasks(t)
+	l := openWithManyTasks(t)
 	l.exec(`UPDATE tasks SET finished_at = now(), output = '{"a":1}' WHERE state <> 'pending'`)
 	l.exec(`INSERT INTO attempts (token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by)
 		SELECT id, id, 1, device, pool, 0, '', now(), now(), 'succeeded' FROM tasks WHERE batch < 20`)
 	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
 		l.exec(statistics)
-		of := store.Sample{ResultFilter: store.ResultFilter{Batch: 3, After: 5000}, Most: 200, Tags: true}
+		of := store.SampleSpec{ResultFilter: store.ResultFilter{Batch: 3, After: 5000}, MaxResults: 200, WithTags: true}
 		page, args := store.ResultsQuery(of.ResultFilter)
 		timed, timedArgs := store.ResultsQuery(store.ResultFilter{Batch: 3, After: 5000, Since: time.Now()})
 		sample, sampleArgs, ends := store.SampleQuery(of, 150_000, 200)
@@ -170,11 +170,11 @@ func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 			text string
 			args []any
 			rows int
-		}{"a page": {page, args, 500}, "a page of a time": {timed, timedArgs, 6 * store.LookedAt}, "a sample": {sample, sampleArgs, 1000}, "the ends": {ends, []any{3}, 10}} {
-			plan := l.plan(c.text, c.args...)
+		}{"a page": {page, args, 500}, "a page of a time": {timed, timedArgs, 6 * store.MaxExaminedRows}, "a sample": {sample, sampleArgs, 1000}, "the ends": {ends, []any{3}, 10}} {
+			plan := l.explainAnalyze(c.text, c.args...)
 			text := strings.Join(plan, "\n")
-			if most(plan) > c.rows || !strings.Contains(text, "tasks_of_batch") || strings.Contains(text, "Seq Scan on tasks") {
-				l.Errorf("after %s: %s: %d rows, want %d at most:\n%s", statistics, name, most(plan), c.rows, text)
+			if maxRowsRead(plan) > c.rows || !strings.Contains(text, "tasks_of_batch") || strings.Contains(text, "Seq Scan on tasks") {
+				l.Errorf("after %s: %s: %d rows, want %d at most:\n%s", statistics, name, maxRowsRead(plan), c.rows, text)
 			}
 		}
 	}
@@ -191,10 +191,10 @@ func TestResultsReadNoMoreThanTheyShow(t *testing.T) {
 // few steps even if the batch takes long.
 func TestProgressAddsUp(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 50)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 50)
 		names := deviceNames(6)
-		b, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 1}, names...)
+		b, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 1}, names...)
 		last := func(want store.Progress) {
 			l.Helper()
 			l.foldAll()
@@ -208,9 +208,9 @@ func TestProgressAddsUp(t *testing.T) {
 				l.Errorf("%+v, want %+v", steps, want)
 			}
 		}
-		l.report(l.grant(ids[0], names[0], "p", 0), store.BySuccess, "")
+		l.recordResult(l.mustGrant(ids[0], names[0], "p", 0), store.BySuccess, "")
 		last(store.Progress{Ended: 1})
-		l.report(l.grant(ids[1], names[1], "p", 1), store.ByFailure, "")
+		l.recordResult(l.mustGrant(ids[1], names[1], "p", 1), store.ByFailure, "")
 		_, err := l.CancelTask(l.Context(), "op", ids[2])
 		l.must(err)
 		last(store.Progress{Ended: 3, Failed: 1})
@@ -223,7 +223,7 @@ func TestProgressAddsUp(t *testing.T) {
 			l.foldAll()
 		}
 		last(store.Progress{Ended: 2 + 3*24*14})
-		if n := l.count("batch_progress"); n < 150 || n > 200 { // one row for each hour of a week, and one row for each six hours before
+		if n := l.countRows("batch_progress"); n < 150 || n > 200 { // one row for each hour of a week, and one row for each six hours before
 			l.Errorf("%d rows for two weeks", n)
 		}
 	})

@@ -9,7 +9,7 @@ import (
 // spread over the rest.
 const batchesSampled = 64
 
-const mostSlots = 10_000 // maximum capacity of a pool
+const maxCapacity = 10_000 // maximum capacity of a pool
 
 // stratum is a batch from which a part of the sample is taken.
 type stratum struct {
@@ -18,53 +18,53 @@ type stratum struct {
 	weight      float64 // waiting tasks in this batch, or in this batch and the batches that it represents
 }
 
-// spread reads at most `most` of the waiting tasks, spread evenly over all, and returns how many wait in total. Two points of the sample
+// spreadSample reads at most `most` of the waiting tasks, spread evenly over all, and returns how many wait in total. Two points of the sample
 // may find the same task, so the result may have fewer tasks.
-func (s tasks) spread(ctx context.Context, of WaitingOf, pool string, most int) ([]waiter, int64, error) {
-	oldest, others, err := s.batchesWaiting(ctx, of, pool)
+func (s tasks) spreadSample(ctx context.Context, scope WaitingScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
+	oldest, others, err := s.batchesToSample(ctx, scope, pool)
 	if err != nil {
 		return nil, 0, err
 	}
-	pending, err := s.pendingOf(ctx, append(slices.Clone(oldest), others...))
+	pending, err := s.countPending(ctx, append(slices.Clone(oldest), others...))
 	if err != nil {
 		return nil, 0, err
 	}
-	total := pending[of.Batch]
-	if of.Batch == 0 {
-		counts, err := s.TaskCounts(ctx, pool, mostSlots)
+	total := pending[scope.Batch]
+	if scope.Batch == 0 {
+		counts, err := s.TaskCounts(ctx, pool, maxCapacity)
 		if err != nil {
 			return nil, 0, err
 		}
 		total = counts.ByState[Pending]
 	}
-	spans, err := collect(ctx, s.read(), func(t *stratum) []any { return []any{&t.batch, opt(&t.first), opt(&t.last)} }, spansText,
-		ids(append(slices.Clone(oldest), others...)...))
+	spans, err := collect(ctx, s.readSession(), func(t *stratum) []any { return []any{&t.batch, opt(&t.first), opt(&t.last)} }, pendingRangesSQL,
+		idsInput(append(slices.Clone(oldest), others...)...))
 	if err != nil {
 		return nil, 0, err
 	}
-	weigh(spans, pending, len(oldest), total)
-	list, err := collect(ctx, s.read(), waiterDest, pointsText, input(points(spans, most)))
-	slices.SortFunc(list, func(a, b waiter) int { return a.Compare(b.LineMark) })
-	list = slices.CompactFunc(list, func(a, b waiter) bool { return a.Task == b.Task })
+	setWeights(spans, pending, len(oldest), total)
+	list, err := collect(ctx, s.readSession(), waitingTaskDest, pointsText, toJSONInput(points(spans, maxTasks)))
+	slices.SortFunc(list, func(a, b waitingTask) int { return a.Compare(b.WaitingPosition) })
+	list = slices.CompactFunc(list, func(a, b waitingTask) bool { return a.Task == b.Task })
 	return list, max(total, int64(len(list))), err
 }
 
-// batchesWaiting returns batches with waiting tasks: the oldest ones and, if there are more, some of the later ones.
-func (s tasks) batchesWaiting(ctx context.Context, of WaitingOf, pool string) (oldest, others []int64, err error) {
-	if of.Batch != 0 {
-		return []int64{of.Batch}, nil, nil
+// batchesToSample returns batches with waiting tasks: the oldest ones and, if there are more, some of the later ones.
+func (s tasks) batchesToSample(ctx context.Context, scope WaitingScope, pool string) (oldest, others []int64, err error) {
+	if scope.Batch != 0 {
+		return []int64{scope.Batch}, nil, nil
 	}
-	oldest, err = collect(ctx, s.read(), only[int64], `
+	oldest, err = collect(ctx, s.readSession(), singleColumn[int64], `
 		WITH RECURSIVE open(n, batch) AS (
-			SELECT 1, `+nextWaiting("$1", ">", "0")+`
-			UNION ALL SELECT n + 1, `+nextWaiting("$1", ">", "open.batch")+` FROM open WHERE open.batch IS NOT NULL AND n < $2)
+			SELECT 1, `+nextWaitingBatchSQL("$1", ">", "0")+`
+			UNION ALL SELECT n + 1, `+nextWaitingBatchSQL("$1", ">", "open.batch")+` FROM open WHERE open.batch IS NOT NULL AND n < $2)
 		SELECT batch FROM open WHERE batch IS NOT NULL ORDER BY batch`, pool, batchesSampled)
 	if err != nil || len(oldest) < batchesSampled {
 		return oldest, nil, err
 	}
 	after := oldest[len(oldest)-1]
-	newest, err := one(ctx, s.read(), only[int64], `
-		SELECT t.batch FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND t.batch >= $2 AND `+notRunning+`
+	newest, err := queryOne(ctx, s.readSession(), singleColumn[int64], `
+		SELECT t.batch FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND t.batch >= $2 AND `+isNotRunningSQL+`
 		ORDER BY t.batch DESC, t.priority, t.id DESC LIMIT 1`, pool, after)
 	if err != nil || newest == after {
 		return oldest, nil, err
@@ -73,25 +73,25 @@ func (s tasks) batchesWaiting(ctx context.Context, of WaitingOf, pool string) (o
 	for i := range at {
 		at[i] = after + 1 + int64(float64(newest-after-1)*float64(i)/(batchesSampled-1))
 	}
-	others, err = collect(ctx, s.read(), only[int64], `
-		SELECT DISTINCT batch FROM (SELECT `+nextWaiting("$2", ">=", "ids.id")+` AS batch FROM {ids}) AS found WHERE batch IS NOT NULL ORDER BY batch`,
-		ids(at...), pool)
+	others, err = collect(ctx, s.readSession(), singleColumn[int64], `
+		SELECT DISTINCT batch FROM (SELECT `+nextWaitingBatchSQL("$2", ">=", "ids.id")+` AS batch FROM {ids}) AS found WHERE batch IS NOT NULL ORDER BY batch`,
+		idsInput(at...), pool)
 	return oldest, others, err
 }
 
-// nextWaiting returns the query for the next batch of a pool with a waiting task. The lookup of each task's grant makes Postgres choose the
+// nextWaitingBatchSQL returns the query for the next batch of a pool with a waiting task. The lookup of each task's grant makes Postgres choose the
 // index that finds the fewest rows, and the complete order saves a sort, whatever its statistics were when it planned the statement.
-func nextWaiting(pool, than, batch string) string {
-	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.batch ` + than + ` ` + batch + ` AND ` + notRunning + `
+func nextWaitingBatchSQL(pool, operator, batch string) string {
+	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + pool + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batch + ` AND ` + isNotRunningSQL + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
 }
 
-// pendingOf returns the number of waiting tasks of each batch.
-func (s tasks) pendingOf(ctx context.Context, list []int64) (map[int64]int64, error) {
-	found, err := collect(ctx, s.read(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
-		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, ids(list...))
+// countPending returns the number of waiting tasks of each batch.
+func (s tasks) countPending(ctx context.Context, list []int64) (map[int64]int64, error) {
+	found, err := collect(ctx, s.readSession(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
+		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(list...))
 	if err == nil {
-		err = batches(s).count(ctx, found)
+		err = batches(s).fillCounts(ctx, found)
 	}
 	pending := make(map[int64]int64, len(found))
 	for _, b := range found {
@@ -100,15 +100,15 @@ func (s tasks) pendingOf(ctx context.Context, list []int64) (map[int64]int64, er
 	return pending, err
 }
 
-// spansText selects the first and the last pending task of each batch.
-const spansText = `
+// pendingRangesSQL selects the first and the last pending task of each batch.
+const pendingRangesSQL = `
 	SELECT ids.id,
 		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) > (ids.id, 'pending', 0) AND t.batch <= ids.id ORDER BY t.batch, t.state, t.id LIMIT 1),
 		(SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807) AND t.batch >= ids.id ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// weigh sets how much of the sample comes from each batch. The batches after the oldest ones represent all later batches.
-func weigh(spans []stratum, pending map[int64]int64, oldest int, total int64) {
+// setWeights sets how much of the sample comes from each batch. The batches after the oldest ones represent all later batches.
+func setWeights(spans []stratum, pending map[int64]int64, oldest int, total int64) {
 	var of, others float64
 	for i := range spans {
 		spans[i].weight = float64(pending[spans[i].batch])
@@ -133,14 +133,14 @@ type point struct {
 }
 
 // points returns `most` points at equal distances along all waiting tasks.
-func points(spans []stratum, most int) []point {
+func points(spans []stratum, count int) []point {
 	var all float64
 	for _, t := range spans {
 		all += t.weight
 	}
-	list, before, i := make([]point, 0, most), 0.0, 0
-	for k := range most {
-		at := all * (float64(k) + 0.5) / float64(most)
+	list, before, i := make([]point, 0, count), 0.0, 0
+	for k := range count {
+		at := all * (float64(k) + 0.5) / float64(count)
 		for i < len(spans)-1 && at >= before+spans[i].weight {
 			before += spans[i].weight
 			i++
@@ -156,7 +156,7 @@ func points(spans []stratum, most int) []point {
 const pointsText = `
 	SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after
 	FROM (SELECT points.batch, (
-			SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) >= (points.batch, 'pending', points.at) AND t.batch <= points.batch AND ` + notRunning + `
+			SELECT t.id FROM tasks t WHERE (t.batch, t.state, t.id) >= (points.batch, 'pending', points.at) AND t.batch <= points.batch AND ` + isNotRunningSQL + `
 			ORDER BY t.batch, t.state, t.id LIMIT 1) AS id
 		FROM {points}) AS w {task w}
 	WHERE t.batch = w.batch AND t.state = 'pending'`

@@ -35,20 +35,20 @@ func (s tasks) Suppress(ctx context.Context, list []Suppression) ([]bool, error)
 
 // suppress locks the tasks in the order of their ids, as all code does, to avoid deadlocks.
 func (s tasksIn) suppress(ctx context.Context, list []Suppression) (map[int64]bool, error) {
-	ends := make([]end, 0, len(list))
+	ends := make([]taskEnd, 0, len(list))
 	named := make(map[int64]bool)
 	for _, one := range list {
 		if !named[one.Task] {
-			ends = append(ends, end(one))
+			ends = append(ends, taskEnd(one))
 		}
 		named[one.Task] = true
 	}
-	if _, err := s.exec(ctx, `SELECT t.id FROM {ends} JOIN tasks t ON t.id = ends.task ORDER BY t.id {lock t}`, input(ends)); err != nil {
+	if _, err := s.exec(ctx, `SELECT t.id FROM {ends} JOIN tasks t ON t.id = ends.task ORDER BY t.id {lock t}`, toJSONInput(ends)); err != nil {
 		return nil, fmt.Errorf("locking tasks: %w", err)
 	}
-	gone, err := s.endLocked(ctx, waitingEnd{state: Suppressed, actor: "dispatcher"}, ends)
+	endedIDs, err := s.endLocked(ctx, waitingEndRule{state: Suppressed, actor: "dispatcher"}, ends)
 	ended := make(map[int64]bool)
-	for _, task := range gone {
+	for _, task := range endedIDs {
 		ended[task] = true
 	}
 	return ended, err

@@ -11,10 +11,10 @@ import (
 // TestSuppressEndsWhatWaits checks that Suppress ends waiting tasks once, and no granted or ended tasks.
 func TestSuppressEndsWhatWaits(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 4)
-		batch, ids := l.batch(store.Batch{Pool: "p"}, "a", "b", "c", "d")
-		l.grant(ids[0], "a", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
+		batch, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b", "c", "d")
+		l.mustGrant(ids[0], "a", "p", 0)
 		_, err := l.CancelTask(l.Context(), "ann", ids[1])
 		l.must(err)
 		list := make([]store.Suppression, 0, 5)
@@ -42,7 +42,7 @@ func TestSuppressEndsWhatWaits(t *testing.T) {
 			l.Errorf("tried again as %+v", again)
 		}
 		l.wantSuppressed(batch.ID, 1)
-		l.grant(ids[2], "c", "p", 1)
+		l.mustGrant(ids[2], "c", "p", 1)
 	})
 }
 
@@ -74,11 +74,11 @@ func (l *ledger) wantSuppressed(batch int64, want int64) {
 // for each task, and each suppressed task has one event.
 func TestSuppressBesideClaims(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
+	runOnEachDialect(t, func(l *ledger) {
 		const n = 12
 		devices := deviceNames(n)
-		l.pool("p", n)
-		batch, ids := l.batch(store.Batch{Pool: "p"}, devices...)
+		l.putPool("p", n)
+		batch, ids := l.queueBatch(store.Batch{Pool: "p"}, devices...)
 		var group sync.WaitGroup
 		var mu sync.Mutex
 		suppressed, granted := map[int64]int{}, map[int64]int{}
@@ -106,7 +106,7 @@ func TestSuppressBesideClaims(t *testing.T) {
 		}
 		group.Go(func() {
 			for i := n - 1; i >= 0; i-- {
-				got, err := l.Claim(l.Context(), []store.Claim{l.to(ids[i], devices[i], "p", i)}, true)
+				got, err := l.Claim(l.Context(), []store.Claim{l.newClaim(ids[i], devices[i], "p", i)}, true)
 				if err != nil {
 					t.Error(err)
 					return
@@ -133,9 +133,9 @@ func TestSuppressBesideClaims(t *testing.T) {
 func TestSuppressFindsTheGrantThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 2)
-	_, ids := l.batch(store.Batch{Pool: "p"}, "a", "b")
-	l.during(`
+	l.putPool("p", 2)
+	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b")
+	l.runDuringChange(`
 		WITH held AS (SELECT id, batch, pool, device FROM tasks WHERE id = $1 FOR UPDATE)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 		SELECT id, batch, pool, 0, device, 1, 'x', 1, {now}, {now} + 60000 * {ms}, {now} + 60000 * {ms}, 60000 FROM held`, []any{ids[0]}, func() {

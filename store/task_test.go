@@ -11,13 +11,13 @@ import (
 
 func TestTasksAreFiltered(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 2)
-		l.pool("q", 2)
-		one, first := l.batch(store.Batch{Pool: "p", Kind: "k1"}, "a", "b", "c")
-		_, second := l.batch(store.Batch{Pool: "q", Kind: "k2"}, "a", "d")
-		l.report(l.grant(first[0], "a", "p", 0), store.BySuccess, "")
-		l.grant(first[1], "b", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		l.putPool("q", 2)
+		one, first := l.queueBatch(store.Batch{Pool: "p", Kind: "k1"}, "a", "b", "c")
+		_, second := l.queueBatch(store.Batch{Pool: "q", Kind: "k2"}, "a", "d")
+		l.recordResult(l.mustGrant(first[0], "a", "p", 0), store.BySuccess, "")
+		l.mustGrant(first[1], "b", "p", 0)
 		for name, c := range map[string]struct {
 			filter store.TaskFilter
 			want   []int64
@@ -54,10 +54,10 @@ func TestTasksAreFiltered(t *testing.T) {
 func TestCancelTask(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
-	l.pool("p", 3)
-	_, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 5}, "a", "b", "c")
-	ended, running := l.grant(ids[0], "a", "p", 0), l.grant(ids[1], "b", "p", 1)
-	l.report(ended, store.BySuccess, "")
+	l.putPool("p", 3)
+	_, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 5}, "a", "b", "c")
+	ended, running := l.mustGrant(ids[0], "a", "p", 0), l.mustGrant(ids[1], "b", "p", 1)
+	l.recordResult(ended, store.BySuccess, "")
 	for i, want := range []store.TaskState{store.Succeeded, store.Dispatched, store.Cancelled} {
 		for range 2 {
 			if task, err := l.CancelTask(l.Context(), "op", ids[i]); err != nil || task.State != want {
@@ -68,22 +68,22 @@ func TestCancelTask(t *testing.T) {
 	if _, err := l.CancelTask(l.Context(), "op", 99999); !errors.Is(err, store.ErrNotFound) {
 		l.Fatalf("no task: %v", err)
 	}
-	views, err := l.Views(l.Context(), []string{"b", "c"})
+	views, err := l.DeviceViews(l.Context(), []string{"b", "c"})
 	l.must(err)
 	if views[0].Grant.CancelWhy != "cancelled" || len(views[1].Candidates) != 0 {
 		l.Fatalf("views %+v", views)
 	}
-	if o := l.report(running, store.ByFailure, ""); o.State != store.Cancelled {
+	if o := l.recordResult(running, store.ByFailure, ""); o.State != store.Cancelled {
 		l.Fatalf("outcome %+v", o)
 	}
-	l.wantStatuses(l.claim(l.to(ids[2], "c", "p", 2)), lost)
+	l.wantStatuses(l.claimAll(l.newClaim(ids[2], "c", "p", 2)), claimLost)
 }
 
 func TestViewsOfferTheBestTaskOfEachBatch(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 3)
-		l.pool("q", 3)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 3)
+		l.putPool("q", 3)
 		high, low := 5, 1
 		soon, past := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
 		mixed, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p", Weight: 3, Lease: time.Minute, MaxAttempts: 3}, newTasks([]store.NewTask{
@@ -92,12 +92,12 @@ func TestViewsOfferTheBestTaskOfEachBatch(t *testing.T) {
 		l.must(err)
 		list, err := l.Tasks(l.Context(), store.TaskFilter{Batch: mixed.ID})
 		l.must(err)
-		later, laterIDs := l.batch(store.Batch{Pool: "q", NotBefore: &soon, Paused: true}, "a")
-		l.batch(store.Batch{Pool: "q", NotAfter: &past}, "a")
-		gone, _ := l.batch(store.Batch{Pool: "q"}, "a")
+		later, laterIDs := l.queueBatch(store.Batch{Pool: "q", NotBefore: &soon, Paused: true}, "a")
+		l.queueBatch(store.Batch{Pool: "q", NotAfter: &past}, "a")
+		gone, _ := l.queueBatch(store.Batch{Pool: "q"}, "a")
 		l.exec(`UPDATE batches SET cancelled_at = {now} WHERE id = $1`, gone.ID)
 		view := func() []store.Candidate {
-			views, err := l.Views(l.Context(), []string{"a"})
+			views, err := l.DeviceViews(l.Context(), []string{"a"})
 			l.must(err)
 			if time.Since(views[0].Now).Abs() > 5*time.Second {
 				l.Fatalf("read at %s", views[0].Now)
@@ -121,7 +121,7 @@ func TestViewsOfferTheBestTaskOfEachBatch(t *testing.T) {
 		if got := view(); got[0].Task != list[2].ID {
 			l.Errorf("candidates %+v, want task %d", got, list[2].ID)
 		}
-		l.grant(list[2].ID, "a", "p", 0)
+		l.mustGrant(list[2].ID, "a", "p", 0)
 		if got := view(); got[0].Task != list[0].ID {
 			l.Errorf("candidates %+v, want task %d", got, list[0].ID)
 		}

@@ -9,24 +9,24 @@ import (
 
 // TaskView holds everything that decides whether a task runs, read in one snapshot.
 type TaskView struct {
-	View // of its device; while the task waits, the Candidates include it
+	DeviceView // of its device; while the task waits, the Candidates include it
 
-	Task        Task
-	Running     *Grant     // the grant of the task; nil means no grant
-	Batch       Batch      // without its counts
-	Pool        Pool       // set even if the pool was deleted after the task ended
-	Held        int        // grants of the pool, including grants that lapsed and are not yet reaped
-	Last        *Attempt   // the newest attempt that ended; nil means none
-	Late        *time.Time // when the newest result arrived that could no longer be used; nil means none
-	CancelledBy string     // the actor who requested the end of the task, if found among the newest events of its device
-	CancelNote  string     // the detail of that event; may be empty
+	Task         Task
+	RunningGrant *Grant     // the grant of the task; nil means no grant
+	Batch        Batch      // without its counts
+	Pool         Pool       // set even if the pool was deleted after the task ended
+	Held         int        // grants of the pool, including grants that lapsed and are not yet reaped
+	LastAttempt  *Attempt   // the newest attempt that ended; nil means none
+	LateResultAt *time.Time // when the newest result arrived that could no longer be used; nil means none
+	CancelledBy  string     // the actor who requested the end of the task, if found among the newest events of its device
+	CancelNote   string     // the detail of that event; may be empty
 }
 
 // TaskView reads the view of one task. Its cost depends on the open tasks of its device and on the slots of its pool, and on nothing else.
 // It returns ErrNotFound if there is no such task.
 func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 	var v TaskView
-	err := s.atOnce(ctx, func(tx session) (err error) {
+	err := s.withSnapshotSession(ctx, func(tx session) (err error) {
 		v, err = tx.tasks().view(ctx, id)
 		return err
 	})
@@ -38,50 +38,50 @@ func (s tasks) TaskView(ctx context.Context, id int64) (TaskView, error) {
 
 func (s tasksIn) view(ctx context.Context, id int64) (v TaskView, err error) {
 	var running Grant
-	if err := s.rowOf(ctx, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, []any{id},
+	if err := s.scanRowArgs(ctx, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, []any{id},
 		append(taskDest(&v.Task), grantDest(&running)...)...); err != nil {
 		return v, err
 	}
 	if running.Task != 0 {
-		v.Running = &running
+		v.RunningGrant = &running
 	}
-	views, err := s.grants().viewsWith(ctx, taskViewText, []string{v.Task.Device}, []int64{id})
+	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{v.Task.Device}, []int64{id})
 	if err != nil {
 		return v, fmt.Errorf("its device: %w", err)
 	}
-	v.View = views[0]
-	if v.Batch, err = one(ctx, s.session, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, v.Task.Batch); err != nil {
+	v.DeviceView = views[0]
+	if v.Batch, err = queryOne(ctx, s.session, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, v.Task.Batch); err != nil {
 		return v, fmt.Errorf("its batch: %w", err)
 	}
-	if v.Pool, err = one(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, v.Task.Pool); err != nil {
+	if v.Pool, err = queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, v.Task.Pool); err != nil {
 		return v, fmt.Errorf("its pool: %w", err)
 	}
-	if v.Held, err = one(ctx, s.session, only[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, v.Task.Pool); err != nil {
+	if v.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, v.Task.Pool); err != nil {
 		return v, fmt.Errorf("the slots of its pool: %w", err)
 	}
-	return v, s.history(ctx, &v)
+	return v, s.fillHistory(ctx, &v)
 }
 
-// history fills in what has happened to the task so far.
-func (s tasksIn) history(ctx context.Context, v *TaskView) error {
-	last, err := one(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, v.Task.ID)
+// fillHistory fills in what has happened to the task so far.
+func (s tasksIn) fillHistory(ctx context.Context, v *TaskView) error {
+	last, err := queryOne(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, v.Task.ID)
 	switch {
 	case err == nil:
-		v.Last = &last
+		v.LastAttempt = &last
 	case !errors.Is(err, ErrNotFound):
 		return fmt.Errorf("its last attempt: %w", err)
 	}
-	if err := s.rowOf(ctx, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`,
-		[]any{v.Task.Device, v.Task.ID}, maybe{&v.Late}); err != nil {
+	if err := s.scanRowArgs(ctx, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`,
+		[]any{v.Task.Device, v.Task.ID}, optionalTime{&v.LateResultAt}); err != nil {
 		return fmt.Errorf("its late results: %w", err)
 	}
 	// If the device ended the task after a request to stop, its event task.cancelled has a token and names the device as actor. So the
 	// query skips it.
-	err = s.rowOf(ctx, `
+	err = s.scanRowArgs(ctx, `
 		SELECT actor, detail FROM (
 			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest
 		WHERE task = $1 AND (kind IN ('task.cancel_asked', 'slot.release_asked', 'slot.released') OR kind = 'task.cancelled' AND token = 0)
-		ORDER BY id DESC LIMIT 1`, []any{v.Task.ID, v.Task.Device, lookedAt}, &v.CancelledBy, &v.CancelNote)
+		ORDER BY id DESC LIMIT 1`, []any{v.Task.ID, v.Task.Device, searchLimit}, &v.CancelledBy, &v.CancelNote)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("who cancelled it: %w", err)
 	}

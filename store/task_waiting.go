@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// WaitingOf selects the waiting tasks of a batch or, if Batch is 0, of a pool.
-type WaitingOf struct {
+// WaitingScope selects the waiting tasks of a batch or, if Batch is 0, of a pool.
+type WaitingScope struct {
 	Pool  string
 	Batch int64
 }
 
-// LineMark is a position among the waiting tasks of a pool: by batch, then in the order of the batch. The zero LineMark is before all
+// WaitingPosition is a position among the waiting tasks of a pool: by batch, then in the order of the batch. The zero WaitingPosition is before all
 // tasks.
-type LineMark struct {
+type WaitingPosition struct {
 	Batch    int64
 	Priority int
 	Task     int64
@@ -26,38 +26,38 @@ type LineMark struct {
 
 // WaitingTasks holds waiting tasks, each with everything that decides why it waits, read in one snapshot.
 type WaitingTasks struct {
-	Views []TaskView // without Running, Late, CancelledBy and CancelNote; the tasks have only the fields for their position
-	Total int64      // number of waiting tasks; only set by SampleWaiting
-	All   bool       // there are no other waiting tasks; after NextWaiting, none after the last one
+	Views      []TaskView // without Running, Late, CancelledBy and CancelNote; the tasks have only the fields for their position
+	Total      int64      // number of waiting tasks; only set by SampleWaiting
+	IsComplete bool       // there are no other waiting tasks; after NextWaiting, none after the last one
 }
 
-// waiter is a task that waits.
-type waiter struct {
-	LineMark
+// waitingTask is a task that waits.
+type waitingTask struct {
+	WaitingPosition
 
 	device              string
 	notBefore, notAfter *time.Time
 }
 
-func waiterDest(w *waiter) []any {
-	return []any{&w.Task, &w.Batch, &w.Priority, &w.device, maybe{&w.notBefore}, maybe{&w.notAfter}}
+func waitingTaskDest(w *waitingTask) []any {
+	return []any{&w.Task, &w.Batch, &w.Priority, &w.device, optionalTime{&w.notBefore}, optionalTime{&w.notAfter}}
 }
 
 // SampleWaiting reads all waiting tasks or, if there are more than `most`, at most `most` of them, spread evenly over all. Its cost depends
 // on `most`, not on the number of tasks. It returns ErrNotFound if there is no such pool or batch.
-func (s tasks) SampleWaiting(ctx context.Context, of WaitingOf, most int) (found WaitingTasks, err error) {
+func (s tasks) SampleWaiting(ctx context.Context, scope WaitingScope, maxTasks int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
-		pool, err := s.poolOf(ctx, of)
+		pool, err := s.scopePool(ctx, scope)
 		if err != nil {
 			return err
 		}
-		list, err := s.line(ctx, pool.Name, of.first(), of.last(), most+1)
+		list, err := s.readWaiting(ctx, pool.Name, scope.firstPosition(), scope.lastBatch(), maxTasks+1)
 		if err != nil {
 			return err
 		}
-		found = WaitingTasks{Total: int64(len(list)), All: len(list) <= most}
-		if !found.All {
-			if list, found.Total, err = s.spread(ctx, of, pool.Name, most); err != nil {
+		found = WaitingTasks{Total: int64(len(list)), IsComplete: len(list) <= maxTasks}
+		if !found.IsComplete {
+			if list, found.Total, err = s.spreadSample(ctx, scope, pool.Name, maxTasks); err != nil {
 				return err
 			}
 		}
@@ -71,20 +71,20 @@ func (s tasks) SampleWaiting(ctx context.Context, of WaitingOf, most int) (found
 }
 
 // NextWaiting reads at most limit waiting tasks after a mark. It returns ErrNotFound if there is no such pool or batch.
-func (s tasks) NextWaiting(ctx context.Context, of WaitingOf, after LineMark, limit int) (found WaitingTasks, err error) {
+func (s tasks) NextWaiting(ctx context.Context, scope WaitingScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
-		pool, err := s.poolOf(ctx, of)
+		pool, err := s.scopePool(ctx, scope)
 		if err != nil {
 			return err
 		}
-		if after == (LineMark{}) {
-			after = of.first()
+		if after == (WaitingPosition{}) {
+			after = scope.firstPosition()
 		}
-		list, err := s.line(ctx, pool.Name, after, of.last(), limit)
+		list, err := s.readWaiting(ctx, pool.Name, after, scope.lastBatch(), limit)
 		if err != nil {
 			return err
 		}
-		found = WaitingTasks{All: len(list) < limit}
+		found = WaitingTasks{IsComplete: len(list) < limit}
 		found.Views, err = s.waitingViews(ctx, pool, list)
 		return err
 	})
@@ -102,44 +102,44 @@ func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) er
 	return s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { return read(ctx) })
 }
 
-// first returns the mark before all selected tasks.
-func (of WaitingOf) first() LineMark {
+// firstPosition returns the mark before all selected tasks.
+func (of WaitingScope) firstPosition() WaitingPosition {
 	if of.Batch == 0 {
-		return LineMark{}
+		return WaitingPosition{}
 	}
-	return LineMark{Batch: of.Batch, Priority: 1 << 30}
+	return WaitingPosition{Batch: of.Batch, Priority: 1 << 30}
 }
 
-// last returns the highest batch that can have selected tasks.
-func (of WaitingOf) last() int64 {
+// lastBatch returns the highest batch that can have selected tasks.
+func (of WaitingScope) lastBatch() int64 {
 	if of.Batch == 0 {
 		return math.MaxInt64
 	}
 	return of.Batch
 }
 
-// poolOf returns the pool in which the tasks wait. The pool of a batch that has ended may be deleted.
-func (s tasks) poolOf(ctx context.Context, of WaitingOf) (Pool, error) {
-	if of.Batch == 0 {
-		return s.read().pools().named(ctx, of.Pool)
+// scopePool returns the pool in which the tasks wait. The pool of a batch that has ended may be deleted.
+func (s tasks) scopePool(ctx context.Context, scope WaitingScope) (Pool, error) {
+	if scope.Batch == 0 {
+		return s.readSession().pools().poolByName(ctx, scope.Pool)
 	}
-	return one(ctx, s.read(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, of.Batch)
+	return queryOne(ctx, s.readSession(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, scope.Batch)
 }
 
-// line reads the waiting tasks of a pool after a mark, in their order, up to the batch last.
-func (s tasks) line(ctx context.Context, pool string, after LineMark, last int64, limit int) ([]waiter, error) {
-	return collect(ctx, s.read(), waiterDest, lineText(), pool, after.Batch, after.Priority, after.Task, limit, last)
+// readWaiting reads the waiting tasks of a pool after a mark, in their order, up to the batch last.
+func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPosition, last int64, limit int) ([]waitingTask, error) {
+	return collect(ctx, s.readSession(), waitingTaskDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, last)
 }
 
-// notRunning is the condition that task t does not hold a slot. Each grant is looked up, as in TaskFilter.waiting. Postgres estimates that
+// isNotRunningSQL is the condition that task t does not hold a slot. Each grant is looked up, as in TaskFilter.waiting. Postgres estimates that
 // a "number is not equal" condition is true for nearly all rows, so it reads in the wanted order. For IS NULL it estimates the opposite,
 // and would read all tasks of a pool to find one.
-const notRunning = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
+const isNotRunningSQL = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
 
-// lineText returns the statement for line. It has three parts, each served by the index from the mark on: the rest of the tasks with the
+// waitingTasksSQL returns the statement for line. It has three parts, each served by the index from the mark on: the rest of the tasks with the
 // priority of the mark, the lower priorities of its batch, and the later batches.
-func lineText() string {
-	const part = `SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + notRunning
+func waitingTasksSQL() string {
+	const part = `SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + isNotRunningSQL
 	return `
 	SELECT id, batch, priority, device, not_before, not_after FROM (
 		SELECT * FROM (` + part + ` AND t.batch = $2 AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest
@@ -152,7 +152,7 @@ func lineText() string {
 }
 
 // waitingViews reads everything that decides why these tasks of a pool wait.
-func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waiter) ([]TaskView, error) {
+func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) ([]TaskView, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
@@ -160,36 +160,36 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waiter) ([]Ta
 	for i, w := range list {
 		devices[i], ids[i] = w.device, w.Task
 	}
-	views, err := s.read().grants().viewsWith(ctx, waitingViewText, devices, ids)
+	views, err := s.readSession().grants().readViewsWithTasks(ctx, waitingViewText, devices, ids)
 	if err != nil {
 		return nil, fmt.Errorf("their devices: %w", err)
 	}
-	batches, err := s.batchesOf(ctx, list)
+	batches, err := s.batchesByID(ctx, list)
 	if err != nil {
 		return nil, fmt.Errorf("their batches: %w", err)
 	}
-	held, err := one(ctx, s.read(), only[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, pool.Name)
+	held, err := queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, pool.Name)
 	if err != nil {
 		return nil, fmt.Errorf("the slots of their pool: %w", err)
 	}
 	all := make([]TaskView, len(list))
 	for i, w := range list {
 		all[i] = TaskView{
-			View: views[i], Batch: batches[w.Batch], Pool: pool, Held: held,
+			DeviceView: views[i], Batch: batches[w.Batch], Pool: pool, Held: held,
 			Task: Task{ID: w.Task, Batch: w.Batch, Pool: pool.Name, Device: w.device, State: Pending, Priority: w.Priority, NotBefore: w.notBefore, NotAfter: w.notAfter},
 		}
 	}
-	return all, s.lastAttempts(ctx, all)
+	return all, s.fillLastAttempts(ctx, all)
 }
 
-// batchesOf returns the batches of the tasks by id, without payloads.
-func (s tasks) batchesOf(ctx context.Context, list []waiter) (map[int64]Batch, error) {
+// batchesByID returns the batches of the tasks by id, without payloads.
+func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (map[int64]Batch, error) {
 	wanted := make([]int64, len(list))
 	for i, w := range list {
 		wanted[i] = w.Batch
 	}
 	slices.Sort(wanted)
-	found, err := collect(ctx, s.read(), batchDest, `SELECT `+strings.Replace(batchColumns, "b.payload", "NULL", 1)+` FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, ids(slices.Compact(wanted)...))
+	found, err := collect(ctx, s.readSession(), batchDest, `SELECT `+strings.Replace(batchColumns, "b.payload", "NULL", 1)+` FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(slices.Compact(wanted)...))
 	all := make(map[int64]Batch, len(found))
 	for _, b := range found {
 		all[b.ID] = b
@@ -197,22 +197,22 @@ func (s tasks) batchesOf(ctx context.Context, list []waiter) (map[int64]Batch, e
 	return all, err
 }
 
-// lastAttempts fills in the newest attempt of the tasks that wait for a retry.
-func (s tasks) lastAttempts(ctx context.Context, views []TaskView) error {
-	var tried []int64
+// fillLastAttempts fills in the newest attempt of the tasks that wait for a retry.
+func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
+	var waitingForRetry []int64
 	for _, v := range views {
 		for _, c := range v.Candidates {
 			if c.Task == v.Task.ID && c.RetryAt.After(v.Now) {
-				tried = append(tried, c.Task)
+				waitingForRetry = append(waitingForRetry, c.Task)
 			}
 		}
 	}
-	if len(tried) == 0 {
+	if len(waitingForRetry) == 0 {
 		return nil
 	}
-	found, err := collect(ctx, s.read(), func(a *Attempt) []any {
+	found, err := collect(ctx, s.readSession(), func(a *Attempt) []any {
 		return []any{&a.Token, &a.Task, &a.Number, instant{&a.EndedAt}, &a.EndedBy, &a.Error}
-	}, lastAttemptsText, ids(tried...))
+	}, lastAttemptsText, idsInput(waitingForRetry...))
 	if err != nil {
 		return fmt.Errorf("their last attempts: %w", err)
 	}
@@ -221,7 +221,7 @@ func (s tasks) lastAttempts(ctx context.Context, views []TaskView) error {
 		last[found[i].Task] = &found[i]
 	}
 	for i := range views {
-		views[i].Last = last[views[i].Task.ID]
+		views[i].LastAttempt = last[views[i].Task.ID]
 	}
 	return nil
 }
@@ -231,10 +231,12 @@ const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
 
-// MarkOf returns the position of a task in a WaitingTasks.
-func MarkOf(t Task) LineMark { return LineMark{Batch: t.Batch, Priority: t.Priority, Task: t.ID} }
+// WaitingPositionOf returns the position of a task in a WaitingTasks.
+func WaitingPositionOf(t Task) WaitingPosition {
+	return WaitingPosition{Batch: t.Batch, Priority: t.Priority, Task: t.ID}
+}
 
 // Compare orders marks: by batch, then highest priority first, then by task.
-func (m LineMark) Compare(other LineMark) int {
+func (m WaitingPosition) Compare(other WaitingPosition) int {
 	return cmp.Or(cmp.Compare(m.Batch, other.Batch), cmp.Compare(other.Priority, m.Priority), cmp.Compare(m.Task, other.Task))
 }

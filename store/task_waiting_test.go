@@ -16,44 +16,44 @@ import (
 // TestWaitingTasksAreSeenAsEachByItself checks that the views of many waiting tasks are equal to the views of the single tasks.
 func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
-		l.pool("other", 9)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
+		l.putPool("other", 9)
 		_, err := l.EnsureDevices(l.Context(), "a", "b", "c")
 		l.must(err)
-		first, ids := l.batch(store.Batch{Pool: "p", MaxAttempts: 3, RetryOn: []string{"failed"}, RetryBackoff: time.Hour}, "a", "b", "c", "a", "a", "unknown")
-		_, more := l.batch(store.Batch{Pool: "p"}, "b", "a")
-		l.batch(store.Batch{Pool: "other"}, "a", "d")
-		l.report(l.grant(ids[2], "c", "p", 1), store.ByFailure, "")
-		l.grant(ids[1], "b", "p", 0)
+		first, ids := l.queueBatch(store.Batch{Pool: "p", MaxAttempts: 3, RetryOn: []string{"failed"}, RetryBackoff: time.Hour}, "a", "b", "c", "a", "a", "unknown")
+		_, more := l.queueBatch(store.Batch{Pool: "p"}, "b", "a")
+		l.queueBatch(store.Batch{Pool: "other"}, "a", "d")
+		l.recordResult(l.mustGrant(ids[2], "c", "p", 1), store.ByFailure, "")
+		l.mustGrant(ids[1], "b", "p", 0)
 		l.exec(fmt.Sprintf(`UPDATE tasks SET priority = 7, own_priority = true WHERE id = %d`, ids[4]))
 
-		seen, err := l.SampleWaiting(l.Context(), store.WaitingOf{Pool: "p"}, 10)
+		seen, err := l.SampleWaiting(l.Context(), store.WaitingScope{Pool: "p"}, 10)
 		l.must(err)
 		want := []int64{ids[4], ids[0], ids[2], ids[3], ids[5], more[0], more[1]}
-		if !seen.All || seen.Total != 7 || !slices.Equal(tasksIn(seen), want) {
-			l.Errorf("%v of %d, want %v", tasksIn(seen), seen.Total, want)
+		if !seen.IsComplete || seen.Total != 7 || !slices.Equal(waitingTaskIDs(seen), want) {
+			l.Errorf("%v of %d, want %v", waitingTaskIDs(seen), seen.Total, want)
 		}
 		for _, v := range seen.Views {
-			l.wantAsByItself(v)
+			l.compareWithTaskView(v)
 		}
-		seen, err = l.SampleWaiting(l.Context(), store.WaitingOf{Batch: first.ID}, 5)
+		seen, err = l.SampleWaiting(l.Context(), store.WaitingScope{Batch: first.ID}, 5)
 		l.must(err)
-		if !seen.All || seen.Total != 5 || !slices.Equal(tasksIn(seen), want[:5]) {
-			l.Errorf("of the batch %v of %d", tasksIn(seen), seen.Total)
+		if !seen.IsComplete || seen.Total != 5 || !slices.Equal(waitingTaskIDs(seen), want[:5]) {
+			l.Errorf("of the batch %v of %d", waitingTaskIDs(seen), seen.Total)
 		}
-		for _, of := range []store.WaitingOf{{Pool: "none"}, {Batch: 4711}} {
+		for _, of := range []store.WaitingScope{{Pool: "none"}, {Batch: 4711}} {
 			_, err = l.SampleWaiting(l.Context(), of, 5)
-			_, err2 := l.NextWaiting(l.Context(), of, store.LineMark{}, 5)
+			_, err2 := l.NextWaiting(l.Context(), of, store.WaitingPosition{}, 5)
 			if !errors.Is(err, store.ErrNotFound) || !errors.Is(err2, store.ErrNotFound) {
 				l.Errorf("%+v: %v, %v", of, err, err2)
 			}
 		}
 		for _, limit := range []int{1, 2, 3, 7, 8} {
-			if got := l.walked(store.WaitingOf{Pool: "p"}, limit); !slices.Equal(got, want) {
+			if got := l.readWaiting(store.WaitingScope{Pool: "p"}, limit); !slices.Equal(got, want) {
 				l.Errorf("by %d: %v, want %v", limit, got, want)
 			}
-			if got := l.walked(store.WaitingOf{Batch: first.ID}, limit); !slices.Equal(got, want[:5]) {
+			if got := l.readWaiting(store.WaitingScope{Batch: first.ID}, limit); !slices.Equal(got, want[:5]) {
 				l.Errorf("of the batch, by %d: %v, want %v", limit, got, want[:5])
 			}
 		}
@@ -64,14 +64,14 @@ func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 // batches and of the batch of the task.
 func TestWaitingTasksOfDevicesWithManyBatches(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 9)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 9)
 		var all []int64
 		for range 40 {
-			_, ids := l.batch(store.Batch{Pool: "p"}, "a")
+			_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a")
 			all = append(all, ids...)
 		}
-		seen, err := l.SampleWaiting(l.Context(), store.WaitingOf{Pool: "p"}, 100)
+		seen, err := l.SampleWaiting(l.Context(), store.WaitingScope{Pool: "p"}, 100)
 		l.must(err)
 		for i, v := range seen.Views {
 			want := slices.Clone(all[:16])
@@ -89,54 +89,54 @@ func TestWaitingTasksOfDevicesWithManyBatches(t *testing.T) {
 	})
 }
 
-func tasksIn(w store.WaitingTasks) (ids []int64) {
+func waitingTaskIDs(w store.WaitingTasks) (ids []int64) {
 	for _, v := range w.Views {
 		ids = append(ids, v.Task.ID)
 	}
 	return ids
 }
 
-// wantAsByItself compares what says why a task waits.
-func (l *ledger) wantAsByItself(v store.TaskView) {
+// compareWithTaskView compares what says why a task waits.
+func (l *ledger) compareWithTaskView(v store.TaskView) {
 	l.Helper()
 	alone, err := l.TaskView(l.Context(), v.Task.ID)
 	l.must(err)
 	alone.Task = store.Task{ID: alone.Task.ID, Batch: alone.Task.Batch, Pool: alone.Task.Pool, Device: alone.Task.Device, State: alone.Task.State, Priority: v.Task.Priority}
-	if alone.Last != nil {
-		a := *alone.Last
-		alone.Last = &store.Attempt{Token: a.Token, Task: a.Task, Number: a.Number, EndedAt: a.EndedAt, EndedBy: a.EndedBy, Error: a.Error}
+	if alone.LastAttempt != nil {
+		a := *alone.LastAttempt
+		alone.LastAttempt = &store.Attempt{Token: a.Token, Task: a.Task, Number: a.Number, EndedAt: a.EndedAt, EndedBy: a.EndedBy, Error: a.Error}
 	}
-	if d := cmp.Diff(alone, v, cmpopts.IgnoreFields(store.View{}, "Now"), cmpopts.IgnoreFields(store.Batch{}, "ReadAt"), cmpopts.IgnoreFields(store.Grant{}, "Remaining")); d != "" {
+	if d := cmp.Diff(alone, v, cmpopts.IgnoreFields(store.DeviceView{}, "Now"), cmpopts.IgnoreFields(store.Batch{}, "ReadAt"), cmpopts.IgnoreFields(store.Grant{}, "Remaining")); d != "" {
 		l.Errorf("task %d by itself, and among others:\n%s", v.Task.ID, d)
 	}
 }
 
-// walked returns all waiting tasks, which it reads in pages of limit.
-func (l *ledger) walked(of store.WaitingOf, limit int) (ids []int64) {
+// readWaiting returns all waiting tasks, which it reads in pages of limit.
+func (l *ledger) readWaiting(filter store.WaitingScope, limit int) (ids []int64) {
 	l.Helper()
-	for after := (store.LineMark{}); ; {
-		page, err := l.NextWaiting(l.Context(), of, after, limit)
+	for after := (store.WaitingPosition{}); ; {
+		page, err := l.NextWaiting(l.Context(), filter, after, limit)
 		l.must(err)
 		if len(page.Views) > limit {
 			l.Errorf("%d at once, of at most %d", len(page.Views), limit)
 		}
-		if ids = append(ids, tasksIn(page)...); page.All {
+		if ids = append(ids, waitingTaskIDs(page)...); page.IsComplete {
 			return ids
 		}
-		after = store.MarkOf(page.Views[len(page.Views)-1].Task)
+		after = store.WaitingPositionOf(page.Views[len(page.Views)-1].Task)
 	}
 }
 
 // TestASampleOfWhatWaits checks that a sample of many tasks has tasks of each batch in proportion to its waiting tasks.
 func TestASampleOfWhatWaits(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 100)
-		large, ids := l.batch(store.Batch{Pool: "p"}, deviceNames(900)...)
-		l.batch(store.Batch{Pool: "p"}, deviceNames(600)[300:]...)
-		l.grant(ids[0], "dev-00000", "p", 0)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 100)
+		large, ids := l.queueBatch(store.Batch{Pool: "p"}, deviceNames(900)...)
+		l.queueBatch(store.Batch{Pool: "p"}, deviceNames(600)[300:]...)
+		l.mustGrant(ids[0], "dev-00000", "p", 0)
 		l.exec(fmt.Sprintf(`UPDATE tasks SET state = 'failed' WHERE id BETWEEN %d AND %d`, ids[100], ids[299]))
-		of := store.WaitingOf{Pool: "p"}
+		of := store.WaitingScope{Pool: "p"}
 		seen, err := l.SampleWaiting(l.Context(), of, 200)
 		l.must(err)
 		batches, once := map[int64]int{}, map[int64]bool{}
@@ -145,15 +145,15 @@ func TestASampleOfWhatWaits(t *testing.T) {
 			once[v.Task.ID] = true
 		}
 		n := len(seen.Views)
-		if seen.All || seen.Total != 999 || n > 200 || n < 150 || len(once) != n || once[ids[0]] {
+		if seen.IsComplete || seen.Total != 999 || n > 200 || n < 150 || len(once) != n || once[ids[0]] {
 			l.Errorf("%d of %d, each once: %d", n, seen.Total, len(once))
 		}
 		if share := float64(batches[large.ID]) / float64(n); share < 0.6 || share > 0.8 { // The large batch has 699 of 999 tasks.
 			l.Errorf("a share of %.2f is of the large batch", share)
 		}
-		seen, err = l.SampleWaiting(l.Context(), store.WaitingOf{Batch: large.ID}, 50)
+		seen, err = l.SampleWaiting(l.Context(), store.WaitingScope{Batch: large.ID}, 50)
 		l.must(err)
-		if n := len(seen.Views); seen.All || seen.Total != 699 || n > 50 || n < 35 {
+		if n := len(seen.Views); seen.IsComplete || seen.Total != 699 || n > 50 || n < 35 {
 			l.Errorf("of the batch %d of %d", n, seen.Total)
 		}
 	})
@@ -163,13 +163,13 @@ func TestASampleOfWhatWaits(t *testing.T) {
 // share of the sample.
 func TestASampleOfManyBatches(t *testing.T) {
 	t.Parallel()
-	eachDialect(t, func(l *ledger) {
-		l.pool("p", 1)
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 1)
 		for range 150 {
-			l.batch(store.Batch{Pool: "p"}, "a", "b", "c", "d")
+			l.queueBatch(store.Batch{Pool: "p"}, "a", "b", "c", "d")
 		}
-		last, _ := l.batch(store.Batch{Pool: "p"}, deviceNames(10)...)
-		seen, err := l.SampleWaiting(l.Context(), store.WaitingOf{Pool: "p"}, 120)
+		last, _ := l.queueBatch(store.Batch{Pool: "p"}, deviceNames(10)...)
+		seen, err := l.SampleWaiting(l.Context(), store.WaitingScope{Pool: "p"}, 120)
 		l.must(err)
 		late, ofLast := 0, 0
 		for _, v := range seen.Views {
@@ -192,28 +192,28 @@ func TestASampleReadsNoMoreThanItself(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
 	l.exec(`ALTER TABLE tasks SET (autovacuum_enabled = off)`)
-	l.pool("p", 1)
+	l.putPool("p", 1)
 	l.exec(`INSERT INTO batches (pool, created_at, total) SELECT 'p', now(), 10000 FROM generate_series(1, 5)`)
 	l.exec(`INSERT INTO tasks (batch, pool, device) SELECT 1 + i % 5, 'p', 'd' || i FROM generate_series(1, 50000) AS i`)
-	of := store.WaitingOf{Pool: "p"}
+	of := store.WaitingScope{Pool: "p"}
 	for _, statistics := range []string{`SELECT 1`, `ANALYZE`} {
 		l.exec(statistics)
 		for name, read := range map[string]func() (store.WaitingTasks, error){
 			"a sample": func() (store.WaitingTasks, error) { return l.SampleWaiting(l.Context(), of, 200) },
 			"the next": func() (store.WaitingTasks, error) {
-				return l.NextWaiting(l.Context(), of, store.LineMark{Batch: 2, Task: 7000}, 200)
+				return l.NextWaiting(l.Context(), of, store.WaitingPosition{Batch: 2, Task: 7000}, 200)
 			},
 			"of a batch": func() (store.WaitingTasks, error) {
-				return l.SampleWaiting(l.Context(), store.WaitingOf{Batch: 4}, 200)
+				return l.SampleWaiting(l.Context(), store.WaitingScope{Batch: 4}, 200)
 			},
 		} {
-			before := l.tasksRead()
+			before := l.taskRowsRead()
 			seen, err := read()
 			l.must(err)
-			if len(seen.Views) < 150 || seen.All {
+			if len(seen.Views) < 150 || seen.IsComplete {
 				l.Errorf("%s: %d tasks", name, len(seen.Views))
 			}
-			if read := l.tasksRead() - before; read > 10_000 {
+			if read := l.taskRowsRead() - before; read > 10_000 {
 				l.Errorf("%s, after %s: %d rows are read for %d tasks", name, statistics, read, len(seen.Views))
 			}
 		}

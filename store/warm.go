@@ -13,8 +13,8 @@ import (
 // plan.
 const rehearsals = 6
 
-// warmth holds which connections have been warmed up.
-type warmth struct {
+// warmedConns holds which connections have been warmed up.
+type warmedConns struct {
 	sync.Mutex
 	rehearsed map[any]bool // keyed by the driver's connection
 }
@@ -26,12 +26,12 @@ func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
 	}
-	if err := s.pulse.trouble(); err != nil {
+	if err := s.pinger.takePanic(); err != nil {
 		return err
 	}
-	s.warm.Lock()
-	defer s.warm.Unlock()
-	if s.warm.rehearsed == nil {
+	s.warmed.Lock()
+	defer s.warmed.Unlock()
+	if s.warmed.rehearsed == nil {
 		if err := s.prepareRehearsed(ctx); err != nil {
 			return fmt.Errorf("preparing statements: %w", err)
 		}
@@ -43,7 +43,7 @@ func (s *Store) Warm(ctx context.Context) error {
 			_ = conn.Close()
 		}
 	}()
-	for s.mayHold(len(held)) {
+	for s.mayTakeConn(len(held)) {
 		conn, err := s.db.Connx(ctx)
 		if err != nil {
 			return fmt.Errorf("opening a connection: %w", err)
@@ -58,7 +58,7 @@ func (s *Store) Warm(ctx context.Context) error {
 		now[id] = true
 		_ = conn.Close()
 	}
-	s.warm.rehearsed = now
+	s.warmed.rehearsed = now
 	return nil
 }
 
@@ -70,13 +70,13 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 	}
 	err = s.rehearse(ctx, conn)
 	_ = conn.Close()
-	s.prepared.prepareNoted(ctx)
+	s.prepared.preparePending(ctx)
 	return err
 }
 
-// mayHold reports whether Warm may take one more connection. It takes at most half of the connections, and none for which another caller
+// mayTakeConn reports whether Warm may take one more connection. It takes at most half of the connections, and none for which another caller
 // may be waiting.
-func (s *Store) mayHold(held int) bool {
+func (s *Store) mayTakeConn(held int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)
 }
@@ -87,7 +87,7 @@ func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error)
 		id = driverConn
 		return nil
 	})
-	if err != nil || s.warm.rehearsed[id] {
+	if err != nil || s.warmed.rehearsed[id] {
 		return id, err
 	}
 	for range rehearsals {
@@ -105,22 +105,22 @@ func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 		return err
 	}
 	defer tx.Rollback()
-	in := s.session(s.prepared.in(tx), nil)
-	if _, err := in.grants().registered(ctx, []string{""}); err != nil {
+	in := s.newSession(s.prepared.wrapTx(tx), nil)
+	if _, err := in.grants().readRegistrations(ctx, []string{""}); err != nil {
 		return err
 	}
-	if _, err := in.grants().views(ctx, []string{""}); err != nil {
+	if _, err := in.grants().readViews(ctx, []string{""}); err != nil {
 		return err
 	}
 	if _, err := in.grants().claim(ctx, []claimRow{{}}, false, failTaken); err != nil {
 		return err
 	}
-	if _, err := in.grants().giveTokens(ctx, input([]claimRow{{}})); err != nil {
+	if _, err := in.grants().giveTokens(ctx, toJSONInput([]claimRow{{}})); err != nil {
 		return err
 	}
 	if _, err := in.grants().endReported(ctx, []reportedRow{{}}, nil, nil); err != nil {
 		return err
 	}
-	_, _, err = in.grants().endAll(ctx, input([]endingRow{{}}))
+	_, _, err = in.grants().writeEndings(ctx, toJSONInput([]endingRow{{}}))
 	return err
 }

@@ -13,7 +13,7 @@ import (
 // openWarm returns a warm ledger with at most six connections. Warm has opened three of them.
 func openWarm(t *testing.T) *ledger {
 	t.Helper()
-	l := opened(t)(store.OpenPostgres(t.Context(), server.NewLedger(t), store.Options{MaxOpenConns: 6}))
+	l := migrateOpened(t)(store.OpenPostgres(t.Context(), sharedPostgres.NewLedger(t), store.Options{MaxOpenConns: 6}))
 	l.must(l.Warm(t.Context()))
 	if open := l.DB().Stats().OpenConnections; open != 3 {
 		t.Fatalf("%d connections are open, want 3", open)
@@ -21,8 +21,8 @@ func openWarm(t *testing.T) *ledger {
 	return l
 }
 
-// held takes n connections out of the connection pool until the test ends.
-func (l *ledger) held(n int) []*sql.Conn {
+// holdConns takes n connections out of the connection pool until the test ends.
+func (l *ledger) holdConns(n int) []*sql.Conn {
 	l.Helper()
 	all := make([]*sql.Conn, n)
 	for i := range all {
@@ -34,8 +34,8 @@ func (l *ledger) held(n int) []*sql.Conn {
 	return all
 }
 
-// runs returns how many times conn has executed the least executed of the statements that every report needs.
-func (l *ledger) runs(conn *sql.Conn) int {
+// minExecutions returns how many times conn has executed the least executed of the statements that every report needs.
+func (l *ledger) minExecutions(conn *sql.Conn) int {
 	l.Helper()
 	rows, err := conn.QueryContext(l.Context(), `SELECT statement, generic_plans + custom_plans, generic_plans > 0 FROM pg_prepared_statements`)
 	l.must(err)
@@ -63,8 +63,8 @@ func (l *ledger) runs(conn *sql.Conn) int {
 // wantPlans wants three open connections with plans.
 func (l *ledger) wantPlans() {
 	l.Helper()
-	for i, conn := range l.held(3) {
-		if l.runs(conn) < 6 {
+	for i, conn := range l.holdConns(3) {
+		if l.minExecutions(conn) < 6 {
 			l.Errorf("connection %d has no plans", i)
 		}
 	}
@@ -82,8 +82,8 @@ func TestAConnectionIsWarmedUpOnce(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)
 	sum := func() (n int) {
-		for _, conn := range l.held(3) {
-			n += l.runs(conn)
+		for _, conn := range l.holdConns(3) {
+			n += l.minExecutions(conn)
 			l.must(conn.Close())
 		}
 		return n
@@ -108,7 +108,7 @@ func TestConnectionsThatEndedAreReplaced(t *testing.T) {
 func TestWarmingWaitsForNoConnection(t *testing.T) {
 	t.Parallel()
 	l := openWarm(t)
-	l.held(6)
+	l.holdConns(6)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	l.must(l.Warm(ctx))
@@ -134,7 +134,7 @@ func TestWarmingChangesNothing(t *testing.T) {
 // TestASingleConnectionIsLeftAlone checks that Warm does nothing if the ledger has one connection, because a caller may need it.
 func TestASingleConnectionIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	for _, l := range []*ledger{openSingle(t), openSQLite(t)} {
+	for _, l := range []*ledger{openSingleConn(t), openSQLite(t)} {
 		l.must(l.Warm(t.Context()))
 	}
 }

@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// wording replaces the words in braces in the texts of statements. Each text is translated once and then cached, because translating takes
+// sqlTranslator replaces the words in braces in the texts of statements. Each text is translated once and then cached, because translating takes
 // longer than a lookup. The cache is small, as it holds only texts of this package.
-type wording struct {
+type sqlTranslator struct {
 	words *strings.Replacer
 
 	mu    sync.RWMutex
 	texts map[string]string // the translated texts, by the texts with words in braces
 }
 
-func newWording(words []string) *wording {
-	return &wording{words: strings.NewReplacer(words...), texts: map[string]string{}}
+func newSQLTranslator(words []string) *sqlTranslator {
+	return &sqlTranslator{words: strings.NewReplacer(words...), texts: map[string]string{}}
 }
 
-// text returns the query with its words in braces replaced for the database.
-func (w *wording) text(query string) string {
+// translate returns the query with its words in braces replaced for the database.
+func (w *sqlTranslator) translate(query string) string {
 	w.mu.RLock()
 	text, known := w.texts[query]
 	w.mu.RUnlock()

@@ -15,7 +15,7 @@ func TestATextIsPutIntoWordsOnce(t *testing.T) {
 		asking.Go(func() {
 			for i := range 100 {
 				query := fmt.Sprintf("SELECT {now}, %d", i%10)
-				if got, want := d.text(query), fmt.Sprintf("SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER), %d", i%10); got != want {
+				if got, want := d.translate(query), fmt.Sprintf("SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER), %d", i%10); got != want {
 					t.Errorf("%q, want %q", got, want)
 				}
 			}
@@ -34,7 +34,7 @@ func BenchmarkText(b *testing.B) {
 	b.Run("known", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			d.text(query)
+			d.translate(query)
 		}
 	})
 	b.Run("each time", func(b *testing.B) {

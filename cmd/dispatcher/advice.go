@@ -15,43 +15,43 @@ import (
 // advisedError is an error with a text about what the user can do next.
 type advisedError struct {
 	error
-	next string
+	advice string
 }
 
 // Unwrap returns the cause.
 func (e advisedError) Unwrap() error { return e.error }
 
-// nextStep returns a text about what the user can do after err. It is empty if the error itself
+// adviceFor returns a text about what the user can do after err. It is empty if the error itself
 // contains the advice, or if there is no advice.
-func nextStep(err error) string {
+func adviceFor(err error) string {
 	if advised, ok := errors.AsType[advisedError](err); ok {
-		return advised.next
+		return advised.advice
 	}
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
-		return afterProblem(p)
+		return adviceAfterProblem(p)
 	}
 	if lost, ok := errors.AsType[*operators.LostError](err); ok {
-		return afterLoss(lost)
+		return adviceAfterLoss(lost)
 	}
 	if errors.Is(err, context.Canceled) {
 		return "interrupted: what was under way may have been done"
 	}
 	_, stale := errors.AsType[*localdev.StaleError](err)
-	if stale || errors.Is(err, localdev.ErrNone) {
+	if stale || errors.Is(err, localdev.ErrNoServer) {
 		return "start one with `dispatcher dev`, or set DISPATCHER_URL and DISPATCHER_TOKEN"
 	}
 	return ""
 }
 
-// afterLoss returns what the user can do if no answer arrived.
-func afterLoss(lost *operators.LostError) string {
+// adviceAfterLoss returns what the user can do if no answer arrived.
+func adviceAfterLoss(lost *operators.LostError) string {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](lost)
 	switch {
 	case errors.Is(lost, http.ErrSchemeMismatch):
 		return "that port speaks HTTP without TLS: write http:// instead of https://"
 	case untrusted:
 		return "the certificate of that server is not trusted here: look whether the URL is right; SSL_CERT_FILE names another list of authorities"
-	case lost.Reached && lost.Reads:
+	case lost.Reached && lost.ReadOnly:
 		return "nothing was changed: try again in a moment"
 	case lost.Reached:
 		return "it may have been done or not: look before doing it again"
@@ -59,7 +59,7 @@ func afterLoss(lost *operators.LostError) string {
 	return "start one with `dispatcher dev`, or set DISPATCHER_URL to the one that runs"
 }
 
-func afterProblem(p *operators.Problem) string {
+func adviceAfterProblem(p *operators.Problem) string {
 	switch p.Status {
 	case http.StatusUnauthorized:
 		return "set DISPATCHER_TOKEN to an operator's token; an admin makes one with `dispatcher tokens create --name you --role operator`"
@@ -67,7 +67,7 @@ func afterProblem(p *operators.Problem) string {
 		if before, _, slot := strings.Cut(p.Path, "/slots/"); slot {
 			return "see the holders: dispatcher pools slots " + path.Base(before)
 		}
-		if noun := nounOf(p.Path); noun != "" {
+		if noun := nounInPath(p.Path); noun != "" {
 			return "see what there is: dispatcher " + noun + " list"
 		}
 	case http.StatusServiceUnavailable:
@@ -76,7 +76,7 @@ func afterProblem(p *operators.Problem) string {
 	return ""
 }
 
-func nounOf(path string) string {
+func nounInPath(path string) string {
 	_, rest, _ := strings.Cut(path, "/v1/") // a proxy can add a path in front
 	noun, _, _ := strings.Cut(rest, "/")
 	return noun

@@ -18,22 +18,22 @@ import (
 func newBatches() *cobra.Command {
 	o := &operator{}
 	b := o.batches()
-	verbs := o.addList(list{path: operators.Path("batches"), filters: filterBy("name", "lane", "pool", "kind"), columns: []column{
-		member("ID", "id"), member("NAME", "name"), member("POOL", "pool"), member("STATE", "condition"),
-		{"DONE", func(e entry) string { return readProgress(e).done() }},
-		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).Failed(), 10) }},
+	verbs := o.addList(listSpec{path: operators.Path("batches"), filters: filterByFlags("name", "lane", "pool", "kind"), columns: []column{
+		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("POOL", "pool"), memberColumn("STATE", "condition"),
+		{"DONE", func(e entry) string { return readProgress(e).doneText() }},
+		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).FailedTasks(), 10) }},
 		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
 		{"ETA", func(e entry) string { return e.text("eta") }},
-		member("CREATED", "created_at"),
+		memberColumn("CREATED", "created_at"),
 	}}, "List batches, newest first", addBatchFilters)
 	verbs = append(verbs, getBatch(b), createBatch(o), cloneBatch(b), retryBatch(b), setBatch(b),
-		b.pause("Grant nothing more of a batch; what runs goes on", briefBatch()...),
-		b.call("resume", "End the pause of a batch", http.MethodPost, "/resume", briefBatch()...),
+		b.pauseCommand("Grant nothing more of a batch; what runs goes on", batchSettingNames()...),
+		b.requestCommand("resume", "End the pause of a batch", http.MethodPost, "/resume", batchSettingNames()...),
 		cancelBatch(b), explainWaiting(b, "Say what the tasks of a batch wait for, how many for what"),
-		b.on("watch", "Show how a batch goes on, until it has ended", func(s *session, batch string) error {
+		b.objectCommand("watch", "Show how a batch goes on, until it has ended", func(s *session, batch string) error {
 			return newBatchWatch(s.Client, s.console, batch).follow(s.cmd.Context())
 		}), batchResults(b))
-	return o.group("batches", "Queue tasks, and steer them together", verbs...)
+	return o.newGroup("batches", "Queue tasks, and steer them together", verbs...)
 }
 
 func addBatchFilters(command *cobra.Command) {
@@ -45,8 +45,8 @@ func addBatchFilters(command *cobra.Command) {
 	complete(command, "lane", "normal", "urgent")
 }
 
-// numbered accepts exactly one argument, an id of at least 1.
-func numbered(_ *cobra.Command, args []string) error {
+// exactlyOneID accepts exactly one argument, an id of at least 1.
+func exactlyOneID(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("accepts 1 arg(s), received %d", len(args))
 	}
@@ -58,11 +58,11 @@ func numbered(_ *cobra.Command, args []string) error {
 
 func getBatch(b noun) *cobra.Command {
 	var watch bool
-	command := b.on("get", "Show a batch and its counts", func(s *session, batch string) error {
+	command := b.objectCommand("get", "Show a batch and its counts", func(s *session, batch string) error {
 		if watch {
 			return newBatchWatch(s.Client, s.console, batch).follow(s.cmd.Context())
 		}
-		return s.act(operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)})
+		return s.sendAndShow(operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)})
 	})
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "as batches watch")
 	return command
@@ -75,20 +75,20 @@ func setBatch(b noun) *cobra.Command {
 	var policies limitsFlag
 	var always, never, noWait bool
 	var maxWait time.Duration
-	command := b.on("set", "Change the fields of a batch that are given as flags; the others stay", func(s *session, batch string) error {
-		body := given(s.cmd.Flags(), map[string]field{
+	command := b.objectCommand("set", "Change the fields of a batch that are given as flags; the others stay", func(s *session, batch string) error {
+		body := changedFields(s.cmd.Flags(), map[string]field{
 			"priority": {"priority", priority}, "weight": {"weight", weight}, "lane": {"lane", lane}, "max-attempts": {"max_attempts", attempts},
 			"not-after": {"not_after", notAfter}, "window": {"windows", opens},
 			"always-open": {"windows", nil}, "never-expires": {"not_after", nil},
 			"max-wait": {"max_wait_ms", maxWait.Milliseconds()}, "no-max-wait": {"max_wait_ms", nil},
 		})
-		if err := policies.say(body); err != nil {
+		if err := policies.addTo(body); err != nil {
 			return err
 		}
 		if len(body) == 0 {
 			return usageError{errors.New("nothing to change: give at least one of --priority, --weight, --lane, --max-attempts, --not-after, --never-expires, --max-wait, --no-max-wait, --window, --always-open, --limits, --no-limits")}
 		}
-		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("batches", batch), Body: body})
+		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("batches", batch), Body: body})
 	})
 	flags := command.Flags()
 	flags.IntVar(&priority, "priority", 0, "of its tasks without their own; higher first")
@@ -114,20 +114,20 @@ const exampleTime = "2027-01-31T22:00:00Z"
 
 func cancelBatch(b noun) *cobra.Command {
 	var yes bool
-	command := b.on("cancel", "End a batch: what waits is cancelled, devices that run a task of it are told to stop", func(s *session, batch string) error {
+	command := b.objectCommand("cancel", "End a batch: what waits is cancelled, devices that run a task of it are told to stop", func(s *session, batch string) error {
 		path := operators.Path("batches", batch)
-		var now operators.Batch
-		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path}, &now); err != nil {
+		var current operators.Batch
+		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path}, &current); err != nil {
 			return err
 		}
-		called := strings.TrimSpace(batch + " " + now.Name)
-		question := fmt.Sprintf("Cancel batch %s: %s, %d run", called, counted(now.Counts[operators.Pending], "task waits", "tasks wait"), now.Counts[operators.Dispatched])
+		called := strings.TrimSpace(batch + " " + current.Name)
+		question := fmt.Sprintf("Cancel batch %s: %s, %d run", called, countText(current.Counts[operators.Pending], "task waits", "tasks wait"), current.Counts[operators.Dispatched])
 		if err := s.console.confirm(yes, question); err != nil {
 			return err
 		}
-		return s.act(operators.Request{Method: http.MethodPost, Path: path + "/cancel"}, briefBatch()...)
+		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: path + "/cancel"}, batchSettingNames()...)
 	})
-	yesFlag(command, &yes)
+	addYesFlag(command, &yes)
 	return command
 }
 
@@ -137,9 +137,9 @@ func conditionAsState(batch json.RawMessage) json.RawMessage {
 	return regexp.MustCompile(`"state":"[a-z]+","condition":`).ReplaceAll(batch, []byte(`"state":`))
 }
 
-// briefBatch returns the members of a batch that are settings. Actions such as cancel and watch do
+// batchSettingNames returns the members of a batch that are settings. Actions such as cancel and watch do
 // not show them.
-func briefBatch() []string {
+func batchSettingNames() []string {
 	return []string{
 		"kind", "priority", "weight", "lane", "not_before", "not_after", "max_wait_ms", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",
 		"retry_backoff_ms", "on_lost", "lease_ms", "max_run_ms", "abort", "created_at",

@@ -22,23 +22,23 @@ const payloadInQuery = 2 << 10
 func cloneBatch(b noun) *cobra.Command {
 	var name string
 	var failed, dryRun bool
-	command := b.on("clone", "Queue the tasks of a batch once more, as a new batch with the same settings", func(s *session, batch string) error {
+	command := b.objectCommand("clone", "Queue the tasks of a batch once more, as a new batch with the same settings", func(s *session, batch string) error {
 		var from operators.Batch
 		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)}, &from); err != nil {
 			return err
 		}
-		copied := tasksOf{from, time.Now(), []string{""}}
+		copied := taskSelection{from, time.Now(), []string{""}}
 		if failed {
 			copied.states = []string{operators.Failed, operators.TimedOut}
 		}
-		again := from.Again(copied.now)
+		clone := from.CloneSettings(copied.now)
 		if len(from.Payload) > payloadInQuery { // each task carries the payload instead
-			again.Payload, copied.from.Payload = nil, nil
+			clone.Payload, copied.batch.Payload = nil, nil
 		}
 		if name != "" {
-			again.Name = name
+			clone.Name = name
 		}
-		made, err := s.Batches.Stream(operators.WithKey(s.cmd.Context(), newKey()), again, operators.QueueMode{DryRun: dryRun}, operators.TypeNDJSON, func() (io.ReadCloser, error) {
+		made, err := s.Batches.Stream(operators.WithKey(s.cmd.Context(), newIdempotencyKey()), clone, operators.QueueMode{DryRun: dryRun}, operators.TypeNDJSON, func() (io.ReadCloser, error) {
 			return copied.open(s.cmd.Context(), s.Tasks)
 		})
 		if err != nil {
@@ -48,7 +48,7 @@ func cloneBatch(b noun) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s.console.warn("", text)
+		s.console.noteWarnings("", text)
 		return s.console.show(text, "unknown", "warnings")
 	})
 	command.Flags().StringVar(&name, "name", "", "of the new batch (default: that of the other)")
@@ -57,25 +57,25 @@ func cloneBatch(b noun) *cobra.Command {
 	return command
 }
 
-// tasksOf selects the tasks of a batch in some states, to queue them in a new batch. The state ""
+// taskSelection selects the tasks of a batch in some states, to queue them in a new batch. The state ""
 // selects the tasks of all states.
-type tasksOf struct {
-	from   operators.Batch
+type taskSelection struct {
+	batch  operators.Batch
 	now    time.Time
 	states []string
 }
 
 // open returns the tasks as NDJSON, read from the server page by page.
-func (t tasksOf) open(ctx context.Context, tasks operators.Tasks) (io.ReadCloser, error) {
-	next, stop := iter.Pull2(t.all(ctx, tasks))
+func (t taskSelection) open(ctx context.Context, tasks operators.Tasks) (io.ReadCloser, error) {
+	next, stop := iter.Pull2(t.selectTasks(ctx, tasks))
 	return &taskLines{next: next, stop: stop}, nil
 }
 
-func (t tasksOf) all(ctx context.Context, tasks operators.Tasks) iter.Seq2[operators.NewTask, error] {
+func (t taskSelection) selectTasks(ctx context.Context, tasks operators.Tasks) iter.Seq2[operators.NewTask, error] {
 	return func(yield func(operators.NewTask, error) bool) {
 		for _, state := range t.states {
-			for task, err := range tasks.List(ctx, operators.TaskFilter{Batch: t.from.ID, State: state}) {
-				if !yield(t.from.TaskAgain(task, t.now), err) || err != nil {
+			for task, err := range tasks.List(ctx, operators.TaskFilter{Batch: t.batch.ID, State: state}) {
+				if !yield(t.batch.CloneTask(task, t.now), err) || err != nil {
 					return
 				}
 			}
@@ -116,10 +116,10 @@ func (l *taskLines) Close() error {
 // retryBatch returns the command that retries the tasks of a batch that ended without success.
 func retryBatch(b noun) *cobra.Command {
 	var yes, dryRun bool
-	command := b.on("retry", "Try the tasks of a batch again that ended without success", func(s *session, batch string) error {
+	command := b.objectCommand("retry", "Try the tasks of a batch again that ended without success", func(s *session, batch string) error {
 		return bulkChange{s.Client, s.console, "retry", operators.Query("batch", batch)}.run(s.cmd.Context(), yes, dryRun)
 	})
-	yesFlag(command, &yes)
+	addYesFlag(command, &yes)
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "count only")
 	return command
 }

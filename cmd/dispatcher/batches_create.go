@@ -62,7 +62,7 @@ every task succeeded.`,
 		Example: `  dispatcher batches create -f tasks.csv --pool ar:330100 --wait
   dispatcher batches create --pool ar:330100 --tag area=330100 --kind speedtest --payload '{"server":"st1"}' --dry-run`,
 		Args: cobra.NoArgs,
-		RunE: o.with(func(s *session, _ []string) error {
+		RunE: o.withSession(func(s *session, _ []string) error {
 			r, err := b.request(s.cmd.Flags(), s.console.in)
 			if err != nil {
 				return err
@@ -71,11 +71,11 @@ every task succeeded.`,
 			if made.text, err = readAnswer(s.cmd.Context(), s.Client, r, &made.BatchCreated); err != nil {
 				return err
 			}
-			made.warn()
+			made.noteWarnings()
 			if b.dryRun || !b.wait {
 				return made.show(b.dryRun)
 			}
-			made.console.note("batch %d: %s%s", made.ID, counted(made.Tasks, "task", "tasks"), made.skippedText())
+			made.console.note("batch %d: %s%s", made.ID, countText(made.Tasks, "task", "tasks"), made.skippedText())
 			return newBatchWatch(s.Client, s.console, strconv.FormatInt(made.ID, 10)).requireSuccess(s.cmd.Context())
 		}),
 	}
@@ -91,7 +91,7 @@ every task succeeded.`,
 	command.MarkFlagsMutuallyExclusive("file", "device", "tag")
 	command.MarkFlagsOneRequired("file", "device", "tag")
 	command.MarkFlagsMutuallyExclusive("wait", "dry-run")
-	return needed(command, "pool")
+	return requireFlag(command, "pool")
 }
 
 func (b *batchFlags) add(flags *pflag.FlagSet) {
@@ -128,7 +128,7 @@ func (b *batchFlags) add(flags *pflag.FlagSet) {
 
 // fields returns the fields whose flags were given, by their names in the API.
 func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
-	said := given(flags, map[string]field{
+	fields := changedFields(flags, map[string]field{
 		"pool": {"pool", b.pool}, "name": {"name", b.name}, "kind": {"kind", b.kind},
 		"priority": {"priority", b.priority}, "weight": {"weight", b.weight}, "lane": {"lane", b.lane},
 		"not-before": {"not_before", b.notBefore}, "not-after": {"not_after", b.notAfter}, "max-wait": {"max_wait_ms", b.maxWait.Milliseconds()}, "window": {"windows", b.windows},
@@ -140,18 +140,18 @@ func (b *batchFlags) fields(flags *pflag.FlagSet) (map[string]any, error) {
 		return nil, usageError{errors.New("--abort-min: only with --abort-failure")}
 	}
 	if flags.Changed("abort-failure") {
-		said["abort"] = operators.Abort{Failure: b.abortFailure, Min: b.abortMin}
+		fields["abort"] = operators.Abort{Failure: b.abortFailure, Min: b.abortMin}
 	}
-	payload, err := readJSON("payload", b.payload)
+	payload, err := readJSONFlag("payload", b.payload)
 	if payload != nil {
-		said["payload"] = payload
+		fields["payload"] = payload
 	}
-	return said, errors.Join(err, b.limits.say(said))
+	return fields, errors.Join(err, b.limits.addTo(fields))
 }
 
-// readJSON returns the JSON in text, or the JSON in the file FILE if text is @FILE. If text is
+// readJSONFlag returns the JSON in text, or the JSON in the file FILE if text is @FILE. If text is
 // empty, it returns nil.
-func readJSON(flag, text string) (json.RawMessage, error) {
+func readJSONFlag(flag, text string) (json.RawMessage, error) {
 	value := []byte(text)
 	if file, ok := strings.CutPrefix(text, "@"); ok {
 		var err error
@@ -170,7 +170,7 @@ func readJSON(flag, text string) (json.RawMessage, error) {
 
 // request returns the request that creates the batch.
 func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (operators.Request, error) {
-	r := operators.Request{Method: http.MethodPost, Path: operators.Path("batches"), Query: url.Values{}, Key: newKey()}
+	r := operators.Request{Method: http.MethodPost, Path: operators.Path("batches"), Query: url.Values{}, Key: newIdempotencyKey()}
 	fields, err := b.fields(flags)
 	if err != nil {
 		return r, err
@@ -194,18 +194,18 @@ func (b *batchFlags) request(flags *pflag.FlagSet, stdin io.Reader) (operators.R
 
 // stream makes r send the file unchanged, and the fields in the query.
 func (b *batchFlags) stream(r *operators.Request, fields map[string]any, stdin io.Reader) (err error) {
-	if err := operators.InQuery(fields, r.Query); err != nil {
+	if err := operators.AddToQuery(fields, r.Query); err != nil {
 		return err
 	}
-	if r.Content, err = contentOf(b.file, b.format); err != nil {
+	if r.ContentType, err = mediaType(b.file, b.format); err != nil {
 		return err
 	}
 	return openFile(r, b.file, stdin)
 }
 
-// contentOf returns the media type of a file of tasks or devices. If format is empty, the extension
+// mediaType returns the media type of a file of tasks or devices. If format is empty, the extension
 // of the file name determines the type.
-func contentOf(file, format string) (string, error) {
+func mediaType(file, format string) (string, error) {
 	if format == "" {
 		format = strings.TrimPrefix(filepath.Ext(file), ".")
 	}
@@ -222,20 +222,20 @@ func contentOf(file, format string) (string, error) {
 // input can be sent only once.
 func openFile(r *operators.Request, file string, stdin io.Reader) error {
 	if file == "-" {
-		r.Once = true
-		r.Open = func() (io.ReadCloser, error) { return io.NopCloser(stdin), nil }
+		r.NoRetry = true
+		r.OpenBody = func() (io.ReadCloser, error) { return io.NopCloser(stdin), nil }
 		return nil
 	}
 	if _, err := os.Stat(file); err != nil {
 		return usageError{fmt.Errorf("--file: %w", err)}
 	}
-	r.Open = func() (io.ReadCloser, error) { return os.Open(file) }
+	r.OpenBody = func() (io.ReadCloser, error) { return os.Open(file) }
 	return nil
 }
 
-// newKey returns a random Idempotency-Key. However often a request with this key is sent, it has
+// newIdempotencyKey returns a random Idempotency-Key. However often a request with this key is sent, it has
 // one effect.
-func newKey() string { return "cli-" + rand.Text() }
+func newIdempotencyKey() string { return "cli-" + rand.Text() }
 
 // queuedBatch is the answer to the request that queued a batch, or checked it in a dry run.
 type queuedBatch struct {
@@ -245,13 +245,13 @@ type queuedBatch struct {
 	console *console
 }
 
-// warn notes the warnings, and the number of tasks for unregistered devices, whose ids may be
+// noteWarnings notes the warnings, and the number of tasks for unregistered devices, whose ids may be
 // mistyped.
-func (q queuedBatch) warn() {
-	q.console.warn("", q.text)
+func (q queuedBatch) noteWarnings() {
+	q.console.noteWarnings("", q.text)
 	if q.Unknown != nil {
 		q.console.note("Warning: %s not registered, such as %s; --unknown-devices refuse refuses them",
-			counted(q.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), q.Unknown.First)
+			countText(q.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), q.Unknown.First)
 	}
 }
 
@@ -261,7 +261,7 @@ func (q queuedBatch) show(dryRun bool) error {
 	if !dryRun || q.console.isJSON {
 		return q.console.show(q.text, "unknown", "warnings")
 	}
-	_, err := fmt.Fprintf(q.console.out, "%s would be queued%s\n", counted(q.Tasks, "task", "tasks"), q.skippedText())
+	_, err := fmt.Fprintf(q.console.out, "%s would be queued%s\n", countText(q.Tasks, "task", "tasks"), q.skippedText())
 	return err
 }
 
@@ -271,5 +271,5 @@ func (q queuedBatch) skippedText() string {
 	if q.Skipped == nil {
 		return ""
 	}
-	return ", " + counted(*q.Skipped, "duplicate", "duplicates") + " skipped"
+	return ", " + countText(*q.Skipped, "duplicate", "duplicates") + " skipped"
 }

@@ -20,21 +20,21 @@ import (
 
 const shownFields = 6 // maximum number of output columns if no fields are named
 
-// resultsOf contains the flags of the command that shows the results of a batch.
-type resultsOf struct {
+// resultFlags contains the flags of the command that shows the results of a batch.
+type resultFlags struct {
 	operators.ResultQuery
 
-	since, until moment
+	since, until timeFlag
 
-	limit      int
-	csv, asDoc bool
+	limit       int
+	csv, asJSON bool
 }
 
 func batchResults(b noun) *cobra.Command {
-	r := &resultsOf{}
-	command := b.on("results", "Show the results of a batch: sums, then a table of the outputs", func(s *session, batch string) error {
-		s.console.isJSON = s.console.isJSON || r.asDoc
-		r.Since, r.Until = r.since.at, r.until.at
+	r := &resultFlags{}
+	command := b.objectCommand("results", "Show the results of a batch: sums, then a table of the outputs", func(s *session, batch string) error {
+		s.console.isJSON = s.console.isJSON || r.asJSON
+		r.Since, r.Until = r.since.value, r.until.value
 		path := operators.Path("batches", batch, "results")
 		switch {
 		case r.limit < 0:
@@ -46,7 +46,7 @@ func batchResults(b noun) *cobra.Command {
 		case s.console.isJSON:
 			query := r.Values()
 			query.Set("page_size", strconv.Itoa(min(cmp.Or(r.limit, 1000), 1000)))
-			return s.view(path, query, nil, nil)
+			return s.getAndShow(path, query, nil, nil)
 		}
 		sum, err := resultReport{s.console.out}.summarize(s.cmd.Context(), s.Client, batch, r.Values())
 		if err != nil {
@@ -56,7 +56,7 @@ func batchResults(b noun) *cobra.Command {
 			r.Fields = firstFields(sum.Fields)
 		}
 		_, _ = fmt.Fprintln(s.console.out)
-		return s.list(list{path: path, columns: resultColumns(r.Fields), filters: r.filters}, r.limit)
+		return s.writeList(listSpec{path: path, columns: resultColumns(r.Fields), filters: r.filters}, r.limit)
 	})
 	flags := command.Flags()
 	flags.StringSliceVar(&r.Fields, "fields", nil, "of the outputs, e.g. down_mbps,net.rtt; default: the first ones (with --csv: all)")
@@ -68,14 +68,14 @@ func batchResults(b noun) *cobra.Command {
 	flags.IntVar(&r.Sample, "sample", 0, "results that the sums look at, 1 to 50000 (default 10000)")
 	flags.IntVar(&r.limit, "limit", 20, "most results to show; 0: all, in JSON at most 1000")
 	flags.BoolVar(&r.csv, "csv", false, "all results, a column for each field")
-	flags.BoolVar(&r.asDoc, "json", false, "as --output json: the first page and the sums, as the server says them")
+	flags.BoolVar(&r.asJSON, "json", false, "as --output json: the first page and the sums, as the server says them")
 	complete(command, "state", operators.TaskStates()[2:]...)
 	return command
 }
 
 // filters returns the query for the table. It asks for no summary, because the command has shown
 // the summary before.
-func (r *resultsOf) filters(*pflag.FlagSet) url.Values {
+func (r *resultFlags) filters(*pflag.FlagSet) url.Values {
 	return operators.ResultQuery{State: r.State, Since: r.Since, Until: r.Until, Fields: r.Fields, Sample: 1}.Values()
 }
 
@@ -91,7 +91,7 @@ func firstFields(found []operators.OutputField) (names []string) {
 }
 
 func resultColumns(fields []string) []column {
-	columns := []column{member("TASK", "task"), member("DEVICE", "device"), member("STATE", "state"), member("ENDED", "ended_at"), member("RAN", "duration_ms")}
+	columns := []column{memberColumn("TASK", "task"), memberColumn("DEVICE", "device"), memberColumn("STATE", "state"), memberColumn("ENDED", "ended_at"), memberColumn("RAN", "duration_ms")}
 	for _, name := range fields {
 		columns = append(columns, column{name, func(e entry) string {
 			var output map[string]json.RawMessage
@@ -99,7 +99,7 @@ func resultColumns(fields []string) []column {
 			return plainValue(output[name])
 		}})
 	}
-	return append(columns, member("ERROR", "error"))
+	return append(columns, memberColumn("ERROR", "error"))
 }
 
 // plainValue returns a JSON string without its quotes, "" for null, and any other value as JSON.
@@ -119,9 +119,9 @@ type resultReport struct{ out io.Writer }
 
 // summarize reads the batch and the summary that query selects, and writes both.
 func (r resultReport) summarize(ctx context.Context, c *operators.Client, batch string, query url.Values) (*operators.ResultSummary, error) {
-	var now progress
+	var batchProgress progress
 	path := operators.Path("batches", batch)
-	if err := c.Do(ctx, operators.Request{Method: http.MethodGet, Path: path}, &now); err != nil {
+	if err := c.Do(ctx, operators.Request{Method: http.MethodGet, Path: path}, &batchProgress); err != nil {
 		return nil, err
 	}
 	query.Set("page_size", "1")
@@ -129,17 +129,17 @@ func (r resultReport) summarize(ctx context.Context, c *operators.Client, batch 
 	if _, err := readAnswer(ctx, c, operators.Request{Method: http.MethodGet, Path: path + "/results", Query: query}, &first); err != nil {
 		return nil, err
 	}
-	_, _ = fmt.Fprintln(r.out, terminal.Safe(now.line()))
+	_, _ = fmt.Fprintln(r.out, terminal.EscapeUnprintable(batchProgress.summaryLine()))
 	return first.Summary, r.writeSummary(*first.Summary)
 }
 
 // writeSummary writes the size of the sample, the aggregate, the counts by tag and the errors.
 func (r resultReport) writeSummary(sum operators.ResultSummary) error {
 	switch {
-	case sum.Sampled < sum.Looked:
-		_, _ = fmt.Fprintf(r.out, "%d results ended in that time, of %d that were looked at of %d\n", sum.Sampled, sum.Looked, sum.Of)
-	case sum.Looked < sum.Of:
-		_, _ = fmt.Fprintf(r.out, "of a sample: %d of %d results\n", sum.Sampled, sum.Of)
+	case sum.Sampled < sum.Scanned:
+		_, _ = fmt.Fprintf(r.out, "%d results ended in that time, of %d that were looked at of %d\n", sum.Sampled, sum.Scanned, sum.Matching)
+	case sum.Scanned < sum.Matching:
+		_, _ = fmt.Fprintf(r.out, "of a sample: %d of %d results\n", sum.Sampled, sum.Matching)
 	}
 	if a := sum.Aggregate; a != nil {
 		if err := r.writeAggregate(*a); err != nil {
@@ -153,10 +153,10 @@ func (r resultReport) writeSummary(sum operators.ResultSummary) error {
 			if c.Value != nil {
 				name = *c.Value
 			}
-			t.Row(name, fmt.Sprint(c.Ended), fmt.Sprint(c.Failed))
+			t.AddRow(name, fmt.Sprint(c.Ended), fmt.Sprint(c.Failed))
 		}
 		if rest := sum.ByTagRest; rest != nil {
-			t.Row("(others)", fmt.Sprint(rest.Ended), fmt.Sprint(rest.Failed))
+			t.AddRow("(others)", fmt.Sprint(rest.Ended), fmt.Sprint(rest.Failed))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -166,12 +166,12 @@ func (r resultReport) writeSummary(sum operators.ResultSummary) error {
 		return nil
 	}
 	title := ""
-	if sum.ErrorsSampled < sum.ErrorsOf {
-		title = fmt.Sprintf("errors of a sample: %d of %d tasks", sum.ErrorsSampled, sum.ErrorsOf)
+	if sum.ErrorsSampled < sum.ErrorsTotal {
+		title = fmt.Sprintf("errors of a sample: %d of %d tasks", sum.ErrorsSampled, sum.ErrorsTotal)
 	}
 	t := r.startTable(title, "FAILED", "ERROR")
 	for _, e := range sum.Errors {
-		t.Row(fmt.Sprint(e.Tasks), e.Error)
+		t.AddRow(fmt.Sprint(e.Tasks), e.Error)
 	}
 	return t.Flush()
 }
@@ -180,13 +180,13 @@ func (r resultReport) writeSummary(sum operators.ResultSummary) error {
 func (r resultReport) startTable(title string, heads ...string) *terminal.Table {
 	_, _ = fmt.Fprintln(r.out)
 	if title != "" {
-		_, _ = fmt.Fprintln(r.out, terminal.Safe(title))
+		_, _ = fmt.Fprintln(r.out, terminal.EscapeUnprintable(title))
 	}
 	return terminal.NewTable(r.out, heads...)
 }
 
 func (r resultReport) writeAggregate(a operators.Aggregate) error {
-	title := a.Field + ", of " + counted(a.Tasks, "task", "tasks")
+	title := a.Field + ", of " + countText(a.Tasks, "task", "tasks")
 	if a.Other > 0 {
 		title += fmt.Sprintf(" (%d with a list, an object or a number beyond 64 bits)", a.Other)
 	}
@@ -197,26 +197,26 @@ func (r resultReport) writeAggregate(a operators.Aggregate) error {
 	}
 	t := r.startTable(title, "TASKS", "VALUE")
 	for _, v := range a.Values {
-		t.Row(fmt.Sprint(v.Tasks), v.Value)
+		t.AddRow(fmt.Sprint(v.Tasks), v.Value)
 	}
 	if a.Rest > 0 {
-		t.Row(fmt.Sprint(a.Rest), "(others)")
+		t.AddRow(fmt.Sprint(a.Rest), "(others)")
 	}
 	return t.Flush()
 }
 
 func (r resultReport) writeNumbers(title string, n operators.NumberValues) error {
 	t := r.startTable(title, "MIN", "P5", "P50", "P95", "P99", "MAX", "MEAN", "NUMBERS")
-	t.Row(brief(n.Min), brief(n.P5), brief(n.P50), brief(n.P95), brief(n.P99), brief(n.Max), brief(n.Mean), fmt.Sprint(n.Count))
+	t.AddRow(formatNumber(n.Min), formatNumber(n.P5), formatNumber(n.P50), formatNumber(n.P95), formatNumber(n.P99), formatNumber(n.Max), formatNumber(n.Mean), fmt.Sprint(n.Count))
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	t = r.startTable("", "FROM", "TO", "TASKS", "")
 	for _, bin := range n.Histogram {
-		t.Row(brief(bin.From), brief(bin.To), fmt.Sprint(bin.Tasks), terminal.Bar(bin.Tasks, n.Count, barWidth))
+		t.AddRow(formatNumber(bin.From), formatNumber(bin.To), fmt.Sprint(bin.Tasks), terminal.Bar(bin.Tasks, n.Count, barWidth))
 	}
 	return t.Flush()
 }
 
-// brief formats a number with six digits.
-func brief(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }
+// formatNumber formats a number with six digits.
+func formatNumber(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }

@@ -9,25 +9,25 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// workWith lets a device end its next task with an output.
-func (d *desk) workWith(device, status, more string) {
+// endTaskWith lets a device end its next task with an output.
+func (d *operatorDesk) endTaskWith(device, status, fields string) {
 	d.Helper()
-	task, ok := d.report(device, `{"id":"1"}`)["task"].(map[string]any)
+	task, ok := d.sendReport(device, `{"id":"1"}`)["task"].(map[string]any)
 	if !ok {
 		d.Fatalf("%s has nothing to do", device)
 	}
-	d.report(device, fmt.Sprintf(`{"id":"2","accept":false,"results":[{"task":%.0f,"token":%.0f,"status":%q%s}]}`, task["id"], task["token"], status, more))
+	d.sendReport(device, fmt.Sprintf(`{"id":"2","accept":false,"results":[{"task":%.0f,"token":%.0f,"status":%q%s}]}`, task["id"], task["token"], status, fields))
 }
 
 func TestBatchResults(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
 	d.run("devices create d-1 --tag site=a")
 	d.run("batches create --pool p --max-attempts 1 --device d-1 --device d-2 --device d-3 --device d-4")
-	d.workWith("d-1", "succeeded", `,"output":{"down":90,"net":{"rtt":7},"note":"=x","more":[1]}`)
-	d.workWith("d-2", "succeeded", `,"output":{"down":110,"ok":false}`)
-	d.workWith("d-3", "failed", `,"error":"no route"`)
+	d.endTaskWith("d-1", "succeeded", `,"output":{"down":90,"net":{"rtt":7},"note":"=x","more":[1]}`)
+	d.endTaskWith("d-2", "succeeded", `,"output":{"down":110,"ok":false}`)
+	d.endTaskWith("d-3", "failed", `,"error":"no route"`)
 	out := d.run("batches results 1 --aggregate down --by-tag site")
 	for _, part := range []string{
 		"3/4 75%, 0 inside, 1 failed", "down, of 2 tasks", "MIN  P5  P50  P95  P99    MAX  MEAN  NUMBERS", "90   91  100  109  109.8  110  100   2",
@@ -59,7 +59,7 @@ func TestBatchResults(t *testing.T) {
 	}
 	for _, form := range []string{"--json", "-o json"} {
 		var read operators.Results
-		d.read(&read, "batches results 1 --aggregate down "+form+" --limit 2")
+		d.decodeOutput(&read, "batches results 1 --aggregate down "+form+" --limit 2")
 		if len(read.Results) != 2 || read.Summary.Aggregate.Number.Count != 2 || read.NextPageToken == "" {
 			t.Errorf("%s: %+v", form, read)
 		}
@@ -71,6 +71,6 @@ func TestBatchResults(t *testing.T) {
 		"9": {1, "not_found"}, "x": {2, "not a number"}, "1 --sample 50001": {1, "sample"}, "1 --state pending": {1, "state"}, "1 --limit -1": {2, "--limit"},
 		"1 --csv --json": {2, "--csv"}, "1 --since soon": {2, "neither a duration ago"}, "1 --csv --aggregate a": {1, "aggregate"},
 	} {
-		d.try("", append([]string{"batches", "results"}, strings.Fields(line)...)...).exit(want.code).says(want.says)
+		d.runCommand("", append([]string{"batches", "results"}, strings.Fields(line)...)...).expectExit(want.code).expectErrors(want.says)
 	}
 }

@@ -17,25 +17,25 @@ import (
 
 func TestEveryFieldOfABatchArrives(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
-	d.file("shared.json", `{"server":"st1","streams":[1,2]}`)
+	d.writeFile("shared.json", `{"server":"st1","streams":[1,2]}`)
 	fields := []string{
 		"--pool=p", "--name=b", "--kind=k", "--payload=@shared.json", "--priority=5", "--weight=2", "--lane=urgent", "--not-before=2026-01-01T00:00:00Z",
 		"--not-after=2099-01-01T00:00:00Z", "--window=0 1 * * * 4h Asia/Shanghai", "--finish-inside=false", "--max-attempts=7", "--retry-on=failed",
 		"--limits=@limits.json", "--retry-backoff=90s", "--on-lost=fail", "--lease=2m", "--max-run=30m", "--max-wait=36h", "--abort-failure=0.5", "--abort-min=10",
 	}
-	d.file("limits.json", `[{"name":"n","per":"device","algorithm":"fixed","per_ms":1000,"max":7}]`)
-	d.file("tasks.csv", "device,n:json\nd-1,4\nd-2,\n")
-	d.file("tasks.ndjson", `{"device":"d-1","payload":{"n":4}}`+"\n"+`{"device":"d-2"}`+"\n")
+	d.writeFile("limits.json", `[{"name":"n","per":"device","algorithm":"fixed","per_ms":1000,"max":7}]`)
+	d.writeFile("tasks.csv", "device,n:json\nd-1,4\nd-2,\n")
+	d.writeFile("tasks.ndjson", `{"device":"d-1","payload":{"n":4}}`+"\n"+`{"device":"d-2"}`+"\n")
 	var first map[string]any
 	for _, source := range [][]string{{"-f", "tasks.csv"}, {"-f", "tasks.ndjson"}, {"--device", "d-1", "--device", "d-2"}} {
 		var made struct{ ID, Tasks json.Number }
-		d.read(&made, "batches create", append(source, fields...)...)
+		d.decodeOutput(&made, "batches create", append(source, fields...)...)
 		var b map[string]any
-		d.read(&b, "batches get "+made.ID.String())
+		d.decodeOutput(&b, "batches get "+made.ID.String())
 		var task map[string]any
-		d.read(&task, "tasks get "+map[bool]string{true: "1", false: made.ID.String()}[made.ID == "1"])
+		d.decodeOutput(&task, "tasks get "+map[bool]string{true: "1", false: made.ID.String()}[made.ID == "1"])
 		for _, moves := range []string{"id", "created_at", "opens_at", "closes_at"} {
 			delete(b, moves)
 		}
@@ -68,10 +68,10 @@ func TestEveryFieldOfABatchArrives(t *testing.T) {
 
 func TestCreateBatchRefuses(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
-	d.file("bad.csv", "device\nd-1\na/b\n")
-	d.file("tasks.txt", "device\nd-1\n")
+	d.writeFile("bad.csv", "device\nd-1\na/b\n")
+	d.writeFile("tasks.txt", "device\nd-1\n")
 	for line, want := range map[string]struct {
 		code int
 		says string
@@ -93,43 +93,43 @@ func TestCreateBatchRefuses(t *testing.T) {
 		"--pool p -f tasks.txt --format csv --dry-run":        {0, ""},
 		"--pool p -f tasks.txt --format csv --on-lost forget": {1, "on_lost"},
 	} {
-		d.try("", append([]string{"batches", "create"}, strings.Fields(line)...)...).exit(want.code).says(want.says)
+		d.runCommand("", append([]string{"batches", "create"}, strings.Fields(line)...)...).expectExit(want.code).expectErrors(want.says)
 	}
-	d.prints("batches list --output json", "[]\n")
-	if out := d.try("device\nd-1\nd-2\n", "batches", "create", "--pool", "p", "-f", "-", "--format", "csv", "--dry-run").exit(0).out; out != "2 tasks would be queued\n" {
+	d.expectOutput("batches list --output json", "[]\n")
+	if out := d.runCommand("device\nd-1\nd-2\n", "batches", "create", "--pool", "p", "-f", "-", "--format", "csv", "--dry-run").expectExit(0).out; out != "2 tasks would be queued\n" {
 		t.Errorf("%q", out)
 	}
 }
 
 func TestTagsSelectDevices(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
 	d.run("devices create d-1 --tag area=1,city=hz")
 	d.run("devices create d-2 --tag area=1")
-	d.prints("batches create --pool p --tag area=1 --dry-run", "2 tasks would be queued\n")
+	d.expectOutput("batches create --pool p --tag area=1 --dry-run", "2 tasks would be queued\n")
 	for _, more := range [][]string{{"--dry-run"}, nil} { // an unregistered device causes a warning, also in a dry run
-		made := d.try("", append([]string{"batches", "create", "--pool", "p", "--name", "x", "--device", "d-1", "--device", "d-7", "--device", "d-8"}, more...)...)
-		made.exit(0).says("Warning: 2 tasks are for devices that are not registered, such as d-7")
+		made := d.runCommand("", append([]string{"batches", "create", "--pool", "p", "--name", "x", "--device", "d-1", "--device", "d-7", "--device", "d-8"}, more...)...)
+		made.expectExit(0).expectErrors("Warning: 2 tasks are for devices that are not registered, such as d-7")
 	}
-	d.try("", "batches", "create", "--pool", "p", "--device", "d-1", "--dry-run").exit(0).quiet()
-	d.prints("batches create --pool p --tag area=1 --tag city=hz", "id  2\ntasks  1\n")
+	d.runCommand("", "batches", "create", "--pool", "p", "--device", "d-1", "--dry-run").expectExit(0).expectNoErrors()
+	d.expectOutput("batches create --pool p --tag area=1 --tag city=hz", "id  2\ntasks  1\n")
 }
 
 func TestBatchesAreSteered(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
 	d.run("batches create --pool p --name first --device d-1 --device d-2 --device d-3")
-	d.report("d-1", `{"id":"1"}`)
-	if got := plain(d.run("batches list")); got != "ID  NAME  POOL  STATE  DONE  FAILED  INSIDE  ETA  CREATED\n1  first  p  running  0/3 0%  0  1  TIME\n" {
+	d.sendReport("d-1", `{"id":"1"}`)
+	if got := maskVariableText(d.run("batches list")); got != "ID  NAME  POOL  STATE  DONE  FAILED  INSIDE  ETA  CREATED\n1  first  p  running  0/3 0%  0  1  TIME\n" {
 		t.Error(got)
 	}
 	d.run("batches set 1 --priority 3 --not-after 2099-01-01T00:00:00Z --weight 4 --max-attempts 9 --lane urgent --max-wait 90m")
-	if got := plain(d.run("batches list --lane urgent")); !strings.Contains(got, "\n1  first") {
+	if got := maskVariableText(d.run("batches list --lane urgent")); !strings.Contains(got, "\n1  first") {
 		t.Error(got)
 	}
-	if got := plain(d.run("batches list --lane normal")); strings.Contains(got, "first") {
+	if got := maskVariableText(d.run("batches list --lane normal")); strings.Contains(got, "first") {
 		t.Error(got)
 	}
 	var b struct {
@@ -138,102 +138,102 @@ func TestBatchesAreSteered(t *testing.T) {
 		MaxAttempts      int     `json:"max_attempts"`
 		MaxWait          int64   `json:"max_wait_ms"`
 	}
-	if d.read(&b, "batches get 1"); b.Priority != 3 || b.NotAfter == nil || b.Weight != 4 || b.MaxAttempts != 9 || b.MaxWait != 90*60*1000 {
+	if d.decodeOutput(&b, "batches get 1"); b.Priority != 3 || b.NotAfter == nil || b.Weight != 4 || b.MaxAttempts != 9 || b.MaxWait != 90*60*1000 {
 		t.Errorf("%+v", b)
 	}
-	if d.read(&b, "batches set 1 --never-expires"); b.NotAfter != nil {
+	if d.decodeOutput(&b, "batches set 1 --never-expires"); b.NotAfter != nil {
 		t.Errorf("%+v", b)
 	}
-	if d.read(&b, "batches set 1 --no-max-wait"); b.MaxWait != 0 {
+	if d.decodeOutput(&b, "batches set 1 --no-max-wait"); b.MaxWait != 0 {
 		t.Errorf("%+v", b)
 	}
-	d.try("", "batches", "set", "1").exit(2).says("nothing to change")
-	if got := plain(d.run("batches pause 1 --reason slow")); !strings.Contains(got, "state  paused\n") || !strings.Contains(got, "pause_reason  slow\n") {
+	d.runCommand("", "batches", "set", "1").expectExit(2).expectErrors("nothing to change")
+	if got := maskVariableText(d.run("batches pause 1 --reason slow")); !strings.Contains(got, "state  paused\n") || !strings.Contains(got, "pause_reason  slow\n") {
 		t.Error(got)
 	}
-	if got := plain(d.run("batches resume 1")); !strings.Contains(got, "state  running\n") {
+	if got := maskVariableText(d.run("batches resume 1")); !strings.Contains(got, "state  running\n") {
 		t.Error(got)
 	}
-	d.try("", "batches", "cancel", "1").exit(2).says("Cancel batch 1 first: 2 tasks wait, 1 run", "--yes")
-	if got := plain(d.run("batches cancel 1 --yes")); !strings.Contains(got, "state  cancelling\n") {
+	d.runCommand("", "batches", "cancel", "1").expectExit(2).expectErrors("Cancel batch 1 first: 2 tasks wait, 1 run", "--yes")
+	if got := maskVariableText(d.run("batches cancel 1 --yes")); !strings.Contains(got, "state  cancelling\n") {
 		t.Error(got)
 	}
-	d.report("d-1", `{"id":"2","results":[{"task":1,"token":1,"status":"failed"}]}`)
-	watched := plain(d.run("batches watch 1"))
+	d.sendReport("d-1", `{"id":"2","results":[{"task":1,"token":1,"status":"failed"}]}`)
+	watched := maskVariableText(d.run("batches watch 1"))
 	if !strings.Contains(watched, "state  cancelled\n") || !strings.Contains(watched, "counts  3 cancelled\n") {
 		t.Errorf("watched to the end:\n%s", watched)
 	}
-	if got := plain(d.run("batches list")); !strings.Contains(got, "first  p  cancelled  3/3 100%  0  0  TIME\n") {
+	if got := maskVariableText(d.run("batches list")); !strings.Contains(got, "first  p  cancelled  3/3 100%  0  0  TIME\n") {
 		t.Errorf("what was cancelled is no failure:\n%s", got)
 	}
-	if got := plain(d.run("batches get 1")); !strings.Contains(got, "\nlease  the pool's\nmax_run  1h\n") {
+	if got := maskVariableText(d.run("batches get 1")); !strings.Contains(got, "\nlease  the pool's\nmax_run  1h\n") {
 		t.Errorf("defaults are not said:\n%s", got)
 	}
 	if lines := strings.Split(strings.TrimSpace(d.run("batches get 1 --watch --output json")), "\n"); len(lines) != 1 || !json.Valid([]byte(lines[0])) {
 		t.Errorf("as JSON the batch once, in a line: %q", lines)
 	}
-	d.try("", "batches", "get", "9").exit(1).says("not_found", "dispatcher batches list")
+	d.runCommand("", "batches", "get", "9").expectExit(1).expectErrors("not_found", "dispatcher batches list")
 }
 
 func TestWaitEndsWithTheBatch(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
 	for status, want := range map[string]int{"succeeded": 0, "rejected": 1} {
-		wait := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-"+status, "--wait")
-		wait.says(t, `batch (\d+): 1 task\n`)
-		d.work("d-"+status, status)
+		wait := startProgram(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-"+status, "--wait")
+		wait.waitForOutput(t, `batch (\d+): 1 task\n`)
+		d.endTask("d-"+status, status)
 		<-wait.ended
 		if got := wait.cmd.ProcessState.ExitCode(); got != want {
-			t.Errorf("%s: exit %d, want %d\n%s", status, got, want, wait.text())
+			t.Errorf("%s: exit %d, want %d\n%s", status, got, want, wait.outputText())
 		}
-		wait.says(t, `state +finished`)
+		wait.waitForOutput(t, `state +finished`)
 		if want == 1 {
-			wait.says(t, `of 1 task 1 did not succeed: 1 failed, 0 timed out`)
+			wait.waitForOutput(t, `of 1 task 1 did not succeed: 1 failed, 0 timed out`)
 		}
 	}
-	cancelled := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-8", "--wait")
-	d.run("batches cancel --yes " + cancelled.says(t, `batch (\d+): 1 task\n`))
+	cancelled := startProgram(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-8", "--wait")
+	d.run("batches cancel --yes " + cancelled.waitForOutput(t, `batch (\d+): 1 task\n`))
 	<-cancelled.ended
 	if got := cancelled.cmd.ProcessState.ExitCode(); got != 1 {
-		t.Errorf("cancelled: exit %d, want 1\n%s", got, cancelled.text())
+		t.Errorf("cancelled: exit %d, want 1\n%s", got, cancelled.outputText())
 	}
-	cancelled.says(t, `of 1 task 1 did not succeed: 0 failed, 0 timed out, 1 cancelled`)
-	wait := start(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-9", "--wait")
-	id := wait.says(t, `batch (\d+): 1 task\n`)
-	if code := wait.end(t, syscall.SIGINT); code != 1 {
+	cancelled.waitForOutput(t, `of 1 task 1 did not succeed: 0 failed, 0 timed out, 1 cancelled`)
+	wait := startProgram(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-9", "--wait")
+	id := wait.waitForOutput(t, `batch (\d+): 1 task\n`)
+	if code := wait.signalAndWait(t, syscall.SIGINT); code != 1 {
 		t.Errorf("exit %d after Ctrl-C, want 1: it is not known how it ends", code)
 	}
-	wait.says(t, `interrupted: batch `+id+` goes on`)
+	wait.waitForOutput(t, `interrupted: batch `+id+` goes on`)
 	var b struct{ State string }
-	if d.read(&b, "batches get "+id); b.State != "running" {
+	if d.decodeOutput(&b, "batches get "+id); b.State != "running" {
 		t.Errorf("%+v", b)
 	}
 }
 
-// flaky is a proxy in front of a server. It loses answers or refuses requests.
-type flaky struct {
+// flakyProxy is a proxy in front of a server. It loses answers or refuses requests.
+type flakyProxy struct {
 	*httputil.ReverseProxy
-	cut func() // closes all connections
+	closeConnections func() // closes all connections
 
-	mu     sync.Mutex
-	lose   int // number of POST requests that are executed and whose answers are lost
-	refuse int // number of requests that are answered with 503
-	keys   []string
+	mu               sync.Mutex
+	answersToLose    int // number of POST requests that are executed and whose answers are lost
+	requestsToRefuse int // number of requests that are answered with 503
+	idempotencyKeys  []string
 }
 
-func (d *desk) flaky() *flaky {
+func (d *operatorDesk) useFlakyProxy() *flakyProxy {
 	d.Helper()
 	target, err := url.Parse(d.url)
 	if err != nil {
 		d.Fatal(err)
 	}
-	f := &flaky{ReverseProxy: httputil.NewSingleHostReverseProxy(target)}
+	f := &flakyProxy{ReverseProxy: httputil.NewSingleHostReverseProxy(target)}
 	f.ModifyResponse = func(r *http.Response) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if r.Request.Method == http.MethodPost && f.lose > 0 {
-			f.lose--
+		if r.Request.Method == http.MethodPost && f.answersToLose > 0 {
+			f.answersToLose--
 			panic(http.ErrAbortHandler)
 		}
 		return nil
@@ -241,33 +241,33 @@ func (d *desk) flaky() *flaky {
 	server := httptest.NewServer(http.HandlerFunc(f.serve))
 	d.Cleanup(server.Close)
 	d.Cleanup(server.CloseClientConnections)
-	f.cut = server.CloseClientConnections
+	f.closeConnections = server.CloseClientConnections
 	d.environ[0] = "DISPATCHER_URL=" + server.URL
 	return f
 }
 
-// will sets how many answers to lose and how many requests to refuse from now on.
-func (f *flaky) will(lose, refuse int) {
+// failNext sets how many answers to lose and how many requests to refuse from now on.
+func (f *flakyProxy) failNext(lose, refuse int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lose, f.refuse = lose, refuse
+	f.answersToLose, f.requestsToRefuse = lose, refuse
 }
 
-// seen returns the keys of the received POST requests.
-func (f *flaky) seen() []string {
+// receivedKeys returns the keys of the received POST requests.
+func (f *flakyProxy) receivedKeys() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.keys)
+	return slices.Clone(f.idempotencyKeys)
 }
 
-func (f *flaky) serve(w http.ResponseWriter, r *http.Request) {
+func (f *flakyProxy) serve(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	if r.Method == http.MethodPost {
-		f.keys = append(f.keys, r.Header.Get("Idempotency-Key"))
+		f.idempotencyKeys = append(f.idempotencyKeys, r.Header.Get("Idempotency-Key"))
 	}
-	refused := f.refuse > 0
+	refused := f.requestsToRefuse > 0
 	if refused {
-		f.refuse--
+		f.requestsToRefuse--
 	}
 	f.mu.Unlock()
 	if refused {
@@ -281,44 +281,44 @@ func (f *flaky) serve(w http.ResponseWriter, r *http.Request) {
 // key, it is not executed twice.
 func TestLostAnswersQueueNothingTwice(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
-	f := d.flaky()
-	d.file("tasks.csv", "device\n"+strings.Repeat("d-1\n", 1000))
-	f.will(2, 1)
-	made := d.try("", "batches", "create", "--pool", "p", "-f", "tasks.csv").exit(0).says("again in")
-	if plain(made.out) != "id  1\ntasks  1000\n" {
+	f := d.useFlakyProxy()
+	d.writeFile("tasks.csv", "device\n"+strings.Repeat("d-1\n", 1000))
+	f.failNext(2, 1)
+	made := d.runCommand("", "batches", "create", "--pool", "p", "-f", "tasks.csv").expectExit(0).expectErrors("again in")
+	if maskVariableText(made.out) != "id  1\ntasks  1000\n" {
 		t.Errorf("%s", made.out)
 	}
-	keys := f.seen()
+	keys := f.receivedKeys()
 	if len(keys) != 4 || keys[0] == "" || keys[0] != keys[3] {
 		t.Errorf("keys %q: four tries with one key", keys)
 	}
-	f.will(1, 0)
-	d.try("device\nd-1\n", "batches", "create", "--pool", "p", "-f", "-", "--format", "csv").exit(1).says("may have been done")
+	f.failNext(1, 0)
+	d.runCommand("device\nd-1\n", "batches", "create", "--pool", "p", "-f", "-", "--format", "csv").expectExit(1).expectErrors("may have been done")
 	var list []struct{ Total int }
-	if d.read(&list, "batches list"); len(list) != 2 || list[0].Total != 1 || list[1].Total != 1000 {
+	if d.decodeOutput(&list, "batches list"); len(list) != 2 || list[0].Total != 1 || list[1].Total != 1000 {
 		t.Errorf("%+v: standard input cannot be sent again, and a file was queued once", list)
 	}
-	if keys := f.seen(); keys[4] == keys[0] {
+	if keys := f.receivedKeys(); keys[4] == keys[0] {
 		t.Error("another run has the same key")
 	}
-	f.will(1, 0)
-	d.try("", "devices", "create", "d-5").exit(1).says("its token was lost", "dispatcher devices token d-5")
-	f.will(1, 0)
-	d.try("", "pools", "pause", "p").exit(1).says("may have been done")
-	f.will(0, 1)
-	d.try("", "pools", "list").exit(0).says("again in")
+	f.failNext(1, 0)
+	d.runCommand("", "devices", "create", "d-5").expectExit(1).expectErrors("its token was lost", "dispatcher devices token d-5")
+	f.failNext(1, 0)
+	d.runCommand("", "pools", "pause", "p").expectExit(1).expectErrors("may have been done")
+	f.failNext(0, 1)
+	d.runCommand("", "pools", "list").expectExit(0).expectErrors("again in")
 }
 
 func TestDuplicatesInAFile(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
-	d.file("tasks.csv", "device,n:json\nd-1,4\nd-2,4\nd-1,4\n")
-	d.try("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "refuse").exit(1).says("duplicate_task", "line 4", "line 2")
-	d.prints("batches create --pool p -f tasks.csv --duplicates skip --dry-run", "2 tasks would be queued, 1 duplicate skipped\n")
-	d.prints("batches create --pool p -f tasks.csv --duplicates skip", "id  1\ntasks  2\nskipped  1\n")
-	d.prints("batches create --pool p -f tasks.csv", "id  2\ntasks  3\n")
-	d.try("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "perhaps").exit(1).says("duplicates")
+	d.writeFile("tasks.csv", "device,n:json\nd-1,4\nd-2,4\nd-1,4\n")
+	d.runCommand("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "refuse").expectExit(1).expectErrors("duplicate_task", "line 4", "line 2")
+	d.expectOutput("batches create --pool p -f tasks.csv --duplicates skip --dry-run", "2 tasks would be queued, 1 duplicate skipped\n")
+	d.expectOutput("batches create --pool p -f tasks.csv --duplicates skip", "id  1\ntasks  2\nskipped  1\n")
+	d.expectOutput("batches create --pool p -f tasks.csv", "id  2\ntasks  3\n")
+	d.runCommand("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "perhaps").expectExit(1).expectErrors("duplicates")
 }

@@ -31,27 +31,27 @@ func readProgress(e entry) progress {
 }
 
 // unsuccessful returns the number of tasks that ended without success.
-func (p progress) unsuccessful() int64 { return p.Ended() - p.Counts[operators.Succeeded] }
+func (p progress) unsuccessful() int64 { return p.EndedTasks() - p.Counts[operators.Succeeded] }
 
-// worst returns the state that most tasks without success have.
-func (p progress) worst() string {
+// commonFailureState returns the state that most tasks without success have.
+func (p progress) commonFailureState() string {
 	return slices.MaxFunc([]string{operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired, operators.Suppressed}, func(a, b string) int {
 		return cmp.Compare(p.Counts[a], p.Counts[b])
 	})
 }
 
-// done returns the number and the percentage of ended tasks, such as 41200/100000 41%.
-func (p progress) done() string {
+// doneText returns the number and the percentage of ended tasks, such as 41200/100000 41%.
+func (p progress) doneText() string {
 	if p.Total == 0 {
 		return "0/0"
 	}
-	return fmt.Sprintf("%d/%d %d%%", p.Ended(), p.Total, 100*p.Ended()/p.Total)
+	return fmt.Sprintf("%d/%d %d%%", p.EndedTasks(), p.Total, 100*p.EndedTasks()/p.Total)
 }
 
-// line returns the whole progress in one line of text.
-func (p progress) line() string {
-	text := fmt.Sprintf("%s, %d inside, %d failed", p.done(), p.Counts[operators.Dispatched], p.Failed())
-	if n := p.unsuccessful() - p.Failed(); n > 0 {
+// summaryLine returns the whole progress in one line of text.
+func (p progress) summaryLine() string {
+	text := fmt.Sprintf("%s, %d inside, %d failed", p.doneText(), p.Counts[operators.Dispatched], p.FailedTasks())
+	if n := p.unsuccessful() - p.FailedTasks(); n > 0 {
 		text += fmt.Sprintf(", %d cancelled, expired or suppressed", n)
 	}
 	if p.RatePerMinute != nil {
@@ -82,15 +82,15 @@ type batchWatch struct {
 	bar        *terminal.Progress
 	isTerminal bool // whether messages go to a terminal
 
-	last    progress        // the latest progress
-	text    json.RawMessage // the latest answer as received
-	noted   string          // state of the batch in the latest line
-	notedAt time.Time
-	isOver  bool // whether follow read that the batch has ended
+	last       progress        // the latest progress
+	text       json.RawMessage // the latest answer as received
+	notedState string          // state of the batch in the latest line
+	notedAt    time.Time
+	isOver     bool // whether follow read that the batch has ended
 }
 
 func newBatchWatch(client *operators.Client, c *console, batch string) *batchWatch {
-	return &batchWatch{client: client, console: c, batch: batch, bar: terminal.NewProgress(c.errs), isTerminal: terminal.Is(c.errs)}
+	return &batchWatch{client: client, console: c, batch: batch, bar: terminal.NewProgress(c.errs), isTerminal: terminal.IsTerminal(c.errs)}
 }
 
 // follow shows the batch until it has ended, then its final counts as a table. If ctx ends first
@@ -105,7 +105,7 @@ func (w *batchWatch) follow(ctx context.Context) error {
 	if w.console.isJSON {
 		return nil
 	}
-	return w.console.show(w.text, briefBatch()...)
+	return w.console.show(w.text, batchSettingNames()...)
 }
 
 // requireSuccess follows the batch. It fails if a task did not succeed, or if ctx ends first.
@@ -119,8 +119,8 @@ func (w *batchWatch) requireSuccess(ctx context.Context) error {
 	case n > 0:
 		return advisedError{
 			fmt.Errorf("of %s %d did not succeed: %d failed, %d timed out, %d cancelled, %d expired, %d suppressed",
-				counted(w.last.Total, "task", "tasks"), n, c[operators.Failed], c[operators.TimedOut], c[operators.Cancelled], c[operators.Expired], c[operators.Suppressed]),
-			"see which: dispatcher tasks list --batch " + w.batch + " --state " + w.last.worst(),
+				countText(w.last.Total, "task", "tasks"), n, c[operators.Failed], c[operators.TimedOut], c[operators.Cancelled], c[operators.Expired], c[operators.Suppressed]),
+			"see which: dispatcher tasks list --batch " + w.batch + " --state " + w.last.commonFailureState(),
 		}
 	}
 	return nil
@@ -134,18 +134,18 @@ func (w *batchWatch) update(ctx context.Context) (isOver bool, err error) {
 		w.bar.Clear()
 		return false, err
 	}
-	line := p.line()
-	isChanged := w.text == nil || line != w.last.line()
+	line := p.summaryLine()
+	isChanged := w.text == nil || line != w.last.summaryLine()
 	w.last, w.text = p, text
 	switch {
 	case w.isTerminal:
-		w.bar.Show("%s %s", terminal.Bar(p.Ended(), p.Total, barWidth), line)
-	case isChanged && (p.State != w.noted || time.Since(w.notedAt) >= lineEvery) && !p.Over():
+		w.bar.Show("%s %s", terminal.Bar(p.EndedTasks(), p.Total, barWidth), line)
+	case isChanged && (p.State != w.notedState || time.Since(w.notedAt) >= lineEvery) && !p.HasEnded():
 		w.console.note("%s", line)
-		w.noted, w.notedAt = p.State, time.Now()
+		w.notedState, w.notedAt = p.State, time.Now()
 	}
 	if w.console.isJSON && isChanged {
 		err = writeJSON(w.console.out, text, "")
 	}
-	return p.Over(), err
+	return p.HasEnded(), err
 }

@@ -20,12 +20,12 @@ import (
 
 // expectExits runs each command. It expects the exit code and the words, on standard output or, if
 // the command fails, only on standard error.
-func expectExits(t *testing.T, code int, says map[string]string) {
+func expectExits(t *testing.T, code int, wantByCommand map[string]string) {
 	t.Helper()
-	for line, want := range says {
+	for line, want := range wantByCommand {
 		t.Run("dispatcher "+line, func(t *testing.T) {
 			t.Parallel()
-			got, stdout, stderr := execute(t, nil, strings.Fields(line)...)
+			got, stdout, stderr := runProgram(t, nil, strings.Fields(line)...)
 			said := stdout
 			if code != 0 {
 				said = stderr
@@ -120,12 +120,12 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 // Each mistake has its own line, and no line contains the words of a decoder.
 func TestMistakesOfTheConfigurationAreLines(t *testing.T) {
 	t.Parallel()
-	code, _, stderr := execute(t, []string{"DISPATCHER_REPORT_PERIOD=30", "DISPATCHER_LEASE_MARGIN=x"}, "serve")
+	code, _, stderr := runProgram(t, []string{"DISPATCHER_REPORT_PERIOD=30", "DISPATCHER_LEASE_MARGIN=x"}, "serve")
 	want := "dispatcher: lease_margin: a duration with its unit, such as 10s\ndispatcher: report_period: a duration with its unit, such as 30s\n"
 	if code != exitUsage || stderr != want {
 		t.Errorf("exit %d, %q, want %q", code, stderr, want)
 	}
-	if code, _, stderr := execute(t, []string{"DISPATCHER_REPORT_PERIOD=1ms", "DISPATCHER_MIGRATE=maybe"}, "serve"); code != exitUsage || strings.Count(stderr, "\n") != 2 || strings.Contains(stderr, `\n`) {
+	if code, _, stderr := runProgram(t, []string{"DISPATCHER_REPORT_PERIOD=1ms", "DISPATCHER_MIGRATE=maybe"}, "serve"); code != exitUsage || strings.Count(stderr, "\n") != 2 || strings.Contains(stderr, `\n`) {
 		t.Errorf("exit %d, %q", code, stderr)
 	}
 }
@@ -144,7 +144,7 @@ func TestWrongSchemeIsSaidAtOnce(t *testing.T) {
 		strings.Replace(plain.URL, "http:", "https:", 1): "write http:// instead of https://",
 		secure.URL: "not trusted here",
 	} {
-		code, _, stderr := execute(t, nil, "pools", "list", "--url", url)
+		code, _, stderr := runProgram(t, nil, "pools", "list", "--url", url)
 		if code != exitFailure || !strings.Contains(stderr, want) || strings.Contains(stderr, "again in") || strings.Contains(stderr, "done or not") {
 			t.Errorf("%s: exit %d, %s", url, code, stderr)
 		}
@@ -155,7 +155,7 @@ func TestWrongSchemeIsSaidAtOnce(t *testing.T) {
 // migrations.
 func TestTokenOfAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	code, _, stderr := execute(t, []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewDatabase(t)}, "tokens", "create", "--name", "first", "--role", "admin")
+	code, _, stderr := runProgram(t, []string{"DISPATCHER_POSTGRES_DSN=" + sharedPostgres.NewDatabase(t)}, "tokens", "create", "--name", "first", "--role", "admin")
 	if code != exitFailure || !strings.Contains(stderr, "dispatcher migrate up") || strings.Contains(stderr, "relation") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
@@ -164,7 +164,7 @@ func TestTokenOfAnEmptyDatabase(t *testing.T) {
 func TestMistypedVariableIsAUsageError(t *testing.T) {
 	t.Parallel()
 	const secret = "Kq7vW2canaryX9pL4"
-	code, _, stderr := execute(t, []string{"DISPATCHER_ADMIN_TOKN=" + secret}, "serve")
+	code, _, stderr := runProgram(t, []string{"DISPATCHER_ADMIN_TOKN=" + secret}, "serve")
 	if code != 2 || !strings.Contains(stderr, "DISPATCHER_ADMIN_TOKN") || strings.Contains(stderr, secret) {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
@@ -186,7 +186,7 @@ func TestHelpIsAsWritten(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := helpOf(t, command)
+			got := helpText(t, command)
 			file := filepath.Join("testdata", name+".txt")
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
@@ -200,10 +200,10 @@ func TestHelpIsAsWritten(t *testing.T) {
 	}
 }
 
-func helpOf(t *testing.T, command *cobra.Command) string {
+func helpText(t *testing.T, command *cobra.Command) string {
 	t.Helper()
 	words := strings.Fields(command.CommandPath())[1:]
-	code, help, stderr := execute(t, nil, append(words, "--help")...)
+	code, help, stderr := runProgram(t, nil, append(words, "--help")...)
 	if code != 0 {
 		t.Errorf("%s --help: exit %d, %s", command.CommandPath(), code, stderr)
 	}
@@ -212,14 +212,14 @@ func helpOf(t *testing.T, command *cobra.Command) string {
 	}
 	help = "$ " + command.CommandPath() + " --help\n" + help
 	for _, below := range command.Commands() {
-		help += "\n" + helpOf(t, below)
+		help += "\n" + helpText(t, below)
 	}
 	return help
 }
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewDatabase(t)}
+	environ := []string{"DISPATCHER_POSTGRES_DSN=" + sharedPostgres.NewDatabase(t)}
 	for _, step := range []struct{ command, want, not string }{
 		{"status", "  no\n", "Z\n"},
 		{"up", "applied ", "applied 0"},
@@ -229,12 +229,12 @@ func TestMigrate(t *testing.T) {
 		{"status", "  no\n", ""},
 		{"up", "applied 1\n", ""},
 	} {
-		code, stdout, stderr := execute(t, environ, "migrate", step.command)
+		code, stdout, stderr := runProgram(t, environ, "migrate", step.command)
 		if code != 0 || !strings.Contains(stdout, step.want) || step.not != "" && strings.Contains(stdout, step.not) {
 			t.Errorf("migrate %s: exit %d, %q, %s; want %q and no %q", step.command, code, stdout, stderr, step.want, step.not)
 		}
 	}
-	code, _, stderr := execute(t, []string{"DISPATCHER_POSTGRES_DSN=postgres://" + servers.FreeAddr(t) + "/x?sslmode=disable"}, "migrate", "up")
+	code, _, stderr := runProgram(t, []string{"DISPATCHER_POSTGRES_DSN=postgres://" + servers.FreeAddr(t) + "/x?sslmode=disable"}, "migrate", "up")
 	if code != 1 || stderr == "" {
 		t.Errorf("without Postgres: exit %d, %q; want 1", code, stderr)
 	}
@@ -243,9 +243,9 @@ func TestMigrate(t *testing.T) {
 // The first token is created in the database while a server runs without a configured token.
 func TestTheFirstTokenIsMadeInTheDatabase(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + servers.Redis(t).URL(), "DISPATCHER_LOG_FORMAT=json"}
-	d := start(t, environ, "serve", "--http-listen", "127.0.0.1:0")
-	url := "http://" + d.says(t, `"msg":"ready","http":"([^"]+)"`)
+	environ := []string{"DISPATCHER_POSTGRES_DSN=" + sharedPostgres.NewLedger(t), "DISPATCHER_REDIS_URL=" + servers.StartRedis(t).URL(), "DISPATCHER_LOG_FORMAT=json"}
+	d := startProgram(t, environ, "serve", "--http-listen", "127.0.0.1:0")
+	url := "http://" + d.waitForOutput(t, `"msg":"ready","http":"([^"]+)"`)
 	put := func(secret string) int {
 		t.Helper()
 		request, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, url+"/v1/pools/p", strings.NewReader(`{"capacity":1}`))
@@ -258,7 +258,7 @@ func TestTheFirstTokenIsMadeInTheDatabase(t *testing.T) {
 		return response.StatusCode
 	}
 	for args, want := range map[string]int{"--role=admin": http.StatusCreated, "--role=viewer": http.StatusForbidden, "--role=admin --valid=1ms": http.StatusUnauthorized} {
-		code, secret, stderr := execute(t, environ[:1], append([]string{"tokens", "create", "--name=by " + args}, strings.Fields(args)...)...)
+		code, secret, stderr := runProgram(t, environ[:1], append([]string{"tokens", "create", "--name=by " + args}, strings.Fields(args)...)...)
 		if code != 0 || len(strings.TrimSpace(secret)) != 43 {
 			t.Fatalf("%s: exit %d, %q, %s", args, code, secret, stderr)
 		}
@@ -275,24 +275,24 @@ func TestServeEndsWithSIGTERM(t *testing.T) {
 	if err := os.WriteFile(config, []byte("log_format: json\nhttp_listen: 127.0.0.1:0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := start(t, []string{
-		"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + servers.Redis(t).URL(),
+	d := startProgram(t, []string{
+		"DISPATCHER_POSTGRES_DSN=" + sharedPostgres.NewLedger(t), "DISPATCHER_REDIS_URL=" + servers.StartRedis(t).URL(),
 		"DISPATCHER_ADMIN_TOKEN=" + secret, "DISPATCHER_FLEET_TOKEN=" + secret + "2",
 	}, "serve", "--config", config)
-	url := "http://" + d.says(t, `"msg":"ready","http":"([^"]+)"`)
-	if code, _, stderr := execute(t, nil, "healthcheck", "--url", url); code != 0 {
+	url := "http://" + d.waitForOutput(t, `"msg":"ready","http":"([^"]+)"`)
+	if code, _, stderr := runProgram(t, nil, "healthcheck", "--url", url); code != 0 {
 		t.Errorf("healthcheck: exit %d, %s", code, stderr)
 	}
-	if code, _, stderr := execute(t, []string{"DISPATCHER_URL=" + url + "/"}, "healthcheck"); code != 0 {
+	if code, _, stderr := runProgram(t, []string{"DISPATCHER_URL=" + url + "/"}, "healthcheck"); code != 0 {
 		t.Errorf("healthcheck by DISPATCHER_URL: exit %d, %s", code, stderr)
 	}
-	if code := d.end(t, syscall.SIGTERM); code != 0 {
+	if code := d.signalAndWait(t, syscall.SIGTERM); code != 0 {
 		t.Errorf("exit %d after SIGTERM", code)
 	}
-	if code, _, _ := execute(t, nil, "healthcheck", "--url", url); code != 1 {
+	if code, _, _ := runProgram(t, nil, "healthcheck", "--url", url); code != 1 {
 		t.Errorf("healthcheck of none: exit %d, want 1", code)
 	}
-	if text := d.text(); strings.Contains(text, secret) || !strings.Contains(text, `"admin_token":"***"`) {
+	if text := d.outputText(); strings.Contains(text, secret) || !strings.Contains(text, `"admin_token":"***"`) {
 		t.Errorf("the log shows a secret, or no configuration")
 	}
 }

@@ -32,7 +32,7 @@ type console struct {
 
 // note writes a message for people to errs.
 func (c *console) note(format string, a ...any) {
-	_, _ = fmt.Fprintln(c.errs, terminal.Safe(fmt.Sprintf(format, a...)))
+	_, _ = fmt.Fprintln(c.errs, terminal.EscapeUnprintable(fmt.Sprintf(format, a...)))
 }
 
 // show writes the members of object as a table, except the members named in without. As JSON
@@ -41,7 +41,7 @@ func (c *console) show(object json.RawMessage, without ...string) error {
 	if c.isJSON {
 		return writeJSON(c.out, object, jsonIndent)
 	}
-	return terminal.Fields(c.out, conditionAsState(object), without...)
+	return terminal.WriteFields(c.out, conditionAsState(object), without...)
 }
 
 // writeJSON writes object as JSON. If indent is empty, it writes one line.
@@ -52,13 +52,13 @@ func writeJSON(to io.Writer, object any, indent string) error {
 	return e.Encode(object)
 }
 
-// warn notes the warnings in done, the answer to a successful request, and returns them. Each note
+// noteWarnings notes the warnings in done, the answer to a successful request, and returns them. Each note
 // begins with subject.
-func (c *console) warn(subject string, done json.RawMessage) (warnings []string) {
-	var warned operators.Warned
-	_ = json.Unmarshal(done, &warned) // an answer without this member has no warnings
+func (c *console) noteWarnings(subject string, answer json.RawMessage) (warnings []string) {
+	var warned operators.WarningList
+	_ = json.Unmarshal(answer, &warned) // an answer without this member has no warnings
 	for _, w := range warned.Warnings {
-		c.note("Warning: %s%s", subject, terminal.Safe(w))
+		c.note("Warning: %s%s", subject, terminal.EscapeUnprintable(w))
 	}
 	return warned.Warnings
 }
@@ -69,10 +69,10 @@ func (c *console) confirm(yes bool, question string) error {
 	if yes {
 		return nil
 	}
-	if !terminal.Is(c.in) {
+	if !terminal.IsTerminal(c.in) {
 		return usageError{fmt.Errorf("%s: say --yes, for nobody can be asked: standard input is no terminal", question)}
 	}
-	_, _ = fmt.Fprintf(c.errs, "%s? [y/N] ", terminal.Safe(question))
+	_, _ = fmt.Fprintf(c.errs, "%s? [y/N] ", terminal.EscapeUnprintable(question))
 	answer, _ := bufio.NewReader(c.in).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		return errNotConfirmed
@@ -88,12 +88,12 @@ func (c *console) repeatRead(ctx context.Context, read func() (isOver bool, err 
 		case err == nil && isOver:
 			return nil
 		case err == nil || ctx.Err() != nil:
-		case !operators.Transient(err):
+		case !operators.IsTransient(err):
 			return err
 		default:
 			c.note("%v", err)
 		}
-		_ = operators.Pause(ctx, watchEvery) // the loop ends if ctx has ended
+		_ = operators.Sleep(ctx, watchEvery) // the loop ends if ctx has ended
 	}
 	return nil
 }

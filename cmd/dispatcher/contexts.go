@@ -87,16 +87,16 @@ func (c contexts) write() error {
 
 // find returns the installation with this name.
 func (c contexts) find(name string) (installation, error) {
-	at, ok := c.Contexts[name]
+	found, ok := c.Contexts[name]
 	if !ok {
-		return at, advisedError{usageError{fmt.Errorf("no context %q", name)}, "see what there is: dispatcher context list"}
+		return found, advisedError{usageError{fmt.Errorf("no context %q", name)}, "see what there is: dispatcher context list"}
 	}
-	return at, nil
+	return found, nil
 }
 
-// config returns to with the URL and the token of the installation. It reads the token from the
+// applyTo returns to with the URL and the token of the installation. It reads the token from the
 // file each time, because the token may have been replaced.
-func (i installation) config(to operators.Config) (operators.Config, error) {
+func (i installation) applyTo(to operators.Config) (operators.Config, error) {
 	to.URL = i.URL
 	if i.TokenFile == "" {
 		return to, nil
@@ -124,22 +124,22 @@ use, else to the dispatcher dev that runs here. The token of a context is read f
 file; DISPATCHER_TOKEN goes only to --url and DISPATCHER_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var at installation
+	var added installation
 	add := changeContexts("add NAME", "Name an installation, or change how it is reached", cobra.ExactArgs(1), func(all *contexts, args []string) error {
-		u, err := url.Parse(at.URL)
+		u, err := url.Parse(added.URL)
 		if err != nil || u.Host == "" || u.User != nil {
 			return usageError{errors.New("--url: http:// or https://, without a password")}
 		}
-		if at.TokenFile != "" {
-			if at.TokenFile, err = filepath.Abs(at.TokenFile); err != nil {
+		if added.TokenFile != "" {
+			if added.TokenFile, err = filepath.Abs(added.TokenFile); err != nil {
 				return err
 			}
 		}
-		all.Contexts[args[0]] = at
+		all.Contexts[args[0]] = added
 		return nil
 	})
-	add.Flags().StringVar(&at.URL, "url", "", "the dispatcher")
-	add.Flags().StringVar(&at.TokenFile, "token-file", "", "file that holds the token; only you should be able to read it")
+	add.Flags().StringVar(&added.URL, "url", "", "the dispatcher")
+	add.Flags().StringVar(&added.TokenFile, "token-file", "", "file that holds the token; only you should be able to read it")
 	none := false
 	use := changeContexts("use [NAME]", "Let commands go to an installation", cobra.MaximumNArgs(1), func(all *contexts, args []string) error {
 		if none == (len(args) > 0) {
@@ -154,7 +154,7 @@ file; DISPATCHER_TOKEN goes only to --url and DISPATCHER_URL.`,
 		return nil
 	})
 	use.Flags().BoolVar(&none, "none", false, "let them go to no context")
-	command.AddCommand(needed(add, "url"), use, listContexts(), changeContexts("delete NAME", "Forget an installation", cobra.ExactArgs(1), func(all *contexts, args []string) error {
+	command.AddCommand(requireFlag(add, "url"), use, listContexts(), changeContexts("delete NAME", "Forget an installation", cobra.ExactArgs(1), func(all *contexts, args []string) error {
 		if _, err := all.find(args[0]); err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func listContexts() *cobra.Command {
 			if name == all.Current {
 				mark = "*"
 			}
-			t.Row(mark, name, all.Contexts[name].URL, all.Contexts[name].TokenFile)
+			t.AddRow(mark, name, all.Contexts[name].URL, all.Contexts[name].TokenFile)
 		}
 		return t.Flush()
 	}}

@@ -26,7 +26,7 @@ func TestContexts(t *testing.T) {
 		}
 	}
 	run := func(environ []string, line string) (code int, text string) {
-		cmd := program(t, append(environ, "HOME="+home, "XDG_CONFIG_HOME="+filepath.Join(home, "config")), strings.Fields(line)...)
+		cmd := programCommand(t, append(environ, "HOME="+home, "XDG_CONFIG_HOME="+filepath.Join(home, "config")), strings.Fields(line)...)
 		out, _ := cmd.CombinedOutput()
 		return cmd.ProcessState.ExitCode(), string(out)
 	}

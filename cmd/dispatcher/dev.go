@@ -29,16 +29,16 @@ const (
 
 func newDev() *cobra.Command {
 	options := app.DevOptions{Version: version}
-	var simulate int
+	var simulatedDevices int
 	command := &cobra.Command{
 		Use:   "dev",
 		Short: "Run everything in one process, for trying things out; nothing to install",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			options.ListenMoves = !cmd.Flags().Changed("listen")
-			options.MQTTMoves = !cmd.Flags().Changed("mqtt-listen")
-			options.Program = calledAs()
+			options.ListenMayMove = !cmd.Flags().Changed("listen")
+			options.MQTTMayMove = !cmd.Flags().Changed("mqtt-listen")
+			options.Program = invocationName()
 			options.Logger = newLogger(cmd.ErrOrStderr(), "text", "info")
-			return runDev(cmd, options, simulate)
+			return runDev(cmd, options, simulatedDevices)
 		},
 	}
 	flags := command.Flags()
@@ -46,13 +46,13 @@ func newDev() *cobra.Command {
 	flags.StringVar(&options.MQTT, "mqtt-listen", "127.0.0.1:1883", "address of the embedded MQTT broker; likewise")
 	flags.StringVar(&options.Data, "data", ".dispatcher", "folder of the ledger and the tokens")
 	flags.DurationVar(&options.ReportPeriod, "report-period", 5*time.Second, "when an idle device reports again")
-	flags.IntVar(&simulate, "simulate", 0, "also run a simulated fleet of so many devices, over HTTP and MQTT")
+	flags.IntVar(&simulatedDevices, "simulate", 0, "also run a simulated fleet of so many devices, over HTTP and MQTT")
 	return command
 }
 
-// calledAs returns how a shell in this folder can call this program. That is its name if the PATH
+// invocationName returns how a shell in this folder can call this program. That is its name if the PATH
 // leads to this program, else the path with which the program was started.
-func calledAs() string {
+func invocationName() string {
 	self, err := os.Executable()
 	if err != nil {
 		return os.Args[0]
@@ -73,13 +73,13 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {
-	if simulate < 0 {
+func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) error {
+	if simulatedDevices < 0 {
 		return usageError{errors.New("--simulate: must not be negative")}
 	}
-	options.Announce = []string{options.Data}
+	options.AnnounceDirs = []string{options.Data}
 	if state, err := localdev.StateDir(); err == nil {
-		options.Announce = append(options.Announce, state)
+		options.AnnounceDirs = append(options.AnnounceDirs, state)
 	}
 	server, err := app.NewDev(cmd.Context(), options)
 	if err != nil {
@@ -87,32 +87,32 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulate int) error {
 	}
 	out := cmd.OutOrStdout()
 	var demo func(context.Context) error
-	if simulate > 0 {
-		demo = func(ctx context.Context) error { return demonstrate(ctx, server, simulate, out) }
+	if simulatedDevices > 0 {
+		demo = func(ctx context.Context) error { return demonstrate(ctx, server, simulatedDevices, out) }
 	}
-	return withDemo(cmd.Context(), server.Run, func() { server.Banner(out) }, demo)
+	return withDemo(cmd.Context(), server.Run, func() { server.WriteBanner(out) }, demo)
 }
 
 // withDemo runs a server until ctx ends. If demo is not nil, demo runs too, after the server has
 // started. The first failure ends both.
-func withDemo(ctx context.Context, run func(context.Context, func()) error, started func(), demo func(context.Context) error) error {
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
+func withDemo(ctx context.Context, run func(context.Context, func()) error, onStarted func(), demo func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	var group rescue.Group
-	both := func(work func() error) {
+	startWork := func(work func() error) {
 		group.Go(func() error {
 			err := rescue.Call(work)
 			if err != nil {
-				end(err)
+				cancel(err)
 			}
 			return err
 		})
 	}
-	both(func() error {
+	startWork(func() error {
 		return run(ctx, func() {
-			started()
+			onStarted()
 			if demo != nil {
-				both(func() error { return demo(ctx) })
+				startWork(func() error { return demo(ctx) })
 			}
 		})
 	})

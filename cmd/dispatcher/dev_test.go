@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-// devAt runs `dispatcher dev` on free ports. It returns the environment for the other commands.
-func devAt(t *testing.T, data string, more ...string) (*daemon, []string) {
+// startDev runs `dispatcher dev` on free ports. It returns the environment for the other commands.
+func startDev(t *testing.T, data string, flags ...string) (*runningProgram, []string) {
 	t.Helper()
-	d := start(t, nil, append([]string{"dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", data}, more...)...)
+	d := startProgram(t, nil, append([]string{"dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", data}, flags...)...)
 	environ := []string{
-		"DISPATCHER_URL=" + d.says(t, `HTTP\s+(http://\S+)`),
-		"DISPATCHER_MQTT_URL=" + d.says(t, `MQTT\s+(mqtt://\S+)`),
+		"DISPATCHER_URL=" + d.waitForOutput(t, `HTTP\s+(http://\S+)`),
+		"DISPATCHER_MQTT_URL=" + d.waitForOutput(t, `MQTT\s+(mqtt://\S+)`),
 	}
 	for variable, name := range map[string]string{"DISPATCHER_TOKEN": "admin-token", "DISPATCHER_FLEET_TOKEN": "fleet-token"} {
 		token, err := os.ReadFile(filepath.Join(data, name))
@@ -32,8 +32,8 @@ func devAt(t *testing.T, data string, more ...string) (*daemon, []string) {
 
 func TestSimulateAgainstDev(t *testing.T) {
 	t.Parallel()
-	d, environ := devAt(t, t.TempDir(), "--report-period", "1s")
-	code, stdout, stderr := execute(t, environ, "simulate", "--devices", "60", "--capacity", "10", "--tasks", "150", "--via", "mixed",
+	d, environ := startDev(t, t.TempDir(), "--report-period", "1s")
+	code, stdout, stderr := runProgram(t, environ, "simulate", "--devices", "60", "--capacity", "10", "--tasks", "150", "--via", "mixed",
 		"--work", "50ms", "--lease", "3s", "--period", "1s", "--silent", "5%", "--timeout", "2m", "--seed", "7")
 	if code != 0 {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
@@ -51,7 +51,7 @@ func TestSimulateAgainstDev(t *testing.T) {
 			t.Errorf("%s: %s, want %d to %d", pattern, found[1], want[0], want[1])
 		}
 	}
-	if code := d.end(t, syscall.SIGINT); code != 0 {
+	if code := d.signalAndWait(t, syscall.SIGINT); code != 0 {
 		t.Errorf("dev: exit %d after Ctrl-C", code)
 	}
 }
@@ -60,9 +60,9 @@ func TestSimulateAgainstDev(t *testing.T) {
 // with own tokens of the devices.
 func TestIdleFleetAgainstDev(t *testing.T) {
 	t.Parallel()
-	_, environ := devAt(t, t.TempDir())
+	_, environ := startDev(t, t.TempDir())
 	for _, credentials := range []string{"fleet", "own"} {
-		code, stdout, stderr := execute(t, environ, "simulate", "--idle", "--devices", "200", "--period", "2s", "--timeout", "3s",
+		code, stdout, stderr := runProgram(t, environ, "simulate", "--idle", "--devices", "200", "--period", "2s", "--timeout", "3s",
 			"--prefix", credentials+"-", "--credentials", credentials, "--connections", "20")
 		if code != 0 {
 			t.Errorf("%s: exit %d\n%s\n%s", credentials, code, stdout, stderr)
@@ -84,20 +84,20 @@ func TestDemonstrationFillsItsSlotsAndNoMore(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	for range 2 { // the second run continues with the data of the first run
-		d, _ := devAt(t, data, "--simulate", "80")
-		d.says(t, `held [3-6]\d/60`)
-		if code := d.end(t, syscall.SIGINT); code != 0 {
+		d, _ := startDev(t, data, "--simulate", "80")
+		d.waitForOutput(t, `held [3-6]\d/60`)
+		if code := d.signalAndWait(t, syscall.SIGINT); code != 0 {
 			t.Errorf("exit %d after Ctrl-C", code)
 		}
-		d.says(t, `high-water mark ([3-6]\d) of 60, 0 over-limit`)
+		d.waitForOutput(t, `high-water mark ([3-6]\d) of 60, 0 over-limit`)
 	}
 }
 
 func TestDevNamesTheExplicitPortThatIsTaken(t *testing.T) {
 	t.Parallel()
-	d, _ := devAt(t, t.TempDir())
-	address := d.says(t, `HTTP\s+http://(\S+)`)
-	code, _, stderr := execute(t, nil, "dev", "--listen", address, "--mqtt-listen", "127.0.0.1:0")
+	d, _ := startDev(t, t.TempDir())
+	address := d.waitForOutput(t, `HTTP\s+http://(\S+)`)
+	code, _, stderr := runProgram(t, nil, "dev", "--listen", address, "--mqtt-listen", "127.0.0.1:0")
 	if code != 1 || !bytes.Contains([]byte(stderr), []byte(address)) {
 		t.Errorf("exit %d, %s; want 1 and the address", code, stderr)
 	}
@@ -107,9 +107,9 @@ func TestDevNamesTheExplicitPortThatIsTaken(t *testing.T) {
 func TestHealthcheckFindsDev(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	d, _ := devAt(t, filepath.Join(folder, devData))
+	d, _ := startDev(t, filepath.Join(folder, devData))
 	check := func() (int, string) {
-		cmd := program(t, nil, "healthcheck")
+		cmd := programCommand(t, nil, "healthcheck")
 		cmd.Dir = folder
 		text, _ := cmd.CombinedOutput()
 		return cmd.ProcessState.ExitCode(), string(text)
@@ -117,7 +117,7 @@ func TestHealthcheckFindsDev(t *testing.T) {
 	if code, said := check(); code != 0 {
 		t.Errorf("exit %d: %s", code, said)
 	}
-	d.end(t, syscall.SIGTERM)
+	d.signalAndWait(t, syscall.SIGTERM)
 	if code, said := check(); code != exitFailure {
 		t.Errorf("exit %d after its end: %s", code, said)
 	}
@@ -127,12 +127,12 @@ func TestHealthcheckFindsDev(t *testing.T) {
 // folder and with another data folder.
 func TestSimulateFindsDev(t *testing.T) {
 	t.Parallel()
-	d, _ := devAt(t, filepath.Join(t.TempDir(), "elsewhere"), "--report-period", "1s")
+	d, _ := startDev(t, filepath.Join(t.TempDir(), "elsewhere"), "--report-period", "1s")
 	for _, flags := range [][]string{
 		{"--tasks", "8", "--via", "mixed", "--work", "20ms", "--period", "1s"},
 		{"--idle", "--period", "1s", "--timeout", "2s"},
 	} {
-		cmd := program(t, nil, append([]string{"simulate", "--devices", "4"}, flags...)...)
+		cmd := programCommand(t, nil, append([]string{"simulate", "--devices", "4"}, flags...)...)
 		cmd.Env = d.cmd.Env
 		if said, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("simulate %s: %v\n%s", flags, err, said)
@@ -144,8 +144,8 @@ func TestSimulateFindsDev(t *testing.T) {
 // address.
 func TestSimulateSendsNoGivenTokenToDev(t *testing.T) {
 	t.Parallel()
-	d, _ := devAt(t, t.TempDir())
-	cmd := program(t, nil, "simulate", "--devices", "1", "--url", "http://127.0.0.1:1", "--timeout", "1s")
+	d, _ := startDev(t, t.TempDir())
+	cmd := programCommand(t, nil, "simulate", "--devices", "1", "--url", "http://127.0.0.1:1", "--timeout", "1s")
 	cmd.Env = d.cmd.Env
 	if said, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(said), "DISPATCHER_FLEET_TOKEN") {
 		t.Errorf("%v: %s; want the missing tokens named", err, said)
@@ -155,15 +155,15 @@ func TestSimulateSendsNoGivenTokenToDev(t *testing.T) {
 // The command in the banner works when it is pasted, whether or not the PATH leads to the program.
 func TestTheBannerCanBePasted(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{os.Getenv("PATH"), filepath.Dir(binary) + ":" + os.Getenv("PATH")} {
-		d := start(t, []string{"PATH=" + path}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0")
-		line := d.says(t, `In another shell, here: (.*) \(docs`)
+	for _, path := range []string{os.Getenv("PATH"), filepath.Dir(programPath) + ":" + os.Getenv("PATH")} {
+		d := startProgram(t, []string{"PATH=" + path}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0")
+		line := d.waitForOutput(t, `In another shell, here: (.*) \(docs`)
 		cmd := exec.CommandContext(t.Context(), "sh", "-ec", line)
 		cmd.Dir, cmd.Env = d.cmd.Dir, d.cmd.Env
 		if said, err := cmd.CombinedOutput(); err != nil || !regexp.MustCompile(`capacity +60\n`).Match(said) {
 			t.Errorf("%s: %v\n%s", line, err, said)
 		}
-		if named := strings.HasPrefix(line, "dispatcher "); named != strings.HasPrefix(path, filepath.Dir(binary)) {
+		if named := strings.HasPrefix(line, "dispatcher "); named != strings.HasPrefix(path, filepath.Dir(programPath)) {
 			t.Errorf("with PATH %s: %s", path, line)
 		}
 	}
@@ -186,14 +186,14 @@ func TestReadmeCommandsFindTheProgram(t *testing.T) {
 // A fleet whose credentials are refused reports an error instead of an empty summary.
 func TestSimulateWithWrongCredentials(t *testing.T) {
 	t.Parallel()
-	_, environ := devAt(t, t.TempDir())
+	_, environ := startDev(t, t.TempDir())
 	for i, pair := range environ {
 		if strings.HasPrefix(pair, "DISPATCHER_FLEET_TOKEN=") {
 			environ[i] = "DISPATCHER_FLEET_TOKEN=wrong-token-of-the-fleet"
 		}
 	}
 	for _, via := range []string{"http", "mqtt"} {
-		code, stdout, stderr := execute(t, environ, "simulate", "--devices", "2", "--via", via, "--timeout", "5s")
+		code, stdout, stderr := runProgram(t, environ, "simulate", "--devices", "2", "--via", via, "--timeout", "5s")
 		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "refuses the devices' credentials") {
 			t.Errorf("%s: exit %d, %q, %s", via, code, stdout, stderr)
 		}

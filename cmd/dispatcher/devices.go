@@ -17,18 +17,18 @@ import (
 func newDevices() *cobra.Command {
 	o := &operator{}
 	d := o.devices()
-	verbs := o.addList(list{
+	verbs := o.addList(listSpec{
 		path: operators.Path("devices"), filters: deviceFilters,
 		columns: []column{
-			member("ID", "id"), member("LAST SEEN", "last_seen"), member("BLOCKED", "blocked"), member("OWN TOKEN", "own_token"),
-			member("TAGS", "tags"), member("ATTRIBUTES", "attributes"),
+			memberColumn("ID", "id"), memberColumn("LAST SEEN", "last_seen"), memberColumn("BLOCKED", "blocked"), memberColumn("OWN TOKEN", "own_token"),
+			memberColumn("TAGS", "tags"), memberColumn("ATTRIBUTES", "attributes"),
 		},
 	}, "List devices by id, or those that reported last", addDeviceFilters)
-	verbs = append(verbs, d.call("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), setDevice(d), retagDevices(o), newDeviceToken(d),
-		d.call("block", "Grant a device nothing, and tell it to stop what it runs", http.MethodPost, "/block"),
-		d.call("unblock", "Grant a blocked device tasks again", http.MethodPost, "/unblock"),
+	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), setDevice(d), retagDevices(o), newDeviceToken(d),
+		d.requestCommand("block", "Grant a device nothing, and tell it to stop what it runs", http.MethodPost, "/block"),
+		d.requestCommand("unblock", "Grant a blocked device tasks again", http.MethodPost, "/unblock"),
 		deleteDevice(d))
-	return o.group("devices", "Register, tag, block and find devices", verbs...)
+	return o.newGroup("devices", "Register, tag, block and find devices", verbs...)
 }
 
 func addDeviceFilters(command *cobra.Command) {
@@ -47,7 +47,7 @@ func addDeviceFilters(command *cobra.Command) {
 // deviceFilters returns the query for the flags of addDeviceFilters. A device has to match all of
 // them.
 func deviceFilters(flags *pflag.FlagSet) url.Values {
-	q := filtered(flags, "blocked", "prefix", "part", "profile")
+	q := flagQuery(flags, "blocked", "prefix", "part", "profile")
 	if recent, _ := flags.GetInt("recent"); recent != 0 {
 		q.Set("recent", strconv.Itoa(recent))
 	}
@@ -64,9 +64,9 @@ func deviceFilters(flags *pflag.FlagSet) url.Values {
 func createDevice(d noun) *cobra.Command {
 	var tags map[string]string
 	var profile string
-	command := d.on("create", "Register a device, and show its token once", func(s *session, device string) error {
+	command := d.objectCommand("create", "Register a device, and show its token once", func(s *session, device string) error {
 		text, _, err := s.createWithSecret(operators.Request{
-			Method: http.MethodPost, Path: operators.Path("devices"), Key: newKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: profile},
+			Method: http.MethodPost, Path: operators.Path("devices"), Key: newIdempotencyKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: profile},
 		}, "dispatcher devices token "+device)
 		if err != nil {
 			return err
@@ -88,8 +88,8 @@ func setDevice(d noun) *cobra.Command {
 	var tags map[string]string
 	var untag []string
 	var profile string
-	var unprofiled bool
-	command := d.on("set", "Change the profile of a device, and the tags that are given; the others stay", func(s *session, device string) error {
+	var removeProfile bool
+	command := d.objectCommand("set", "Change the profile of a device, and the tags that are given; the others stay", func(s *session, device string) error {
 		merge := map[string]*string{}
 		for name, value := range tags {
 			merge[name] = &value
@@ -101,16 +101,16 @@ func setDevice(d noun) *cobra.Command {
 		if len(merge) > 0 {
 			body.Tags = operators.Set(merge)
 		}
-		if s.cmd.Flags().Changed("profile") || unprofiled {
+		if s.cmd.Flags().Changed("profile") || removeProfile {
 			body.Profile = operators.Set(profile) // an empty profile removes the profile
 		}
 		if body == (operators.DevicePatch{}) {
 			return usageError{errors.New("nothing to change: give at least one of --tag, --untag, --profile, --no-profile")}
 		}
-		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("devices", device), Body: body})
+		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("devices", device), Body: body})
 	})
 	profileFlag(d.operator, command, &profile)
-	command.Flags().BoolVar(&unprofiled, "no-profile", false, "no profile any more")
+	command.Flags().BoolVar(&removeProfile, "no-profile", false, "no profile any more")
 	command.MarkFlagsMutuallyExclusive("profile", "no-profile")
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags to set: area=330100,city=hz")
 	command.Flags().StringSliceVar(&untag, "untag", nil, "names of tags to take away")
@@ -119,8 +119,8 @@ func setDevice(d noun) *cobra.Command {
 
 func newDeviceToken(d noun) *cobra.Command {
 	overlap := 24 * time.Hour
-	command := d.on("token", "Make a new token of a device, and show it once", func(s *session, device string) error {
-		return s.act(operators.Request{
+	command := d.objectCommand("token", "Make a new token of a device, and show it once", func(s *session, device string) error {
+		return s.sendAndShow(operators.Request{
 			Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: operators.Rotation{OverlapMS: new(overlap.Milliseconds())},
 		})
 	})
@@ -130,12 +130,12 @@ func newDeviceToken(d noun) *cobra.Command {
 
 func deleteDevice(d noun) *cobra.Command {
 	var cancel bool
-	command := d.on("delete", "Delete a device and its tokens", func(s *session, device string) error {
+	command := d.objectCommand("delete", "Delete a device and its tokens", func(s *session, device string) error {
 		q := url.Values{}
 		if cancel {
 			q.Set("cancel", "true")
 		}
-		return s.act(operators.Request{Method: http.MethodDelete, Path: operators.Path("devices", device), Query: q})
+		return s.sendAndShow(operators.Request{Method: http.MethodDelete, Path: operators.Path("devices", device), Query: q})
 	})
 	command.Flags().BoolVar(&cancel, "cancel", false, "also with open tasks: those that wait are cancelled, what runs is asked to stop")
 	return command
@@ -154,21 +154,21 @@ A CSV file begins with a header: device, then the names of tags, and :profile fo
 the profile. NDJSON has a line as {"id":"ar-7","tags":{"area":"330100"}} for each
 device, and "profile" in it.`,
 		Args: cobra.NoArgs,
-		RunE: o.with(func(s *session, _ []string) error {
-			r := operators.Request{Method: http.MethodPost, Path: operators.Path("devices"), Query: operators.Query("existing", existing), Key: newKey(), Accept: operators.TypeCSV}
+		RunE: o.withSession(func(s *session, _ []string) error {
+			r := operators.Request{Method: http.MethodPost, Path: operators.Path("devices"), Query: operators.Query("existing", existing), Key: newIdempotencyKey(), Accept: operators.TypeCSV}
 			if s.console.isJSON {
 				r.Accept = operators.TypeNDJSON
 			}
 			var err error
-			if r.Content, err = contentOf(file, format); err != nil {
+			if r.ContentType, err = mediaType(file, format); err != nil {
 				return err
 			}
 			if err := openFile(&r, file, s.console.in); err != nil {
 				return err
 			}
-			r.Once = true // a second answer would contain no tokens
+			r.NoRetry = true // a second answer would contain no tokens
 			err = s.Copy(s.cmd.Context(), r, s.console.out)
-			if operators.Lost(err) {
+			if operators.IsResponseLost(err) {
 				return advisedError{err, "perhaps they were created, and their tokens are lost; new ones for all: dispatcher devices import --existing rotate -f " + file}
 			}
 			return err
@@ -179,5 +179,5 @@ device, and "profile" in it.`,
 	command.Flags().StringVar(&existing, "existing", "", "devices that exist: refuse (default) the file; skip them; update their tags and profile; rotate: give them one more token")
 	complete(command, "format", "csv", "ndjson")
 	complete(command, "existing", "refuse", "skip", "update", "rotate")
-	return needed(command, "file")
+	return requireFlag(command, "file")
 }

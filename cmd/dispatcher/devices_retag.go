@@ -11,15 +11,15 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// retag contains the flags of the command devices retag.
-type retag struct {
+// retagFlags contains the flags of the command devices retag.
+type retagFlags struct {
 	filter      operators.DeviceFilter
 	set, unset  []string
 	yes, dryRun bool
 }
 
 func retagDevices(o *operator) *cobra.Command {
-	r := &retag{}
+	r := &retagFlags{}
 	command := &cobra.Command{
 		Use: "retag", Short: "Set tags of all devices that match, or take them away",
 		Long: `Set tags of all devices that match, or take them away. Other tags stay:
@@ -29,7 +29,7 @@ func retagDevices(o *operator) *cobra.Command {
 At least one of --where, --prefix, --profile and --blocked is needed. The devices are
 counted first; each that changes has an event in the log.`,
 		Args: cobra.NoArgs,
-		RunE: o.with(func(s *session, _ []string) error { return r.run(s.cmd.Context(), s.Devices, s.console) }),
+		RunE: o.withSession(func(s *session, _ []string) error { return r.run(s.cmd.Context(), s.Devices, s.console) }),
 	}
 	flags := command.Flags()
 	flags.StringArrayVar(&r.filter.Tags, "where", nil, "only with this tag, name:value; several: has all of them")
@@ -39,7 +39,7 @@ counted first; each that changes has an event in the log.`,
 	flags.StringArrayVar(&r.set, "set", nil, "a tag and its value, name:value; may be repeated")
 	flags.StringArrayVar(&r.unset, "unset", nil, "a tag to take away; may be repeated")
 	flags.BoolVar(&r.dryRun, "dry-run", false, "count only")
-	yesFlag(command, &r.yes)
+	addYesFlag(command, &r.yes)
 	complete(command, "blocked", "true", "false")
 	command.MarkFlagsOneRequired("set", "unset")
 	command.MarkFlagsOneRequired("where", "prefix", "profile", "blocked")
@@ -47,7 +47,7 @@ counted first; each that changes has an event in the log.`,
 	return command
 }
 
-func (r *retag) run(ctx context.Context, devices operators.Devices, c *console) error {
+func (r *retagFlags) run(ctx context.Context, devices operators.Devices, c *console) error {
 	change := operators.Retag{Set: map[string]string{}, Unset: r.unset}
 	for _, tag := range r.set {
 		name, value, ok := strings.Cut(tag, ":")
@@ -58,25 +58,25 @@ func (r *retag) run(ctx context.Context, devices operators.Devices, c *console) 
 	}
 	n, err := devices.Retag(ctx, r.filter, change, true)
 	if err != nil || r.dryRun {
-		return r.say(c, n, "would be retagged", err)
+		return r.writeCount(c, n, "would be retagged", err)
 	}
 	if n > 0 {
-		if err := c.confirm(r.yes, "Retag "+counted(int64(n), "device", "devices")); err != nil {
+		if err := c.confirm(r.yes, "Retag "+countText(int64(n), "device", "devices")); err != nil {
 			return err
 		}
 		n, err = devices.Retag(ctx, r.filter, change, false)
 	}
-	return r.say(c, n, "retagged", err)
+	return r.writeCount(c, n, "retagged", err)
 }
 
-// say writes the number of devices, also if err interrupted the change after some devices.
-func (r *retag) say(c *console, n int, done string, err error) error {
+// writeCount writes the number of devices, also if err interrupted the change after some devices.
+func (r *retagFlags) writeCount(c *console, n int, action string, err error) error {
 	if err != nil && n == 0 {
 		return err
 	}
 	if c.isJSON {
 		return cmp.Or(writeJSON(c.out, operators.Retagged{Devices: n}, jsonIndent), err)
 	}
-	_, failed := fmt.Fprintln(c.out, counted(int64(n), "device", "devices"), done)
+	_, failed := fmt.Fprintln(c.out, countText(int64(n), "device", "devices"), action)
 	return cmp.Or(failed, err)
 }

@@ -14,9 +14,9 @@ import (
 
 func TestDevicesAreCreatedChangedFoundAndDeleted(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
-	d.prints("devices create d-1 --tag area=330100,city=hz", `
+	d.expectOutput("devices create d-1 --tag area=330100,city=hz", `
 id  d-1
 blocked  no
 own_token  no
@@ -24,38 +24,38 @@ tags  {"area":"330100","city":"hz"}
 created_at  TIME
 token  SECRET
 `)
-	d.try("", "devices", "create", "d-1").exit(1).says("already_exists")
+	d.runCommand("", "devices", "create", "d-1").expectExit(1).expectErrors("already_exists")
 	d.run("devices create d-2")
-	if got := plain(d.run("devices set d-1 --tag area=1 --untag city")); !strings.Contains(got, `tags  {"area":"1"}`+"\n") {
+	if got := maskVariableText(d.run("devices set d-1 --tag area=1 --untag city")); !strings.Contains(got, `tags  {"area":"1"}`+"\n") {
 		t.Error(got)
 	}
-	d.try("", "devices", "set", "d-1").exit(2).says("--untag")
+	d.runCommand("", "devices", "set", "d-1").expectExit(2).expectErrors("--untag")
 	for filter, want := range map[string]string{"--tag area=1": "d-1", "--blocked true": "d-2", "--silent-for 1d --prefix d-1": "d-1"} {
 		d.run("devices block d-2")
 		var list []struct{ ID string }
-		if d.read(&list, "devices list "+filter); len(list) != 1 || list[0].ID != want {
+		if d.decodeOutput(&list, "devices list "+filter); len(list) != 1 || list[0].ID != want {
 			t.Errorf("%s: %+v", filter, list)
 		}
 	}
 	d.run("devices unblock d-2")
-	d.prints("devices list", "ID  LAST SEEN  BLOCKED  OWN TOKEN  TAGS  ATTRIBUTES\nd-1  {\"area\":\"1\"}\nd-2\n")
+	d.expectOutput("devices list", "ID  LAST SEEN  BLOCKED  OWN TOKEN  TAGS  ATTRIBUTES\nd-1  {\"area\":\"1\"}\nd-2\n")
 	var made struct{ Token string }
-	if d.read(&made, "devices token d-1 --overlap 0s"); len(made.Token) != 43 {
+	if d.decodeOutput(&made, "devices token d-1 --overlap 0s"); len(made.Token) != 43 {
 		t.Errorf("%+v", made)
 	}
 	d.run("batches create --pool p --device d-1")
-	d.try("", "devices", "delete", "d-1").exit(1).says("open_tasks")
-	d.prints("devices delete d-1 --cancel", "id  d-1\ncancelled  1\nstopping  0\n")
-	d.report("d-7", `{}`)
-	d.report("d-2", `{}`)
+	d.runCommand("", "devices", "delete", "d-1").expectExit(1).expectErrors("open_tasks")
+	d.expectOutput("devices delete d-1 --cancel", "id  d-1\ncancelled  1\nstopping  0\n")
+	d.sendReport("d-7", `{}`)
+	d.sendReport("d-2", `{}`)
 	var recent []struct{ ID string }
 	d.eventually("the devices seen last, newest first", func() bool {
-		d.read(&recent, "devices list --recent 2")
+		d.decodeOutput(&recent, "devices list --recent 2")
 		return len(recent) == 2 && recent[0].ID == "d-2" && recent[1].ID == "d-7"
 	})
-	d.try("", "devices", "list", "--recent", "1001").exit(1).says("recent", "1000")
-	d.try("", "devices", "list", "--silent-for", "1x").exit(2).says("silent-for", "1x")
-	if d.read(&recent, "devices list --prefix d-7"); len(recent) != 1 || recent[0].ID != "d-7" {
+	d.runCommand("", "devices", "list", "--recent", "1001").expectExit(1).expectErrors("recent", "1000")
+	d.runCommand("", "devices", "list", "--silent-for", "1x").expectExit(2).expectErrors("silent-for", "1x")
+	if d.decodeOutput(&recent, "devices list --prefix d-7"); len(recent) != 1 || recent[0].ID != "d-7" {
 		t.Errorf("%+v", recent)
 	}
 	d.run("devices delete d-7")
@@ -66,30 +66,30 @@ token  SECRET
 
 func TestDevicesAreImported(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	d.file("devices.csv", "device,area\nd-1,1\nd-2,\n")
-	d.prints("devices import -f devices.csv", "device,token\nd-1,SECRET\nd-2,SECRET\n")
-	d.prints("devices list --tag area=1", "ID  LAST SEEN  BLOCKED  OWN TOKEN  TAGS  ATTRIBUTES\nd-1  {\"area\":\"1\"}\n")
-	d.try("", "devices", "import", "-f", "devices.csv").exit(1).says("line 2", "existing")
-	d.prints("devices import -f devices.csv --existing skip", "device,token\nd-1,\nd-2,\n")
-	d.prints("devices import -f devices.csv --existing rotate", "device,token\nd-1,SECRET\nd-2,SECRET\n")
-	out := d.try(`{"id":"d-3"}`, "devices", "import", "-f", "-", "--format", "ndjson", "--output", "json").exit(0).out
-	if plain(out) != `{"id":"d-3","token":"SECRET"}`+"\n" {
+	d := newOperatorDesk(t)
+	d.writeFile("devices.csv", "device,area\nd-1,1\nd-2,\n")
+	d.expectOutput("devices import -f devices.csv", "device,token\nd-1,SECRET\nd-2,SECRET\n")
+	d.expectOutput("devices list --tag area=1", "ID  LAST SEEN  BLOCKED  OWN TOKEN  TAGS  ATTRIBUTES\nd-1  {\"area\":\"1\"}\n")
+	d.runCommand("", "devices", "import", "-f", "devices.csv").expectExit(1).expectErrors("line 2", "existing")
+	d.expectOutput("devices import -f devices.csv --existing skip", "device,token\nd-1,\nd-2,\n")
+	d.expectOutput("devices import -f devices.csv --existing rotate", "device,token\nd-1,SECRET\nd-2,SECRET\n")
+	out := d.runCommand(`{"id":"d-3"}`, "devices", "import", "-f", "-", "--format", "ndjson", "--output", "json").expectExit(0).out
+	if maskVariableText(out) != `{"id":"d-3","token":"SECRET"}`+"\n" {
 		t.Errorf("%s", out)
 	}
-	d.try("device\na/b\n", "devices", "import", "-f", "-", "--format", "csv").exit(1).says("line 2", "(invalid_line)")
-	d.try("", "devices", "import", "-f", "devices.txt").exit(2).says("--format")
+	d.runCommand("device\na/b\n", "devices", "import", "-f", "-", "--format", "csv").expectExit(1).expectErrors("line 2", "(invalid_line)")
+	d.runCommand("", "devices", "import", "-f", "devices.txt").expectExit(2).expectErrors("--format")
 
-	f := d.flaky()
-	f.will(1, 0)
-	d.file("more.csv", "device\nd-4\n")
-	d.try("", "devices", "import", "-f", "more.csv").exit(1).says("tokens are lost", "dispatcher devices import --existing rotate -f more.csv")
-	d.prints("devices import --existing rotate -f more.csv", "device,token\nd-4,SECRET\n")
+	f := d.useFlakyProxy()
+	f.failNext(1, 0)
+	d.writeFile("more.csv", "device\nd-4\n")
+	d.runCommand("", "devices", "import", "-f", "more.csv").expectExit(1).expectErrors("tokens are lost", "dispatcher devices import --existing rotate -f more.csv")
+	d.expectOutput("devices import --existing rotate -f more.csv", "device,token\nd-4,SECRET\n")
 }
 
 func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	secret := strings.TrimSpace(d.run("tokens create --name eve --role viewer --valid 1h"))
 	if len(secret) != 43 {
 		t.Fatalf("%q is not a token alone", secret)
@@ -99,27 +99,27 @@ func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 		Name, Role, Token string
 		ExpiresAt         *string `json:"expires_at"`
 	}
-	if d.read(&made, "tokens create --name bob --role operator"); made.Role != "operator" || made.Token == "" || made.ExpiresAt != nil {
+	if d.decodeOutput(&made, "tokens create --name bob --role operator"); made.Role != "operator" || made.Token == "" || made.ExpiresAt != nil {
 		t.Errorf("%+v", made)
 	}
 	if secret := d.run("tokens create --name ci --role caller --pool ci-* --pool nightly --limit-set sms-*"); len(strings.TrimSpace(secret)) != 43 {
 		t.Errorf("%q is not a token alone", secret)
 	}
-	d.prints("tokens list", "ID  NAME  ROLE  POOLS  LIMIT SETS  CREATED  EXPIRES  LAST USED\n"+
+	d.expectOutput("tokens list", "ID  NAME  ROLE  POOLS  LIMIT SETS  CREATED  EXPIRES  LAST USED\n"+
 		"1  eve  viewer  TIME  TIME\n2  bob  operator  TIME\n3  ci  caller  ci-*, nightly  sms-*  TIME\n")
 	eve := *d
 	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=" + secret}
 	eve.run("pools list")
 	for line, role := range map[string]string{"pools create p --capacity 60": "admin", "batches create --pool p --device d": "operator", "tokens list": "admin"} {
-		eve.try("", strings.Fields(line)...).exit(1).says("(forbidden)", "a token of the role "+role+" is needed")
+		eve.runCommand("", strings.Fields(line)...).expectExit(1).expectErrors("(forbidden)", "a token of the role "+role+" is needed")
 	}
-	eve.environ[1] = "DISPATCHER_TOKEN_FILE=" + filepath.Join(d.dir, d.file("token", secret+"\n"))
+	eve.environ[1] = "DISPATCHER_TOKEN_FILE=" + filepath.Join(d.dir, d.writeFile("token", secret+"\n"))
 	eve.run("pools list")
 	eve.environ = append(eve.environ, "DISPATCHER_TOKEN=x")
-	eve.try("", "pools", "list").exit(2).says("as a value and as a file")
+	eve.runCommand("", "pools", "list").expectExit(2).expectErrors("as a value and as a file")
 	d.run("tokens delete 1")
 	eve.environ = []string{d.environ[0], "DISPATCHER_TOKEN=nobody"}
-	eve.try("", "pools", "list").exit(1).says("(unauthenticated)", "DISPATCHER_TOKEN", "dispatcher tokens create")
+	eve.runCommand("", "pools", "list").expectExit(1).expectErrors("(unauthenticated)", "DISPATCHER_TOKEN", "dispatcher tokens create")
 	if got := d.run("tokens list"); strings.Contains(got, "eve") {
 		t.Errorf("revoked, and listed:\n%s", got)
 	}
@@ -130,23 +130,23 @@ func TestDevIsFound(t *testing.T) {
 	t.Parallel()
 	home, here := t.TempDir(), t.TempDir()
 	at := []string{"HOME=" + home}
-	list := func(dir string, environ ...string) told {
-		cmd := program(t, environ, "pools", "list")
+	list := func(dir string, environ ...string) commandResult {
+		cmd := programCommand(t, environ, "pools", "list")
 		cmd.Dir = dir
 		var errs strings.Builder
 		cmd.Stderr = &errs
 		_ = cmd.Run() // the exit code is checked below
-		return told{t, "pools list", cmd.ProcessState.ExitCode(), "", errs.String()}
+		return commandResult{t, "pools list", cmd.ProcessState.ExitCode(), "", errs.String()}
 	}
-	list(here, at...).exit(1).says("no dev server runs here", "start one with `dispatcher dev`")
-	d := start(t, at, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(here, ".dispatcher"))
-	d.says(t, `HTTP\s+(http://\S+)`)
-	list(here, "HOME="+t.TempDir()).exit(0)
-	list(t.TempDir(), at...).exit(0)
-	list(t.TempDir(), "HOME="+t.TempDir()).exit(1)
+	list(here, at...).expectExit(1).expectErrors("no dev server runs here", "start one with `dispatcher dev`")
+	d := startProgram(t, at, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(here, ".dispatcher"))
+	d.waitForOutput(t, `HTTP\s+(http://\S+)`)
+	list(here, "HOME="+t.TempDir()).expectExit(0)
+	list(t.TempDir(), at...).expectExit(0)
+	list(t.TempDir(), "HOME="+t.TempDir()).expectExit(1)
 	// A configured address has precedence over a running dev.
-	list(here, append(at, "DISPATCHER_URL=http://"+servers.FreeAddr(t))...).exit(1).says("DISPATCHER_URL")
-	if code := d.end(t, syscall.SIGTERM); code != 0 {
+	list(here, append(at, "DISPATCHER_URL=http://"+servers.FreeAddr(t))...).expectExit(1).expectErrors("DISPATCHER_URL")
+	if code := d.signalAndWait(t, syscall.SIGTERM); code != 0 {
 		t.Errorf("dev: exit %d", code)
 	}
 	for _, dir := range []string{filepath.Join(here, ".dispatcher"), filepath.Join(home, ".local", "state", "dispatcher")} {
@@ -154,7 +154,7 @@ func TestDevIsFound(t *testing.T) {
 			t.Errorf("dev left its file in %s", dir)
 		}
 	}
-	list(here, at...).exit(1).says("no dev server runs here")
+	list(here, at...).expectExit(1).expectErrors("no dev server runs here")
 }
 
 // A killed dispatcher dev leaves its file. The process that uses its port afterwards does not get
@@ -162,8 +162,8 @@ func TestDevIsFound(t *testing.T) {
 func TestFileOfAKilledDevIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	here := t.TempDir()
-	d := start(t, []string{"HOME=" + here}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(here, "data"))
-	url := d.says(t, `HTTP\s+(http://\S+)`)
+	d := startProgram(t, []string{"HOME=" + here}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(here, "data"))
+	url := d.waitForOutput(t, `HTTP\s+(http://\S+)`)
 	if err := d.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -173,16 +173,16 @@ func TestFileOfAKilledDevIsNotBelieved(t *testing.T) {
 	if err != nil || !json.Valid(content) {
 		t.Fatalf("no file was left: %v", err)
 	}
-	code, _, stderr := execute(t, []string{"HOME=" + here}, "pools", "list")
-	told{t, "pools list", code, "", stderr}.exit(1).says("no longer runs", file, url, "start one with `dispatcher dev`")
+	code, _, stderr := runProgram(t, []string{"HOME=" + here}, "pools", "list")
+	commandResult{t, "pools list", code, "", stderr}.expectExit(1).expectErrors("no longer runs", file, url, "start one with `dispatcher dev`")
 }
 
 func TestEventsAreListedExportedAndWatched(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
 	d.run("pools set p --capacity 2")
-	d.prints("events list --pool p --order oldest", `
+	d.expectOutput("events list --pool p --order oldest", `
 ID  AT  KIND  ACTOR  ABOUT  DETAIL
 1  TIME  pool.created  bootstrap  pool p  capacity=1 lease=5m0s paused=false
 2  TIME  pool.changed  bootstrap  pool p  capacity=2 lease=5m0s paused=false
@@ -190,42 +190,42 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 	if got := d.run("events export --kind pool.changed --format ndjson"); strings.Count(got, "\n") != 1 {
 		t.Error(got)
 	}
-	watch := start(t, d.environ, "events", "watch", "--pool", "p")
-	watch.says(t, "Waiting for events")
+	watch := startProgram(t, d.environ, "events", "watch", "--pool", "p")
+	watch.waitForOutput(t, "Waiting for events")
 	d.run("pools pause p")
-	watch.says(t, `Z  pool.changed +bootstrap +pool p  .*paused=true`)
-	if code := watch.end(t, syscall.SIGINT); code != 0 {
+	watch.waitForOutput(t, `Z  pool.changed +bootstrap +pool p  .*paused=true`)
+	if code := watch.signalAndWait(t, syscall.SIGINT); code != 0 {
 		t.Errorf("exit %d after Ctrl-C", code)
 	}
-	all := start(t, d.environ, "events", "watch", "--after", "0", "--output", "json")
-	all.says(t, `"id":1,`)
-	all.says(t, `"id":3,`)
+	all := startProgram(t, d.environ, "events", "watch", "--after", "0", "--output", "json")
+	all.waitForOutput(t, `"id":1,`)
+	all.waitForOutput(t, `"id":3,`)
 }
 
 // Events that happen while the connection is lost are shown after it is restored.
 func TestWatchLosesNothing(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	direct := *d
 	direct.environ = append([]string{}, d.environ...)
-	f := d.flaky()
-	watch := start(t, d.environ, "events", "watch")
-	watch.says(t, "Waiting for events")
+	f := d.useFlakyProxy()
+	watch := startProgram(t, d.environ, "events", "watch")
+	watch.waitForOutput(t, "Waiting for events")
 	direct.run("pools create a --capacity 60")
-	watch.says(t, `pool.created .*pool a`)
-	f.will(0, 1)
-	f.cut()
+	watch.waitForOutput(t, `pool.created .*pool a`)
+	f.failNext(0, 1)
+	f.closeConnections()
 	direct.run("pools create b --capacity 60")
-	watch.says(t, `again in`)
-	watch.says(t, `pool.created .*pool b`)
-	if text := watch.text(); strings.Count(text, "pool a") != 1 || strings.Count(text, "pool b") != 1 {
+	watch.waitForOutput(t, `again in`)
+	watch.waitForOutput(t, `pool.created .*pool b`)
+	if text := watch.outputText(); strings.Count(text, "pool a") != 1 || strings.Count(text, "pool b") != 1 {
 		t.Errorf("not each of them once:\n%s", text)
 	}
 }
 
 func TestCompletionOffersWhatThereIs(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create ar:1 --capacity 60")
 	d.run("pools create ar:2 --capacity 60")
 	d.run("pools create other --capacity 60")
@@ -243,12 +243,12 @@ func TestCompletionOffersWhatThereIs(t *testing.T) {
 		"pools list --output j":           "table\njson\n:4\n",
 	} {
 		args := append([]string{"__complete"}, strings.Split(line, " ")...)
-		if got := d.try("", args...).exit(0).out; got != want {
+		if got := d.runCommand("", args...).expectExit(0).out; got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
 	}
 	d.environ = nil
-	if got := d.try("", "__complete", "pools", "get", "").exit(0); got.out != ":4\n" {
+	if got := d.runCommand("", "__complete", "pools", "get", "").expectExit(0); got.out != ":4\n" {
 		t.Errorf("without a server: %q", got.out)
 	}
 }

@@ -17,18 +17,18 @@ import (
 	"github.com/fleetslots/dispatcher/internal/terminal"
 )
 
-// devNeeds is the recommended free space, in bytes, for the data folder of dispatcher dev.
-const devNeeds = 1 << 30
+// devDiskBytes is the recommended free space, in bytes, for the data folder of dispatcher dev.
+const devDiskBytes = 1 << 30
 
-// examination contains the flags of the command doctor.
-type examination struct {
+// doctorFlags contains the flags of the command doctor.
+type doctorFlags struct {
 	settings          *settings
 	output, data      string
 	device, tokenFile string
 }
 
 func newDoctor() *cobra.Command {
-	e := &examination{}
+	e := &doctorFlags{}
 	command := &cobra.Command{
 		Use:   "doctor",
 		Short: "Examine the settings and the servers of an installation, and say how to mend them",
@@ -56,11 +56,11 @@ Exit status 1 when something failed, else 0.`,
 	return command
 }
 
-func (e *examination) run(cmd *cobra.Command) error {
+func (e *doctorFlags) run(cmd *cobra.Command) error {
 	if e.output != outputTable && e.output != outputJSON {
 		return usageError{fmt.Errorf("--output: %q is neither table nor json", e.output)}
 	}
-	p := doctor.Patient{Version: version, Now: time.Now, Device: e.device}
+	p := doctor.Installation{Version: version, Now: time.Now, Device: e.device}
 	if e.tokenFile != "" {
 		content, err := os.ReadFile(e.tokenFile)
 		if err != nil {
@@ -68,26 +68,26 @@ func (e *examination) run(cmd *cobra.Command) error {
 		}
 		p.DeviceToken = strings.TrimSpace(string(content))
 	}
-	list := e.examine(cmd, p)
-	if err := e.write(cmd, list); err != nil {
+	findings := e.examine(cmd, p)
+	if err := e.writeFindings(cmd, findings); err != nil {
 		return err
 	}
-	if n := doctor.Count(list, doctor.Failed); n > 0 {
-		return errors.New(counted(int64(n), "check failed", "checks failed"))
+	if n := doctor.Count(findings, doctor.Failed); n > 0 {
+		return errors.New(countText(int64(n), "check failed", "checks failed"))
 	}
 	return nil
 }
 
-func (e *examination) examine(cmd *cobra.Command, p doctor.Patient) []doctor.Finding {
-	config, wrong := e.settings.load(cmd.Flags())
-	if wrong != nil {
-		return []doctor.Finding{doctor.Misconfigured(wrong)}
+func (e *doctorFlags) examine(cmd *cobra.Command, p doctor.Installation) []doctor.Finding {
+	config, configErr := e.settings.load(cmd.Flags())
+	if configErr != nil {
+		return []doctor.Finding{doctor.Misconfigured(configErr)}
 	}
 	if config.PostgresDSN == "" && config.RedisURL == "" {
 		dev, err := runningDev(e.data)
 		switch {
 		case err == nil:
-			return e.dev(cmd, dev)
+			return e.examineDev(cmd, dev)
 		case e.data != "":
 			return []doctor.Finding{{Check: "dev", State: doctor.Failed, Found: fmt.Sprintf("%s: %v", e.data, err), Remedy: "start it: dispatcher dev --data " + e.data}}
 		}
@@ -97,11 +97,11 @@ func (e *examination) examine(cmd *cobra.Command, p doctor.Patient) []doctor.Fin
 	return p.Examine(cmd.Context())
 }
 
-// dev examines the dispatcher dev that runs here. Its servers are part of its process.
-func (e *examination) dev(cmd *cobra.Command, dev localdev.Server) []doctor.Finding {
-	list := []doctor.Finding{{Check: "settings", State: doctor.OK, Found: "none: the dispatcher dev that runs here, at " + dev.URL}}
+// examineDev examines the dispatcher dev that runs here. Its servers are part of its process.
+func (e *doctorFlags) examineDev(cmd *cobra.Command, examineDev localdev.Server) []doctor.Finding {
+	findings := []doctor.Finding{{Check: "settings", State: doctor.OK, Found: "none: the dispatcher dev that runs here, at " + examineDev.URL}}
 	ready := doctor.Finding{Check: "dev", State: doctor.OK, Found: "ready"}
-	request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, dev.URL+"/readyz", nil)
+	request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, examineDev.URL+"/readyz", nil)
 	if err == nil {
 		var response *http.Response
 		if response, err = (&http.Client{Timeout: 3 * time.Second}).Do(request); err == nil {
@@ -114,33 +114,33 @@ func (e *examination) dev(cmd *cobra.Command, dev localdev.Server) []doctor.Find
 	if err != nil {
 		ready = doctor.Finding{Check: "dev", State: doctor.Failed, Found: err.Error(), Remedy: "look at its log, and start it again"}
 	}
-	return append(list, ready, doctor.Disk("disk of dev", dev.Data, devNeeds))
+	return append(findings, ready, doctor.CheckDisk("disk of dev", examineDev.DataDir, devDiskBytes))
 }
 
-func (e *examination) write(cmd *cobra.Command, list []doctor.Finding) error {
+func (e *doctorFlags) writeFindings(cmd *cobra.Command, findings []doctor.Finding) error {
 	out := cmd.OutOrStdout()
 	if e.output == outputJSON {
-		return writeJSON(out, list, jsonIndent)
+		return writeJSON(out, findings, jsonIndent)
 	}
 	t := terminal.NewTable(out, "STATE", "CHECK", "FOUND")
-	for _, f := range list {
-		t.Row(string(f.State), f.Check, f.Found)
+	for _, f := range findings {
+		t.AddRow(string(f.State), f.Check, f.Found)
 		if f.Remedy != "" {
-			t.Row("", "", "-> "+f.Remedy)
+			t.AddRow("", "", "-> "+f.Remedy)
 		}
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", cmp.Or(summary(list), "Nothing was examined."))
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", cmp.Or(countsByState(findings), "Nothing was examined."))
 	return err
 }
 
-// summary returns the number of findings per state as text.
-func summary(list []doctor.Finding) string {
+// countsByState returns the number of findings per state as text.
+func countsByState(findings []doctor.Finding) string {
 	var parts []string
 	for _, state := range []doctor.State{doctor.OK, doctor.Warning, doctor.Failed, doctor.Unknown} {
-		if n := doctor.Count(list, state); n > 0 {
+		if n := doctor.Count(findings, state); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, state))
 		}
 	}

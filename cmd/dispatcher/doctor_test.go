@@ -12,9 +12,9 @@ import (
 
 func TestDoctorTellsHowToMend(t *testing.T) {
 	t.Parallel()
-	redis := servers.Redis(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
-	environ := []string{"DISPATCHER_POSTGRES_DSN=" + shared.NewLedger(t), "DISPATCHER_REDIS_URL=" + redis.URL()}
-	code, stdout, stderr := execute(t, environ, "doctor")
+	redis := servers.StartRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	environ := []string{"DISPATCHER_POSTGRES_DSN=" + sharedPostgres.NewLedger(t), "DISPATCHER_REDIS_URL=" + redis.URL()}
+	code, stdout, stderr := runProgram(t, environ, "doctor")
 	if code != 1 || !strings.Contains(stderr, "1 check failed") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
@@ -23,8 +23,8 @@ func TestDoctorTellsHowToMend(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	environ[1] = "DISPATCHER_REDIS_URL=" + servers.Redis(t).URL()
-	code, stdout, stderr = execute(t, environ, "doctor", "--output", "json", "--report-period", "20s")
+	environ[1] = "DISPATCHER_REDIS_URL=" + servers.StartRedis(t).URL()
+	code, stdout, stderr = runProgram(t, environ, "doctor", "--output", "json", "--report-period", "20s")
 	var list []doctor.Finding
 	if err := json.Unmarshal([]byte(stdout), &list); err != nil || code != 0 || len(list) < 20 {
 		t.Errorf("exit %d, %v, %d findings: %s", code, err, len(list), stderr)
@@ -43,7 +43,7 @@ func TestDoctorOfSettings(t *testing.T) {
 		"out of bounds": {nil, []string{"--report-period", "1ms"}, 1, "report_period"},
 		"no such form":  {nil, []string{"--output", "xml"}, 2, ""},
 	} {
-		if code, stdout, stderr := execute(t, c.environ, append([]string{"doctor"}, c.args...)...); code != c.code || !strings.Contains(stdout, c.says) {
+		if code, stdout, stderr := runProgram(t, c.environ, append([]string{"doctor"}, c.args...)...); code != c.code || !strings.Contains(stdout, c.says) {
 			t.Errorf("%s: exit %d, want %d: %s%s", name, code, c.code, stdout, stderr)
 		}
 	}
@@ -52,10 +52,10 @@ func TestDoctorOfSettings(t *testing.T) {
 // If the environment names no servers, doctor examines the dispatcher dev of this folder.
 func TestDoctorOfADev(t *testing.T) {
 	t.Parallel()
-	dev := start(t, nil, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0")
-	dev.says(t, `HTTP  (\S+)`)
+	dev := startProgram(t, nil, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0")
+	dev.waitForOutput(t, `HTTP  (\S+)`)
 	for _, args := range [][]string{{"doctor"}, {"doctor", "--data", ".dispatcher"}} {
-		cmd := program(t, nil, args...)
+		cmd := programCommand(t, nil, args...)
 		cmd.Dir, cmd.Env = dev.cmd.Dir, dev.cmd.Env
 		out, err := cmd.Output()
 		for _, want := range []string{"the dispatcher dev that runs here", "ok     dev          ready", "free in " + filepath.Join(dev.cmd.Dir, ".dispatcher")} {
@@ -70,7 +70,7 @@ func TestDoctorOfADev(t *testing.T) {
 func TestDoctorOfADevElsewhere(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "elsewhere")
-	dev, _ := devAt(t, data)
+	dev, _ := startDev(t, data)
 	for _, c := range []struct {
 		args []string
 		code int
@@ -80,7 +80,7 @@ func TestDoctorOfADevElsewhere(t *testing.T) {
 		{[]string{"doctor", "--data", data}, 0, "free in " + data},
 		{[]string{"doctor", "--data", "nowhere"}, 1, "-> start it: dispatcher dev --data nowhere"},
 	} {
-		cmd := program(t, nil, c.args...)
+		cmd := programCommand(t, nil, c.args...)
 		cmd.Env = dev.cmd.Env
 		out, _ := cmd.CombinedOutput()
 		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {

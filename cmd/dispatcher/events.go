@@ -16,30 +16,30 @@ import (
 
 func newEvents() *cobra.Command {
 	o := &operator{}
-	l := list{path: operators.Path("events"), filters: eventFilters, columns: []column{
-		member("ID", "id"), member("AT", "at"), member("KIND", "kind"), member("ACTOR", "actor"), {"ABOUT", about}, member("DETAIL", "detail"),
+	l := listSpec{path: operators.Path("events"), filters: eventFilters, columns: []column{
+		memberColumn("ID", "id"), memberColumn("AT", "at"), memberColumn("KIND", "kind"), memberColumn("ACTOR", "actor"), {"ABOUT", eventSubject}, memberColumn("DETAIL", "detail"),
 	}}
 	verbs := o.addList(l, "List events, newest first", func(c *cobra.Command) {
 		addEventFilters(o, c)
 		c.Flags().String("order", "newest", "newest or oldest first")
-		c.Flags().Var(new(moment), "since", "only at that time or later: 2h or 1d ago, or 2026-11-21T14:00:00Z")
-		c.Flags().Var(new(moment), "until", "only before that time")
+		c.Flags().Var(new(timeFlag), "since", "only at that time or later: 2h or 1d ago, or 2026-11-21T14:00:00Z")
+		c.Flags().Var(new(timeFlag), "until", "only before that time")
 		complete(c, "order", "newest", "oldest")
 	})
-	command := o.group("events", "Read the log of all that was done and happened", append(verbs, watchEvents(o))...)
+	command := o.newGroup("events", "Read the log of all that was done and happened", append(verbs, watchEvents(o))...)
 	command.Flags().AddFlagSet(verbs[0].Flags()) // if one of the flags is given, events runs events list
-	help := command.RunE
+	showHelp := command.RunE
 	command.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().NFlag() == 0 {
-			return help(cmd, args)
+			return showHelp(cmd, args)
 		}
 		return verbs[0].RunE(cmd, args)
 	}
 	return command
 }
 
-// about returns the pool, the batch, the task and the device of an event.
-func about(e entry) string {
+// eventSubject returns the pool, the batch, the task and the device of an event.
+func eventSubject(e entry) string {
 	var parts []string
 	for _, name := range []string{"pool", "batch", "task", "device"} {
 		if value := e.text(name); value != "" && value != "0" {
@@ -65,19 +65,19 @@ func addEventFilters(o *operator, command *cobra.Command) {
 // eventFilters returns the query for the flags of addEventFilters. An event has to match all of
 // them.
 func eventFilters(flags *pflag.FlagSet) url.Values {
-	return filtered(flags, "kind", "actor", "pool", "batch", "task", "device", "order", "since", "until")
+	return flagQuery(flags, "kind", "actor", "pool", "batch", "task", "device", "order", "since", "until")
 }
 
 func watchEvents(o *operator) *cobra.Command {
 	after := ""
 	command := &cobra.Command{
 		Use: "watch", Short: "Show what happens, from now on, until Ctrl-C; none is left out when the connection is lost", Args: cobra.NoArgs,
-		RunE: o.with(func(s *session, _ []string) error {
-			at := operators.Live{Last: after}
+		RunE: o.withSession(func(s *session, _ []string) error {
+			live := operators.LivePosition{LastID: after}
 			if after == "" {
-				at.Connected = func() { s.console.note("Waiting for events.") }
+				live.OnConnected = func() { s.console.note("Waiting for events.") }
 			}
-			err := s.Follow(s.cmd.Context(), operators.Path("events"), eventFilters(s.cmd.Flags()), at, eventLog{s.console}.writeEvent)
+			err := s.Follow(s.cmd.Context(), operators.Path("events"), eventFilters(s.cmd.Flags()), live, eventLog{s.console}.writeEvent)
 			if s.cmd.Context().Err() != nil && errors.Is(err, s.cmd.Context().Err()) {
 				return nil
 			}
@@ -101,6 +101,6 @@ func (l eventLog) writeEvent(event json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(l.console.out, terminal.Safe(fmt.Sprintf("%s  %-20s  %-12s  %s  %s", e.text("at"), e.text("kind"), e.text("actor"), about(e), e.text("detail"))))
+	_, err = fmt.Fprintln(l.console.out, terminal.EscapeUnprintable(fmt.Sprintf("%s  %-20s  %-12s  %s  %s", e.text("at"), e.text("kind"), e.text("actor"), eventSubject(e), e.text("detail"))))
 	return err
 }

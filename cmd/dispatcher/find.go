@@ -11,15 +11,15 @@ import (
 
 func newFind() *cobra.Command {
 	o := &operator{}
-	command := o.group("find TEXT", "Find pools, batches, tasks and devices by what a text may mean")
+	command := o.newGroup("find TEXT", "Find pools, batches, tasks and devices by what a text may mean")
 	command.Long = `Find what a text may mean: a part of a pool, batch or device, the number of a
 task or batch, a tag (site:berlin), or the beginning of an error. An exact name
 comes first. At most 10 are shown of each; a note says where there
 are more, and of how many it was looked at.`
 	command.Args = cobra.ExactArgs(1)
-	command.RunE = o.with(func(s *session, args []string) error {
+	command.RunE = o.withSession(func(s *session, args []string) error {
 		var hits searchHits
-		return s.view(operators.Path("find"), operators.Query("q", args[0]), &hits, func() error { return hits.writeTable(s.console, args[0]) })
+		return s.getAndShow(operators.Path("find"), operators.Query("q", args[0]), &hits, func() error { return hits.writeTable(s.console, args[0]) })
 	})
 	return command
 }
@@ -28,8 +28,8 @@ are more, and of how many it was looked at.`
 type foundPart struct {
 	operators.FoundPart
 
-	// how names what the text matched. all is the command that lists all hits of the part.
-	how, all string
+	// matchedBy names what the text matched. all is the command that lists all hits of the part.
+	matchedBy, listCommand string
 }
 
 // searchHits is the answer to a search.
@@ -51,7 +51,7 @@ func (h searchHits) writeTable(c *console, text string) error {
 	t := terminal.NewTable(c.out, "KIND", "ID", "BY", "TEXT")
 	for _, p := range parts {
 		for _, hit := range p.Hits {
-			t.Row(hit.Kind, hit.ID, p.how, hit.Text)
+			t.AddRow(hit.Kind, hit.ID, p.matchedBy, hit.Text)
 		}
 	}
 	if err := t.Flush(); err != nil {
@@ -59,10 +59,10 @@ func (h searchHits) writeTable(c *console, text string) error {
 	}
 	for _, p := range parts {
 		if p.More {
-			c.note("There are more by %s: dispatcher %s %s", p.how, p.all, quoted)
+			c.note("There are more by %s: dispatcher %s %s", p.matchedBy, p.listCommand, quoted)
 		}
-		if p.Looked > 0 {
-			c.note("%d were looked at by %s, and there are others behind them: dispatcher %s %s", p.Looked, p.how, p.all, quoted)
+		if p.Scanned > 0 {
+			c.note("%d were looked at by %s, and there are others behind them: dispatcher %s %s", p.Scanned, p.matchedBy, p.listCommand, quoted)
 		}
 	}
 	return nil

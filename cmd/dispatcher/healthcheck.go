@@ -31,13 +31,13 @@ DISPATCHER_HTTP_LISTEN. With DISPATCHER_TLS_CERT_FILE that must be the holder of
 this certificate. In an environment without a database it is the dispatcher dev
 that runs here, if one does.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			asks := &http.Client{Timeout: 3 * time.Second}
+			client := &http.Client{Timeout: 3 * time.Second}
 			if url == "" {
 				config, err := app.Load(nil, os.Environ(), nil)
 				if err != nil {
 					return usageError{err}
 				}
-				if url, asks.Transport, err = runsHere(config); err != nil {
+				if url, client.Transport, err = localServer(config); err != nil {
 					return usageError{err}
 				}
 			}
@@ -45,7 +45,7 @@ that runs here, if one does.`,
 			if err != nil {
 				return usageError{fmt.Errorf("--url: %w", err)}
 			}
-			response, err := asks.Do(request)
+			response, err := client.Do(request)
 			if err != nil {
 				return err
 			}
@@ -60,19 +60,19 @@ that runs here, if one does.`,
 	return command
 }
 
-// runsHere returns the URL of the dispatcher of this environment, and the transport for it. If the
+// localServer returns the URL of the dispatcher of this environment, and the transport for it. If the
 // environment configures no database and a dispatcher dev runs here, it is the dev. Otherwise it is
 // the serve with these settings.
-func runsHere(config app.Config) (url string, transport http.RoundTripper, err error) {
-	if dev, err := local(operators.Config{}); err == nil && config.PostgresDSN == "" {
+func localServer(config app.Config) (url string, transport http.RoundTripper, err error) {
+	if dev, err := localDevConfig(operators.Config{}); err == nil && config.PostgresDSN == "" {
 		return dev.URL, nil, nil
 	}
-	return ownAddress(config.HTTPListen, config.TLSCertFile)
+	return localAddress(config.HTTPListen, config.TLSCertFile)
 }
 
-// ownAddress returns the URL by which a dispatcher with these settings is reached from its own
+// localAddress returns the URL by which a dispatcher with these settings is reached from its own
 // machine, and the transport for it. A nil transport means the default transport.
-func ownAddress(listen, certFile string) (url string, transport http.RoundTripper, err error) {
+func localAddress(listen, certFile string) (url string, transport http.RoundTripper, err error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
 		return "", nil, fmt.Errorf("http_listen: %w", err)
@@ -88,13 +88,13 @@ func ownAddress(listen, certFile string) (url string, transport http.RoundTrippe
 	if err != nil {
 		return "", nil, fmt.Errorf("tls_cert_file: %w", err)
 	}
-	return "https://" + address, &http.Transport{TLSClientConfig: holderOf(content)}, nil
+	return "https://" + address, &http.Transport{TLSClientConfig: pinnedTLSConfig(content)}, nil
 }
 
-// holderOf returns a TLS configuration that trusts only the certificates in certificate and the
+// pinnedTLSConfig returns a TLS configuration that trusts only the certificates in certificate and the
 // certificates that they signed. It ignores the names in a certificate, because they do not include
 // the loopback address.
-func holderOf(certificate []byte) *tls.Config {
+func pinnedTLSConfig(certificate []byte) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(certificate)
 	return &tls.Config{

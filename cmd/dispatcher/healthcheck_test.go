@@ -56,7 +56,7 @@ func TestHealthcheckFollowsTheSettings(t *testing.T) {
 		"misspelt":            {[]string{"DISPATCHER_HTTP_LISEN=x"}, 2},
 		"no port":             {[]string{"DISPATCHER_HTTP_LISTEN=x"}, 2},
 	} {
-		if code, _, stderr := execute(t, c.environ, "healthcheck"); code != c.code {
+		if code, _, stderr := runProgram(t, c.environ, "healthcheck"); code != c.code {
 			t.Errorf("%s: exit %d, want %d: %s", name, code, c.code, stderr)
 		}
 	}

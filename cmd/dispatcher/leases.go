@@ -17,27 +17,27 @@ import (
 func newLeases() *cobra.Command {
 	o := &operator{}
 	p := o.pools()
-	return o.group("leases", "Hold slots of pools as a program that is no device",
+	return o.newGroup("leases", "Hold slots of pools as a program that is no device",
 		listLeases(p), exportLeases(p), acquireLease(p), renewLease(p), releaseLease(p))
 }
 
-func leasesOf(pool string) list {
-	return list{path: operators.Path("pools", pool, "leases"), columns: []column{
-		member("LEASE", "lease"), member("CALLER", "caller"), member("HOLDER", "holder"), member("STATE", "state"),
-		member("SLOT", "slot"), member("TOKEN", "token"), member("SINCE", "granted_at"), member("LEASE UNTIL", "lease_until"),
+func leaseList(pool string) listSpec {
+	return listSpec{path: operators.Path("pools", pool, "leases"), columns: []column{
+		memberColumn("LEASE", "lease"), memberColumn("CALLER", "caller"), memberColumn("HOLDER", "holder"), memberColumn("STATE", "state"),
+		memberColumn("SLOT", "slot"), memberColumn("TOKEN", "token"), memberColumn("SINCE", "granted_at"), memberColumn("LEASE UNTIL", "lease_until"),
 	}}
 }
 
 func listLeases(p noun) *cobra.Command {
 	limit := 0
-	command := p.on("list", "List the leases of a pool that are held or wait", func(s *session, pool string) error { return s.list(leasesOf(pool), limit) })
+	command := p.objectCommand("list", "List the leases of a pool that are held or wait", func(s *session, pool string) error { return s.writeList(leaseList(pool), limit) })
 	command.Flags().IntVar(&limit, "limit", 100, "most entries to show; 0: all")
 	return command
 }
 
 func exportLeases(p noun) *cobra.Command {
 	format := "csv"
-	command := p.on("export", "Write all leases of a pool to standard output", func(s *session, pool string) error { return s.export(leasesOf(pool), format) })
+	command := p.objectCommand("export", "Write all leases of a pool to standard output", func(s *session, pool string) error { return s.export(leaseList(pool), format) })
 	command.Flags().StringVar(&format, "format", format, "csv or ndjson")
 	complete(command, "format", "csv", "ndjson")
 	return command
@@ -47,7 +47,7 @@ func acquireLease(p noun) *cobra.Command {
 	var ask operators.NewLease
 	var lease, wait time.Duration
 	var metadata string
-	command := p.on("acquire", "Get a slot of a pool", func(s *session, pool string) error {
+	command := p.objectCommand("acquire", "Get a slot of a pool", func(s *session, pool string) error {
 		if lease < 0 || wait < 0 {
 			return usageError{errors.New("--lease and --wait must not be negative")}
 		}
@@ -58,7 +58,7 @@ func acquireLease(p noun) *cobra.Command {
 			}
 		}
 		if wait == 0 {
-			return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "leases"), Body: ask})
+			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "leases"), Body: ask})
 		}
 		return (&leaseQueue{leases: s.Leases, console: s.console}).wait(s.cmd.Context(), pool, ask, wait)
 	})
@@ -77,19 +77,19 @@ it has.`
 
 // leaseQueue waits for a lease in the queue of a pool, and notes each change of the position.
 type leaseQueue struct {
-	leases  operators.Leases
-	console *console
-	noted   string // text of the latest note
+	leases   operators.Leases
+	console  *console
+	lastNote string // text of the latest note
 }
 
 // wait writes the lease when it is held. It fails if no slot is granted within patience.
-func (q *leaseQueue) wait(ctx context.Context, pool string, ask operators.NewLease, patience time.Duration) error {
-	got, err := q.leases.Wait(ctx, pool, ask, patience, q.note)
+func (q *leaseQueue) wait(ctx context.Context, pool string, ask operators.NewLease, maxWait time.Duration) error {
+	got, err := q.leases.WaitForSlot(ctx, pool, ask, maxWait, q.note)
 	if err != nil {
 		return err
 	}
 	if got.State != operators.LeaseHeld {
-		return fmt.Errorf("no slot of pool %s within %s: %s (%s)", pool, patience, got.Detail, got.Reason)
+		return fmt.Errorf("no slot of pool %s within %s: %s (%s)", pool, maxWait, got.Detail, got.Reason)
 	}
 	text, err := json.Marshal(got)
 	if err != nil {
@@ -108,8 +108,8 @@ func (q *leaseQueue) note(l operators.Lease, err error) {
 	if err != nil {
 		text = "Waiting: " + err.Error()
 	}
-	if text != q.noted {
-		q.noted = text
+	if text != q.lastNote {
+		q.lastNote = text
 		q.console.note("%s", text)
 	}
 }
@@ -117,8 +117,8 @@ func (q *leaseQueue) note(l operators.Lease, err error) {
 // withLease returns a command about one lease of a pool.
 func (n noun) withLease(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " POOL LEASE", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.names(1),
-		RunE: n.with(func(s *session, args []string) error {
+		Use: verb + " POOL LEASE", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.completeNames(1),
+		RunE: n.withSession(func(s *session, args []string) error {
 			lease, err := strconv.ParseInt(args[1], 10, 64)
 			if err != nil || lease < 1 {
 				return usageError{fmt.Errorf("%q is no number of a lease", args[1])}
@@ -131,11 +131,11 @@ func (n noun) withLease(verb, short string, run func(s *session, pool string, le
 func renewLease(p noun) *cobra.Command {
 	var token int64
 	var lease time.Duration
-	command := p.withLease("renew", "Hold a slot for longer", func(s *session, pool string, of int64) error {
+	command := p.withLease("renew", "Hold a slot for longer", func(s *session, pool string, leaseID int64) error {
 		if lease < 0 {
 			return usageError{errors.New("--lease must not be negative")}
 		}
-		got, err := s.Leases.Renew(s.cmd.Context(), pool, of, operators.LeaseRenewal{Token: token, LeaseMS: lease.Milliseconds()})
+		got, err := s.Leases.Renew(s.cmd.Context(), pool, leaseID, operators.LeaseRenewal{Token: token, LeaseMS: lease.Milliseconds()})
 		if err != nil {
 			return err
 		}
@@ -147,13 +147,13 @@ func renewLease(p noun) *cobra.Command {
 	})
 	command.Flags().Int64Var(&token, "token", 0, "of the lease")
 	command.Flags().DurationVar(&lease, "lease", 0, "from now on so long (default: as long as before)")
-	return needed(command, "token")
+	return requireFlag(command, "token")
 }
 
 func releaseLease(p noun) *cobra.Command {
 	var token int64
-	command := p.withLease("release", "Give a slot back, or the position in line", func(s *session, pool string, of int64) error {
-		return s.Leases.Release(s.cmd.Context(), pool, of, max(token, 0))
+	command := p.withLease("release", "Give a slot back, or the position in line", func(s *session, pool string, leaseID int64) error {
+		return s.Leases.Release(s.cmd.Context(), pool, leaseID, max(token, 0))
 	})
 	command.Flags().Int64Var(&token, "token", 0, "of a lease that is held")
 	return command

@@ -20,14 +20,14 @@ import (
 func newLimits() *cobra.Command {
 	o := &operator{}
 	l := o.limitSets()
-	verbs := o.addList(list{path: operators.Path("limits"), columns: []column{
-		member("NAME", "name"), member("LIMITS", "limits"), member("UPDATED", "updated_at"),
+	verbs := o.addList(listSpec{path: operators.Path("limits"), columns: []column{
+		memberColumn("NAME", "name"), memberColumn("LIMITS", "limits"), memberColumn("UPDATED", "updated_at"),
 	}}, "List limit sets by name", nil)
-	verbs = append(verbs, l.call("get", "Show a limit set", http.MethodGet, ""), putPolicies(l, "Create a limit set, or replace its policies"),
-		l.call("delete", "Delete a limit set", http.MethodDelete, ""),
+	verbs = append(verbs, l.requestCommand("get", "Show a limit set", http.MethodGet, ""), putPolicies(l, "Create a limit set, or replace its policies"),
+		l.requestCommand("delete", "Delete a limit set", http.MethodDelete, ""),
 		takeFrom(l, "take", "Ask whether something may be done, and count it if so"), takeFrom(l, "peek", "Say what take would, and count nothing"),
-		giveBack(l), setUsageOf(l))
-	return o.group("limits", "Limit what programs do that are no devices", verbs...)
+		returnTake(l), showSetUsage(l))
+	return o.newGroup("limits", "Limit what programs do that are no devices", verbs...)
 }
 
 // takeFlags contains the flags of the commands take, peek and return.
@@ -46,11 +46,11 @@ func addFacts(flags *pflag.FlagSet, facts *[]string) {
 	flags.StringArrayVar(facts, "fact", nil, "what the policies count by: NAME=VALUE; may be repeated")
 }
 
-func readFacts(given []string) (map[string]string, error) {
-	facts := make(map[string]string, len(given))
-	for _, one := range given {
+func readFacts(args []string) (map[string]string, error) {
+	facts := make(map[string]string, len(args))
+	for _, one := range args {
 		name, value, ok := strings.Cut(one, "=")
-		if _, twice := facts[name]; !ok || name == "" || twice {
+		if _, isDuplicate := facts[name]; !ok || name == "" || isDuplicate {
 			return nil, usageError{fmt.Errorf("--fact %s: NAME=VALUE is needed, each name once", one)}
 		}
 		facts[name] = value
@@ -59,19 +59,19 @@ func readFacts(given []string) (map[string]string, error) {
 }
 
 // request returns the request that sends the take to the path end of the set.
-func (t *takeFlags) request(set, end string) (r operators.Request, err error) {
+func (t *takeFlags) request(set, action string) (r operators.Request, err error) {
 	if t.Cost == 0 { // in the API, 0 means the default
 		return r, usageError{errors.New("--cost: 1 to 1000")}
 	}
 	t.Facts, err = readFacts(t.facts)
-	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, end), Body: t.Take, Again: t.ID != "" || end == "peek"}, err
+	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
 }
 
 // takeFrom returns a command that fails if the take is refused, so that a shell can run another
 // command after && only if the take is allowed.
 func takeFrom(l noun, verb, short string) *cobra.Command {
 	var t takeFlags
-	command := l.on(verb, short, func(s *session, set string) error {
+	command := l.objectCommand(verb, short, func(s *session, set string) error {
 		r, err := t.request(set, verb)
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func (t takeAnswer) show(c *console, text json.RawMessage) error {
 	}
 	table := terminal.NewTable(c.out, "POLICY", "REMAINING", "MAX", "RESETS IN")
 	for _, l := range t.Limits {
-		table.Row(l.Policy, strconv.FormatInt(l.Remaining, 10), strconv.FormatInt(l.Max, 10), inWords(l.ResetMS))
+		table.AddRow(l.Policy, strconv.FormatInt(l.Remaining, 10), strconv.FormatInt(l.Max, 10), durationText(l.ResetMS))
 	}
 	return table.Flush()
 }
@@ -122,47 +122,47 @@ func (t takeAnswer) refusal() error {
 	case t.Unchecked:
 		return errors.New("it cannot be checked: Redis does not answer")
 	}
-	return fmt.Errorf("refused by policy %s; allowed in %s", t.RefusedBy, inWords(t.RetryAfterMS))
+	return fmt.Errorf("refused by policy %s; allowed in %s", t.RefusedBy, durationText(t.RetryAfterMS))
 }
 
-// inWords formats a remaining time. It returns an empty text for 0.
-func inWords(ms int64) string {
+// durationText formats a remaining time. It returns an empty text for 0.
+func durationText(ms int64) string {
 	if ms == 0 {
 		return ""
 	}
-	return terminal.Duration((time.Duration(ms) * time.Millisecond).Round(time.Second))
+	return terminal.FormatDuration((time.Duration(ms) * time.Millisecond).Round(time.Second))
 }
 
-func giveBack(l noun) *cobra.Command {
+func returnTake(l noun) *cobra.Command {
 	var t takeFlags
-	command := l.on("return", "Give back what was not used of a take, and say how much was by now", func(s *session, set string) error {
+	command := l.objectCommand("return", "Give back what was not used of a take, and say how much was by now", func(s *session, set string) error {
 		r, err := t.request(set, "return")
 		if err != nil {
 			return err
 		}
-		r.Again = true
-		return s.act(r)
+		r.Idempotent = true
+		return s.sendAndShow(r)
 	})
 	t.add(command.Flags())
-	return needed(command, "id")
+	return requireFlag(command, "id")
 }
 
-func setUsageOf(l noun) *cobra.Command {
+func showSetUsage(l noun) *cobra.Command {
 	var facts []string
-	most := 0
-	command := l.on("usage", "Show what a subject used, or without facts the subjects that used most", func(s *session, set string) error {
-		said, err := readFacts(facts)
+	limit := 0
+	command := l.objectCommand("usage", "Show what a subject used, or without facts the subjects that used most", func(s *session, set string) error {
+		namedFacts, err := readFacts(facts)
 		if err != nil {
 			return err
 		}
-		query := url.Values{"limit": {strconv.Itoa(most)}}
-		for name, value := range said {
+		query := url.Values{"limit": {strconv.Itoa(limit)}}
+		for name, value := range namedFacts {
 			query.Set("facts."+name, value)
 		}
-		var now policyUsage
-		return s.view(operators.Path("limits", set, "usage"), query, &now, func() error { return now.writeTable(s.console.out) })
+		var usage policyUsage
+		return s.getAndShow(operators.Path("limits", set, "usage"), query, &usage, func() error { return usage.writeTable(s.console.out) })
 	})
 	addFacts(command.Flags(), &facts)
-	command.Flags().IntVar(&most, "limit", 20, "so many of the highest, 1 to 100")
+	command.Flags().IntVar(&limit, "limit", 20, "so many of the highest, 1 to 100")
 	return command
 }

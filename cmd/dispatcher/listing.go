@@ -28,10 +28,10 @@ func readEntry(text json.RawMessage) (entry, error) {
 }
 
 // text returns a member as text for display.
-func (e entry) text(name string) string { return terminal.Value(name, e[name]) }
+func (e entry) text(name string) string { return terminal.FormatValue(name, e[name]) }
 
-// word returns a member that is a JSON string. If the member has another type, it returns "".
-func (e entry) word(name string) string {
+// stringMember returns a member that is a JSON string. If the member has another type, it returns "".
+func (e entry) stringMember(name string) string {
 	var word string
 	_ = json.Unmarshal(e[name], &word)
 	return word
@@ -43,33 +43,33 @@ type column struct {
 	cell func(entry) string
 }
 
-// member returns a column that shows one member.
-func member(head, name string) column {
+// memberColumn returns a column that shows one member.
+func memberColumn(head, name string) column {
 	return column{head, func(e entry) string { return e.text(name) }}
 }
 
-// list describes how the entries at a path of the API are listed.
-type list struct {
-	path    string
-	columns []column
-	filters func(*pflag.FlagSet) url.Values // nil means that the list has no filters
-	forms   map[string]func(*session) error // formats of the export in addition to CSV and NDJSON
+// listSpec describes how the entries at a path of the API are listed.
+type listSpec struct {
+	path         string
+	columns      []column
+	filters      func(*pflag.FlagSet) url.Values // nil means that the list has no filters
+	extraFormats map[string]func(*session) error // formats of the export in addition to CSV and NDJSON
 }
 
-func (l list) formats() []string {
-	return append([]string{"csv", "ndjson"}, slices.Sorted(maps.Keys(l.forms))...)
+func (l listSpec) formats() []string {
+	return append([]string{"csv", "ndjson"}, slices.Sorted(maps.Keys(l.extraFormats))...)
 }
 
 // addList returns the commands list and export of a noun. filter adds the flags of the filters; it
 // may be nil.
-func (o *operator) addList(l list, short string, filter func(*cobra.Command)) []*cobra.Command {
+func (o *operator) addList(l listSpec, short string, filter func(*cobra.Command)) []*cobra.Command {
 	var limit int
-	listed := &cobra.Command{Use: "list", Short: short, RunE: o.with(func(s *session, _ []string) error { return s.list(l, limit) })}
+	listed := &cobra.Command{Use: "list", Short: short, RunE: o.withSession(func(s *session, _ []string) error { return s.writeList(l, limit) })}
 	listed.Flags().IntVar(&limit, "limit", 100, "most entries to show; 0: all")
 	format := "csv"
 	exported := &cobra.Command{
 		Use: "export", Short: "Write all that match to standard output",
-		RunE: o.with(func(s *session, _ []string) error { return s.export(l, format) }),
+		RunE: o.withSession(func(s *session, _ []string) error { return s.export(l, format) }),
 	}
 	exported.Flags().StringVar(&format, "format", format, strings.Join(l.formats(), " or "))
 	complete(exported, "format", l.formats()...)
@@ -80,22 +80,22 @@ func (o *operator) addList(l list, short string, filter func(*cobra.Command)) []
 	return []*cobra.Command{listed, exported}
 }
 
-func (l list) query(flags *pflag.FlagSet) url.Values {
+func (l listSpec) query(flags *pflag.FlagSet) url.Values {
 	if l.filters == nil {
 		return nil
 	}
 	return l.filters(flags)
 }
 
-// filterBy returns a filters function of a list: its query has one parameter for each flag in
+// filterByFlags returns a filters function of a list: its query has one parameter for each flag in
 // names.
-func filterBy(names ...string) func(*pflag.FlagSet) url.Values {
-	return func(flags *pflag.FlagSet) url.Values { return filtered(flags, names...) }
+func filterByFlags(names ...string) func(*pflag.FlagSet) url.Values {
+	return func(flags *pflag.FlagSet) url.Values { return flagQuery(flags, names...) }
 }
 
-// filtered returns a query with the flags in names. It leaves out flags that the command does not
+// flagQuery returns a query with the flags in names. It leaves out flags that the command does not
 // have and flags that are empty.
-func filtered(flags *pflag.FlagSet, names ...string) url.Values {
+func flagQuery(flags *pflag.FlagSet, names ...string) url.Values {
 	q := url.Values{}
 	for _, name := range names {
 		if flag := flags.Lookup(name); flag != nil && flag.Value.String() != "" {
@@ -105,9 +105,9 @@ func filtered(flags *pflag.FlagSet, names ...string) url.Values {
 	return q
 }
 
-// list writes at most limit entries of l that match the flags of the command. If limit is 0, it
+// writeList writes at most limit entries of l that match the flags of the command. If limit is 0, it
 // writes all of them.
-func (s *session) list(l list, limit int) error {
+func (s *session) writeList(l listSpec, limit int) error {
 	if limit < 0 {
 		return usageError{errors.New("--limit: must not be negative")}
 	}
@@ -116,16 +116,16 @@ func (s *session) list(l list, limit int) error {
 		limit = 0 // the flag --recent limits the number of entries
 	}
 	entries, more := s.List(s.cmd.Context(), l.path, q, limit)
-	write := s.console.newListWriter(l.columns)
+	writer := s.console.newListWriter(l.columns)
 	for text, err := range entries {
 		if err == nil {
-			err = write.entry(text)
+			err = writer.writeEntry(text)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := write.end(); err != nil {
+	if err := writer.finish(); err != nil {
 		return err
 	}
 	if *more {
@@ -134,8 +134,8 @@ func (s *session) list(l list, limit int) error {
 	return nil
 }
 
-func (s *session) export(l list, format string) error {
-	if write := l.forms[format]; write != nil {
+func (s *session) export(l listSpec, format string) error {
+	if write := l.extraFormats[format]; write != nil {
 		return write(s)
 	}
 	accept := map[string]string{"csv": operators.TypeCSV, "ndjson": operators.TypeNDJSON}[format]
@@ -165,14 +165,14 @@ func (c *console) newListWriter(columns []column) *listWriter {
 	return w
 }
 
-func (w *listWriter) entry(text json.RawMessage) error {
+func (w *listWriter) writeEntry(text json.RawMessage) error {
 	w.count++
 	if w.table == nil {
-		before := "[\n"
+		separator := "[\n"
 		if w.count > 1 {
-			before = ",\n"
+			separator = ",\n"
 		}
-		_, err := fmt.Fprintf(w.out, "%s%s", before, text)
+		_, err := fmt.Fprintf(w.out, "%s%s", separator, text)
 		return err
 	}
 	e, err := readEntry(text)
@@ -183,11 +183,11 @@ func (w *listWriter) entry(text json.RawMessage) error {
 	for i, c := range w.columns {
 		cells[i] = c.cell(e)
 	}
-	w.table.Row(cells...)
+	w.table.AddRow(cells...)
 	return nil
 }
 
-func (w *listWriter) end() error {
+func (w *listWriter) finish() error {
 	switch {
 	case w.table != nil:
 		return w.table.Flush()

@@ -45,9 +45,9 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	ctx, own, stop := untilSignal()
+	ctx, releaseSignals, stop := untilSignal()
 	defer stop()
-	root := newRoot(stdout, stderr, own)
+	root := newRoot(stdout, stderr, releaseSignals)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -56,11 +56,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if status, ok := errors.AsType[statusError](err); ok {
 		return int(status)
 	}
-	for _, line := range linesOf(err) {
-		_, _ = fmt.Fprintln(stderr, "dispatcher:", terminal.Safe(line))
+	for _, line := range errorLines(err) {
+		_, _ = fmt.Fprintln(stderr, "dispatcher:", terminal.EscapeUnprintable(line))
 	}
-	if next := nextStep(err); next != "" {
-		_, _ = fmt.Fprintln(stderr, "  "+next)
+	if advice := adviceFor(err); advice != "" {
+		_, _ = fmt.Fprintln(stderr, "  "+advice)
 	}
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
@@ -68,9 +68,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailure
 }
 
-// linesOf returns each of several joined errors as a line. The text of any other error stays one
+// errorLines returns each of several joined errors as a line. The text of any other error stays one
 // line, even if it contains line breaks.
-func linesOf(err error) []string {
+func errorLines(err error) []string {
 	type several interface {
 		error
 		Unwrap() []error
@@ -81,14 +81,14 @@ func linesOf(err error) []string {
 	}
 	var lines []string
 	for _, one := range joined.Unwrap() {
-		lines = append(lines, linesOf(one)...)
+		lines = append(lines, errorLines(one)...)
 	}
 	return lines
 }
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second signal ends
 // the process at once with status 1. A command that handles signals itself calls own.
-func untilSignal() (ctx context.Context, own, stop func()) {
+func untilSignal() (ctx context.Context, releaseSignals, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -99,14 +99,14 @@ func untilSignal() (ctx context.Context, own, stop func()) {
 		os.Exit(exitFailure)
 		return nil
 	})
-	own = func() { signal.Stop(signals) }
-	return ctx, own, func() {
-		own()
+	releaseSignals = func() { signal.Stop(signals) }
+	return ctx, releaseSignals, func() {
+		releaseSignals()
 		cancel()
 	}
 }
 
-func newRoot(stdout, stderr io.Writer, own func()) *cobra.Command {
+func newRoot(stdout, stderr io.Writer, releaseSignals func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "dispatcher",
 		Short:         "Grants the slots of an external system to the devices of a fleet, never more than there are",
@@ -120,7 +120,7 @@ func newRoot(stdout, stderr io.Writer, own func()) *cobra.Command {
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 { // the flag may belong to the command that the user meant
-			err = unknownCommand(cmd, words)
+			err = unknownCommandError(cmd, words)
 		}
 		return usageError{err}
 	})
@@ -129,24 +129,24 @@ func newRoot(stdout, stderr io.Writer, own func()) *cobra.Command {
 		command.GroupID = groupRun
 		root.AddCommand(command)
 	}
-	root.AddCommand(newPools(), newBatches(), newTasks(), newDevices(), newProfiles(), newLimits(), newTokens(), newLeases(), newEvents(), newFind(), newRun(own), newGuard(), newContext(), newVersion())
+	root.AddCommand(newPools(), newBatches(), newTasks(), newDevices(), newProfiles(), newLimits(), newTokens(), newLeases(), newEvents(), newFind(), newRun(releaseSignals), newGuard(), newContext(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	strict(root)
+	wrapArgErrors(root)
 	return root
 }
 
-// strict makes wrong arguments usage errors, for the command and all commands below it.
-func strict(command *cobra.Command) {
+// wrapArgErrors makes wrong arguments usage errors, for the command and all commands below it.
+func wrapArgErrors(command *cobra.Command) {
 	for _, below := range command.Commands() {
-		strict(below)
+		wrapArgErrors(below)
 	}
 	check := command.Args
 	switch {
 	case command.Name() == "help":
-		check = knownTopic
+		check = checkHelpTopic
 	case command.HasSubCommands():
-		check = func(cmd *cobra.Command, args []string) error { return unknownCommand(cmd, args) }
+		check = func(cmd *cobra.Command, args []string) error { return unknownCommandError(cmd, args) }
 	case check == nil:
 		check = cobra.NoArgs
 	}
@@ -165,26 +165,26 @@ func strict(command *cobra.Command) {
 	}
 }
 
-// knownTopic accepts the names of commands, as the command help does.
-func knownTopic(cmd *cobra.Command, args []string) error {
+// checkHelpTopic accepts the names of commands, as the command help does.
+func checkHelpTopic(cmd *cobra.Command, args []string) error {
 	found, rest, err := cmd.Root().Find(args)
 	if err != nil {
 		return err
 	}
-	return unknownCommand(found, rest)
+	return unknownCommandError(found, rest)
 }
 
-// unknownCommand returns an error that suggests similar commands. It returns nil if words is empty.
-func unknownCommand(above *cobra.Command, words []string) error {
+// unknownCommandError returns an error that suggests similar commands. It returns nil if words is empty.
+func unknownCommandError(parent *cobra.Command, words []string) error {
 	if len(words) == 0 {
 		return nil
 	}
-	err := fmt.Errorf("unknown command %q for %q", words[0], above.CommandPath())
-	above.SuggestionsMinimumDistance = 2
-	if like := above.SuggestionsFor(words[0]); len(like) > 0 {
-		return advisedError{err, "did you mean: " + above.CommandPath() + " " + strings.Join(like, ", ")}
+	err := fmt.Errorf("unknown command %q for %q", words[0], parent.CommandPath())
+	parent.SuggestionsMinimumDistance = 2
+	if similar := parent.SuggestionsFor(words[0]); len(similar) > 0 {
+		return advisedError{err, "did you mean: " + parent.CommandPath() + " " + strings.Join(similar, ", ")}
 	}
-	return advisedError{err, "see what there is: " + above.CommandPath() + " --help"}
+	return advisedError{err, "see what there is: " + parent.CommandPath() + " --help"}
 }
 
 func newVersion() *cobra.Command {

@@ -28,8 +28,8 @@ const (
 // operator contains the flags that all commands of the operators' API share.
 type operator struct{ url, context, output string }
 
-// group returns a command with the subcommands verbs, which inherit the flags of operator.
-func (o *operator) group(name, short string, verbs ...*cobra.Command) *cobra.Command {
+// newGroup returns a command with the subcommands verbs, which inherit the flags of operator.
+func (o *operator) newGroup(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	command.AddCommand(verbs...)
@@ -50,8 +50,8 @@ type session struct {
 	console *console
 }
 
-// with returns a function for cobra that runs a command with a session.
-func (o *operator) with(run func(s *session, args []string) error) func(*cobra.Command, []string) error {
+// withSession returns a function for cobra that runs a command with a session.
+func (o *operator) withSession(run func(s *session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if o.output != outputTable && o.output != outputJSON {
 			return usageError{fmt.Errorf("--output: %q is neither table nor json", o.output)}
@@ -67,7 +67,7 @@ func (o *operator) with(run func(s *session, args []string) error) func(*cobra.C
 
 // connect returns a client for the server that destination selects. It sends nothing yet.
 func (o *operator) connect(notice func(error, time.Duration)) (*operators.Client, error) {
-	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version, Notice: notice})
+	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version, OnRetry: notice})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (o *operator) destination(config operators.Config) (operators.Config, error
 		config.URL = os.Getenv("DISPATCHER_URL")
 	}
 	if config.URL != "" {
-		token, err := givenToken()
+		token, err := tokenFromEnv()
 		config.Token = token
 		return config, err
 	}
@@ -97,17 +97,17 @@ func (o *operator) destination(config operators.Config) (operators.Config, error
 	}
 	name := cmp.Or(o.context, all.Current)
 	if name == "" {
-		return local(config)
+		return localDevConfig(config)
 	}
-	at, err := all.find(name)
+	found, err := all.find(name)
 	if err != nil {
 		return config, err
 	}
-	return at.config(config)
+	return found.applyTo(config)
 }
 
-// local returns config with the URL and the token of the dispatcher dev that runs here.
-func local(config operators.Config) (operators.Config, error) {
+// localDevConfig returns config with the URL and the token of the dispatcher dev that runs here.
+func localDevConfig(config operators.Config) (operators.Config, error) {
 	server, err := runningDev("")
 	config.URL, config.Token = server.URL, server.Token
 	return config, err
@@ -126,9 +126,9 @@ func runningDev(data string) (localdev.Server, error) {
 	return localdev.Find(dirs...)
 }
 
-// givenToken returns DISPATCHER_TOKEN, or the content of the file that DISPATCHER_TOKEN_FILE names.
+// tokenFromEnv returns DISPATCHER_TOKEN, or the content of the file that DISPATCHER_TOKEN_FILE names.
 // There is no flag for the token, because other users of the machine can read a command line.
-func givenToken() (string, error) {
+func tokenFromEnv() (string, error) {
 	token, file := os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_TOKEN_FILE")
 	if token != "" && file != "" {
 		return "", usageError{errors.New("DISPATCHER_TOKEN: given as a value and as a file")}
@@ -143,9 +143,9 @@ func givenToken() (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// view reads the object at a path. As JSON it writes the answer as received. Otherwise it decodes
+// getAndShow reads the object at a path. As JSON it writes the answer as received. Otherwise it decodes
 // the answer into answer and calls people to write it.
-func (s *session) view(path string, query url.Values, answer any, people func() error) error {
+func (s *session) getAndShow(path string, query url.Values, answer any, writeText func() error) error {
 	text, err := s.Get(s.cmd.Context(), path, query)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (s *session) view(path string, query url.Values, answer any, people func() 
 	if err := json.Unmarshal(text, answer); err != nil {
 		return err
 	}
-	return people()
+	return writeText()
 }
 
 // readAnswer sends r, decodes the answer into answer, and returns the answer as received.
@@ -168,42 +168,42 @@ func readAnswer(ctx context.Context, c *operators.Client, r operators.Request, a
 	return text, err
 }
 
-// act sends a request and shows its answer.
-func (s *session) act(r operators.Request, without ...string) error {
+// sendAndShow sends a request and shows its answer.
+func (s *session) sendAndShow(r operators.Request, without ...string) error {
 	object, err := s.Call(s.cmd.Context(), r)
 	if err != nil || object == nil {
 		return err
 	}
-	s.console.warn("", object)
+	s.console.noteWarnings("", object)
 	return s.console.show(object, append(without, "warnings")...)
 }
 
 // createWithSecret sends a request that creates a token. If the answer has no token because the
 // first answer was lost, the error contains again: how to get another token.
-func (s *session) createWithSecret(r operators.Request, again string) (json.RawMessage, entry, error) {
+func (s *session) createWithSecret(r operators.Request, advice string) (json.RawMessage, entry, error) {
 	var made entry
 	text, err := readAnswer(s.cmd.Context(), s.Client, r, &made)
-	if err == nil && made.word("token") == "" {
-		err = advisedError{errors.New("it was created, and its token was lost with the first answer"), again}
+	if err == nil && made.stringMember("token") == "" {
+		err = advisedError{errors.New("it was created, and its token was lost with the first answer"), advice}
 	}
 	return text, made, err
 }
 
-// counted returns a number with the word for it: one for 1, else many.
-func counted(n int64, one, many string) string {
+// countText returns a number with the word for it: one for 1, else many.
+func countText(n int64, singular, plural string) string {
 	if n == 1 {
-		many = one
+		plural = singular
 	}
-	return fmt.Sprintf("%d %s", n, many)
+	return fmt.Sprintf("%d %s", n, plural)
 }
 
-// yesFlag adds the flag --yes.
-func yesFlag(command *cobra.Command, yes *bool) {
+// addYesFlag adds the flag --yes.
+func addYesFlag(command *cobra.Command, yes *bool) {
 	command.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
 }
 
-// needed makes a flag required.
-func needed(command *cobra.Command, flag string) *cobra.Command {
+// requireFlag makes a flag required.
+func requireFlag(command *cobra.Command, flag string) *cobra.Command {
 	_ = command.MarkFlagRequired(flag) // fails only for a flag that does not exist, which a test would detect
 	return command
 }

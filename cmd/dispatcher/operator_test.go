@@ -16,20 +16,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// desk is the workplace of an operator: a dispatcher dev, and an environment with which the
+// operatorDesk is the workplace of an operator: a dispatcher dev, and an environment with which the
 // commands use it.
-type desk struct {
+type operatorDesk struct {
 	*testing.T
-	url, token, fleet string
-	environ           []string
-	dir               string // folder in which commands run
+	url, token, fleetToken string
+	environ                []string
+	dir                    string // folder in which commands run
 }
 
-// newDesk starts a dispatcher dev for one test.
-func newDesk(t *testing.T) *desk {
+// newOperatorDesk starts a dispatcher dev for one test.
+func newOperatorDesk(t *testing.T) *operatorDesk {
 	t.Helper()
-	_, environ := devAt(t, t.TempDir(), "--report-period", "1s")
-	d := &desk{T: t, dir: t.TempDir()}
+	_, environ := startDev(t, t.TempDir(), "--report-period", "1s")
+	d := &operatorDesk{T: t, dir: t.TempDir()}
 	for _, pair := range environ {
 		name, value, _ := strings.Cut(pair, "=")
 		switch name {
@@ -38,70 +38,70 @@ func newDesk(t *testing.T) *desk {
 		case "DISPATCHER_TOKEN":
 			d.token = value
 		case "DISPATCHER_FLEET_TOKEN":
-			d.fleet = value
+			d.fleetToken = value
 		}
 	}
 	d.environ = []string{"DISPATCHER_URL=" + d.url, "DISPATCHER_TOKEN=" + d.token}
 	return d
 }
 
-// told is the result of a command.
-type told struct {
+// commandResult is the result of a command.
+type commandResult struct {
 	*testing.T
-	line         string
+	command      string
 	code         int
 	out, errText string
 }
 
-// try runs a command. input is its standard input.
-func (d *desk) try(input string, args ...string) told {
+// runCommand runs a command. input is its standard input.
+func (d *operatorDesk) runCommand(input string, args ...string) commandResult {
 	d.Helper()
-	cmd := program(d.T, d.environ, args...)
+	cmd := programCommand(d.T, d.environ, args...)
 	cmd.Dir = d.dir
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
 		d.Fatal(err)
 	}
-	return told{d.T, strings.Join(args, " "), cmd.ProcessState.ExitCode(), out.String(), errs.String()}
+	return commandResult{d.T, strings.Join(args, " "), cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 
 // run runs a command whose words contain no quotes. The command must succeed.
-func (d *desk) run(line string, more ...string) string {
+func (d *operatorDesk) run(line string, more ...string) string {
 	d.Helper()
-	return d.try("", append(strings.Fields(line), more...)...).exit(0).out
+	return d.runCommand("", append(strings.Fields(line), more...)...).expectExit(0).out
 }
 
-// exit expects this exit code.
-func (o told) exit(code int) told {
+// expectExit expects this exit code.
+func (o commandResult) expectExit(code int) commandResult {
 	o.Helper()
 	if o.code != code {
-		o.Fatalf("%s: exit %d, want %d\n%s%s", o.line, o.code, code, o.out, o.errText)
+		o.Fatalf("%s: exit %d, want %d\n%s%s", o.command, o.code, code, o.out, o.errText)
 	}
 	return o
 }
 
-// quiet expects nothing on standard error.
-func (o told) quiet() {
+// expectNoErrors expects nothing on standard error.
+func (o commandResult) expectNoErrors() {
 	o.Helper()
 	if o.errText != "" {
-		o.Errorf("%s: says %q", o.line, o.errText)
+		o.Errorf("%s: says %q", o.command, o.errText)
 	}
 }
 
-// says expects words on standard error.
-func (o told) says(words ...string) told {
+// expectErrors expects words on standard error.
+func (o commandResult) expectErrors(words ...string) commandResult {
 	o.Helper()
 	for _, w := range words {
 		if !strings.Contains(o.errText, w) {
-			o.Errorf("%s: %q does not say %q", o.line, o.errText, w)
+			o.Errorf("%s: %q does not say %q", o.command, o.errText, w)
 		}
 	}
 	return o
 }
 
-// file writes a file into the folder in which commands run.
-func (d *desk) file(name, content string) string {
+// writeFile writes a file into the folder in which commands run.
+func (d *operatorDesk) writeFile(name, content string) string {
 	d.Helper()
 	if err := os.WriteFile(filepath.Join(d.dir, name), []byte(content), 0o600); err != nil {
 		d.Fatal(err)
@@ -109,8 +109,8 @@ func (d *desk) file(name, content string) string {
 	return name
 }
 
-// read decodes the output of a command with --output json.
-func (d *desk) read(into any, line string, more ...string) {
+// decodeOutput decodes the output of a command with --output json.
+func (d *operatorDesk) decodeOutput(into any, line string, more ...string) {
 	d.Helper()
 	out := d.run(line+" --output json", more...)
 	if err := json.Unmarshal([]byte(out), into); err != nil {
@@ -118,14 +118,14 @@ func (d *desk) read(into any, line string, more ...string) {
 	}
 }
 
-// report sends a report of a device with the fleet token.
-func (d *desk) report(device, body string) map[string]any {
+// sendReport sends a report of a device with the fleet token.
+func (d *operatorDesk) sendReport(device, body string) map[string]any {
 	d.Helper()
 	request, err := http.NewRequestWithContext(d.Context(), http.MethodPost, d.url+"/v1/devices/"+device+"/report", strings.NewReader(body))
 	if err != nil {
 		d.Fatal(err)
 	}
-	request.Header.Set("Authorization", "Bearer "+d.fleet)
+	request.Header.Set("Authorization", "Bearer "+d.fleetToken)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		d.Fatal(err)
@@ -142,38 +142,38 @@ func (d *desk) report(device, body string) map[string]any {
 	return reply
 }
 
-// work lets a device do one task with this result.
-func (d *desk) work(device, status string) {
+// endTask lets a device do one task with this result.
+func (d *operatorDesk) endTask(device, status string) {
 	d.Helper()
-	task, ok := d.report(device, `{"id":"1"}`)["task"].(map[string]any)
+	task, ok := d.sendReport(device, `{"id":"1"}`)["task"].(map[string]any)
 	if !ok {
 		d.Fatalf("%s was granted nothing", device)
 	}
-	d.report(device, fmt.Sprintf(`{"id":"2","accept":false,"results":[{"task":%.0f,"token":%.0f,"status":%q,"error":"as told"}]}`, task["id"], task["token"], status))
+	d.sendReport(device, fmt.Sprintf(`{"id":"2","accept":false,"results":[{"task":%.0f,"token":%.0f,"status":%q,"error":"as told"}]}`, task["id"], task["token"], status))
 }
 
-// plain replaces the parts of a text that differ from run to run.
-func plain(text string) string {
+// maskVariableText replaces the parts of a text that differ from run to run.
+func maskVariableText(text string) string {
 	text = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`).ReplaceAllString(text, "TIME")
 	text = regexp.MustCompile(`[A-Za-z0-9_-]{43}`).ReplaceAllString(text, "SECRET")
 	return regexp.MustCompile(`(?m) +$| {2,}`).ReplaceAllStringFunc(text, func(spaces string) string { return "  "[:min(len(spaces), 2)] })
 }
 
-// prints compares the output of a command with want.
-func (d *desk) prints(line, want string, more ...string) {
+// expectOutput compares the output of a command with want.
+func (d *operatorDesk) expectOutput(line, want string, more ...string) {
 	d.Helper()
-	got := plain(d.run(line, more...))
+	got := maskVariableText(d.run(line, more...))
 	if diff := cmp.Diff(strings.TrimLeft(want, "\n"), got); diff != "" {
 		d.Errorf("%s (-want +got):\n%s", line, diff)
 	}
 }
 
 // eventually polls until so returns true.
-func (d *desk) eventually(what string, so func() bool) {
+func (d *operatorDesk) eventually(what string, isTrue func() bool) {
 	d.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !so(); <-tick.C {
+	for deadline := time.Now().Add(patience); !isTrue(); <-tick.C {
 		if time.Now().After(deadline) {
 			d.Fatal("never: " + what)
 		}

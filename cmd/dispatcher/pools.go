@@ -23,26 +23,26 @@ func newPools() *cobra.Command {
 	p := o.pools()
 	exportYAML := func(s *session) error {
 		q := poolFilters(s.cmd.Flags())
-		filter := operators.PoolFilter{Name: q.Get("name"), Sort: q.Get("sort"), Only: q.Has("only_trouble")}
+		filter := operators.PoolFilter{Name: q.Get("name"), Sort: q.Get("sort"), OnlyTrouble: q.Has("only_trouble")}
 		return writePoolFile(s.Pools.List(s.cmd.Context(), filter), s.console.out)
 	}
-	verbs := o.addList(list{path: operators.Path("pools"), filters: poolFilters, forms: map[string]func(*session) error{"yaml": exportYAML}, columns: []column{
-		member("NAME", "name"), member("CAPACITY", "capacity"), member("HELD", "held"), member("WAITING", "pending_tasks"),
-		{"TROUBLE", troubleOf},
-		member("LEASE", "lease_ms"), member("PAUSED", "paused"),
-		member("OPENS", "opens_at"), member("CLOSES", "closes_at"), member("UPDATED", "updated_at"),
+	verbs := o.addList(listSpec{path: operators.Path("pools"), filters: poolFilters, extraFormats: map[string]func(*session) error{"yaml": exportYAML}, columns: []column{
+		memberColumn("NAME", "name"), memberColumn("CAPACITY", "capacity"), memberColumn("HELD", "held"), memberColumn("WAITING", "pending_tasks"),
+		{"TROUBLE", troubleCodes},
+		memberColumn("LEASE", "lease_ms"), memberColumn("PAUSED", "paused"),
+		memberColumn("OPENS", "opens_at"), memberColumn("CLOSES", "closes_at"), memberColumn("UPDATED", "updated_at"),
 	}}, "List pools by name, or those first that are full, wait or are in trouble", addPoolFilters)
-	verbs = append(verbs, p.call("get", "Show a pool", http.MethodGet, ""), createPool(p), setPool(p), applyPools(o),
-		p.call("delete", "Delete a pool of which nothing is open; its ended batches stay", http.MethodDelete, ""),
-		p.pause("Grant nothing more of a pool; what runs goes on"),
-		p.call("resume", "End the pause of a pool", http.MethodPost, "/resume"),
+	verbs = append(verbs, p.requestCommand("get", "Show a pool", http.MethodGet, ""), createPool(p), setPool(p), applyPools(o),
+		p.requestCommand("delete", "Delete a pool of which nothing is open; its ended batches stay", http.MethodDelete, ""),
+		p.pauseCommand("Grant nothing more of a pool; what runs goes on"),
+		p.requestCommand("resume", "End the pause of a pool", http.MethodPost, "/resume"),
 		explainWaiting(p, "Say what the tasks of a pool wait for, how many for what"),
-		showSlots(p), historyOf(p), seriesOf(p), releaseSlot(p), checkGrant(p), limitedOf(p), poolUsageOf(p), watchPool(p))
-	return o.group("pools", "Create, resize, pause and watch pools", verbs...)
+		showSlots(p), showHistory(p), showSeries(p), releaseSlot(p), checkGrant(p), showLimited(p), showPoolUsage(p), watchPool(p))
+	return o.newGroup("pools", "Create, resize, pause and watch pools", verbs...)
 }
 
-// troubleOf returns the codes of a pool's trouble for a cell.
-func troubleOf(e entry) string {
+// troubleCodes returns the codes of a pool's trouble for a cell.
+func troubleCodes(e entry) string {
 	var codes []string
 	_ = json.Unmarshal(e["trouble"], &codes) // an absent member means no trouble
 	return strings.Join(codes, " ")
@@ -58,8 +58,8 @@ func addPoolFilters(command *cobra.Command) {
 
 // poolFilters returns the query for the flags of addPoolFilters.
 func poolFilters(flags *pflag.FlagSet) url.Values {
-	q := filtered(flags, "name", "sort")
-	if only, _ := flags.GetBool("only-trouble"); only {
+	q := flagQuery(flags, "name", "sort")
+	if onlyTrouble, _ := flags.GetBool("only-trouble"); onlyTrouble {
 		q.Set("only_trouble", "true")
 	}
 	return q
@@ -67,29 +67,29 @@ func poolFilters(flags *pflag.FlagSet) url.Values {
 
 // poolFlags contains the flags for the settings of a pool.
 type poolFlags struct {
-	capacity int
-	lease    time.Duration
-	paused   bool
-	windows  windowsFlag
-	limits   limitsFlag
-	always   bool
-	callers  callersFlag
-	longest  time.Duration
+	capacity     int
+	lease        time.Duration
+	paused       bool
+	windows      windowsFlag
+	limits       limitsFlag
+	alwaysOpen   bool
+	callers      callersFlag
+	longestLease time.Duration
 }
 
 // callersFlag is a flag for a maximum number of slots. A nil most means "all".
-type callersFlag struct{ most *int }
+type callersFlag struct{ maxSlots *int }
 
 // Set parses a number of slots or "all".
 func (f *callersFlag) Set(text string) error {
-	if f.most = nil; text == "all" {
+	if f.maxSlots = nil; text == "all" {
 		return nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
 		return errors.New("a number of slots, or all")
 	}
-	f.most = &n
+	f.maxSlots = &n
 	return nil
 }
 
@@ -104,26 +104,26 @@ func (p *poolFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&p.lease, "lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
 	flags.BoolVar(&p.paused, "paused", false, "grant nothing new")
 	flags.Var(&p.callers, "callers", "slots that callers, which are no devices, hold at most; 0: none; all: as many as there are (default)")
-	flags.DurationVar(&p.longest, "longest-lease", 0, "the longest lease that a caller may ask for (default 24h)")
+	flags.DurationVar(&p.longestLease, "longest-lease", 0, "the longest lease that a caller may ask for (default 24h)")
 	p.windows.add(flags)
 }
 
 // body returns the fields whose flags were given.
 func (p *poolFlags) body(flags *pflag.FlagSet) (map[string]any, error) {
-	body := given(flags, map[string]field{
+	body := changedFields(flags, map[string]field{
 		"capacity": {"capacity", p.capacity}, "lease": {"lease_ms", p.lease.Milliseconds()},
-		"paused": {"paused", p.paused}, "callers": {"callers", p.callers.most},
-		"longest-lease": {"longest_lease_ms", p.longest.Milliseconds()}, "window": {"windows", p.windows},
+		"paused": {"paused", p.paused}, "callers": {"callers", p.callers.maxSlots},
+		"longest-lease": {"longest_lease_ms", p.longestLease.Milliseconds()}, "window": {"windows", p.windows},
 	})
-	if p.always {
+	if p.alwaysOpen {
 		body["windows"] = nil // the default: no windows
 	}
-	return body, p.limits.say(body)
+	return body, p.limits.addTo(body)
 }
 
 func createPool(p noun) *cobra.Command {
 	settings := &poolFlags{}
-	command := p.on("create", "Create a pool", func(s *session, pool string) error {
+	command := p.objectCommand("create", "Create a pool", func(s *session, pool string) error {
 		path := operators.Path("pools", pool)
 		body, err := settings.body(s.cmd.Flags())
 		if err != nil {
@@ -133,19 +133,19 @@ func createPool(p noun) *cobra.Command {
 		if err == nil {
 			return advisedError{fmt.Errorf("there is a pool %s already", pool), "change it: dispatcher pools set " + pool}
 		}
-		if !operators.Refused(err, http.StatusNotFound) {
+		if !operators.HasStatus(err, http.StatusNotFound) {
 			return err
 		}
-		return s.act(operators.Request{Method: http.MethodPut, Path: path, Body: body})
+		return s.sendAndShow(operators.Request{Method: http.MethodPut, Path: path, Body: body})
 	})
 	settings.add(command.Flags())
 	settings.limits.add(command.Flags())
-	return needed(command, "capacity")
+	return requireFlag(command, "capacity")
 }
 
 func setPool(p noun) *cobra.Command {
 	settings := &poolFlags{}
-	command := p.on("set", "Change the settings of a pool that are given as flags; the others stay", func(s *session, pool string) error {
+	command := p.objectCommand("set", "Change the settings of a pool that are given as flags; the others stay", func(s *session, pool string) error {
 		body, err := settings.body(s.cmd.Flags())
 		if err != nil {
 			return err
@@ -153,20 +153,20 @@ func setPool(p noun) *cobra.Command {
 		if len(body) == 0 {
 			return usageError{errors.New("nothing to change: give at least one of --capacity, --lease, --paused, --callers, --longest-lease, --window, --always-open, --limits, --no-limits")}
 		}
-		return s.act(operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", pool), Body: body})
+		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", pool), Body: body})
 	})
 	settings.add(command.Flags())
 	settings.limits.addChange(command)
-	command.Flags().BoolVar(&settings.always, "always-open", false, "no windows any more")
+	command.Flags().BoolVar(&settings.alwaysOpen, "always-open", false, "no windows any more")
 	command.MarkFlagsMutuallyExclusive("window", "always-open")
 	return command
 }
 
 func showSlots(p noun) *cobra.Command {
 	all := false
-	command := p.on("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
-		var now slotList
-		return s.view(operators.Path("pools", pool, "slots"), nil, &now, func() error { return now.writeTable(s.console.out, all) })
+	command := p.objectCommand("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
+		var slots slotList
+		return s.getAndShow(operators.Path("pools", pool, "slots"), nil, &slots, func() error { return slots.writeTable(s.console.out, all) })
 	})
 	command.Flags().BoolVar(&all, "all", false, "the free slots, too")
 	return command
@@ -182,14 +182,14 @@ type slotList struct {
 // writeTable writes the counts and a table of the slots that are held or offered. If all is true,
 // the table also contains the free slots.
 func (l slotList) writeTable(out io.Writer, all bool) error {
-	_, _ = fmt.Fprintf(out, "%s, %d held, %d reserved; %s\n", counted(l.Capacity, "slot", "slots"), l.Held, l.Reserved, counted(l.Waiting, "device waits", "devices wait"))
+	_, _ = fmt.Fprintf(out, "%s, %d held, %d reserved; %s\n", countText(l.Capacity, "slot", "slots"), l.Held, l.Reserved, countText(l.Waiting, "device waits", "devices wait"))
 	if !all && l.Held+l.Reserved == 0 {
 		return nil
 	}
 	t := terminal.NewTable(out, "SLOT", "STATE", "DEVICE", "TASK", "TOKEN", "SINCE", "LEASE UNTIL")
 	for _, e := range l.Slots {
 		if all || e.text("state") != "free" {
-			t.Row(e.text("slot"), slotState(e), slotHolder(e), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
+			t.AddRow(e.text("slot"), slotState(e), slotHolder(e), e.text("task"), e.text("token"), e.text("since"), e.text("lease_until"))
 		}
 	}
 	return t.Flush()
@@ -224,23 +224,23 @@ The device is told to stop with its next report, and the slot is free with its
 result or at the end of its lease: never more devices are inside than there are
 slots. With --now it is free at once, and the device may still be inside until
 its lease ends.`,
-		Args: cobra.ExactArgs(2), ValidArgsFunction: p.names(1),
-		RunE: p.with(func(s *session, args []string) error {
-			body := operators.Release{Reason: reason, Now: now, Token: max(token, 0)}
-			return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", args[0], "slots", args[1], "release"), Body: body})
+		Args: cobra.ExactArgs(2), ValidArgsFunction: p.completeNames(1),
+		RunE: p.withSession(func(s *session, args []string) error {
+			body := operators.Release{Reason: reason, AtOnce: now, Token: max(token, 0)}
+			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", args[0], "slots", args[1], "release"), Body: body})
 		}),
 	}
 	command.Flags().StringVar(&reason, "reason", "", "why, for the audit log; needed")
 	command.Flags().BoolVar(&now, "now", false, "at once: one device more than the capacity may then be inside")
 	command.Flags().Int64Var(&token, "token", 0, "of the grant; 0: the present one")
-	return needed(command, "reason")
+	return requireFlag(command, "reason")
 }
 
 func checkGrant(p noun) *cobra.Command {
 	return &cobra.Command{
 		Use: "grant POOL TOKEN", Short: "Check whether a grant is in force, as the external system does", Args: cobra.ExactArgs(2),
-		ValidArgsFunction: p.names(1),
-		RunE: p.with(func(s *session, args []string) error {
+		ValidArgsFunction: p.completeNames(1),
+		RunE: p.withSession(func(s *session, args []string) error {
 			text, err := s.Get(s.cmd.Context(), operators.Path("pools", args[0], "grants", args[1]), nil)
 			if err != nil {
 				return err
@@ -254,25 +254,25 @@ func checkGrant(p noun) *cobra.Command {
 }
 
 func watchPool(p noun) *cobra.Command {
-	return p.on("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
+	return p.objectCommand("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
 		var last [4]int
-		heads := terminal.NewTable(s.console.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
+		table := terminal.NewTable(s.console.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "WAITING")
 		return s.console.repeatRead(s.cmd.Context(), func() (bool, error) {
-			var now operators.Slots
-			text, err := readAnswer(s.cmd.Context(), s.Client, operators.Request{Method: http.MethodGet, Path: operators.Path("pools", pool, "slots")}, &now)
+			var slots operators.Slots
+			text, err := readAnswer(s.cmd.Context(), s.Client, operators.Request{Method: http.MethodGet, Path: operators.Path("pools", pool, "slots")}, &slots)
 			if err != nil {
 				return false, err
 			}
-			seen := [4]int{now.Capacity, now.Held, now.Reserved, now.Waiting}
-			if seen == last {
+			counts := [4]int{slots.Capacity, slots.Held, slots.Reserved, slots.Waiting}
+			if counts == last {
 				return false, nil
 			}
-			last = seen
+			last = counts
 			if s.console.isJSON {
 				return false, writeJSON(s.console.out, text, "")
 			}
-			heads.Row(time.Now().UTC().Format("2006-01-02 15:04:05Z"), fmt.Sprint(now.Capacity), fmt.Sprint(now.Held), fmt.Sprint(now.Reserved), fmt.Sprint(now.Waiting))
-			return false, heads.Flush()
+			table.AddRow(time.Now().UTC().Format("2006-01-02 15:04:05Z"), fmt.Sprint(slots.Capacity), fmt.Sprint(slots.Held), fmt.Sprint(slots.Reserved), fmt.Sprint(slots.Waiting))
+			return false, table.Flush()
 		})
 	})
 }

@@ -44,7 +44,7 @@ file is checked before anything is written. It ends with the first pool that the
 server refuses; what was done until then stays, and the same may be applied
 again.`,
 		Args: cobra.NoArgs,
-		RunE: o.with(func(s *session, _ []string) error {
+		RunE: o.withSession(func(s *session, _ []string) error {
 			wanted, err := readPools(file, s.console.in)
 			if err != nil {
 				return err
@@ -54,7 +54,7 @@ again.`,
 	}
 	command.Flags().StringVarP(&file, "file", "f", "", "the YAML file; -: standard input")
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
-	return needed(command, "file")
+	return requireFlag(command, "file")
 }
 
 // poolChange is the change that apply makes to one pool.
@@ -79,28 +79,28 @@ type poolUpdate struct {
 
 // apply lets the server check all changes before it sends the first one. So a file with an error
 // changes nothing, and a dry run reports the same errors as a real run.
-func (u poolUpdate) apply(ctx context.Context, wanted []filedPool, dryRun bool) error {
-	there, err := u.listPools(ctx)
+func (u poolUpdate) apply(ctx context.Context, wanted []poolFileEntry, dryRun bool) error {
+	existing, err := u.listPools(ctx)
 	if err != nil {
 		return err
 	}
 	changes := make([]poolChange, len(wanted))
 	for i, pool := range wanted {
-		if changes[i], err = pool.against(there[pool.Name]); err != nil {
+		if changes[i], err = pool.diff(existing[pool.Name]); err != nil {
 			return err
 		}
 	}
 	if _, err := u.send(ctx, changes, true); err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
-	before, done := "Nothing was done. It would be: ", len(changes)
+	prefix, done := "Nothing was done. It would be: ", len(changes)
 	if !dryRun {
-		before = ""
+		prefix = ""
 		if done, err = u.send(ctx, changes, false); err != nil {
-			before = "Stopped: "
+			prefix = "Stopped: "
 		}
 	}
-	return errors.Join(err, u.writeChanges(before, changes[:done]))
+	return errors.Join(err, u.writeChanges(prefix, changes[:done]))
 }
 
 // send sends the changes until the server refuses one. done is the number of changes before it.
@@ -119,7 +119,7 @@ func (u poolUpdate) send(ctx context.Context, changes []poolChange, dryRun bool)
 		}
 		if dryRun {
 			progress.Clear()
-			change.Warned = u.console.warn("pool "+change.Pool+": ", text)
+			change.Warned = u.console.noteWarnings("pool "+change.Pool+": ", text)
 		}
 	}
 	return len(changes), nil
@@ -142,29 +142,29 @@ func (c *poolChange) request(dryRun bool) operators.Request {
 
 // writeChanges writes the changes, and notes their numbers after the text before. A table leaves
 // out the pools that stay unchanged.
-func (u poolUpdate) writeChanges(before string, changes []poolChange) error {
-	show := u.console.newListWriter([]column{member("POOL", "pool"), member("ACTION", "action"), {"CHANGES", describeChanges}})
-	count := map[string]int{}
+func (u poolUpdate) writeChanges(prefix string, changes []poolChange) error {
+	writer := u.console.newListWriter([]column{memberColumn("POOL", "pool"), memberColumn("ACTION", "action"), {"CHANGES", describeChanges}})
+	counts := map[string]int{}
 	for _, change := range changes {
-		count[change.Action]++
+		counts[change.Action]++
 		if change.Action == actionUnchanged && !u.console.isJSON {
 			continue
 		}
 		text, err := json.Marshal(change)
 		if err == nil {
-			err = show.entry(text)
+			err = writer.writeEntry(text)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	u.console.note("%s%d created, %d changed, %d unchanged", before, count[actionCreated], count[actionChanged], count[actionUnchanged])
-	return show.end()
+	u.console.note("%s%d created, %d changed, %d unchanged", prefix, counts[actionCreated], counts[actionChanged], counts[actionUnchanged])
+	return writer.finish()
 }
 
 // listPools returns all pools of the dispatcher by name.
 func (u poolUpdate) listPools(ctx context.Context) (map[string]entry, error) {
-	there := map[string]entry{}
+	existing := map[string]entry{}
 	entries, _ := u.client.List(ctx, operators.Path("pools"), nil, 0)
 	for text, err := range entries {
 		if err != nil {
@@ -174,9 +174,9 @@ func (u poolUpdate) listPools(ctx context.Context) (map[string]entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		there[e.word("name")] = e
+		existing[e.stringMember("name")] = e
 	}
-	return there, nil
+	return existing, nil
 }
 
 const (
@@ -185,21 +185,21 @@ const (
 	actionUnchanged = "unchanged"
 )
 
-// against returns the change that the file makes to the pool there. If there is nil, the pool does
+// diff returns the change that the file makes to the pool there. If there is nil, the pool does
 // not exist and is created.
-func (p filedPool) against(there entry) (poolChange, error) {
+func (p poolFileEntry) diff(existing entry) (poolChange, error) {
 	change := poolChange{Pool: p.Name, Action: actionUnchanged}
 	fields, err := p.fields()
 	if err != nil {
 		return change, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if canonical(there[name]) != canonical(fields[name]) {
+		if canonical(existing[name]) != canonical(fields[name]) {
 			change.Action = actionChanged
-			change.Changes = append(change.Changes, fieldChange{Field: name, From: there[name], To: fields[name]})
+			change.Changes = append(change.Changes, fieldChange{Field: name, From: existing[name], To: fields[name]})
 		}
 	}
-	if there == nil {
+	if existing == nil {
 		change.Action = actionCreated
 	}
 	return change, nil
@@ -211,8 +211,8 @@ func canonical(text json.RawMessage) string {
 	if json.Unmarshal(text, &value) != nil {
 		return ""
 	}
-	same, _ := json.Marshal(value) // cannot fail: the value was just decoded
-	return string(same)
+	normalized, _ := json.Marshal(value) // cannot fail: the value was just decoded
+	return string(normalized)
 }
 
 // describeChanges returns the cell of the changes, such as: capacity 60 -> 80, lease 5m.
@@ -223,9 +223,9 @@ func describeChanges(e entry) string {
 	for i, c := range changes {
 		from := ""
 		if c.From != nil {
-			from = orNone(terminal.Value(c.Field, c.From)) + " -> "
+			from = orNone(terminal.FormatValue(c.Field, c.From)) + " -> "
 		}
-		texts[i] = terminal.Label(c.Field) + " " + from + orNone(terminal.Value(c.Field, c.To))
+		texts[i] = terminal.Label(c.Field) + " " + from + orNone(terminal.FormatValue(c.Field, c.To))
 	}
 	return strings.Join(texts, ", ")
 }
@@ -237,38 +237,38 @@ func orNone(text string) string {
 	return text
 }
 
-// filedPools is the content of a file of pools.
-type filedPools struct {
-	Pools []filedPool `yaml:"pools"`
+// poolFile is the content of a file of pools.
+type poolFile struct {
+	Pools []poolFileEntry `yaml:"pools"`
 }
 
-// filedPool is a pool in a file, with the field names of the API. A nil field is not in the file.
-type filedPool struct {
+// poolFileEntry is a pool in a file, with the field names of the API. A nil field is not in the file.
+type poolFileEntry struct {
 	Name      string              `json:"-"                  yaml:"name"`
 	Capacity  *int                `json:"capacity,omitempty" yaml:"capacity"`
 	Lease     string              `json:"-"                  yaml:"lease"`
 	LeaseMS   *int64              `json:"lease_ms,omitempty" yaml:"-"`
 	Paused    *bool               `json:"paused,omitempty"   yaml:"paused"`
-	Callers   *filedBound         `json:"callers,omitempty"  yaml:"callers"`
+	Callers   *callersBound       `json:"callers,omitempty"  yaml:"callers"`
 	Longest   string              `json:"-"                  yaml:"longest_lease"`
 	LongestMS *int64              `json:"longest_lease_ms,omitempty" yaml:"-"`
 	Windows   *[]operators.Window `json:"windows,omitempty"  yaml:"windows,flow"`
 	Limits    *[]operators.Policy `json:"limits,omitempty"   yaml:"limits,flow"`
 }
 
-// filedBound is a number of slots or "all" in a file.
-type filedBound struct{ callersFlag }
+// callersBound is a number of slots or "all" in a file.
+type callersBound struct{ callersFlag }
 
 // MarshalYAML returns the number, or "all".
-func (f filedBound) MarshalYAML() (any, error) { //nolint:unparam // the interface of the package
-	if f.most == nil {
+func (f callersBound) MarshalYAML() (any, error) { //nolint:unparam // the interface of the package
+	if f.maxSlots == nil {
 		return "all", nil
 	}
-	return *f.most, nil
+	return *f.maxSlots, nil
 }
 
 // UnmarshalYAML parses the number, or "all".
-func (f *filedBound) UnmarshalYAML(node *yaml.Node) error {
+func (f *callersBound) UnmarshalYAML(node *yaml.Node) error {
 	if err := f.Set(node.Value); err != nil {
 		return fmt.Errorf("callers: %w", err)
 	}
@@ -276,10 +276,10 @@ func (f *filedBound) UnmarshalYAML(node *yaml.Node) error {
 }
 
 // MarshalJSON returns the JSON that the API uses.
-func (f filedBound) MarshalJSON() ([]byte, error) { return json.Marshal(f.most) }
+func (f callersBound) MarshalJSON() ([]byte, error) { return json.Marshal(f.maxSlots) }
 
 // readPools reads a file of pools. Only the server validates the values.
-func readPools(path string, stdin io.Reader) ([]filedPool, error) {
+func readPools(path string, stdin io.Reader) ([]poolFileEntry, error) {
 	text := stdin
 	if path != "-" {
 		file, err := os.Open(path)
@@ -289,7 +289,7 @@ func readPools(path string, stdin io.Reader) ([]filedPool, error) {
 		defer func() { _ = file.Close() }() // an error of Close has no effect, because the file was only read
 		text = file
 	}
-	var file filedPools
+	var file poolFile
 	d := yaml.NewDecoder(text)
 	d.KnownFields(true)
 	if err := d.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
@@ -301,30 +301,30 @@ func readPools(path string, stdin io.Reader) ([]filedPool, error) {
 	if len(file.Pools) == 0 {
 		return nil, fmt.Errorf("%s: no pools: a list under `pools:` is expected", path)
 	}
-	seen := map[string]bool{}
+	names := map[string]bool{}
 	for i := range file.Pools {
 		p := &file.Pools[i]
-		if seen[p.Name] {
+		if names[p.Name] {
 			return nil, fmt.Errorf("%s: pool %s: it is there twice", path, p.Name)
 		}
-		seen[p.Name] = true
-		if err := p.complete(); err != nil {
+		names[p.Name] = true
+		if err := p.convertUnits(); err != nil {
 			return nil, fmt.Errorf("%s: pool %q: %w", path, p.Name, err)
 		}
 	}
 	return file.Pools, nil
 }
 
-// complete converts the values that are written for people to the values of the API.
-func (p *filedPool) complete() error {
+// convertUnits converts the values that are written for people to the values of the API.
+func (p *poolFileEntry) convertUnits() error {
 	if p.Name == "" {
 		return errors.New("it has no name")
 	}
 	var err error
-	if p.LeaseMS, err = filedDuration("lease", p.Lease); err != nil {
+	if p.LeaseMS, err = parseDurationMS("lease", p.Lease); err != nil {
 		return err
 	}
-	if p.LongestMS, err = filedDuration("longest_lease", p.Longest); err != nil {
+	if p.LongestMS, err = parseDurationMS("longest_lease", p.Longest); err != nil {
 		return err
 	}
 	if p.Windows != nil {
@@ -337,8 +337,8 @@ func (p *filedPool) complete() error {
 	return nil
 }
 
-// filedDuration parses a duration and returns it in ms. If text is empty, it returns nil.
-func filedDuration(field, text string) (*int64, error) {
+// parseDurationMS parses a duration and returns it in ms. If text is empty, it returns nil.
+func parseDurationMS(field, text string) (*int64, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // the file does not say it
 	}
@@ -350,7 +350,7 @@ func filedDuration(field, text string) (*int64, error) {
 }
 
 // fields returns the fields that the file contains, by their names in the API.
-func (p *filedPool) fields() (entry, error) {
+func (p *poolFileEntry) fields() (entry, error) {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return nil, err
@@ -360,14 +360,14 @@ func (p *filedPool) fields() (entry, error) {
 
 // writePoolFile writes a file that changes nothing if it is applied to the same pools.
 func writePoolFile(pools iter.Seq2[operators.PoolState, error], out io.Writer) error {
-	var file filedPools
+	var file poolFile
 	for p, err := range pools {
 		if err != nil {
 			return err
 		}
-		file.Pools = append(file.Pools, filedPool{
-			Name: p.Name, Capacity: &p.Capacity, Lease: shortDuration(p.LeaseMS), Paused: &p.Paused, Callers: &filedBound{callersFlag{p.Callers}},
-			Longest: shortDuration(p.LongestMS), Windows: &p.Windows, Limits: &p.Limits,
+		file.Pools = append(file.Pools, poolFileEntry{
+			Name: p.Name, Capacity: &p.Capacity, Lease: shortDuration(p.LeaseMS), Paused: &p.Paused, Callers: &callersBound{callersFlag{p.Callers}},
+			Longest: shortDuration(p.LongestLeaseMS), Windows: &p.Windows, Limits: &p.Limits,
 		})
 	}
 	text, err := yaml.Marshal(file)
@@ -379,4 +379,6 @@ func writePoolFile(pools iter.Seq2[operators.PoolState, error], out io.Writer) e
 }
 
 // shortDuration formats milliseconds for people.
-func shortDuration(ms int64) string { return terminal.Duration(time.Duration(ms) * time.Millisecond) }
+func shortDuration(ms int64) string {
+	return terminal.FormatDuration(time.Duration(ms) * time.Millisecond)
+}

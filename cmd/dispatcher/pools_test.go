@@ -9,9 +9,9 @@ import (
 
 func TestPoolsAreCreatedChangedPausedAndDeleted(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	d.prints("pools list", "NAME  CAPACITY  HELD  WAITING  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\n")
-	d.prints("pools create ar:330100 --capacity 2 --lease 90s", `
+	d := newOperatorDesk(t)
+	d.expectOutput("pools list", "NAME  CAPACITY  HELD  WAITING  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\n")
+	d.expectOutput("pools create ar:330100 --capacity 2 --lease 90s", `
 name  ar:330100
 capacity  2
 lease  1m30s
@@ -21,11 +21,11 @@ version  1
 created_at  TIME
 updated_at  TIME
 `)
-	d.try("", "pools", "create", "ar:330100", "--capacity", "2").exit(1).says("there is a pool ar:330100 already", "dispatcher pools set ar:330100")
-	d.try("", "pools", "create", "-x").exit(2)
-	d.try("", "pools", "create", "b").exit(2).says("capacity", "not set")
-	d.try("", "pools", "create", "a/b", "--capacity", "2").exit(1).says("invalid_pool")
-	d.prints("pools set ar:330100 --capacity 3", `
+	d.runCommand("", "pools", "create", "ar:330100", "--capacity", "2").expectExit(1).expectErrors("there is a pool ar:330100 already", "dispatcher pools set ar:330100")
+	d.runCommand("", "pools", "create", "-x").expectExit(2)
+	d.runCommand("", "pools", "create", "b").expectExit(2).expectErrors("capacity", "not set")
+	d.runCommand("", "pools", "create", "a/b", "--capacity", "2").expectExit(1).expectErrors("invalid_pool")
+	d.expectOutput("pools set ar:330100 --capacity 3", `
 name  ar:330100
 capacity  3
 lease  1m30s
@@ -38,11 +38,11 @@ version  2
 created_at  TIME
 updated_at  TIME
 `, "--window", "0 1 * * * 4h Asia/Shanghai")
-	d.try("", "pools", "set", "ar:330100").exit(2).says("nothing to change")
-	d.try("", "pools", "set", "ar:330100", "--capacity", "10001").exit(1).says("capacity", "10000", "(invalid_field)")
+	d.runCommand("", "pools", "set", "ar:330100").expectExit(2).expectErrors("nothing to change")
+	d.runCommand("", "pools", "set", "ar:330100", "--capacity", "10001").expectExit(1).expectErrors("capacity", "10000", "(invalid_field)")
 	d.run("pools set ar:330100 --always-open --lease 5m")
 	d.run("pools pause ar:330100 --reason", "the server is slow")
-	d.prints("pools list", "NAME  CAPACITY  HELD  WAITING  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\nar:330100  3  0  0  5m  yes  TIME\n")
+	d.expectOutput("pools list", "NAME  CAPACITY  HELD  WAITING  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\nar:330100  3  0  0  5m  yes  TIME\n")
 	if got := d.run("events list --kind pool.changed --limit 1"); !strings.Contains(got, "the server is slow") {
 		t.Errorf("the reason of the pause is not in the log:\n%s", got)
 	}
@@ -51,22 +51,22 @@ updated_at  TIME
 		Paused bool
 	}
 	d.run("pools resume ar:330100")
-	d.read(&list, "pools list")
+	d.decodeOutput(&list, "pools list")
 	if len(list) != 1 || list[0].Name != "ar:330100" || list[0].Paused {
 		t.Errorf("%+v", list)
 	}
 	d.run("pools delete ar:330100")
-	d.try("", "pools", "get", "ar:330100").exit(1).says("(not_found)", "dispatcher pools list")
-	d.prints("pools list --output json", "[]\n")
+	d.runCommand("", "pools", "get", "ar:330100").expectExit(1).expectErrors("(not_found)", "dispatcher pools list")
+	d.expectOutput("pools list --output json", "[]\n")
 }
 
 func TestSlotsAreShownCheckedAndReleased(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 2")
 	d.run("batches create --pool p --device d-1 --device d-2 --device d-3")
-	d.report("d-1", `{"id":"1"}`)
-	d.prints("pools slots p", `
+	d.sendReport("d-1", `{"id":"1"}`)
+	d.expectOutput("pools slots p", `
 2 slots, 1 held, 0 reserved; 2 devices wait
 SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
 0  held  d-1  1  1  TIME  TIME
@@ -74,43 +74,43 @@ SLOT  STATE  DEVICE  TASK  TOKEN  SINCE  LEASE UNTIL
 	if got := d.run("pools slots p --all"); strings.Count(got, "\n") != 4 || !strings.Contains(got, "1     free") {
 		t.Errorf("--all does not show both:\n%s", got)
 	}
-	if got := d.run("pools grant p 1"); !strings.HasPrefix(plain(got), "alive  yes\ndevice  d-1\nslot  0\nlease  4m") {
+	if got := d.run("pools grant p 1"); !strings.HasPrefix(maskVariableText(got), "alive  yes\ndevice  d-1\nslot  0\nlease  4m") {
 		t.Errorf("not the grant in force:\n%s", got)
 	}
-	d.try("", "pools", "release", "p", "0").exit(2).says("reason")
-	d.try("", "pools", "release", "p", "1", "--reason", "x").exit(1).says("slot 1 of pool p is free", "not_found", "dispatcher pools slots p")
+	d.runCommand("", "pools", "release", "p", "0").expectExit(2).expectErrors("reason")
+	d.runCommand("", "pools", "release", "p", "1", "--reason", "x").expectExit(1).expectErrors("slot 1 of pool p is free", "not_found", "dispatcher pools slots p")
 	d.run("pools release p 0 --reason slow")
 	if got := d.run("pools slots p"); !strings.Contains(got, "held, to stop") {
 		t.Errorf("the pending stop is not shown:\n%s", got)
 	}
 	d.run("pools release p 0 --now --reason gone")
-	d.prints("pools slots p", "2 slots, 0 held, 0 reserved; 2 devices wait\n")
-	if got := d.run("pools grant p 1"); plain(got) != "alive  no\n" {
+	d.expectOutput("pools slots p", "2 slots, 0 held, 0 reserved; 2 devices wait\n")
+	if got := d.run("pools grant p 1"); maskVariableText(got) != "alive  no\n" {
 		t.Errorf("the grant is still in force:\n%s", got)
 	}
-	d.report("d-2", `{"id":"1"}`)
-	d.prints("pools history p --slot 0 --since 24h", `
+	d.sendReport("d-2", `{"id":"1"}`)
+	d.expectOutput("pools history p --slot 0 --since 24h", `
 SLOT  DEVICE  TASK  BATCH  TOKEN  GRANTED  ENDED  HOW
 0  d-2  2  1  2  TIME  holds it
 0  d-1  1  1  1  TIME  TIME  released
 `)
-	d.prints("pools history p --slot 1", "SLOT  DEVICE  TASK  BATCH  TOKEN  GRANTED  ENDED  HOW\n")
-	d.try("", "pools", "history", "p", "--slot", "x").exit(1).says("slot: a slot of 0 to 9999", "invalid_field")
-	d.try("", "pools", "history", "p", "--since", "-1h").exit(2)
-	if got := plain(d.run("pools series p --range 24h")); !strings.HasPrefix(got, "UNTIL  HELD  LEAST  MOST  CAPACITY  GRANTED  ENDED  LAPSED\n") || !strings.HasSuffix(got, "  1  2  2  1  0\n") {
+	d.expectOutput("pools history p --slot 1", "SLOT  DEVICE  TASK  BATCH  TOKEN  GRANTED  ENDED  HOW\n")
+	d.runCommand("", "pools", "history", "p", "--slot", "x").expectExit(1).expectErrors("slot: a slot of 0 to 9999", "invalid_field")
+	d.runCommand("", "pools", "history", "p", "--since", "-1h").expectExit(2)
+	if got := maskVariableText(d.run("pools series p --range 24h")); !strings.HasPrefix(got, "UNTIL  HELD  LEAST  MOST  CAPACITY  GRANTED  ENDED  LAPSED\n") || !strings.HasSuffix(got, "  1  2  2  1  0\n") {
 		t.Errorf("the last day:\n%s", got)
 	}
 }
 
 func TestPoolsWatchShowsChanges(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 2")
-	watch := start(t, d.environ, "pools", "watch", "p")
-	watch.says(t, `Z  2 +0 +0 +0\n`)
+	watch := startProgram(t, d.environ, "pools", "watch", "p")
+	watch.waitForOutput(t, `Z  2 +0 +0 +0\n`)
 	d.run("pools set p --capacity 5")
-	watch.says(t, `Z  5 +0 +0 +0\n`)
-	if code := watch.end(t, syscall.SIGINT); code != 0 {
+	watch.waitForOutput(t, `Z  5 +0 +0 +0\n`)
+	if code := watch.signalAndWait(t, syscall.SIGINT); code != 0 {
 		t.Errorf("exit %d after Ctrl-C", code)
 	}
 }
@@ -128,33 +128,33 @@ const poolsFile = `pools:
 
 func TestApplyMakesPoolsAsTheFileSays(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create ar:330100 --capacity 40")
-	d.file("pools.yaml", poolsFile)
+	d.writeFile("pools.yaml", poolsFile)
 	want := "POOL  ACTION  CHANGES\n" +
 		"ar:330100  changed  capacity 40 -> 60, limits none -> per-account 1/1m 10/24h per tags.account; daily 1000/day Asia/Shanghai per tags.account, windows none -> 0 1 * * * 4h Asia/Shanghai\n" +
 		"b  created  capacity 60, paused yes\n"
-	d.prints("pools apply -f pools.yaml --dry-run", want)
+	d.expectOutput("pools apply -f pools.yaml --dry-run", want)
 	if got := d.run("pools list"); strings.Contains(got, "\nb ") || !strings.Contains(got, "40") {
 		t.Fatalf("a dry run changed something:\n%s", got)
 	}
-	d.prints("pools apply -f pools.yaml", want)
-	again := d.try(poolsFile, "pools", "apply", "-f", "-").exit(0).says("0 created, 0 changed, 2 unchanged")
-	if plain(again.out) != "POOL  ACTION  CHANGES\n" {
+	d.expectOutput("pools apply -f pools.yaml", want)
+	again := d.runCommand(poolsFile, "pools", "apply", "-f", "-").expectExit(0).expectErrors("0 created, 0 changed, 2 unchanged")
+	if maskVariableText(again.out) != "POOL  ACTION  CHANGES\n" {
 		t.Errorf("the second time:\n%s", again.out)
 	}
 	d.run("pools set b --lease 7m --paused=false")
-	d.try("pools: [{name: b, capacity: 7}]", "pools", "apply", "-f", "-").exit(0).says("0 created, 1 changed, 0 unchanged")
+	d.runCommand("pools: [{name: b, capacity: 7}]", "pools", "apply", "-f", "-").expectExit(0).expectErrors("0 created, 1 changed, 0 unchanged")
 	var b struct {
 		Capacity int
 		Paused   bool
 		Lease    int `json:"lease_ms"`
 	}
-	if d.read(&b, "pools get b"); b.Capacity != 7 || b.Paused || b.Lease != 420_000 {
+	if d.decodeOutput(&b, "pools get b"); b.Capacity != 7 || b.Paused || b.Lease != 420_000 {
 		t.Errorf("%+v: what the file leaves out stays", b)
 	}
 	var changes []struct{ Pool, Action string }
-	if d.read(&changes, "pools apply -f pools.yaml --dry-run"); len(changes) != 2 || changes[0].Action != "unchanged" || changes[1].Action != "changed" {
+	if d.decodeOutput(&changes, "pools apply -f pools.yaml --dry-run"); len(changes) != 2 || changes[0].Action != "unchanged" || changes[1].Action != "changed" {
 		t.Errorf("as JSON all are there: %+v", changes)
 	}
 }
@@ -162,7 +162,7 @@ func TestApplyMakesPoolsAsTheFileSays(t *testing.T) {
 // A file with any mistake changes nothing, and the error contains the place of the mistake.
 func TestApplyChecksAllFirst(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	for text, want := range map[string][]string{
 		"pools:\n- {name: good}\n- {name: b, capcity: 3}\n":                                                                            {"line 3", "capcity"},
 		"pools:\n- {name: good, capacity: 1}\n- {name: b, lease: 5}\n":                                                                 {"pool \"b\"", "lease", "5m"},
@@ -187,11 +187,11 @@ func TestApplyChecksAllFirst(t *testing.T) {
 		"pools:\n- {name: good, x: 1}\n- {name: b, y: 2}\n":                     {"line 2", "line 3"},
 		"pools: [{name: a, capacity: 1}, {name: b, capacity: 1, lease: 1ms}]\n": {"pool b", "lease_ms", "nothing was changed"},
 	} {
-		d.try(text, "pools", "apply", "-f", "-").exit(1).says(want...)
+		d.runCommand(text, "pools", "apply", "-f", "-").expectExit(1).expectErrors(want...)
 	}
-	d.try("pools:\n- {name: b}\n", "pools", "apply", "--dry-run", "-f", "-").exit(1).says("pool b", "capacity")
-	d.prints("pools list --output json", "[]\n")
-	d.try("", "pools", "apply", "-f", "none.yaml").exit(2).says("none.yaml")
+	d.runCommand("pools:\n- {name: b}\n", "pools", "apply", "--dry-run", "-f", "-").expectExit(1).expectErrors("pool b", "capacity")
+	d.expectOutput("pools list --output json", "[]\n")
+	d.runCommand("", "pools", "apply", "-f", "none.yaml").expectExit(2).expectErrors("none.yaml")
 }
 
 func TestApplyTakesMoreThanAPage(t *testing.T) {
@@ -199,18 +199,18 @@ func TestApplyTakesMoreThanAPage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: 1,500 pools, and the client's tests follow pages daily; make test-long runs it")
 	}
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	var file strings.Builder
 	file.WriteString("pools:\n")
 	for i := range 1500 { // more than one page
 		fmt.Fprintf(&file, "- {name: p-%04d, capacity: %d}\n", i, i)
 	}
-	d.try(file.String(), "pools", "apply", "-f", "-").exit(0).says("1500 created, 0 changed, 0 unchanged")
-	d.try(file.String(), "pools", "apply", "-f", "-").exit(0).says("0 created, 0 changed, 1500 unchanged")
+	d.runCommand(file.String(), "pools", "apply", "-f", "-").expectExit(0).expectErrors("1500 created, 0 changed, 0 unchanged")
+	d.runCommand(file.String(), "pools", "apply", "-f", "-").expectExit(0).expectErrors("0 created, 0 changed, 1500 unchanged")
 	if got := d.run("pools list --limit 0"); strings.Count(got, "\n") != 1501 {
 		t.Errorf("%d lines", strings.Count(got, "\n"))
 	}
-	short := d.try("", "pools", "list", "--limit", "1000").exit(0).says("There are more")
+	short := d.runCommand("", "pools", "list", "--limit", "1000").expectExit(0).expectErrors("There are more")
 	if strings.Count(short.out, "\n") != 1001 {
 		t.Errorf("%d lines", strings.Count(short.out, "\n"))
 	}
@@ -218,13 +218,13 @@ func TestApplyTakesMoreThanAPage(t *testing.T) {
 
 func TestExportedPoolsApplyUnchanged(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	d.try(poolsFile, "pools", "apply", "-f", "-").exit(0)
+	d := newOperatorDesk(t)
+	d.runCommand(poolsFile, "pools", "apply", "-f", "-").expectExit(0)
 	d.run("pools create a --lease 2500ms --capacity 0")
 	file := d.run("pools export --format yaml")
-	d.try(file, "pools", "apply", "-f", "-").exit(0).says("0 created, 0 changed, 3 unchanged")
-	other := newDesk(t)
-	other.try(file, "pools", "apply", "-f", "-").exit(0).says("3 created, 0 changed, 0 unchanged")
+	d.runCommand(file, "pools", "apply", "-f", "-").expectExit(0).expectErrors("0 created, 0 changed, 3 unchanged")
+	other := newOperatorDesk(t)
+	other.runCommand(file, "pools", "apply", "-f", "-").expectExit(0).expectErrors("3 created, 0 changed, 0 unchanged")
 	if got := other.run("pools export --format yaml"); got != file {
 		t.Errorf("%s\nwant\n%s", got, file)
 	}

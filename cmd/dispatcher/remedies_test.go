@@ -36,7 +36,7 @@ func TestRemediesAreCommands(t *testing.T) {
 	for line := range found {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
-			code, _, stderr := execute(t, nil, filled(line)...)
+			code, _, stderr := runProgram(t, nil, fillPlaceholders(line)...)
 			if code != exitFailure || !strings.Contains(stderr, "start one with `dispatcher dev`") {
 				t.Errorf("exit %d: %s", code, stderr)
 			}
@@ -44,9 +44,9 @@ func TestRemediesAreCommands(t *testing.T) {
 	}
 }
 
-// filled replaces the placeholders of a suggestion with values. A suggestion that ends with a space
+// fillPlaceholders replaces the placeholders of a suggestion with values. A suggestion that ends with a space
 // gets a value at its end, because the program appends a name there.
-func filled(line string) []string {
+func fillPlaceholders(line string) []string {
 	if strings.HasSuffix(line, " ") {
 		line += "%s"
 	}

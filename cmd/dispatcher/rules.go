@@ -18,8 +18,8 @@ import (
 
 // limitsFlag is a flag for a JSON list of policies. The server validates the policies.
 type limitsFlag struct {
-	text string
-	none bool
+	text      string
+	removeAll bool
 }
 
 func (l *limitsFlag) add(flags *pflag.FlagSet) {
@@ -29,48 +29,48 @@ func (l *limitsFlag) add(flags *pflag.FlagSet) {
 // addChange also adds the flag that removes all policies.
 func (l *limitsFlag) addChange(command *cobra.Command) {
 	l.add(command.Flags())
-	command.Flags().BoolVar(&l.none, "no-limits", false, "no policies any more")
+	command.Flags().BoolVar(&l.removeAll, "no-limits", false, "no policies any more")
 	command.MarkFlagsMutuallyExclusive("limits", "no-limits")
 }
 
-// say adds the policies to the body of a request if a flag was given.
-func (l *limitsFlag) say(body map[string]any) error {
-	policies, err := readJSON("limits", l.text)
+// addTo adds the policies to the body of a request if a flag was given.
+func (l *limitsFlag) addTo(body map[string]any) error {
+	policies, err := readJSONFlag("limits", l.text)
 	if policies != nil {
 		body["limits"] = policies
 	}
-	if l.none {
+	if l.removeAll {
 		body["limits"] = nil
 	}
 	return err
 }
 
-func limitedOf(p noun) *cobra.Command {
-	most := 0
-	command := p.on("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
-		var now operators.LimitedList
-		return s.view(operators.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(most)}}, &now, func() error {
+func showLimited(p noun) *cobra.Command {
+	limit := 0
+	command := p.objectCommand("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
+		var limited operators.LimitedList
+		return s.getAndShow(operators.Path("pools", pool, "limited"), url.Values{"limit": {strconv.Itoa(limit)}}, &limited, func() error {
 			t := terminal.NewTable(s.console.out, "POLICY", "SUBJECT", "TIMES")
-			for _, l := range now.Limited {
-				t.Row(l.Policy, l.Subject, strconv.FormatInt(l.Times, 10))
+			for _, l := range limited.Limited {
+				t.AddRow(l.Policy, l.Subject, strconv.FormatInt(l.Refusals, 10))
 			}
 			return t.Flush()
 		})
 	})
 	command.Long = "Show the subjects refused most by the policies of a pool, its batches and profiles, in\nthis hour and the one before."
-	command.Flags().IntVar(&most, "limit", 20, "so many, 1 to 200")
+	command.Flags().IntVar(&limit, "limit", 20, "so many, 1 to 200")
 	return command
 }
 
-func poolUsageOf(p noun) *cobra.Command {
-	most, device := 0, ""
-	command := p.on("usage", "Show what was used of the policies of a pool", func(s *session, pool string) error {
-		var now policyUsage
-		query := operators.Query("limit", strconv.Itoa(most), "device", device)
-		return s.view(operators.Path("pools", pool, "usage"), query, &now, func() error { return now.writeTable(s.console.out) })
+func showPoolUsage(p noun) *cobra.Command {
+	limit, device := 0, ""
+	command := p.objectCommand("usage", "Show what was used of the policies of a pool", func(s *session, pool string) error {
+		var usage policyUsage
+		query := operators.Query("limit", strconv.Itoa(limit), "device", device)
+		return s.getAndShow(operators.Path("pools", pool, "usage"), query, &usage, func() error { return usage.writeTable(s.console.out) })
 	})
 	command.Long = "Show what was used of the policies of a pool: the subjects that used most of their maximum,\nor what one device used of the policies of the pool and of its profile that count by what\nthe device is, and not by its tasks."
-	command.Flags().IntVar(&most, "limit", 20, "so many of the highest, 1 to 100")
+	command.Flags().IntVar(&limit, "limit", 20, "so many of the highest, 1 to 100")
 	command.Flags().StringVar(&device, "device", "", "of this device")
 	return command
 }
@@ -81,7 +81,7 @@ type policyUsage operators.Usage
 func (u policyUsage) writeTable(out io.Writer) error {
 	t := terminal.NewTable(out, "POLICY", "SUBJECT", "USED", "ALLOWED", "OF", "RESETS IN")
 	for _, use := range append(u.Highest, u.Usage...) {
-		t.Row(use.Policy, use.Subject, fmt.Sprintf("%d/%d", use.Used, use.Max), use.Allows, use.Owner, inWords(use.ResetMS))
+		t.AddRow(use.Policy, use.Subject, fmt.Sprintf("%d/%d", use.Used, use.Max), use.Allows, use.Owner, durationText(use.ResetMS))
 	}
 	return t.Flush()
 }
@@ -89,23 +89,23 @@ func (u policyUsage) writeTable(out io.Writer) error {
 func newProfiles() *cobra.Command {
 	o := &operator{}
 	p := o.profiles()
-	verbs := o.addList(list{path: operators.Path("profiles"), columns: []column{
-		member("NAME", "name"), member("LIMITS", "limits"), member("UPDATED", "updated_at"),
+	verbs := o.addList(listSpec{path: operators.Path("profiles"), columns: []column{
+		memberColumn("NAME", "name"), memberColumn("LIMITS", "limits"), memberColumn("UPDATED", "updated_at"),
 	}}, "List profiles by name", nil)
-	verbs = append(verbs, p.call("get", "Show a profile", http.MethodGet, ""), putPolicies(p, "Create a profile, or replace its policies"),
-		p.call("delete", "Delete a profile that no device has", http.MethodDelete, ""))
-	return o.group("profiles", "Limit how often devices start something, wherever they do", verbs...)
+	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putPolicies(p, "Create a profile, or replace its policies"),
+		p.requestCommand("delete", "Delete a profile that no device has", http.MethodDelete, ""))
+	return o.newGroup("profiles", "Limit how often devices start something, wherever they do", verbs...)
 }
 
 // putPolicies returns the command that stores a list of policies under a name.
 func putPolicies(p noun, short string) *cobra.Command {
 	var policies limitsFlag
-	command := p.on("put", short, func(s *session, name string) error {
+	command := p.objectCommand("put", short, func(s *session, name string) error {
 		body := map[string]any{}
-		if err := policies.say(body); err != nil {
+		if err := policies.addTo(body); err != nil {
 			return err
 		}
-		return s.act(operators.Request{Method: http.MethodPut, Path: operators.Path(p.plural, name), Body: body})
+		return s.sendAndShow(operators.Request{Method: http.MethodPut, Path: operators.Path(p.plural, name), Body: body})
 	})
 	policies.addChange(command)
 	command.MarkFlagsOneRequired("limits", "no-limits")

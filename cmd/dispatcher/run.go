@@ -36,12 +36,12 @@ const shortestLease = 3 * time.Second
 type runner struct {
 	pool, holder       string
 	wait, lease, grace time.Duration
-	own                func() // lets this command handle signals itself
+	releaseSignals     func() // lets this command handle signals itself
 }
 
-func newRun(own func()) *cobra.Command {
-	o, r := &operator{}, &runner{own: own}
-	command := o.group("run --pool POOL [flags] -- COMMAND [ARGS...]", "Run a command while it holds a slot of a pool")
+func newRun(releaseSignals func()) *cobra.Command {
+	o, r := &operator{}, &runner{releaseSignals: releaseSignals}
+	command := o.newGroup("run --pool POOL [flags] -- COMMAND [ARGS...]", "Run a command while it holds a slot of a pool")
 	command.Long = `Run a command while it holds a slot of a pool, and give the slot back when it has
 ended. It waits in line with the devices and the other callers of the pool.
 
@@ -63,9 +63,9 @@ no slot was granted within --wait, 76 when the lease was lost and the command en
 	flags.DurationVar(&r.lease, "lease", time.Minute, "lease of the slot, which is renewed after a third of it")
 	flags.DurationVar(&r.grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL; at most a third of --lease")
 	flags.StringVar(&r.holder, "holder", "", "begin the name of the holder with this (default: run and the machine); a number follows")
-	needed(command, "pool")
+	requireFlag(command, "pool")
 	o.pools().completeFlag(command, "pool")
-	command.RunE = o.with(func(s *session, args []string) error { return r.run(s, args) })
+	command.RunE = o.withSession(func(s *session, args []string) error { return r.run(s, args) })
 	return command
 }
 
@@ -84,7 +84,7 @@ func newGuard() *cobra.Command {
 	}
 }
 
-func (r *runner) check(cmd *cobra.Command) error {
+func (r *runner) checkFlags(cmd *cobra.Command) error {
 	if r.lease < shortestLease {
 		return fmt.Errorf("--lease %s: want at least %s", r.lease, shortestLease)
 	}
@@ -101,12 +101,12 @@ func (r *runner) check(cmd *cobra.Command) error {
 }
 
 func (r *runner) run(s *session, args []string) error {
-	if err := r.check(s.cmd); err != nil {
+	if err := r.checkFlags(s.cmd); err != nil {
 		return usageError{err}
 	}
 	r.holder = holderName(r.holder)
-	k := &keeper{runner: r, leases: s.Leases, console: s.console}
-	if err := k.waitInLine(s.cmd.Context()); err != nil {
+	k := &leaseKeeper{runner: r, leases: s.Leases, console: s.console}
+	if err := k.waitForLease(s.cmd.Context()); err != nil {
 		return err
 	}
 	// From here on signals are passed to the command and do not end this program.
@@ -116,29 +116,29 @@ func (r *runner) run(s *session, args []string) error {
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	defer signal.Stop(signals)
-	r.own()
+	r.releaseSignals()
 	ctx := context.WithoutCancel(s.cmd.Context())
 	defer k.release(ctx)
 	if err := s.cmd.Context().Err(); err != nil { // a signal arrived before own was called
 		return err
 	}
-	if k.rest() <= r.grace { // the answer was so slow that too little of the lease is left
-		s.console.note("dispatcher: the lease ends in %s: the command was not started", k.rest().Round(time.Millisecond))
+	if k.remaining() <= r.grace { // the answer was so slow that too little of the lease is left
+		s.console.note("dispatcher: the lease ends in %s: the command was not started", k.remaining().Round(time.Millisecond))
 		return statusError(exitLeaseLost)
 	}
 	c, err := r.start(k, args)
 	switch {
-	case errors.Is(err, child.ErrOver):
+	case errors.Is(err, child.ErrDeadlinePassed):
 		s.console.note("dispatcher: the lease has ended: the command was not started")
 		return statusError(exitLeaseLost)
 	case err != nil:
 		s.console.note("dispatcher: %v", err)
-		return statusError(child.StartCode(err))
+		return statusError(child.StartErrorCode(err))
 	}
 	k.keep(ctx, c, signals)
-	switch code := c.Code(); {
-	case k.lost != nil:
-		s.console.note("dispatcher: the command was ended, because its slot could not be kept: %v", k.lost)
+	switch code := c.WaitExitCode(); {
+	case k.lossReason != nil:
+		s.console.note("dispatcher: the command was ended, because its slot could not be kept: %v", k.lossReason)
 		return statusError(exitLeaseLost)
 	case code != 0:
 		return statusError(code)
@@ -146,14 +146,14 @@ func (r *runner) run(s *session, args []string) error {
 	return nil
 }
 
-func (r *runner) start(k *keeper, args []string) (*child.Child, error) {
+func (r *runner) start(k *leaseKeeper, args []string) (*child.Child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)
 	}
 	return child.Start(child.Config{
 		Args: args, Env: k.environment(os.Environ()), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-		Guard: []string{self, "run-guard", r.grace.String()}, Ends: k.held.Ends,
+		GuardArgs: []string{self, "run-guard", r.grace.String()}, Deadline: k.held.UsableUntil,
 	})
 }
 

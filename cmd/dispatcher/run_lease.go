@@ -16,34 +16,34 @@ import (
 )
 
 const (
-	goodbye    = 10 * time.Second // maximum time to release a slot
-	retryPause = time.Second
+	releaseTimeout = 10 * time.Second // maximum time to release a slot
+	retryPause     = time.Second
 )
 
-// keeper acquires a lease and renews it while a command runs.
-type keeper struct {
+// leaseKeeper acquires a lease and renews it while a command runs.
+type leaseKeeper struct {
 	*runner
 	leases  operators.Leases
 	console *console
 
-	held operators.Lease
-	lost error // why the command was ended early; nil if it was not
+	held       operators.Lease
+	lossReason error // why the command was ended early; nil if it was not
 }
 
-// rest returns the remaining time of the lease.
-func (k *keeper) rest() time.Duration { return time.Until(k.held.Ends) }
+// remaining returns the remaining time of the lease.
+func (k *leaseKeeper) remaining() time.Duration { return time.Until(k.held.UsableUntil) }
 
-// waitInLine returns when the lease is held. If no slot is granted, the holder leaves the queue.
-func (k *keeper) waitInLine(ctx context.Context) (err error) {
+// waitForLease returns when the lease is held. If no slot is granted, the holder leaves the queue.
+func (k *leaseKeeper) waitForLease(ctx context.Context) (err error) {
 	view := newLineView(k.console)
 	defer view.bar.Clear()
-	k.held, err = k.leases.Wait(ctx, k.pool, operators.NewLease{Holder: k.holder, LeaseMS: k.lease.Milliseconds()}, k.wait, view.show)
+	k.held, err = k.leases.WaitForSlot(ctx, k.pool, operators.NewLease{Holder: k.holder, LeaseMS: k.lease.Milliseconds()}, k.wait, view.show)
 	switch {
 	case err == nil && k.held.State == operators.LeaseHeld:
 		return nil
 	case err == nil:
 		k.console.note("No slot of pool %s was granted within %s: %s", k.pool, k.wait, k.held.Detail)
-	case refusedAs(err, "no_slot"):
+	case hasProblemCode(err, "no_slot"):
 		k.console.note("No slot of pool %s was granted within %s: %v", k.pool, k.wait, err)
 	default:
 		return err
@@ -51,13 +51,13 @@ func (k *keeper) waitInLine(ctx context.Context) (err error) {
 	return statusError(exitNotGranted)
 }
 
-func refusedAs(err error, code string) bool {
+func hasProblemCode(err error, code string) bool {
 	p, ok := errors.AsType[*operators.Problem](err)
 	return ok && p.Code == code
 }
 
 // keep renews the lease and passes signals to the command until the command has ended.
-func (k *keeper) keep(ctx context.Context, c *child.Child, signals <-chan os.Signal) {
+func (k *leaseKeeper) keep(ctx context.Context, c *child.Child, signals <-chan os.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	renewed := make(chan renewal, 1) // a slow server blocks neither signals nor the end of the command
@@ -66,8 +66,8 @@ func (k *keeper) keep(ctx context.Context, c *child.Child, signals <-chan os.Sig
 	for {
 		select {
 		case <-c.Ended():
-			if k.rest() <= k.grace && k.lost == nil {
-				k.lost = errors.New("its lease could not be renewed")
+			if k.remaining() <= k.grace && k.lossReason == nil {
+				k.lossReason = errors.New("its lease could not be renewed")
 			}
 			return
 		case s := <-signals:
@@ -81,7 +81,7 @@ func (k *keeper) keep(ctx context.Context, c *child.Child, signals <-chan os.Sig
 				return nil
 			})
 		case r := <-renewed:
-			if pause := k.noted(r, c); pause >= 0 {
+			if pause := k.applyRenewal(r, c); pause >= 0 {
 				renew.Reset(pause)
 			}
 		}
@@ -89,8 +89,8 @@ func (k *keeper) keep(ctx context.Context, c *child.Child, signals <-chan os.Sig
 }
 
 // untilRenewal returns the time until a third of the lease has passed.
-func (k *keeper) untilRenewal() time.Duration {
-	return max(k.rest()-time.Duration(k.held.LeaseMS)*time.Millisecond*2/3, 0)
+func (k *leaseKeeper) untilRenewal() time.Duration {
+	return max(k.remaining()-time.Duration(k.held.LeaseMS)*time.Millisecond*2/3, 0)
 }
 
 // renewal is the result of one attempt to renew the lease.
@@ -99,45 +99,45 @@ type renewal struct {
 	err   error
 }
 
-func (k *keeper) renew(ctx context.Context, held operators.Lease) renewal {
-	ctx, cancel := context.WithTimeout(ctx, max(time.Until(held.Ends)/3, retryPause))
+func (k *leaseKeeper) renew(ctx context.Context, held operators.Lease) renewal {
+	ctx, cancel := context.WithTimeout(ctx, max(time.Until(held.UsableUntil)/3, retryPause))
 	defer cancel()
 	l, err := k.leases.Renew(ctx, k.pool, held.Lease, operators.LeaseRenewal{Token: held.Token, LeaseMS: k.lease.Milliseconds()})
 	return renewal{l, err}
 }
 
-// noted extends the time of the command. If the slot must be given back, it ends the command
+// applyRenewal extends the time of the command. If the slot must be given back, it ends the command
 // instead. It returns the time until the next renewal. A negative time means that no renewal
 // follows.
-func (k *keeper) noted(r renewal, c *child.Child) time.Duration {
+func (k *leaseKeeper) applyRenewal(r renewal, c *child.Child) time.Duration {
 	switch {
-	case r.err == nil && k.rest() <= k.grace: // the guard has begun to end the command
-		k.held, k.lost = r.lease, errors.New("its lease was renewed too late")
+	case r.err == nil && k.remaining() <= k.grace: // the guard has begun to end the command
+		k.held, k.lossReason = r.lease, errors.New("its lease was renewed too late")
 		return -1
 	case r.err == nil:
 		k.held = r.lease
-		c.Until(k.rest())
+		c.SetTimeLeft(k.remaining())
 		return k.untilRenewal()
-	case refusedAs(r.err, "lease_lost"):
-		k.lost = r.err
-		c.Until(min(k.grace, max(k.rest(), 0)))
+	case hasProblemCode(r.err, "lease_lost"):
+		k.lossReason = r.err
+		c.SetTimeLeft(min(k.grace, max(k.remaining(), 0)))
 		return -1
 	}
-	k.console.note("The lease of slot %d is not renewed, and ends in %s: %v", *k.held.Slot, k.rest().Round(time.Second), r.err)
+	k.console.note("The lease of slot %d is not renewed, and ends in %s: %v", *k.held.Slot, k.remaining().Round(time.Second), r.err)
 	return retryPause
 }
 
 // release gives the slot back. If the server cannot be reached now, the slot is free at the end of
 // the lease.
-func (k *keeper) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, goodbye)
+func (k *leaseKeeper) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	for {
 		err := k.leases.Release(ctx, k.pool, k.held.Lease, k.held.Token)
-		if err == nil || k.lost != nil {
+		if err == nil || k.lossReason != nil {
 			return
 		}
-		if !operators.Transient(err) || operators.Pause(ctx, retryPause) != nil {
+		if !operators.IsTransient(err) || operators.Sleep(ctx, retryPause) != nil {
 			k.console.note("The slot of pool %s is not given back; it is free at the end of its lease: %v", k.pool, err)
 			return
 		}
@@ -146,12 +146,12 @@ func (k *keeper) release(ctx context.Context) {
 
 // environment returns our environment with the variables of the slot. It leaves out the variables
 // for the API, because DISPATCHER_TOKEN is the fencing token for the command.
-func (k *keeper) environment(ours []string) []string {
-	of := slices.DeleteFunc(slices.Clone(ours), func(entry string) bool {
+func (k *leaseKeeper) environment(ours []string) []string {
+	env := slices.DeleteFunc(slices.Clone(ours), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		return slices.Contains([]string{"DISPATCHER_URL", "DISPATCHER_TOKEN", "DISPATCHER_TOKEN_FILE"}, name)
 	})
-	return append(of,
+	return append(env,
 		"DISPATCHER_POOL="+k.pool, "DISPATCHER_SLOT="+strconv.Itoa(*k.held.Slot),
 		"DISPATCHER_TOKEN="+strconv.FormatInt(k.held.Token, 10), "DISPATCHER_LEASE="+strconv.FormatInt(k.held.Lease, 10),
 	)

@@ -13,10 +13,10 @@ import (
 // reported as ended because of its lease, not because of the signal.
 func TestARenewalThatComesTooLateIsALostLease(t *testing.T) {
 	t.Parallel()
-	k := &keeper{runner: &runner{grace: time.Minute}, held: operators.Lease{Ends: time.Now().Add(30 * time.Second)}}
-	renewed := operators.Lease{Ends: time.Now().Add(time.Hour), LeaseMS: time.Hour.Milliseconds()}
-	if pause := k.noted(renewal{lease: renewed}, nil); pause >= 0 || k.lost == nil {
-		t.Errorf("renewed again after %s, lost: %v; want a lost lease", pause, k.lost)
+	k := &leaseKeeper{runner: &runner{grace: time.Minute}, held: operators.Lease{UsableUntil: time.Now().Add(30 * time.Second)}}
+	renewed := operators.Lease{UsableUntil: time.Now().Add(time.Hour), LeaseMS: time.Hour.Milliseconds()}
+	if pause := k.applyRenewal(renewal{lease: renewed}, nil); pause >= 0 || k.lossReason == nil {
+		t.Errorf("renewed again after %s, lost: %v; want a lost lease", pause, k.lossReason)
 	}
 }
 
@@ -25,7 +25,7 @@ func TestARenewalThatComesTooLateIsALostLease(t *testing.T) {
 func TestTheCommandLearnsOfItsSlotAndNotOfTheCaller(t *testing.T) {
 	t.Parallel()
 	slot := 3
-	k := &keeper{runner: &runner{pool: "p"}, held: operators.Lease{Slot: &slot, Token: 7, Lease: 9}}
+	k := &leaseKeeper{runner: &runner{pool: "p"}, held: operators.Lease{Slot: &slot, Token: 7, Lease: 9}}
 	got := k.environment([]string{"PATH=/bin", "DISPATCHER_URL=http://x", "DISPATCHER_TOKEN=secret", "DISPATCHER_TOKEN_FILE=/secret", "HOME=/"})
 	want := []string{"PATH=/bin", "HOME=/", "DISPATCHER_POOL=p", "DISPATCHER_SLOT=3", "DISPATCHER_TOKEN=7", "DISPATCHER_LEASE=9"}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -11,14 +11,14 @@ import (
 // lineView shows the position of a holder in the queue. On a terminal it updates one line.
 // Otherwise it writes a line at most every lineEvery.
 type lineView struct {
-	console *console
-	bar     *terminal.Progress
-	drawn   bool      // whether it draws on a terminal
-	at      time.Time // time of the latest line
+	console    *console
+	bar        *terminal.Progress
+	isTerminal bool      // whether it draws on a terminal
+	shownAt    time.Time // time of the latest line
 }
 
 func newLineView(c *console) *lineView {
-	return &lineView{console: c, bar: terminal.NewProgress(c.errs), drawn: terminal.Is(c.errs)}
+	return &lineView{console: c, bar: terminal.NewProgress(c.errs), isTerminal: terminal.IsTerminal(c.errs)}
 }
 
 // show writes why there is no slot yet, and the estimated time until the start.
@@ -37,8 +37,8 @@ func (v *lineView) show(l operators.Lease, err error) {
 	}
 	text = "Waiting for a slot: " + text
 	v.bar.Show("%s", text)
-	if now := time.Now(); !v.drawn && now.Sub(v.at) >= lineEvery {
-		v.at = now
+	if now := time.Now(); !v.isTerminal && now.Sub(v.shownAt) >= lineEvery {
+		v.shownAt = now
 		v.console.note("%s", text)
 	}
 }

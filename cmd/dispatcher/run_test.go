@@ -14,28 +14,28 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// running is a running `dispatcher run`. Its command writes words to a file.
-type running struct {
+// runProcess is a running `dispatcher run`. Its command writes words to a file.
+type runProcess struct {
 	*testing.T
-	cmd  *exec.Cmd
-	errs daemon // only collects standard error
-	file string // the file that the command writes to
+	cmd      *exec.Cmd
+	stderr   runningProgram // only collects standard error
+	saidFile string         // the file that the command writes to
 }
 
-// start runs a shell script under `dispatcher run`. The shell function say writes its words to the
+// startRun runs a shell script under `dispatcher run`. The shell function say writes its words to the
 // file.
-func (d *desk) start(flags, script string) *running {
+func (d *operatorDesk) startRun(flags, script string) *runProcess {
 	d.Helper()
-	return d.startUnder(nil, flags, script)
+	return d.startRunUnder(nil, flags, script)
 }
 
-// startUnder runs `dispatcher run` under another command.
-func (d *desk) startUnder(command []string, flags, script string) *running {
+// startRunUnder runs `dispatcher run` under another command.
+func (d *operatorDesk) startRunUnder(command []string, flags, script string) *runProcess {
 	d.Helper()
-	r := &running{T: d.T, file: filepath.Join(d.TempDir(), "said")}
+	r := &runProcess{T: d.T, saidFile: filepath.Join(d.TempDir(), "said")}
 	args := append(append([]string{"run"}, strings.Fields(flags)...), "--", "sh", "-c", `say() { echo "$@" >> "$SAID"; }; `+script)
-	r.cmd = program(d.T, append([]string{"SAID=" + r.file}, d.environ...), args...)
-	r.cmd.Stderr = &r.errs
+	r.cmd = programCommand(d.T, append([]string{"SAID=" + r.saidFile}, d.environ...), args...)
+	r.cmd.Stderr = &r.stderr
 	if command != nil {
 		r.cmd.Path, r.cmd.Args = command[0], append(command, r.cmd.Args...)
 	}
@@ -49,22 +49,22 @@ func (d *desk) startUnder(command []string, flags, script string) *running {
 	return r
 }
 
-// said waits until the command has written these words.
-func (r *running) said(words string) {
+// waitForCommand waits until the command has written these words.
+func (r *runProcess) waitForCommand(words string) {
 	r.Helper()
-	r.until(words, func() string {
-		text, _ := os.ReadFile(r.file)
+	r.waitForText(words, func() string {
+		text, _ := os.ReadFile(r.saidFile)
 		return string(text)
 	})
 }
 
-// told waits until dispatcher run has written these words.
-func (r *running) told(words string) {
+// waitForStderr waits until dispatcher run has written these words.
+func (r *runProcess) waitForStderr(words string) {
 	r.Helper()
-	r.until(words, r.errs.text)
+	r.waitForText(words, r.stderr.outputText)
 }
 
-func (r *running) until(words string, read func() string) {
+func (r *runProcess) waitForText(words string, read func() string) {
 	r.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -73,24 +73,24 @@ func (r *running) until(words string, read func() string) {
 			return
 		}
 		if time.Now().After(over) {
-			r.Fatalf("%q was not said; said: %q %q", words, read(), r.errs.text())
+			r.Fatalf("%q was not said; said: %q %q", words, read(), r.stderr.outputText())
 		}
 	}
 }
 
-func (r *running) exits(code int) {
+func (r *runProcess) expectExit(code int) {
 	r.Helper()
 	_ = r.cmd.Wait()
 	if got := r.cmd.ProcessState.ExitCode(); got != code {
-		r.Errorf("exit %d, want %d: %s", got, code, r.errs.text())
+		r.Errorf("exit %d, want %d: %s", got, code, r.stderr.outputText())
 	}
 }
 
-// nobodyHolds expects that no slot of pool p is held and that no holder waits.
-func (d *desk) nobodyHolds() {
+// expectNoLeases expects that no slot of pool p is held and that no holder waits.
+func (d *operatorDesk) expectNoLeases() {
 	d.Helper()
 	var all []operators.Lease
-	d.read(&all, "leases list p")
+	d.decodeOutput(&all, "leases list p")
 	if len(all) != 0 {
 		d.Errorf("leases are left: %+v", all)
 	}
@@ -98,77 +98,77 @@ func (d *desk) nobodyHolds() {
 
 func TestRunHoldsASlotWhileItsCommandRuns(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
-	first := d.start("--pool p --lease 20s", `say "$DISPATCHER_POOL $DISPATCHER_SLOT $DISPATCHER_TOKEN $DISPATCHER_LEASE"; while [ ! -e "$SAID.end" ]; do sleep 0.05; done; exit 7`)
-	first.said("p 0 1 1\n")
-	second := d.start("--pool p --wait 5m", `say second`)
-	second.told("Waiting for a slot: position 1 in line")
-	d.try("", "run", "--pool", "p", "--wait", "0", "--", "true").exit(exitNotGranted).says("No slot of pool p was granted within 0s")
-	if _, err := os.Stat(second.file); err == nil {
+	first := d.startRun("--pool p --lease 20s", `say "$DISPATCHER_POOL $DISPATCHER_SLOT $DISPATCHER_TOKEN $DISPATCHER_LEASE"; while [ ! -e "$SAID.end" ]; do sleep 0.05; done; exit 7`)
+	first.waitForCommand("p 0 1 1\n")
+	second := d.startRun("--pool p --wait 5m", `say second`)
+	second.waitForStderr("Waiting for a slot: position 1 in line")
+	d.runCommand("", "run", "--pool", "p", "--wait", "0", "--", "true").expectExit(exitNotGranted).expectErrors("No slot of pool p was granted within 0s")
+	if _, err := os.Stat(second.saidFile); err == nil {
 		t.Fatal("the second one runs beside the first")
 	}
-	if err := os.WriteFile(first.file+".end", nil, 0o600); err != nil {
+	if err := os.WriteFile(first.saidFile+".end", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	first.exits(7)
-	second.said("second")
-	second.exits(0)
-	d.nobodyHolds()
+	first.expectExit(7)
+	second.waitForCommand("second")
+	second.expectExit(0)
+	d.expectNoLeases()
 }
 
 func TestRunPassesSignalsOn(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
 	for signal, word := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1"} {
-		r := d.start("--pool p", `trap 'say got '`+word+` `+word+`; trap 'exit 9' QUIT; say ready; while :; do sleep 0.05; done`)
-		r.said("ready")
+		r := d.startRun("--pool p", `trap 'say got '`+word+` `+word+`; trap 'exit 9' QUIT; say ready; while :; do sleep 0.05; done`)
+		r.waitForCommand("ready")
 		for range 2 { // dispatcher run passes on both signals and ends with neither
 			if err := r.cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
 		}
-		r.said("got " + word)
+		r.waitForCommand("got " + word)
 		if err := r.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
 			t.Fatal(err)
 		}
-		r.exits(9)
-		d.nobodyHolds()
+		r.expectExit(9)
+		d.expectNoLeases()
 	}
 }
 
 // A command under nohup continues after its terminal closes, and keeps its slot.
 func TestRunUnderNohup(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
-	r := d.startUnder([]string{"/usr/bin/nohup"}, "--pool p", `trap 'say terminated; exit 3' TERM; say ready; while :; do sleep 0.05; done`)
-	r.said("ready")
+	r := d.startRunUnder([]string{"/usr/bin/nohup"}, "--pool p", `trap 'say terminated; exit 3' TERM; say ready; while :; do sleep 0.05; done`)
+	r.waitForCommand("ready")
 	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
 		if err := r.cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r.said("terminated")
-	r.exits(3)
-	d.nobodyHolds()
+	r.waitForCommand("terminated")
+	r.expectExit(3)
+	d.expectNoLeases()
 }
 
 // The interrupt arrives before the first answer, so dispatcher run does not know its waiting lease
 // yet.
 func TestRunThatIsInterruptedBeforeItsFirstAnswerLeavesTheLine(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
 	d.run("leases acquire p --holder other")
 	for range 3 {
-		r := d.start("--pool p --holder me", `say never`)
-		r.until(`"me-`, func() string { return d.run("leases list p --output json") })
+		r := d.startRun("--pool p --holder me", `say never`)
+		r.waitForText(`"me-`, func() string { return d.run("leases list p --output json") })
 		if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		r.exits(1)
+		r.expectExit(1)
 		if left := d.run("leases list p"); strings.Contains(left, "me-") {
 			t.Errorf("leases: %s", left)
 		}
@@ -177,17 +177,17 @@ func TestRunThatIsInterruptedBeforeItsFirstAnswerLeavesTheLine(t *testing.T) {
 
 func TestRunThatIsInterruptedInLineLeavesIt(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
 	d.run("leases acquire p --holder other")
-	r := d.start("--pool p --holder me", `say never`)
-	r.told("Waiting for a slot")
+	r := d.startRun("--pool p --holder me", `say never`)
+	r.waitForStderr("Waiting for a slot")
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	r.exits(1)
+	r.expectExit(1)
 	var all []operators.Lease
-	d.read(&all, "leases list p")
+	d.decodeOutput(&all, "leases list p")
 	if len(all) != 1 || all[0].Holder != "other" {
 		t.Errorf("leases: %+v", all)
 	}
@@ -195,73 +195,73 @@ func TestRunThatIsInterruptedInLineLeavesIt(t *testing.T) {
 
 func TestRunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
-	r := d.start("--pool p --lease 3s --grace 100ms", `trap 'say asked' TERM; say ready; sleep 600 & while :; do sleep 0.05; done`)
-	r.said("ready")
+	r := d.startRun("--pool p --lease 3s --grace 100ms", `trap 'say asked' TERM; say ready; sleep 600 & while :; do sleep 0.05; done`)
+	r.waitForCommand("ready")
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	r.said("asked")
-	next := d.start("--pool p --wait 1m", `say next`) // gets the slot after the lease has ended
-	next.said("next")
-	next.exits(0)
-	d.nobodyHolds()
+	r.waitForCommand("asked")
+	next := d.startRun("--pool p --wait 1m", `say next`) // gets the slot after the lease has ended
+	next.waitForCommand("next")
+	next.expectExit(0)
+	d.expectNoLeases()
 }
 
 func TestRunEndsACommandWhoseSlotIsTaken(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
-	r := d.start("--pool p --lease 3s", `trap 'say asked; exit 0' TERM; say ready; while :; do sleep 0.05; done`)
-	r.said("ready")
+	r := d.startRun("--pool p --lease 3s", `trap 'say asked; exit 0' TERM; say ready; while :; do sleep 0.05; done`)
+	r.waitForCommand("ready")
 	d.run("pools release p 0 --reason", "it hangs")
-	r.said("asked")
-	r.exits(exitLeaseLost)
-	r.told("asked to stop")
-	d.nobodyHolds()
+	r.waitForCommand("asked")
+	r.expectExit(exitLeaseLost)
+	r.waitForStderr("asked to stop")
+	d.expectNoLeases()
 }
 
 // If the network is cut, the command ends before its lease ends, and the exit status says so whether the command ends at the signal or
 // is killed.
 func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
 	d.run("pools create q --capacity 1")
 	proxy := servers.NewProxy(t, strings.TrimPrefix(d.url, "http://"))
 	direct := d.environ
 	d.environ = append([]string{"DISPATCHER_URL=http://" + proxy.Addr}, d.environ[1:]...)
-	r := d.start("--pool p --lease 4s --grace 500ms --holder cut", `trap 'say asked' TERM; say ready; while :; do sleep 0.05; done`)
-	obedient := d.start("--pool q --lease 6s --grace 1900ms", `trap 'exit 0' TERM; say ready; while :; do sleep 0.05; done`)
+	r := d.startRun("--pool p --lease 4s --grace 500ms --holder cut", `trap 'say asked' TERM; say ready; while :; do sleep 0.05; done`)
+	obedient := d.startRun("--pool q --lease 6s --grace 1900ms", `trap 'exit 0' TERM; say ready; while :; do sleep 0.05; done`)
 	d.environ = direct
-	r.said("ready")
-	obedient.said("ready")
+	r.waitForCommand("ready")
+	obedient.waitForCommand("ready")
 	proxy.Cut()
-	r.said("asked")
-	r.told("is not renewed")
+	r.waitForCommand("asked")
+	r.waitForStderr("is not renewed")
 	var all []operators.Lease
-	d.read(&all, "leases list p")
+	d.decodeOutput(&all, "leases list p")
 	if len(all) != 1 || !strings.HasPrefix(all[0].Holder, "cut-") {
 		t.Errorf("the command was asked to stop when its lease had ended: %+v", all)
 	}
-	r.exits(exitLeaseLost)
-	d.read(&all, "leases list p")
+	r.expectExit(exitLeaseLost)
+	d.decodeOutput(&all, "leases list p")
 	if len(all) != 1 {
 		t.Errorf("the command ended when its lease had ended: %+v", all)
 	}
-	obedient.exits(exitLeaseLost)
+	obedient.expectExit(exitLeaseLost)
 }
 
 func TestRunOfNoCommand(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
-	d.try("", "run", "--pool", "p", "--", "no-such-program").exit(127).says("no-such-program")
-	d.try("", "run", "--pool", "p", "--", "/").exit(126)
-	d.nobodyHolds()
-	d.try("", "run", "--pool", "p").exit(exitUsage)
-	d.try("", "run", "--pool", "p", "--lease", "1s", "--", "true").exit(exitUsage).says("--lease")
-	d.try("", "run", "--pool", "p", "--grace", "1m", "--", "true").exit(exitUsage).says("--grace")
-	d.try("", "run", "--pool", "none", "--", "true").exit(exitFailure).says("not_found")
+	d.runCommand("", "run", "--pool", "p", "--", "no-such-program").expectExit(127).expectErrors("no-such-program")
+	d.runCommand("", "run", "--pool", "p", "--", "/").expectExit(126)
+	d.expectNoLeases()
+	d.runCommand("", "run", "--pool", "p").expectExit(exitUsage)
+	d.runCommand("", "run", "--pool", "p", "--lease", "1s", "--", "true").expectExit(exitUsage).expectErrors("--lease")
+	d.runCommand("", "run", "--pool", "p", "--grace", "1m", "--", "true").expectExit(exitUsage).expectErrors("--grace")
+	d.runCommand("", "run", "--pool", "none", "--", "true").expectExit(exitFailure).expectErrors("not_found")
 }

@@ -33,12 +33,12 @@ start or fails, 0 after SIGTERM or SIGINT.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := settings.load(cmd.Flags())
 			if err == nil {
-				err = config.Complete()
+				err = config.CheckComplete()
 			}
 			if err != nil {
 				return usageError{err}
 			}
-			config.AfterRestore, config.RestoreLeast = restored.is, restored.least
+			config.AfterRestore, config.StandstillMin = restored.isRestored, restored.minStandstill
 			log := newLogger(cmd.ErrOrStderr(), config.LogFormat, config.LogLevel)
 			app.LogRedis(log)
 			return app.Serve(cmd.Context(), config, log, version)
@@ -53,8 +53,8 @@ start or fails, 0 after SIGTERM or SIGINT.`,
 // restoreFlag is the value of the flag --after-restore. If least is 0, the operator gave no
 // duration.
 type restoreFlag struct {
-	is    bool
-	least time.Duration
+	isRestored    bool
+	minStandstill time.Duration
 }
 
 func (f *restoreFlag) add(flags *pflag.FlagSet) {
@@ -65,14 +65,14 @@ func (f *restoreFlag) add(flags *pflag.FlagSet) {
 
 // Set parses a duration, or a boolean that states whether the ledger was restored.
 func (f *restoreFlag) Set(text string) (err error) {
-	if f.is, err = strconv.ParseBool(text); err == nil {
-		f.least = 0
+	if f.isRestored, err = strconv.ParseBool(text); err == nil {
+		f.minStandstill = 0
 		return nil
 	}
-	if f.least, err = time.ParseDuration(text); err != nil || f.least <= 0 {
+	if f.minStandstill, err = time.ParseDuration(text); err != nil || f.minStandstill <= 0 {
 		return errors.New("a duration such as 24h, or nothing")
 	}
-	f.is = true
+	f.isRestored = true
 	return nil
 }
 
@@ -121,22 +121,22 @@ func (s *settings) load(flags *pflag.FlagSet) (app.Config, error) {
 
 func newMigrate() *cobra.Command {
 	var s *settings
-	with := func(do func(*cobra.Command, *store.Store) error) func(*cobra.Command, []string) error {
-		return func(cmd *cobra.Command, _ []string) error { return withLedger(cmd, s, do) }
+	withStore := func(work func(*cobra.Command, *store.Store) error) func(*cobra.Command, []string) error {
+		return func(cmd *cobra.Command, _ []string) error { return withLedger(cmd, s, work) }
 	}
 	command := &cobra.Command{Use: "migrate", Short: "Change or show the schema of the Postgres database (DISPATCHER_POSTGRES_DSN)"}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	s = addSettings(command.PersistentFlags())
 	command.AddCommand(
-		&cobra.Command{Use: "up", Short: "Apply every migration that is missing", Args: cobra.NoArgs, RunE: with(migrateUp)},
-		&cobra.Command{Use: "down", Short: "Take the newest migration back, with its data", Args: cobra.NoArgs, RunE: with(migrateDown)},
-		&cobra.Command{Use: "status", Short: "List the migrations", Args: cobra.NoArgs, RunE: with(migrateStatus)},
+		&cobra.Command{Use: "up", Short: "Apply every migration that is missing", Args: cobra.NoArgs, RunE: withStore(migrateUp)},
+		&cobra.Command{Use: "down", Short: "Take the newest migration back, with its data", Args: cobra.NoArgs, RunE: withStore(migrateDown)},
+		&cobra.Command{Use: "status", Short: "List the migrations", Args: cobra.NoArgs, RunE: withStore(migrateStatus)},
 	)
 	return command
 }
 
 // withLedger opens the configured ledger and runs do with it.
-func withLedger(cmd *cobra.Command, s *settings, do func(*cobra.Command, *store.Store) error) (err error) {
+func withLedger(cmd *cobra.Command, s *settings, work func(*cobra.Command, *store.Store) error) (err error) {
 	config, err := s.load(cmd.Flags())
 	if err != nil {
 		return usageError{err}
@@ -149,7 +149,7 @@ func withLedger(cmd *cobra.Command, s *settings, do func(*cobra.Command, *store.
 		return err
 	}
 	defer func() { err = errors.Join(err, ledger.Close()) }()
-	return do(cmd, ledger)
+	return work(cmd, ledger)
 }
 
 func migrateUp(cmd *cobra.Command, ledger *store.Store) error {
@@ -173,7 +173,7 @@ func migrateStatus(cmd *cobra.Command, ledger *store.Store) error {
 		if s.Applied {
 			applied = s.At.UTC().Format("2006-01-02 15:04:05Z")
 		}
-		t.Row(strconv.FormatInt(s.Version, 10), s.Name, applied)
+		t.AddRow(strconv.FormatInt(s.Version, 10), s.Name, applied)
 	}
 	return t.Flush()
 }

@@ -13,10 +13,10 @@ func TestAfterRestoreTakesADuration(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]restoreFlag{
 		"":                      {},
-		"--after-restore":       {is: true, least: 5 * time.Minute},
-		"--after-restore=true":  {is: true},
+		"--after-restore":       {isRestored: true, minStandstill: 5 * time.Minute},
+		"--after-restore=true":  {isRestored: true},
 		"--after-restore=false": {},
-		"--after-restore=36h":   {is: true, least: 36 * time.Hour},
+		"--after-restore=36h":   {isRestored: true, minStandstill: 36 * time.Hour},
 	} {
 		if got, err := parseRestore(arg); err != nil || got != want {
 			t.Errorf("%q: %+v, %v; want %+v", arg, got, err, want)

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-const tokensNeeded = "DISPATCHER_TOKEN (role admin; not needed for --idle with a fleet token) and, unless with --credentials own, DISPATCHER_FLEET_TOKEN are needed in the environment"
+const missingTokensText = "DISPATCHER_TOKEN (role admin; not needed for --idle with a fleet token) and, unless with --credentials own, DISPATCHER_FLEET_TOKEN are needed in the environment"
 
 func newSimulate() *cobra.Command {
 	config, idle := simulator.Config{}, false
@@ -66,7 +66,7 @@ up to millions of them: no pool, no tasks. It ends with --timeout or Ctrl-C. Exi
 	flags.DurationVar(&config.NotBefore, "not-before", 0, "tasks may start so long after they were queued")
 	flags.Uint64Var(&config.Seed, "seed", 0, "of all chance; 0: a new one")
 	flags.DurationVar(&config.Timeout, "timeout", simulator.DefaultTimeout, "give up after; --idle: report for so long")
-	shares(flags, &config)
+	addShareFlags(flags, &config)
 	return command
 }
 
@@ -78,7 +78,7 @@ func chooseServer(config *simulator.Config) error {
 	if config.URL+config.MQTTURL+config.OperatorToken+config.FleetToken == "" {
 		dev, err := runningDev("")
 		if err != nil {
-			return usageError{fmt.Errorf("%w: for another dispatcher, %s", err, tokensNeeded)}
+			return usageError{fmt.Errorf("%w: for another dispatcher, %s", err, missingTokensText)}
 		}
 		config.URL, config.MQTTURL, config.OperatorToken, config.FleetToken = dev.URL, dev.MQTTURL, dev.Token, dev.FleetToken
 	}
@@ -87,13 +87,13 @@ func chooseServer(config *simulator.Config) error {
 	return nil
 }
 
-// shares adds the flags for the shares of faults and of long tasks.
-func shares(flags *pflag.FlagSet, config *simulator.Config) {
+// addShareFlags adds the flags for the shares of faults and of long tasks.
+func addShareFlags(flags *pflag.FlagSet, config *simulator.Config) {
 	for _, f := range []struct {
 		name, help string
 		to         *float64
 	}{
-		{"long", "tasks that take 0.9 of the lease instead of --work", &config.Long},
+		{"long", "tasks that take 0.9 of the lease instead of --work", &config.LongShare},
 		{"silent", "grants whose device falls silent, holding its slot until the lease ends", &config.Silent},
 		{"gone", "grants whose device falls silent for good; its task is not tried again", &config.Gone},
 		{"late", "silent devices that send their result after all", &config.Late},
@@ -147,7 +147,7 @@ func runSimulate(cmd *cobra.Command, config simulator.Config, idle bool) error {
 	}
 	own := config.Credentials == simulator.CredentialsOwn
 	if config.OperatorToken == "" && (own || !idle) || config.FleetToken == "" && !own {
-		return usageError{errors.New(tokensNeeded)}
+		return usageError{errors.New(missingTokensText)}
 	}
 	if idle {
 		summary, err := simulator.RunIdle(cmd.Context(), config, cmd.ErrOrStderr())

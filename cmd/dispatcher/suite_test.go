@@ -18,9 +18,9 @@ import (
 )
 
 var (
-	update = flag.Bool("update", false, "write the golden files") //nolint:gochecknoglobals // a flag of the test
-	shared servers.SharedPostgres                                 //nolint:gochecknoglobals // one server for all tests, closed by TestMain
-	binary string                                                 //nolint:gochecknoglobals // built once, by TestMain
+	update         = flag.Bool("update", false, "write the golden files") //nolint:gochecknoglobals // a flag of the test
+	sharedPostgres servers.SharedPostgres                                 //nolint:gochecknoglobals // one server for all tests, closed by TestMain
+	programPath    string                                                 //nolint:gochecknoglobals // built once, by TestMain
 )
 
 const patience = 60 * time.Second
@@ -39,29 +39,29 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "dispatcher")
-	if out, err := exec.Command("go", "build", "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".").CombinedOutput(); err != nil {
+	programPath = filepath.Join(dir, "dispatcher")
+	if out, err := exec.Command("go", "build", "-ldflags", "-X main.version=v0.0.0-test", "-o", programPath, ".").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
-	defer shared.Close()
+	defer sharedPostgres.Close()
 	return m.Run()
 }
 
-// program returns a command that runs the program with these arguments. Its environment contains
+// programCommand returns a command that runs the program with these arguments. Its environment contains
 // PATH, HOME and environ.
-func program(t *testing.T, environ []string, args ...string) *exec.Cmd {
+func programCommand(t *testing.T, environ []string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, args...)
+	cmd := exec.CommandContext(t.Context(), programPath, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, environ...)
 	cmd.Dir = t.TempDir()
 	return cmd
 }
 
-// execute runs the program until it ends.
-func execute(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
+// runProgram runs the program until it ends.
+func runProgram(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	cmd := program(t, environ, args...)
+	cmd := programCommand(t, environ, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
@@ -70,20 +70,20 @@ func execute(t *testing.T, environ []string, args ...string) (code int, stdout, 
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// daemon is the program while it runs.
-type daemon struct {
+// runningProgram is the program while it runs.
+type runningProgram struct {
 	cmd      *exec.Cmd
 	ended    chan struct{}
-	keyboard *os.File // the terminal of a program that runs on a terminal
+	terminal *os.File // the terminal of a program that runs on a terminal
 
 	mu     sync.Mutex
 	output bytes.Buffer
 }
 
-// start runs the program until end is called or the test ends.
-func start(t *testing.T, environ []string, args ...string) *daemon {
+// startProgram runs the program until end is called or the test ends.
+func startProgram(t *testing.T, environ []string, args ...string) *runningProgram {
 	t.Helper()
-	d := &daemon{cmd: program(t, environ, args...), ended: make(chan struct{})}
+	d := &runningProgram{cmd: programCommand(t, environ, args...), ended: make(chan struct{})}
 	d.cmd.Stdout, d.cmd.Stderr = d, d
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -96,39 +96,39 @@ func start(t *testing.T, environ []string, args ...string) *daemon {
 		_ = d.cmd.Process.Kill()
 		<-d.ended
 		if t.Failed() {
-			t.Logf("%s:\n%s", strings.Join(args, " "), d.text())
+			t.Logf("%s:\n%s", strings.Join(args, " "), d.outputText())
 		}
 	})
 	return d
 }
 
 // Write collects the output of the program.
-func (d *daemon) Write(b []byte) (int, error) {
+func (d *runningProgram) Write(b []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.output.Write(b)
 }
 
-func (d *daemon) text() string {
+func (d *runningProgram) outputText() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.output.String()
 }
 
-// says waits for output that matches pattern. It returns the last group of the match.
-func (d *daemon) says(t *testing.T, pattern string) string {
+// waitForOutput waits for output that matches pattern. It returns the last group of the match.
+func (d *runningProgram) waitForOutput(t *testing.T, pattern string) string {
 	t.Helper()
 	words := regexp.MustCompile(pattern)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(patience); ; {
-		if found := words.FindStringSubmatch(d.text()); found != nil {
+		if found := words.FindStringSubmatch(d.outputText()); found != nil {
 			return found[len(found)-1]
 		}
 		select {
 		case <-tick.C:
 		case <-d.ended:
-			if found := words.FindStringSubmatch(d.text()); found != nil { // the output just before the program ended
+			if found := words.FindStringSubmatch(d.outputText()); found != nil { // the output just before the program ended
 				return found[len(found)-1]
 			}
 			t.Fatalf("ended (%v) before it said %q", d.cmd.ProcessState, pattern)
@@ -139,8 +139,8 @@ func (d *daemon) says(t *testing.T, pattern string) string {
 	}
 }
 
-// end sends a signal and returns the exit code.
-func (d *daemon) end(t *testing.T, signal syscall.Signal) int {
+// signalAndWait sends a signal and returns the exit code.
+func (d *runningProgram) signalAndWait(t *testing.T, signal syscall.Signal) int {
 	t.Helper()
 	if err := d.cmd.Process.Signal(signal); err != nil {
 		t.Fatal(err)

@@ -21,11 +21,11 @@ import (
 func newTasks() *cobra.Command {
 	o := &operator{}
 	t := o.tasks()
-	verbs := o.addList(list{
+	verbs := o.addList(listSpec{
 		path: operators.Path("tasks"), filters: taskFilters,
 		columns: []column{
-			member("ID", "id"), member("BATCH", "batch"), member("POOL", "pool"), member("DEVICE", "device"), member("STATE", "state"),
-			member("ATTEMPTS", "attempts_counted"), member("FINISHED", "finished_at"), member("ERROR", "error"),
+			memberColumn("ID", "id"), memberColumn("BATCH", "batch"), memberColumn("POOL", "pool"), memberColumn("DEVICE", "device"), memberColumn("STATE", "state"),
+			memberColumn("ATTEMPTS", "attempts_counted"), memberColumn("FINISHED", "finished_at"), memberColumn("ERROR", "error"),
 		},
 	}, "List tasks by number", func(c *cobra.Command) {
 		addTaskFilters(o, c)
@@ -35,7 +35,7 @@ func newTasks() *cobra.Command {
 	verbs = append(verbs, getTask(t), explainTask(t),
 		changeTasks(o, "cancel", "Cancel a task, or all that match; devices that run one are told to stop"),
 		changeTasks(o, "retry", "Try a task again that ended without success, or all that match"))
-	return o.group("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
+	return o.newGroup("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
 }
 
 func addTaskFilters(o *operator, command *cobra.Command) {
@@ -54,11 +54,11 @@ func addTaskFilters(o *operator, command *cobra.Command) {
 
 // taskFilters returns the query for the flags of addTaskFilters. A task has to match all of them.
 func taskFilters(flags *pflag.FlagSet) url.Values {
-	return filtered(flags, "device", "batch", "pool", "state", "kind", "error", "order")
+	return flagQuery(flags, "device", "batch", "pool", "state", "kind", "error", "order")
 }
 
 func getTask(t noun) *cobra.Command {
-	return t.on("get", "Show a task and its attempts", func(s *session, task string) error {
+	return t.objectCommand("get", "Show a task and its attempts", func(s *session, task string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("tasks", task), nil)
 		if err != nil {
 			return err
@@ -84,7 +84,7 @@ type taskDetail struct {
 func (d taskDetail) writeAttempts(out io.Writer) error {
 	if d.Grant != nil {
 		_, _ = fmt.Fprintln(out, "\nIt runs:")
-		if err := terminal.Fields(out, d.Grant); err != nil {
+		if err := terminal.WriteFields(out, d.Grant); err != nil {
 			return err
 		}
 	}
@@ -94,7 +94,7 @@ func (d taskDetail) writeAttempts(out io.Writer) error {
 	_, _ = fmt.Fprintln(out, "\nAttempts that ended:")
 	t := terminal.NewTable(out, "ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED", "ENDED", "BY", "ERROR", "OUTPUT")
 	for _, e := range d.Attempts {
-		t.Row(e.text("attempt"), e.text("token"), e.text("device"), e.text("slot"), e.text("granted_at"), e.text("ended_at"),
+		t.AddRow(e.text("attempt"), e.text("token"), e.text("device"), e.text("slot"), e.text("granted_at"), e.text("ended_at"),
 			e.text("ended_by"), e.text("error"), outputOf(e))
 	}
 	return t.Flush()
@@ -108,22 +108,22 @@ func outputOf(attempt entry) string {
 	return attempt.text("output")
 }
 
-// whyTask is the answer of the API. The reasons stay JSON objects.
-type whyTask struct {
+// taskExplanation is the answer of the API. The reasons stay JSON objects.
+type taskExplanation struct {
 	State   string
 	Reasons []entry
 	Mark    *operators.Mark
 }
 
 func explainTask(t noun) *cobra.Command {
-	return t.on("why", "Say why a task does not run, and what would change that", func(s *session, task string) error {
-		var answer whyTask
-		return s.view(operators.Path("tasks", task, "why"), nil, &answer, func() error { return answer.writeReasons(s.console.out, task) })
+	return t.objectCommand("why", "Say why a task does not run, and what would change that", func(s *session, task string) error {
+		var answer taskExplanation
+		return s.getAndShow(operators.Path("tasks", task, "why"), nil, &answer, func() error { return answer.writeReasons(s.console.out, task) })
 	})
 }
 
 // writeReasons writes the reasons in their order, each with its remedy.
-func (w whyTask) writeReasons(out io.Writer, task string) error {
+func (w taskExplanation) writeReasons(out io.Writer, task string) error {
 	lines := []string{"task " + task + " is " + w.State}
 	for i, r := range w.Reasons {
 		lines = append(lines, fmt.Sprintf("%d. %s (%s)", i+1, r.text("detail"), r.text("code")))
@@ -135,11 +135,11 @@ func (w whyTask) writeReasons(out io.Writer, task string) error {
 			}
 		}
 	}
-	if trouble := w.Mark.Trouble(); trouble != "" {
+	if trouble := w.Mark.DescribeTrouble(); trouble != "" {
 		lines = append(lines, trouble)
 	}
 	for _, line := range lines {
-		if _, err := fmt.Fprintln(out, terminal.Safe(line)); err != nil {
+		if _, err := fmt.Fprintln(out, terminal.EscapeUnprintable(line)); err != nil {
 			return err
 		}
 	}
@@ -152,13 +152,13 @@ func changeTasks(o *operator, verb, short string) *cobra.Command {
 	var yes, dryRun bool
 	command := &cobra.Command{
 		Use: verb + " [TASK]", Short: short,
-		RunE: o.with(func(s *session, args []string) error {
+		RunE: o.withSession(func(s *session, args []string) error {
 			q := taskFilters(s.cmd.Flags())
 			switch {
 			case len(args) == 1 && len(q) > 0:
 				return usageError{errors.New("either a task or filters")}
 			case len(args) == 1:
-				return s.act(operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", args[0], verb)})
+				return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", args[0], verb)})
 			case len(q) == 0:
 				return usageError{errors.New("a task, or at least one of --device, --batch, --pool, --state, --kind, --error")}
 			}
@@ -169,10 +169,10 @@ func changeTasks(o *operator, verb, short string) *cobra.Command {
 		if len(args) == 0 {
 			return nil
 		}
-		return numbered(cmd, args)
+		return exactlyOneID(cmd, args)
 	}
 	addTaskFilters(o, command)
-	yesFlag(command, &yes)
+	addYesFlag(command, &yes)
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "count only")
 	return command
 }
@@ -196,7 +196,7 @@ func (b bulkChange) run(ctx context.Context, yes, dryRun bool) error {
 		return b.writeResult(count, true)
 	}
 	if count.Tasks > 0 {
-		if err := b.console.confirm(yes, map[string]string{"cancel": "Cancel ", "retry": "Retry "}[b.verb]+counted(count.Tasks, "task", "tasks")); err != nil {
+		if err := b.console.confirm(yes, map[string]string{"cancel": "Cancel ", "retry": "Retry "}[b.verb]+countText(count.Tasks, "task", "tasks")); err != nil {
 			return err
 		}
 	}
@@ -206,7 +206,7 @@ func (b bulkChange) run(ctx context.Context, yes, dryRun bool) error {
 		if err != nil {
 			return errors.Join(err, b.writeResult(all, false))
 		}
-		all.Tasks, all.Asked, more = all.Tasks+done.Tasks, all.Asked+done.Asked, done.More
+		all.Tasks, all.AskedToStop, more = all.Tasks+done.Tasks, all.AskedToStop+done.AskedToStop, done.More
 	}
 	return b.writeResult(all, false)
 }
@@ -228,9 +228,9 @@ func (b bulkChange) writeResult(r operators.Bulk, dryRun bool) error {
 	if dryRun {
 		words = map[string]string{"cancel": "would be cancelled", "retry": "would be tried again"}
 	}
-	text := counted(r.Tasks, "task", "tasks") + " " + words[b.verb]
-	if r.Asked > 0 {
-		text += fmt.Sprintf(", %d run and were asked to stop", r.Asked)
+	text := countText(r.Tasks, "task", "tasks") + " " + words[b.verb]
+	if r.AskedToStop > 0 {
+		text += fmt.Sprintf(", %d run and were asked to stop", r.AskedToStop)
 	}
 	_, err := fmt.Fprintln(b.console.out, text)
 	return err

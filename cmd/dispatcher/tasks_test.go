@@ -6,21 +6,21 @@ import (
 	"testing"
 )
 
-// withTasks returns a desk with a failed task, a running task and a waiting task.
-func withTasks(t *testing.T) *desk {
+// newDeskWithTasks returns a desk with a failed task, a running task and a waiting task.
+func newDeskWithTasks(t *testing.T) *operatorDesk {
 	t.Helper()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
 	d.run("batches create --pool p --kind k --device d-1 --device d-2 --device d-3 --max-attempts 1")
-	d.work("d-1", "failed")
-	d.report("d-2", `{"id":"1","attributes":{"note":"\u001b[31mred\u202e"}}`)
+	d.endTask("d-1", "failed")
+	d.sendReport("d-2", `{"id":"1","attributes":{"note":"\u001b[31mred\u202e"}}`)
 	return d
 }
 
 func TestTasksAreListedAndExported(t *testing.T) {
 	t.Parallel()
-	d := withTasks(t)
-	d.prints("tasks list", `
+	d := newDeskWithTasks(t)
+	d.expectOutput("tasks list", `
 ID  BATCH  POOL  DEVICE  STATE  ATTEMPTS  FINISHED  ERROR
 1  1  p  d-1  failed  1  TIME  as told
 2  1  p  d-2  dispatched  0
@@ -30,12 +30,12 @@ ID  BATCH  POOL  DEVICE  STATE  ATTEMPTS  FINISHED  ERROR
 		"--state failed": "1", "--device d-2": "2", "--error as*": "1", "--batch 1 --state pending": "3", "--pool p --kind k --limit 1": "1",
 	} {
 		var list []struct{ ID int }
-		d.read(&list, "tasks list "+filter)
+		d.decodeOutput(&list, "tasks list "+filter)
 		if len(list) != 1 || list[0].ID != int(want[0]-'0') {
 			t.Errorf("%s: %+v, want task %s", filter, list, want)
 		}
 	}
-	d.try("", "tasks", "list", "--state", "done").exit(1).says("state", "(invalid_field)")
+	d.runCommand("", "tasks", "list", "--state", "done").expectExit(1).expectErrors("state", "(invalid_field)")
 	rows, err := csv.NewReader(strings.NewReader(d.run("tasks export --batch 1"))).ReadAll()
 	if err != nil || len(rows) != 4 || rows[0][0] != "id" {
 		t.Errorf("%v, %v", rows, err)
@@ -43,7 +43,7 @@ ID  BATCH  POOL  DEVICE  STATE  ATTEMPTS  FINISHED  ERROR
 	if got := d.run("tasks export --format ndjson --state failed"); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, `{"id":1,`) {
 		t.Errorf("%s", got)
 	}
-	d.try("", "tasks", "export", "--format", "xml").exit(2)
+	d.runCommand("", "tasks", "export", "--format", "xml").expectExit(2)
 	if got := d.run("devices list"); strings.ContainsAny(got, "\x1b\u202e") || !strings.Contains(got, `\u001b[31mred\u202e`) {
 		t.Errorf("what a device says reaches the terminal: %q", got)
 	}
@@ -51,8 +51,8 @@ ID  BATCH  POOL  DEVICE  STATE  ATTEMPTS  FINISHED  ERROR
 
 func TestTaskShowsItsAttemptsAndWhyItWaits(t *testing.T) {
 	t.Parallel()
-	d := withTasks(t)
-	d.prints("tasks get 1", `
+	d := newDeskWithTasks(t)
+	d.expectOutput("tasks get 1", `
 id  1
 batch  1
 pool  p
@@ -69,51 +69,51 @@ Attempts that ended:
 ATTEMPT  TOKEN  DEVICE  SLOT  GRANTED  ENDED  BY  ERROR  OUTPUT
 1  1  d-1  0  TIME  TIME  failed  as told
 `)
-	if got := plain(d.run("tasks get 2")); !strings.Contains(got, "\nIt runs:\ntoken  2\n") {
+	if got := maskVariableText(d.run("tasks get 2")); !strings.Contains(got, "\nIt runs:\ntoken  2\n") {
 		t.Errorf("the grant is not shown:\n%s", got)
 	}
 	d.run("batches pause 1 --reason", "the server is slow")
-	why := plain(d.run("tasks why 3"))
+	why := maskVariableText(d.run("tasks why 3"))
 	if !strings.HasPrefix(why, "task 3 is pending\n1. batch 1 is paused by bootstrap since ") || !strings.Contains(why, "the server is slow (batch_paused)\n  remedy: ") {
 		t.Errorf("%s", why)
 	}
 	var reasons struct{ Reasons []struct{ Code string } }
-	if d.read(&reasons, "tasks why 3"); len(reasons.Reasons) == 0 || reasons.Reasons[0].Code != "batch_paused" {
+	if d.decodeOutput(&reasons, "tasks why 3"); len(reasons.Reasons) == 0 || reasons.Reasons[0].Code != "batch_paused" {
 		t.Errorf("%+v", reasons)
 	}
-	d.try("", "tasks", "why", "99").exit(1).says("(not_found)", "dispatcher tasks list")
+	d.runCommand("", "tasks", "why", "99").expectExit(1).expectErrors("(not_found)", "dispatcher tasks list")
 }
 
 func TestATaskShowsThatItsOutputWasDropped(t *testing.T) {
 	t.Parallel()
-	d := withTasks(t)
-	d.report("d-2", `{"id":"2","results":[{"task":2,"token":2,"status":"succeeded","output":"`+strings.Repeat("x", 32<<10)+`"}]}`)
-	if got := plain(d.run("tasks get 2")); !strings.Contains(got, "\noutput_dropped  yes\n") || !strings.Contains(got, "  dropped: too large\n") {
+	d := newDeskWithTasks(t)
+	d.sendReport("d-2", `{"id":"2","results":[{"task":2,"token":2,"status":"succeeded","output":"`+strings.Repeat("x", 32<<10)+`"}]}`)
+	if got := maskVariableText(d.run("tasks get 2")); !strings.Contains(got, "\noutput_dropped  yes\n") || !strings.Contains(got, "  dropped: too large\n") {
 		t.Errorf("%s", got)
 	}
 }
 
 func TestTasksAreCancelledAndRetried(t *testing.T) {
 	t.Parallel()
-	d := withTasks(t)
-	d.try("", "tasks", "cancel").exit(2).says("--batch")
-	d.try("", "tasks", "cancel", "1", "--batch", "1").exit(2)
-	d.try("", "tasks", "cancel", "--batch", "1").exit(2).says("Cancel 2 tasks", "--yes")
-	d.prints("tasks cancel --batch 1 --dry-run", "2 tasks would be cancelled\n")
-	d.prints("tasks cancel --batch 1 --state succeeded --yes", "0 tasks cancelled\n")
+	d := newDeskWithTasks(t)
+	d.runCommand("", "tasks", "cancel").expectExit(2).expectErrors("--batch")
+	d.runCommand("", "tasks", "cancel", "1", "--batch", "1").expectExit(2)
+	d.runCommand("", "tasks", "cancel", "--batch", "1").expectExit(2).expectErrors("Cancel 2 tasks", "--yes")
+	d.expectOutput("tasks cancel --batch 1 --dry-run", "2 tasks would be cancelled\n")
+	d.expectOutput("tasks cancel --batch 1 --state succeeded --yes", "0 tasks cancelled\n")
 	if got := d.run("tasks list --state cancelled --output json"); got != "[]\n" {
 		t.Errorf("cancelled without a yes: %s", got)
 	}
-	d.prints("tasks cancel --batch 1 --yes", "1 task cancelled, 1 run and were asked to stop\n")
-	d.prints("tasks retry --state failed --dry-run", "1 task would be tried again\n")
+	d.expectOutput("tasks cancel --batch 1 --yes", "1 task cancelled, 1 run and were asked to stop\n")
+	d.expectOutput("tasks retry --state failed --dry-run", "1 task would be tried again\n")
 	var done struct{ Tasks, Asked int }
-	if d.read(&done, "tasks retry --state failed --yes"); done.Tasks != 1 {
+	if d.decodeOutput(&done, "tasks retry --state failed --yes"); done.Tasks != 1 {
 		t.Errorf("%+v", done)
 	}
-	if got := plain(d.run("tasks cancel 1")); !strings.Contains(got, "state  cancelled\n") {
+	if got := maskVariableText(d.run("tasks cancel 1")); !strings.Contains(got, "state  cancelled\n") {
 		t.Error(got)
 	}
-	if got := plain(d.run("tasks retry 3")); !strings.Contains(got, "state  pending\n") {
+	if got := maskVariableText(d.run("tasks retry 3")); !strings.Contains(got, "state  pending\n") {
 		t.Error(got)
 	}
 }
@@ -121,9 +121,9 @@ func TestTasksAreCancelledAndRetried(t *testing.T) {
 // One request changes at most 20,000 tasks. The command repeats it until all tasks are changed.
 func TestBulkGoesOnToTheEnd(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
-	d.file("tasks.csv", "device\n"+strings.Repeat("d-1\n", 20_500))
+	d.writeFile("tasks.csv", "device\n"+strings.Repeat("d-1\n", 20_500))
 	d.run("batches create --pool p -f tasks.csv")
-	d.prints("tasks cancel --batch 1 --yes", "20500 tasks cancelled\n")
+	d.expectOutput("tasks cancel --batch 1 --yes", "20500 tasks cancelled\n")
 }

@@ -34,15 +34,15 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 
 func TestProgressIsDrawnOnATerminal(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
 	d.run("batches create --pool p --device d-1 --device d-2")
-	d.work("d-1", "succeeded")
-	screen := d.onTerminal("batches", "watch", "1")
-	screen.says(t, `\r\x1b\[K\x1b\[\?7l\[#{15}\.{15}\] 1/2 50%, 0 inside, 0 failed`)
-	d.work("d-2", "succeeded")
-	screen.says(t, `\[#{30}\] 2/2 100%`)
-	screen.says(t, `state +finished`)
+	d.endTask("d-1", "succeeded")
+	screen := d.startOnTerminal("batches", "watch", "1")
+	screen.waitForOutput(t, `\r\x1b\[K\x1b\[\?7l\[#{15}\.{15}\] 1/2 50%, 0 inside, 0 failed`)
+	d.endTask("d-2", "succeeded")
+	screen.waitForOutput(t, `\[#{30}\] 2/2 100%`)
+	screen.waitForOutput(t, `state +finished`)
 	<-screen.ended
 	if code := screen.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("exit %d", code)
@@ -51,39 +51,39 @@ func TestProgressIsDrawnOnATerminal(t *testing.T) {
 
 func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 60")
 	d.run("batches create --pool p --device d-1 --device d-2")
 	for _, answer := range []string{"n\r", "\r", "\x04", "perhaps\r"} {
-		screen := d.onTerminal("batches", "cancel", "1")
-		screen.says(t, `Cancel batch 1: 2 tasks wait, 0 run\? \[y/N\] `)
-		screen.types(t, answer)
+		screen := d.startOnTerminal("batches", "cancel", "1")
+		screen.waitForOutput(t, `Cancel batch 1: 2 tasks wait, 0 run\? \[y/N\] `)
+		screen.typeText(t, answer)
 		<-screen.ended
 		if code := screen.cmd.ProcessState.ExitCode(); code != 1 {
 			t.Errorf("%q: exit %d, want 1", answer, code)
 		}
-		screen.says(t, "nothing was changed")
+		screen.waitForOutput(t, "nothing was changed")
 	}
-	screen := d.onTerminal("tasks", "cancel", "--batch", "1")
-	screen.says(t, `Cancel 2 tasks\? \[y/N\] `)
-	screen.types(t, "yes\r")
+	screen := d.startOnTerminal("tasks", "cancel", "--batch", "1")
+	screen.waitForOutput(t, `Cancel 2 tasks\? \[y/N\] `)
+	screen.typeText(t, "yes\r")
 	<-screen.ended
-	screen.says(t, "2 tasks cancelled")
+	screen.waitForOutput(t, "2 tasks cancelled")
 }
 
-// types writes text to the terminal as a person types it.
-func (d *daemon) types(t *testing.T, text string) {
+// typeText writes text to the terminal as a person types it.
+func (d *runningProgram) typeText(t *testing.T, text string) {
 	t.Helper()
-	if _, err := d.keyboard.WriteString(text); err != nil {
+	if _, err := d.terminal.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// onTerminal runs a command on its own terminal.
-func (d *desk) onTerminal(args ...string) *daemon {
+// startOnTerminal runs a command on its own terminal.
+func (d *operatorDesk) startOnTerminal(args ...string) *runningProgram {
 	d.Helper()
 	master, slave := openTerminal(d.T)
-	p := &daemon{cmd: program(d.T, d.environ, args...), ended: make(chan struct{}), keyboard: master}
+	p := &runningProgram{cmd: programCommand(d.T, d.environ, args...), ended: make(chan struct{}), terminal: master}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := p.cmd.Start(); err != nil {
@@ -119,15 +119,15 @@ func (d *desk) onTerminal(args ...string) *daemon {
 // it again.
 func TestRunGivesItsCommandTheTerminal(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 1")
-	screen := d.onTerminal("run", "--pool", "p", "--", "sh", "-c", `trap 'echo interrupted' INT; echo ready; read -r line; echo "read $line"; read -r line; echo "read $line"`)
-	screen.says(t, `ready`)
-	screen.types(t, "hello\r")
-	screen.says(t, `read hello`)
-	screen.types(t, "\x03")
-	screen.says(t, `interrupted`)
-	screen.types(t, "bye\r")
+	screen := d.startOnTerminal("run", "--pool", "p", "--", "sh", "-c", `trap 'echo interrupted' INT; echo ready; read -r line; echo "read $line"; read -r line; echo "read $line"`)
+	screen.waitForOutput(t, `ready`)
+	screen.typeText(t, "hello\r")
+	screen.waitForOutput(t, `read hello`)
+	screen.typeText(t, "\x03")
+	screen.waitForOutput(t, `interrupted`)
+	screen.typeText(t, "bye\r")
 	<-screen.ended
 	if code := screen.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("exit %d", code)

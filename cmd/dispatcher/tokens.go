@@ -18,14 +18,14 @@ import (
 
 func newTokens() *cobra.Command {
 	o := &operator{}
-	verbs := o.addList(list{path: operators.Path("tokens"), filters: filterBy("order"), columns: []column{
-		member("ID", "id"), member("NAME", "name"), member("ROLE", "role"), member("POOLS", "pools"), member("LIMIT SETS", "limit_sets"), member("CREATED", "created_at"), member("EXPIRES", "expires_at"), member("LAST USED", "last_used_at"),
+	verbs := o.addList(listSpec{path: operators.Path("tokens"), filters: filterByFlags("order"), columns: []column{
+		memberColumn("ID", "id"), memberColumn("NAME", "name"), memberColumn("ROLE", "role"), memberColumn("POOLS", "pools"), memberColumn("LIMIT SETS", "limit_sets"), memberColumn("CREATED", "created_at"), memberColumn("EXPIRES", "expires_at"), memberColumn("LAST USED", "last_used_at"),
 	}}, "List operator tokens", func(c *cobra.Command) {
 		c.Flags().String("order", "oldest", "newest or oldest first")
 		complete(c, "order", "newest", "oldest")
 	})
-	verbs = append(verbs, createToken(o), o.tokens().call("delete", "Revoke an operator token, everywhere within 5 s", http.MethodDelete, ""))
-	return o.group("tokens", "Make and revoke operator tokens, also the first one", verbs...)
+	verbs = append(verbs, createToken(o), o.tokens().requestCommand("delete", "Revoke an operator token, everywhere within 5 s", http.MethodDelete, ""))
+	return o.newGroup("tokens", "Make and revoke operator tokens, also the first one", verbs...)
 }
 
 func roles() []string {
@@ -62,13 +62,13 @@ DISPATCHER_POSTGRES_DSN it must be said which of the two is meant.`,
 			if direct {
 				return withLedger(cmd, s, t.createInLedger)
 			}
-			return o.with(func(s *session, _ []string) error {
+			return o.withSession(func(s *session, _ []string) error {
 				text, made, err := s.createWithSecret(t.request(), "dispatcher tokens delete ID, and create another one")
 				if err == nil && s.console.isJSON {
 					return writeJSON(s.console.out, text, jsonIndent)
 				}
 				if err == nil { // the same output as for a token that the ledger creates
-					_, err = fmt.Fprintln(s.console.out, made.word("token"))
+					_, err = fmt.Fprintln(s.console.out, made.stringMember("token"))
 				}
 				return err
 			})(cmd, args)
@@ -123,7 +123,7 @@ func (t tokenFlags) request() operators.Request {
 	if t.valid > 0 {
 		body.ExpiresAt = new(time.Now().Add(t.valid).UTC())
 	}
-	return operators.Request{Method: http.MethodPost, Path: operators.Path("tokens"), Key: newKey(), Body: body}
+	return operators.Request{Method: http.MethodPost, Path: operators.Path("tokens"), Key: newIdempotencyKey(), Body: body}
 }
 
 // createInLedger creates the token in the ledger, without a server, and prints it.
@@ -136,7 +136,7 @@ func (t tokenFlags) createInLedger(cmd *cobra.Command, ledger *store.Store) erro
 		end := now.Add(t.valid)
 		t.ExpiresAt = &end
 	}
-	if err := migrated(cmd, ledger); err != nil {
+	if err := checkMigrated(cmd, ledger); err != nil {
 		return err
 	}
 	secret := credentials.NewToken()
@@ -148,8 +148,8 @@ func (t tokenFlags) createInLedger(cmd *cobra.Command, ledger *store.Store) erro
 	return err
 }
 
-// migrated returns an error with advice if migrations are missing.
-func migrated(cmd *cobra.Command, ledger *store.Store) error {
+// checkMigrated returns an error with advice if migrations are missing.
+func checkMigrated(cmd *cobra.Command, ledger *store.Store) error {
 	states, err := ledger.MigrationStatus(cmd.Context())
 	if err != nil {
 		return err

@@ -13,57 +13,57 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// step is a command in a document and its output.
-type step struct{ command, prints string }
+// shellStep is a command in a document and its output.
+type shellStep struct{ command, output string }
 
-// tutorial is a section of a document with commands that can be run.
-type tutorial struct {
+// tutorialSection is a section of a document with commands that can be run.
+type tutorialSection struct {
 	page, section string
-	least         int // minimum number of blocks with commands
+	minBlocks     int // minimum number of blocks with commands
 }
 
 // TestTutorials runs the commands of each section in one shell, with a dispatcher dev that the
 // commands find themselves. With -update it writes their output into the documents.
 func TestTutorials(t *testing.T) {
 	t.Parallel()
-	for _, one := range []tutorial{{"../../docs/operations.md", "Tutorial", 10}, {"../../docs/callers.md", "From nothing", 5}, {"../../docs/limits.md", "From the shell", 6}, {"../../docs/limits.md", "Limits as a service", 4}} {
+	for _, one := range []tutorialSection{{"../../docs/operations.md", "Tutorial", 10}, {"../../docs/callers.md", "From nothing", 5}, {"../../docs/limits.md", "From the shell", 6}, {"../../docs/limits.md", "Limits as a service", 4}} {
 		t.Run(one.section, func(t *testing.T) {
 			t.Parallel()
 			if testing.Short() && one.section == "Tutorial" {
 				t.Skip("long: it queues 100,000 tasks; make test-long runs it")
 			}
-			one.run(t)
+			one.check(t)
 		})
 	}
 }
 
-func (o tutorial) run(t *testing.T) {
+func (o tutorialSection) check(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile(o.page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := o.blocks(string(text))
-	if len(blocks) < o.least {
+	blocks := o.consoleBlocks(string(text))
+	if len(blocks) < o.minBlocks {
 		t.Fatalf("%d blocks with commands in %s", len(blocks), o.page)
 	}
-	var steps []step
+	var steps []shellStep
 	for _, block := range blocks {
 		steps = append(steps, readSteps(block)...)
 	}
 	printed := runSteps(t, steps)
 	if *update {
-		o.write(t, printed)
+		o.writeOutputs(t, printed)
 		return
 	}
 	for i, s := range steps {
-		if diff := cmp.Diff(settled(s.prints), settled(printed[i].prints)); diff != "" {
+		if diff := cmp.Diff(maskVariableParts(s.output), maskVariableParts(printed[i].output)); diff != "" {
 			t.Errorf("$ %s\n(-the document +what it prints)\n%s", s.command, diff)
 		}
 	}
 }
 
-func (o tutorial) blocks(text string) []string {
+func (o tutorialSection) consoleBlocks(text string) []string {
 	_, text, _ = strings.Cut(text, "\n## "+o.section+"\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	var blocks []string
@@ -73,19 +73,19 @@ func (o tutorial) blocks(text string) []string {
 	return blocks
 }
 
-func readSteps(block string) (steps []step) {
+func readSteps(block string) (steps []shellStep) {
 	for line := range strings.Lines(block) {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			steps = append(steps, step{command: strings.TrimSpace(command)})
+			steps = append(steps, shellStep{command: strings.TrimSpace(command)})
 		} else if len(steps) > 0 {
-			steps[len(steps)-1].prints += line
+			steps[len(steps)-1].output += line
 		}
 	}
 	return steps
 }
 
 // runSteps runs all steps in one shell. It returns the steps with their output.
-func runSteps(t *testing.T, steps []step) []step {
+func runSteps(t *testing.T, steps []shellStep) []shellStep {
 	t.Helper()
 	dir := t.TempDir()
 	home := "HOME=" + dir
@@ -93,8 +93,8 @@ func runSteps(t *testing.T, steps []step) []step {
 	if !*update {
 		args = append(args, "--report-period", "1h") // no device is overdue on a busy machine
 	}
-	d := start(t, []string{home}, args...)
-	url := d.says(t, `HTTP\s+(http://\S+)`)
+	d := startProgram(t, []string{home}, args...)
+	url := d.waitForOutput(t, `HTTP\s+(http://\S+)`)
 	var script strings.Builder
 	for _, s := range steps {
 		command := strings.ReplaceAll(s.command, "http://127.0.0.1:8080", url)
@@ -102,7 +102,7 @@ func runSteps(t *testing.T, steps []step) []step {
 	}
 	shell := exec.CommandContext(t.Context(), "bash")
 	shell.Dir, shell.Stdin = dir, strings.NewReader(script.String())
-	shell.Env = []string{home, "PATH=" + filepath.Dir(binary) + ":" + os.Getenv("PATH")}
+	shell.Env = []string{home, "PATH=" + filepath.Dir(programPath) + ":" + os.Getenv("PATH")}
 	var out bytes.Buffer
 	shell.Stdout, shell.Stderr = &out, &out
 	if err := shell.Run(); err != nil {
@@ -112,16 +112,16 @@ func runSteps(t *testing.T, steps []step) []step {
 	if len(parts) != len(steps) {
 		t.Fatalf("%d commands printed %d times:\n%s", len(steps), len(parts), out.String())
 	}
-	printed := make([]step, len(steps))
+	printed := make([]shellStep, len(steps))
 	for i, s := range steps {
-		printed[i] = step{s.command, parts[i]}
+		printed[i] = shellStep{s.command, parts[i]}
 	}
 	return printed
 }
 
-// settled replaces the parts of an output that differ from run to run: times, remaining durations,
+// maskVariableParts replaces the parts of an output that differ from run to run: times, remaining durations,
 // secrets, and the spaces of columns whose width depends on them.
-func settled(text string) string {
+func maskVariableParts(text string) string {
 	for _, r := range []struct{ pattern, with string }{
 		{`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"},
 		{`(_ms"?:) ?\d+`, "$1 N"},
@@ -139,18 +139,18 @@ func settled(text string) string {
 	return text
 }
 
-// write replaces the outputs in the document with the printed outputs.
-func (o tutorial) write(t *testing.T, printed []step) {
+// writeOutputs replaces the outputs in the document with the printed outputs.
+func (o tutorialSection) writeOutputs(t *testing.T, printed []shellStep) {
 	t.Helper()
 	content, err := os.ReadFile(o.page) // read again, because another section may have been written
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := string(content)
-	for _, block := range o.blocks(text) {
+	for _, block := range o.consoleBlocks(text) {
 		var fresh strings.Builder
 		for range readSteps(block) {
-			fmt.Fprintf(&fresh, "$ %s\n%s", printed[0].command, printed[0].prints)
+			fmt.Fprintf(&fresh, "$ %s\n%s", printed[0].command, printed[0].output)
 			printed = printed[1:]
 		}
 		text = strings.Replace(text, "```console\n"+block+"```", "```console\n"+fresh.String()+"```", 1)

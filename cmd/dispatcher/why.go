@@ -21,15 +21,15 @@ type waitingTasks struct {
 func explainWaiting(n noun, short string) *cobra.Command {
 	var code string
 	var limit int
-	command := n.on("why", short, func(s *session, name string) error {
+	command := n.objectCommand("why", short, func(s *session, name string) error {
 		path := operators.Path(n.plural, name, "waiting")
 		if code != "" || s.cmd.Flags().Changed("limit") {
-			return s.list(list{path: path + "/tasks", filters: filterBy("code"), columns: []column{
-				member("TASK", "id"), member("BATCH", "batch"), member("DEVICE", "device"), member("CODE", "code"), member("UNTIL", "until"), member("DETAIL", "detail"),
+			return s.writeList(listSpec{path: path + "/tasks", filters: filterByFlags("code"), columns: []column{
+				memberColumn("TASK", "id"), memberColumn("BATCH", "batch"), memberColumn("DEVICE", "device"), memberColumn("CODE", "code"), memberColumn("UNTIL", "until"), memberColumn("DETAIL", "detail"),
 			}}, limit)
 		}
-		var now waitingTasks
-		return s.view(path, nil, &now, func() error { return now.writeReasons(s.console) })
+		var waiting waitingTasks
+		return s.getAndShow(path, nil, &waiting, func() error { return waiting.writeReasons(s.console) })
 	})
 	command.Flags().StringVar(&code, "code", "", "list the tasks that wait for this, such as device_unseen")
 	command.Flags().IntVar(&limit, "limit", 100, "most tasks to list; 0: all")
@@ -38,7 +38,7 @@ func explainWaiting(n noun, short string) *cobra.Command {
 
 // writeReasons writes the number of waiting tasks and a table of the reasons.
 func (w waitingTasks) writeReasons(c *console) error {
-	text := counted(w.Total, "task waits", "tasks wait")
+	text := countText(w.Total, "task waits", "tasks wait")
 	if w.Sampled {
 		text += fmt.Sprintf("; the counts are those of a sample of %d", w.Judged)
 	}
@@ -47,7 +47,7 @@ func (w waitingTasks) writeReasons(c *console) error {
 	}
 	t := terminal.NewTable(c.out, "COUNT", "WHY", "CODE", "UNTIL", "REMEDY")
 	for _, p := range w.Parts {
-		t.Row(p.text("count"), p.text("label"), p.text("code"), p.text("until"), p.text("remedy"))
+		t.AddRow(p.text("count"), p.text("label"), p.text("code"), p.text("until"), p.text("remedy"))
 	}
 	if err := t.Flush(); err != nil {
 		return err

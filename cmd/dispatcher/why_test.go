@@ -9,46 +9,46 @@ import (
 
 func TestWhySaysWhatManyWaitFor(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newOperatorDesk(t)
 	d.run("pools create p --capacity 2")
 	d.run("batches create --pool p --device d-1 --device d-2 --device d-3")
 	d.run("batches create --pool p --device d-4")
 	d.run("batches pause 2")
-	d.prints("pools why p", `
+	d.expectOutput("pools why p", `
 4 tasks wait
 COUNT  WHY  CODE  UNTIL  REMEDY
 3  device not registered  device_unknown  look whether their names are right; if they are, register the devices: dispatcher devices import -f FILE; or drop the tasks: dispatcher tasks cancel TASK
 1  batch paused  batch_paused  resume the batch: dispatcher batches resume 2
 `)
-	d.prints("batches why 2", `
+	d.expectOutput("batches why 2", `
 1 task waits
 COUNT  WHY  CODE  UNTIL  REMEDY
 1  batch paused  batch_paused  resume the batch: dispatcher batches resume 2
 `)
-	if got := plain(d.run("pools why p --code device_unknown --limit 2")); !strings.HasPrefix(got, "TASK  BATCH  DEVICE  CODE  UNTIL  DETAIL\n1  1  d-1  device_unknown") || strings.Count(got, "\n") != 3 {
+	if got := maskVariableText(d.run("pools why p --code device_unknown --limit 2")); !strings.HasPrefix(got, "TASK  BATCH  DEVICE  CODE  UNTIL  DETAIL\n1  1  d-1  device_unknown") || strings.Count(got, "\n") != 3 {
 		t.Errorf("two of one part:\n%s", got)
 	}
 	var said operators.Waiting
-	if d.read(&said, "batches why 1"); said.Total != 3 || len(said.Parts) != 1 || said.Parts[0].Code != "device_unknown" {
+	if d.decodeOutput(&said, "batches why 1"); said.Total != 3 || len(said.Parts) != 1 || said.Parts[0].Code != "device_unknown" {
 		t.Errorf("%+v", said)
 	}
 	var listed []operators.WaitingTask
-	if d.read(&listed, "pools why p --code batch_paused"); len(listed) != 1 || listed[0].Device != "d-4" {
+	if d.decodeOutput(&listed, "pools why p --code batch_paused"); len(listed) != 1 || listed[0].Device != "d-4" {
 		t.Errorf("%+v", listed)
 	}
-	d.try("", "pools", "why", "p", "--code", "hunger").exit(1).says("code", "hunger", "(invalid_field)")
-	d.try("", "pools", "why", "none").exit(1).says("(not_found)", "dispatcher pools list")
-	d.try("", "batches", "why", "x").exit(2)
+	d.runCommand("", "pools", "why", "p", "--code", "hunger").expectExit(1).expectErrors("code", "hunger", "(invalid_field)")
+	d.runCommand("", "pools", "why", "none").expectExit(1).expectErrors("(not_found)", "dispatcher pools list")
+	d.runCommand("", "batches", "why", "x").expectExit(2)
 
 	d.run("pools pause p")
-	if got := plain(d.run("batches get 1")); !strings.Contains(got, "state  held_up\n") || strings.Contains(got, "running") {
+	if got := maskVariableText(d.run("batches get 1")); !strings.Contains(got, "state  held_up\n") || strings.Contains(got, "running") {
 		t.Errorf("in a paused pool:\n%s", got)
 	}
-	if got := plain(d.run("batches list")); !strings.Contains(got, "p  held_up  0/3 0%") || strings.Contains(got, "running") {
+	if got := maskVariableText(d.run("batches list")); !strings.Contains(got, "p  held_up  0/3 0%") || strings.Contains(got, "running") {
 		t.Errorf("in a paused pool:\n%s", got)
 	}
 	var b operators.Batch
-	if d.read(&b, "batches get 1"); b.State != "running" || b.Condition != "held_up" {
+	if d.decodeOutput(&b, "batches get 1"); b.State != "running" || b.Condition != "held_up" {
 		t.Errorf("%s, %s", b.State, b.Condition)
 	}
 }

@@ -49,15 +49,15 @@ type Options struct {
 	// Authenticate returns nil if password is the device's password. It is called once for
 	// each connection, from many goroutines, and must return when ctx ends.
 	Authenticate func(ctx context.Context, device devices.ID, password string) error
-	// Refused is called for each refused session. The error is the error of Authenticate or
+	// OnRefused is called for each refused session. The error is the error of Authenticate or
 	// names the broken rule. If Refused is nil, it is not called.
-	Refused  func(ctx context.Context, r Refusal)
-	Internal Credentials
-	Logger   *slog.Logger
+	OnRefused func(ctx context.Context, r RefusedSession)
+	Internal  Credentials
+	Logger    *slog.Logger
 }
 
-// Refusal is a refused attempt to open a session.
-type Refusal struct {
+// RefusedSession is a refused attempt to open a session.
+type RefusedSession struct {
 	User   string // user name as the client sent it
 	Remote string // address with port
 	Err    error
@@ -85,8 +85,8 @@ func New(options Options) (*Broker, error) {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	life, cancel := context.WithCancel(context.Background())
-	if options.Refused == nil {
-		options.Refused = func(context.Context, Refusal) {}
+	if options.OnRefused == nil {
+		options.OnRefused = func(context.Context, RefusedSession) {}
 	}
 	authenticate := func(device devices.ID, password string) error {
 		ctx, cancel := context.WithTimeout(life, authenticateTimeout)
@@ -98,10 +98,10 @@ func New(options Options) (*Broker, error) {
 		}
 		return err
 	}
-	refused := func(r Refusal) { options.Refused(life, r) }
-	b := &Broker{server: newServer(options.Logger), listener: bound(options.Listener), cancel: cancel}
+	onRefused := func(r RefusedSession) { options.OnRefused(life, r) }
+	b := &Broker{server: newServer(options.Logger), listener: newListener(options.Listener), cancel: cancel}
 	err := errors.Join(
-		b.server.AddHook(&rules{authenticate: authenticate, refused: refused, internal: options.Internal}, nil),
+		b.server.AddHook(&rules{authenticate: authenticate, onRefused: onRefused, internal: options.Internal}, nil),
 		b.server.AddListener(listeners.NewNet("mqtt", b.listener)),
 	)
 	if err != nil {
@@ -123,7 +123,7 @@ func newServer(logger *slog.Logger) *mqtt.Server {
 	capabilities.RetainAvailable = 0        // no client reads retained messages, and a retained report would be outdated a day later
 	return mqtt.New(&mqtt.Options{
 		Capabilities:           capabilities,
-		Logger:                 slog.New(quiet{logger.Handler()}),
+		Logger:                 slog.New(quietHandler{logger.Handler()}),
 		SysTopicResendInterval: int64(time.Hour / time.Second), // no client may read $SYS
 	})
 }
@@ -149,7 +149,7 @@ func (b *Broker) Disconnect(device devices.ID) {
 func (b *Broker) Stop(ctx context.Context) error {
 	b.cancel()
 	b.listener.closeAll(ctx)
-	return rescue.Within(ctx, func() error {
+	return rescue.CallWithin(ctx, func() error {
 		// mochi's Close takes a read lock of its clients twice, and deadlocks if a client
 		// leaves between the two. So all clients must have left before.
 		b.server.Listeners.ClientsWg.Wait()
@@ -157,8 +157,8 @@ func (b *Broker) Stop(ctx context.Context) error {
 	})
 }
 
-// match reports whether user and password are the credentials. Its running time does not depend on where they differ.
-func (c Credentials) match(user, password string) bool {
+// matches reports whether user and password are the credentials. Its running time does not depend on where they differ.
+func (c Credentials) matches(user, password string) bool {
 	userOK := subtle.ConstantTimeCompare([]byte(c.User), []byte(user))
 	passwordOK := subtle.ConstantTimeCompare([]byte(c.Password), []byte(password))
 	return userOK&passwordOK == 1

@@ -17,25 +17,25 @@ import (
 
 func TestReportAndReply(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
-	inside, a := dispatcher(t, b), device(t, b, "a")
+	b := startBroker(t, nil)
+	inside, a := connectDispatcher(t, b), connectDevice(t, b, "a")
 	if code := a.subscribe(t, devices.ReplyTopic("a")); code != 1 {
 		t.Fatalf("subscription: %#x", code)
 	}
 	a.publish(t, devices.ReportTopic("a"), "up", 1)
-	if got := inside.next(t); got != "fleet/v1/a/report up" {
+	if got := inside.nextMessage(t); got != "fleet/v1/a/report up" {
 		t.Errorf("report %q", got)
 	}
 	inside.publish(t, devices.ReplyTopic("a"), "down", 1)
-	if got := a.next(t); got != "fleet/v1/a/reply down" {
+	if got := a.nextMessage(t); got != "fleet/v1/a/reply down" {
 		t.Errorf("reply %q", got)
 	}
 }
 
 func TestDeviceSubscribesOnlyToItsReplies(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
-	inside, a, other := dispatcher(t, b), device(t, b, "a"), device(t, b, "b")
+	b := startBroker(t, nil)
+	inside, a, other := connectDispatcher(t, b), connectDevice(t, b, "a"), connectDevice(t, b, "b")
 	if code := other.subscribe(t, devices.ReplyTopic("b")); code != 1 {
 		t.Fatalf("subscription: %#x", code)
 	}
@@ -51,32 +51,32 @@ func TestDeviceSubscribesOnlyToItsReplies(t *testing.T) {
 		t.Fatalf("own replies: %#x", code)
 	}
 	other.publish(t, devices.ReportTopic("b"), "report of b", 1)
-	if got := inside.next(t); got != "fleet/v1/b/report report of b" {
+	if got := inside.nextMessage(t); got != "fleet/v1/b/report report of b" {
 		t.Errorf("report %q", got)
 	}
 	inside.publish(t, devices.ReplyTopic("b"), "for b", 1)
 	inside.publish(t, devices.ReplyTopic("a"), "for a", 1)
-	if got := other.next(t); got != "fleet/v1/b/reply for b" {
+	if got := other.nextMessage(t); got != "fleet/v1/b/reply for b" {
 		t.Errorf("b received %q", got)
 	}
-	if got := a.next(t); got != "fleet/v1/a/reply for a" {
+	if got := a.nextMessage(t); got != "fleet/v1/a/reply for a" {
 		t.Errorf("a received %q", got) // A message for b would have arrived first.
 	}
 }
 
 func TestDevicePublishesOnlyItsReports(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
-	inside := dispatcher(t, b)
-	victim := device(t, b, "b")
+	b := startBroker(t, nil)
+	inside := connectDispatcher(t, b)
+	victim := connectDevice(t, b, "b")
 	if code := victim.subscribe(t, devices.ReplyTopic("b")); code != 1 {
 		t.Fatalf("subscription: %#x", code)
 	}
 	for i, topic := range []string{"fleet/v1/b/report", "fleet/v1/b/reply", "fleet/v1/a/reply", "fleet/v1/a/report/x", "$SYS/broker/version", "x"} {
-		a := device(t, b, "a")
+		a := connectDevice(t, b, "a")
 		a.publish(t, topic, "forged", 0) // The broker drops it.
 		a.publish(t, devices.ReportTopic("a"), fmt.Sprint("own ", i), 1)
-		if got, want := inside.next(t), fmt.Sprint("fleet/v1/a/report own ", i); got != want {
+		if got, want := inside.nextMessage(t), fmt.Sprint("fleet/v1/a/report own ", i); got != want {
 			t.Errorf("after PUBLISH %s the dispatcher received %q, want %q", topic, got, want)
 		}
 		if strings.HasPrefix(topic, "$") {
@@ -86,15 +86,15 @@ func TestDevicePublishesOnlyItsReports(t *testing.T) {
 		a.expectEnd(t, "PUBLISH "+topic+" of QoS 1") // In MQTT 3.1.1 this is the only way to refuse it.
 	}
 	inside.publish(t, devices.ReplyTopic("b"), "true", 1)
-	if got := victim.next(t); got != "fleet/v1/b/reply true" {
+	if got := victim.nextMessage(t); got != "fleet/v1/b/reply true" {
 		t.Errorf("b received %q", got)
 	}
 }
 
 func TestDispatcherOnlyReadsReportsAndWritesReplies(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
-	inside := dispatcher(t, b)
+	b := startBroker(t, nil)
+	inside := connectDispatcher(t, b)
 	for _, filter := range []string{"#", "$SYS/#", "fleet/v1/+/reply", "$share/other/fleet/v1/+/report"} {
 		if code := inside.subscribe(t, filter); code != 0x80 {
 			t.Errorf("SUBSCRIBE %s: %#x", filter, code)
@@ -106,7 +106,7 @@ func TestDispatcherOnlyReadsReportsAndWritesReplies(t *testing.T) {
 
 func TestConnectIsRefused(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	for name, c := range map[string]struct{ id, user, password string }{
 		"wrong password":             {"a", "a", "secret-of-b"},
 		"no password":                {"a", "a", ""},
@@ -118,7 +118,7 @@ func TestConnectIsRefused(t *testing.T) {
 		"internal, wrong password":   {"x", internalUser, "secret-of-" + internalUser},
 		"internal, password of none": {internalUser, internalUser, ""},
 	} {
-		o, client := options(b, c.id, c.user, c.password)
+		o, client := clientOptions(b, c.id, c.user, c.password)
 		if err := client.connect(t, o); err == nil {
 			t.Errorf("%s: connected", name)
 		}
@@ -127,47 +127,47 @@ func TestConnectIsRefused(t *testing.T) {
 
 func TestWillOnlyToOwnReports(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	for _, topic := range []string{"fleet/v1/b/report", "fleet/v1/b/reply", "fleet/v1/a/reply", "x"} {
-		o, c := options(b, "a", "a", "secret-of-a")
+		o, c := clientOptions(b, "a", "a", "secret-of-a")
 		if err := c.connect(t, o.SetWill(topic, "forged", 1, false)); err == nil {
 			t.Errorf("will to %s: connected", topic)
 		}
 	}
-	inside := dispatcher(t, b)
-	o, c := options(b, "a", "a", "secret-of-a")
+	inside := connectDispatcher(t, b)
+	o, c := clientOptions(b, "a", "a", "secret-of-a")
 	if err := c.connect(t, o.SetWill(devices.ReportTopic("a"), "gone", 1, false)); err != nil {
 		t.Fatal(err)
 	}
 	c.Publish("x", 1, false, "") // It ends the connection.
-	if got := inside.next(t); got != "fleet/v1/a/report gone" {
+	if got := inside.nextMessage(t); got != "fleet/v1/a/report gone" {
 		t.Errorf("will %q", got)
 	}
 }
 
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
-	inside, first := dispatcher(t, b), device(t, b, "a")
+	b := startBroker(t, nil)
+	inside, first := connectDispatcher(t, b), connectDevice(t, b, "a")
 	first.subscribe(t, devices.ReplyTopic("a"))
-	o, thief := options(b, "a", "a", "wrong")
+	o, thief := clientOptions(b, "a", "a", "wrong")
 	if thief.connect(t, o) == nil || !first.IsConnectionOpen() {
 		t.Fatal("a wrong password took over")
 	}
-	second := device(t, b, "a")
+	second := connectDevice(t, b, "a")
 	first.expectEnd(t, "the second connection")
 	second.subscribe(t, devices.ReplyTopic("a"))
 	inside.publish(t, devices.ReplyTopic("a"), "down", 1)
-	if got := second.next(t); got != "fleet/v1/a/reply down" {
+	if got := second.nextMessage(t); got != "fleet/v1/a/reply down" {
 		t.Errorf("reply %q", got)
 	}
 }
 
 func TestSessionsAreClean(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
-	inside := dispatcher(t, b)
-	o, first := options(b, "a", "a", "secret-of-a")
+	b := startBroker(t, nil)
+	inside := connectDispatcher(t, b)
+	o, first := clientOptions(b, "a", "a", "secret-of-a")
 	if err := first.connect(t, o.SetCleanSession(false)); err != nil {
 		t.Fatal(err)
 	}
@@ -176,27 +176,27 @@ func TestSessionsAreClean(t *testing.T) {
 	inside.publish(t, devices.ReplyTopic("a"), "stale", 1)
 	// The broker confirms a message before it delivers it. Only the delivery of the next
 	// message shows that this message was handled.
-	other := device(t, b, "b")
+	other := connectDevice(t, b, "b")
 	other.subscribe(t, devices.ReplyTopic("b"))
 	inside.publish(t, devices.ReplyTopic("b"), "next", 1)
-	other.next(t)
-	o, second := options(b, "a", "a", "secret-of-a")
+	other.nextMessage(t)
+	o, second := clientOptions(b, "a", "a", "secret-of-a")
 	if err := second.connect(t, o.SetCleanSession(false)); err != nil {
 		t.Fatal(err)
 	}
 	second.subscribe(t, devices.ReplyTopic("a"))
 	inside.publish(t, devices.ReplyTopic("a"), "fresh", 1)
-	if got := second.next(t); got != "fleet/v1/a/reply fresh" {
+	if got := second.nextMessage(t); got != "fleet/v1/a/reply fresh" {
 		t.Errorf("received %q", got)
 	}
 }
 
 func TestOversizePacketEndsTheConnection(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
-	inside, a := dispatcher(t, b), device(t, b, "a")
+	b := startBroker(t, nil)
+	inside, a := connectDispatcher(t, b), connectDevice(t, b, "a")
 	a.publish(t, devices.ReportTopic("a"), strings.Repeat("x", 100<<10), 1)
-	if got := inside.next(t); len(got) < 100<<10 {
+	if got := inside.nextMessage(t); len(got) < 100<<10 {
 		t.Errorf("%d bytes arrived", len(got))
 	}
 	a.Publish(devices.ReportTopic("a"), 1, false, strings.Repeat("x", 128<<10))
@@ -206,11 +206,11 @@ func TestOversizePacketEndsTheConnection(t *testing.T) {
 func TestLogsCarryNoPayloads(t *testing.T) {
 	t.Parallel()
 	log := &lockedBuffer{}
-	b := start(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	a := device(t, b, "a")
+	b := startBroker(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	a := connectDevice(t, b, "a")
 	a.Publish("x", 1, false, "PAYLOAD") // mochi logs each packet that it refuses.
 	a.expectEnd(t, "a forbidden PUBLISH")
-	o, c := options(b, "c", "c", "PASSWORD")
+	o, c := clientOptions(b, "c", "c", "PASSWORD")
 	if c.connect(t, o) == nil {
 		t.Fatal("connected")
 	}
@@ -224,7 +224,7 @@ func TestLogsCarryNoPayloads(t *testing.T) {
 
 func TestStopEndsHandshakes(t *testing.T) {
 	t.Parallel()
-	b := open(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) error { return errors.New("nobody") }})
+	b := openBroker(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) error { return errors.New("nobody") }})
 	silent, err := net.Dial("tcp", b.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -244,10 +244,10 @@ func TestStopEndsHandshakes(t *testing.T) {
 // and that the first device is disconnected.
 func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
-	inside, other := dispatcher(t, b), device(t, b, "other")
+	b := startBroker(t, nil)
+	inside, other := connectDispatcher(t, b), connectDevice(t, b, "other")
 	other.subscribe(t, devices.ReplyTopic("other"))
-	deaf := rawConnect(t, b.Addr().String(), "deaf1", password+"deaf1")
+	deaf := rawConnect(t, b.Addr().String(), "deaf1", passwordPrefix+"deaf1")
 	defer deaf.Close()
 	if _, err := deaf.Write([]byte("\x82\x19\x00\x01\x00\x14fleet/v1/deaf1/reply\x01")); err != nil {
 		t.Fatal(err)
@@ -272,7 +272,7 @@ func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 		inside.Publish(devices.ReplyTopic("deaf1"), 1, false, body)
 	}
 	inside.publish(t, devices.ReplyTopic("other"), "down", 1)
-	if got := other.next(t); got != "fleet/v1/other/reply down" {
+	if got := other.nextMessage(t); got != "fleet/v1/other/reply down" {
 		t.Errorf("reply %q", got)
 	}
 	select {
@@ -287,7 +287,7 @@ func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 func TestStopWithManyClients(t *testing.T) {
 	t.Parallel()
 	for range 30 {
-		b := open(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) error { return nil }})
+		b := openBroker(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) error { return nil }})
 		for i := range 50 {
 			defer rawConnect(t, b.Addr().String(), fmt.Sprintf("dev%02d", i), "x").Close()
 		}

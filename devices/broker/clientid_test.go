@@ -6,15 +6,15 @@ import "testing"
 // mosquitto_sub and mosquitto_pub at the same time, but cannot take over a session of another device.
 func TestClientIDBeginsWithTheUser(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	for _, id := range []string{"a", "a/sub", "a/pub", "a/"} {
-		o, client := options(b, id, "a", "secret-of-a")
+		o, client := clientOptions(b, id, "a", "secret-of-a")
 		if err := client.connect(t, o); err != nil {
 			t.Errorf("client id %q of user a: %v", id, err)
 		}
 	}
 	for _, id := range []string{"b", "b/sub", "ab", "a.b", "a-1", "/a", "A/sub", "aa/sub", internalUser} {
-		o, client := options(b, id, "a", "secret-of-a")
+		o, client := clientOptions(b, id, "a", "secret-of-a")
 		if err := client.connect(t, o); err == nil {
 			t.Errorf("client id %q of user a: connected", id)
 		}

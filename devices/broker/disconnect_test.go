@@ -9,16 +9,16 @@ import (
 
 func TestDisconnectEndsAllSessionsOfADevice(t *testing.T) {
 	t.Parallel()
-	b := start(t, nil)
-	inside, other := dispatcher(t, b), device(t, b, "b")
-	whole := device(t, b, "a")
-	o, part := options(b, "a/sub", "a", "secret-of-a")
+	b := startBroker(t, nil)
+	inside, other := connectDispatcher(t, b), connectDevice(t, b, "b")
+	whole := connectDevice(t, b, "a")
+	o, part := clientOptions(b, "a/sub", "a", "secret-of-a")
 	if err := part.connect(t, o); err != nil {
 		t.Fatal(err)
 	}
 	b.Disconnect("a")
 	b.Disconnect("nobody")
-	for _, c := range []*client{whole, part} {
+	for _, c := range []*testClient{whole, part} {
 		select {
 		case <-c.lost:
 		case <-time.After(patience):
@@ -28,5 +28,5 @@ func TestDisconnectEndsAllSessionsOfADevice(t *testing.T) {
 	if code := other.subscribe(t, devices.ReplyTopic("b")); code != 1 || !inside.IsConnectionOpen() {
 		t.Errorf("another session ended: %#x", code)
 	}
-	device(t, b, "a")
+	connectDevice(t, b, "a")
 }

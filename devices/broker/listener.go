@@ -13,13 +13,13 @@ import (
 type listener struct {
 	net.Listener
 	mu     sync.Mutex
-	open   map[*conn]struct{}
+	conns  map[*conn]struct{}
 	closed bool
 }
 
-// bound returns a listener that applies the bounds to the connections of inner.
-func bound(inner net.Listener) *listener {
-	return &listener{Listener: inner, open: map[*conn]struct{}{}}
+// newListener returns a listener that applies the bounds to the connections of inner.
+func newListener(inner net.Listener) *listener {
+	return &listener{Listener: inner, conns: map[*conn]struct{}{}}
 }
 
 // Accept returns the next connection within the bounds. It closes connections above maxConnections.
@@ -29,7 +29,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{Conn: inner, listener: l, served: make(chan struct{})}
+		c := &conn{Conn: inner, listener: l, firstRead: make(chan struct{})}
 		if l.add(c) {
 			_ = c.SetReadDeadline(time.Now().Add(handshakeTimeout))
 			return c, nil
@@ -41,10 +41,10 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) add(c *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.open) >= maxConnections {
+	if l.closed || len(l.conns) >= maxConnections {
 		return false
 	}
-	l.open[c] = struct{}{}
+	l.conns[c] = struct{}{}
 	return true
 }
 
@@ -55,8 +55,8 @@ func (l *listener) closeAll(ctx context.Context) {
 	_ = l.Close()
 	l.mu.Lock()
 	l.closed = true
-	open := make([]*conn, 0, len(l.open))
-	for c := range l.open {
+	open := make([]*conn, 0, len(l.conns))
+	for c := range l.conns {
 		open = append(open, c)
 	}
 	l.mu.Unlock()
@@ -65,7 +65,7 @@ func (l *listener) closeAll(ctx context.Context) {
 	}
 	for _, c := range open {
 		select {
-		case <-c.served:
+		case <-c.firstRead:
 		case <-ctx.Done():
 			return
 		}
@@ -74,14 +74,14 @@ func (l *listener) closeAll(ctx context.Context) {
 
 type conn struct {
 	net.Conn
-	listener *listener
-	once     sync.Once
-	served   chan struct{} // closed at the first Read: then mochi has counted the connection
+	listener  *listener
+	once      sync.Once
+	firstRead chan struct{} // closed at the first Read: then mochi has counted the connection
 }
 
 // Read marks the connection as served.
 func (c *conn) Read(b []byte) (int, error) {
-	c.once.Do(func() { close(c.served) })
+	c.once.Do(func() { close(c.firstRead) })
 	return c.Conn.Read(b)
 }
 
@@ -101,7 +101,7 @@ func (c *conn) Write(b []byte) (int, error) {
 // Close closes the connection and removes it from the listener.
 func (c *conn) Close() error {
 	c.listener.mu.Lock()
-	delete(c.listener.open, c)
+	delete(c.listener.conns, c)
 	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -5,17 +5,17 @@ import (
 	"log/slog"
 )
 
-// quiet logs mochi's records at level debug, except errors. It leaves out attributes that contain
+// quietHandler logs mochi's records at level debug, except errors. It leaves out attributes that contain
 // a packet, because packets contain payloads and passwords.
-type quiet struct{ next slog.Handler }
+type quietHandler struct{ next slog.Handler }
 
 // Enabled reports whether the level at which Handle would log the record is enabled.
-func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+func (q quietHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return q.next.Enabled(ctx, quietLevel(level))
 }
 
 // Handle logs one record of the broker without packets, at its quieter level.
-func (q quiet) Handle(ctx context.Context, record slog.Record) error {
+func (q quietHandler) Handle(ctx context.Context, record slog.Record) error {
 	quieter := slog.NewRecord(record.Time, quietLevel(record.Level), "mqtt broker: "+record.Message, record.PC)
 	record.Attrs(func(a slog.Attr) bool {
 		if a.Key != "pk" && a.Key != "packet" {
@@ -27,10 +27,14 @@ func (q quiet) Handle(ctx context.Context, record slog.Record) error {
 }
 
 // WithAttrs returns a quiet handler with the attributes.
-func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.next.WithAttrs(attrs)} }
+func (q quietHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return quietHandler{q.next.WithAttrs(attrs)}
+}
 
 // WithGroup returns a quiet handler with the group.
-func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.next.WithGroup(name)} }
+func (q quietHandler) WithGroup(name string) slog.Handler {
+	return quietHandler{q.next.WithGroup(name)}
+}
 
 func quietLevel(level slog.Level) slog.Level {
 	if level < slog.LevelError {

@@ -17,7 +17,7 @@ import (
 type rules struct {
 	mqtt.HookBase
 	authenticate func(device devices.ID, password string) error
-	refused      func(Refusal)
+	onRefused    func(RefusedSession)
 	internal     Credentials
 }
 
@@ -48,7 +48,7 @@ func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet
 	user := string(packet.Connect.Username)
 	err := r.admit(client.ID, user, packet)
 	if err != nil {
-		r.refused(Refusal{User: user, Remote: client.Net.Remote, Err: err})
+		r.onRefused(RefusedSession{User: user, Remote: client.Net.Remote, Err: err})
 	}
 	return err == nil
 }
@@ -58,14 +58,14 @@ func (r *rules) admit(clientID, user string, packet packets.Packet) error {
 	if packet.Connect.WillFlag && !r.mayPublish(user, packet.Connect.WillTopic) {
 		return errWill
 	}
-	if r.internal.match(user, password) {
+	if r.internal.matches(user, password) {
 		return nil
 	}
 	device, err := devices.ParseID(user)
 	if err != nil {
 		return fmt.Errorf("user name: %w", err)
 	}
-	if !ownClientID(clientID, user) {
+	if !isOwnClientID(clientID, user) {
 		return errClientID
 	}
 	return r.authenticate(device, password)
@@ -76,10 +76,10 @@ var (
 	errClientID = errors.New("its client id neither is the user name nor begins with it and a /")
 )
 
-// ownClientID reports whether the client id belongs to the user: it is the user name, or begins with
+// isOwnClientID reports whether the client id belongs to the user: it is the user name, or begins with
 // the user name and a '/', which no device id contains. So no client can take over the session of
 // another device by using its client id.
-func ownClientID(id, user string) bool { return id == user || strings.HasPrefix(id, user+"/") }
+func isOwnClientID(id, user string) bool { return id == user || strings.HasPrefix(id, user+"/") }
 
 // OnACLCheck reports whether the client may publish to topic (write is true) or subscribe to it.
 // mochi also calls it for each delivery, with the topic of the message.
@@ -104,5 +104,5 @@ func (r *rules) mayRead(user, filter string) bool {
 		return filter == devices.ReplyTopic(devices.ID(user))
 	}
 	_, err := devices.ParseReportTopic(filter)
-	return err == nil || filter == devices.SharedReportFilter(devices.Group)
+	return err == nil || filter == devices.SharedReportFilter(devices.DefaultGroup)
 }

@@ -23,17 +23,17 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	internalUser = "$dispatcher"
-	password     = "secret-of-"
-	patience     = time.Minute // A machine that stalls for a while does not exceed it.
+	internalUser   = "$dispatcher"
+	passwordPrefix = "secret-of-"
+	patience       = time.Minute // A machine that stalls for a while does not exceed it.
 )
 
-// start starts a broker whose devices have the password "secret-of-<id>".
-func start(t *testing.T, logger *slog.Logger) *broker.Broker {
+// startBroker starts a broker whose devices have the password "secret-of-<id>".
+func startBroker(t *testing.T, logger *slog.Logger) *broker.Broker {
 	t.Helper()
-	b := open(t, broker.Options{
+	b := openBroker(t, broker.Options{
 		Authenticate: func(_ context.Context, device devices.ID, given string) error {
-			if given != password+string(device) {
+			if given != passwordPrefix+string(device) {
 				return errors.New("wrong password")
 			}
 			return nil
@@ -50,8 +50,8 @@ func start(t *testing.T, logger *slog.Logger) *broker.Broker {
 	return b
 }
 
-// open starts a broker, which the test must stop.
-func open(t *testing.T, o broker.Options) *broker.Broker {
+// openBroker starts a broker, which the test must stop.
+func openBroker(t *testing.T, o broker.Options) *broker.Broker {
 	t.Helper()
 	var err error
 	if o.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -68,15 +68,15 @@ func open(t *testing.T, o broker.Options) *broker.Broker {
 	return b
 }
 
-// client is an MQTT client that keeps what it receives.
-type client struct {
+// testClient is an MQTT client that keeps what it receives.
+type testClient struct {
 	paho.Client
 	received chan string // topic and body of each message
 	lost     chan struct{}
 }
 
-func options(b *broker.Broker, id, user, password string) (*paho.ClientOptions, *client) {
-	c := &client{received: make(chan string, 100), lost: make(chan struct{})}
+func clientOptions(b *broker.Broker, id, user, password string) (*paho.ClientOptions, *testClient) {
+	c := &testClient{received: make(chan string, 100), lost: make(chan struct{})}
 	o := paho.NewClientOptions().AddBroker("tcp://" + b.Addr().String()).SetClientID(id).SetUsername(user).SetPassword(password).
 		SetAutoReconnect(false).SetConnectTimeout(patience).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.received <- m.Topic() + " " + string(m.Payload()) }).
@@ -84,7 +84,7 @@ func options(b *broker.Broker, id, user, password string) (*paho.ClientOptions, 
 	return o, c
 }
 
-func (c *client) connect(t *testing.T, o *paho.ClientOptions) error {
+func (c *testClient) connect(t *testing.T, o *paho.ClientOptions) error {
 	t.Helper()
 	c.Client = paho.NewClient(o)
 	token := c.Connect()
@@ -95,30 +95,30 @@ func (c *client) connect(t *testing.T, o *paho.ClientOptions) error {
 	return token.Error()
 }
 
-func device(t *testing.T, b *broker.Broker, id string) *client {
+func connectDevice(t *testing.T, b *broker.Broker, id string) *testClient {
 	t.Helper()
-	o, c := options(b, id, id, password+id)
+	o, c := clientOptions(b, id, id, passwordPrefix+id)
 	if err := c.connect(t, o); err != nil {
 		t.Fatalf("device %s: %v", id, err)
 	}
 	return c
 }
 
-// dispatcher connects the internal client and subscribes it to the reports.
-func dispatcher(t *testing.T, b *broker.Broker) *client {
+// connectDispatcher connects the internal client and subscribes it to the reports.
+func connectDispatcher(t *testing.T, b *broker.Broker) *testClient {
 	t.Helper()
-	o, c := options(b, "dispatcher-1", internalUser, "internal")
+	o, c := clientOptions(b, "dispatcher-1", internalUser, "internal")
 	if err := c.connect(t, o); err != nil {
 		t.Fatal(err)
 	}
-	if code := c.subscribe(t, devices.SharedReportFilter(devices.Group)); code != 1 {
+	if code := c.subscribe(t, devices.SharedReportFilter(devices.DefaultGroup)); code != 1 {
 		t.Fatalf("subscription: %#x", code)
 	}
 	return c
 }
 
 // subscribe returns the broker's answer to a SUBSCRIBE: the granted QoS, or 0x80 for a refusal.
-func (c *client) subscribe(t *testing.T, filter string) byte {
+func (c *testClient) subscribe(t *testing.T, filter string) byte {
 	t.Helper()
 	token, ok := c.SubscribeMultiple(map[string]byte{filter: 1}, nil).(*paho.SubscribeToken)
 	if !ok || !token.WaitTimeout(patience) {
@@ -131,14 +131,14 @@ func (c *client) subscribe(t *testing.T, filter string) byte {
 	return 0
 }
 
-func (c *client) publish(t *testing.T, topic, body string, qos byte) {
+func (c *testClient) publish(t *testing.T, topic, body string, qos byte) {
 	t.Helper()
 	if token := c.Publish(topic, qos, false, body); !token.WaitTimeout(patience) || token.Error() != nil {
 		t.Fatalf("PUBLISH %s: %v", topic, token.Error())
 	}
 }
 
-func (c *client) next(t *testing.T) string {
+func (c *testClient) nextMessage(t *testing.T) string {
 	t.Helper()
 	select {
 	case message := <-c.received:
@@ -150,7 +150,7 @@ func (c *client) next(t *testing.T) string {
 }
 
 // expectEnd waits until the broker has ended the connection.
-func (c *client) expectEnd(t *testing.T, why string) {
+func (c *testClient) expectEnd(t *testing.T, why string) {
 	t.Helper()
 	select {
 	case <-c.lost:

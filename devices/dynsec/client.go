@@ -36,9 +36,9 @@ type Options struct {
 // Client changes accounts. It connects when it is first used and reconnects after a lost
 // connection. It is safe for concurrent use, and makes one change at a time.
 type Client struct {
-	options Options
-	dial    func(context.Context) (net.Conn, error)
-	turn    chan *connection // holds one element, which is nil while the client is not connected; a change takes it out
+	options  Options
+	dial     func(context.Context) (net.Conn, error)
+	connSlot chan *connection // holds one element, which is nil while the client is not connected; a change takes it out
 }
 
 // New returns a client that is not connected yet. It refuses wrong options.
@@ -56,32 +56,32 @@ func New(options Options) (*Client, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{options: options, dial: dial, turn: make(chan *connection, 1)}
-	c.turn <- nil
+	c := &Client{options: options, dial: dial, connSlot: make(chan *connection, 1)}
+	c.connSlot <- nil
 	return c, nil
 }
 
 // Set creates or changes accounts of devices. A session that was opened with another password ends.
 func (c *Client) Set(ctx context.Context, list ...devices.Account) error {
-	return c.do(ctx, func(conn *connection) error {
-		there, err := conn.create(ctx, list)
-		if err != nil || len(there) == 0 {
+	return c.withConnection(ctx, func(conn *connection) error {
+		existing, err := conn.create(ctx, list)
+		if err != nil || len(existing) == 0 {
 			return err
 		}
 		var commands []command
-		for _, a := range there {
+		for _, a := range existing {
 			commands = append(commands, modifyRole(deviceRole(a.Device)), modifyClient(a), enableClient(a.Device, a.Enabled))
 		}
 		answers, err := conn.ask(ctx, commands...)
 		if err != nil {
 			return err
 		}
-		return refusals(answers)
+		return unexpectedErrors(answers)
 	})
 }
 
 // create creates accounts. It returns the accounts that already exist, without changing them.
-func (c *connection) create(ctx context.Context, list []devices.Account) (there []devices.Account, err error) {
+func (c *connection) create(ctx context.Context, list []devices.Account) (existing []devices.Account, err error) {
 	var commands []command
 	for _, a := range list {
 		commands = append(commands, createRole(deviceRole(a.Device)), createClient(a))
@@ -93,31 +93,31 @@ func (c *connection) create(ctx context.Context, list []devices.Account) (there 
 	if err != nil {
 		return nil, err
 	}
-	at := 0
+	answerIndex := 0
 	for _, a := range list {
-		if answers[at+1].is(alreadyExists) {
-			there = append(there, a)
+		if answers[answerIndex+1].hasError(alreadyExists) {
+			existing = append(existing, a)
 		}
-		if at += 2; !a.Enabled {
-			at++
+		if answerIndex += 2; !a.Enabled {
+			answerIndex++
 		}
 	}
-	return there, refusals(answers, roleExists, alreadyExists)
+	return existing, unexpectedErrors(answers, roleExists, alreadyExists)
 }
 
 // Enable allows the account to open sessions. It is no error if the account does not exist.
 func (c *Client) Enable(ctx context.Context, device devices.ID) error {
-	return c.tell(ctx, enableClient(device, true))
+	return c.sendIdempotent(ctx, enableClient(device, true))
 }
 
 // Disable ends the account's session and allows no new one. It is no error if the account does not exist.
 func (c *Client) Disable(ctx context.Context, device devices.ID) error {
-	return c.tell(ctx, enableClient(device, false))
+	return c.sendIdempotent(ctx, enableClient(device, false))
 }
 
 // Delete ends the account's session and deletes the account and its role. It is no error if they do not exist.
 func (c *Client) Delete(ctx context.Context, device devices.ID) error {
-	return c.tell(ctx, command{Command: "deleteClient", Username: string(device)}, command{Command: "deleteRole", RoleName: roleName(device)})
+	return c.sendIdempotent(ctx, command{Command: "deleteClient", Username: string(device)}, command{Command: "deleteRole", RoleName: roleName(device)})
 }
 
 // Disconnect does nothing: Set has already ended the sessions.
@@ -126,40 +126,40 @@ func (c *Client) Disconnect(context.Context, devices.ID) error { return nil }
 // Check connects if the client is not connected. A new connection makes sure that the account of
 // the dispatchers has its rights and that everything else is denied.
 func (c *Client) Check(ctx context.Context) error {
-	return c.do(ctx, func(*connection) error { return nil })
+	return c.withConnection(ctx, func(*connection) error { return nil })
 }
 
 // Close disconnects the client. It can be used again: then it connects again.
 func (c *Client) Close() error {
-	conn := <-c.turn
+	conn := <-c.connSlot
 	if conn != nil {
 		conn.close()
 	}
-	c.turn <- nil
+	c.connSlot <- nil
 	return nil
 }
 
-// tell sends commands to the plugin. The errors clientNotFound and roleNotFound count as success.
-func (c *Client) tell(ctx context.Context, commands ...command) error {
-	return c.do(ctx, func(conn *connection) error {
+// sendIdempotent sends commands to the plugin. The errors clientNotFound and roleNotFound count as success.
+func (c *Client) sendIdempotent(ctx context.Context, commands ...command) error {
+	return c.withConnection(ctx, func(conn *connection) error {
 		answers, err := conn.ask(ctx, commands...)
 		if err != nil {
 			return err
 		}
-		return refusals(answers, clientNotFound, roleNotFound)
+		return unexpectedErrors(answers, clientNotFound, roleNotFound)
 	})
 }
 
-// do runs work on the connection, and connects first if the client is not connected. If the open connection
+// withConnection runs work on the connection, and connects first if the client is not connected. If the open connection
 // turns out to be lost, do connects and runs work again, so work must be repeatable.
-func (c *Client) do(ctx context.Context, work func(*connection) error) error {
+func (c *Client) withConnection(ctx context.Context, work func(*connection) error) error {
 	var conn *connection
 	select {
-	case conn = <-c.turn:
+	case conn = <-c.connSlot:
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the connection to the broker: %w", ctx.Err())
 	}
-	defer func() { c.turn <- conn }()
+	defer func() { c.connSlot <- conn }()
 	if conn != nil {
 		err := conn.run(ctx, work)
 		if err == nil || !errors.Is(err, errLost) {

@@ -22,7 +22,7 @@ const patience = 30 * time.Second
 
 func newClient(t *testing.T, b *servers.DeployedMosquitto) *dynsec.Client {
 	t.Helper()
-	c, err := dynsec.New(dynsec.Options{URL: b.Inside, User: servers.DispatcherUser, Password: servers.DispatcherPassword})
+	c, err := dynsec.New(dynsec.Options{URL: b.DispatcherURL, User: servers.DispatcherUser, Password: servers.DispatcherPassword})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,25 +30,25 @@ func newClient(t *testing.T, b *servers.DeployedMosquitto) *dynsec.Client {
 	return c
 }
 
-// may reports whether a device can open a session with this password.
-func may(t *testing.T, addr, id, password string) bool {
+// mayConnect reports whether a device can open a session with this password.
+func mayConnect(t *testing.T, addr, id, password string) bool {
 	t.Helper()
-	s := session(t, addr, id, id, password)
+	s := openSession(t, addr, id, id, password)
 	defer s.Disconnect(0)
 	return s.err == nil
 }
 
-// client is a connection of a device or of a dispatcher to the broker.
-type client struct {
+// testClient is a connection of a device or of a dispatcher to the broker.
+type testClient struct {
 	paho.Client
 	err      error
 	received chan string
 	lost     chan struct{}
 }
 
-func session(t *testing.T, addr, id, user, password string, changes ...func(*paho.ClientOptions)) *client {
+func openSession(t *testing.T, addr, id, user, password string, changes ...func(*paho.ClientOptions)) *testClient {
 	t.Helper()
-	c := &client{received: make(chan string, 1000), lost: make(chan struct{})}
+	c := &testClient{received: make(chan string, 1000), lost: make(chan struct{})}
 	o := paho.NewClientOptions().AddBroker("tcp://" + addr).SetClientID(id).SetUsername(user).SetPassword(password).
 		SetProtocolVersion(4).SetAutoReconnect(false).SetConnectTimeout(patience).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.received <- m.Topic() + " " + string(m.Payload()) }).
@@ -64,7 +64,7 @@ func session(t *testing.T, addr, id, user, password string, changes ...func(*pah
 	return c
 }
 
-func (c *client) subscribe(t *testing.T, filter string) byte {
+func (c *testClient) subscribe(t *testing.T, filter string) byte {
 	t.Helper()
 	token, _ := c.SubscribeMultiple(map[string]byte{filter: 1}, nil).(*paho.SubscribeToken)
 	if !token.WaitTimeout(patience) {
@@ -76,14 +76,14 @@ func (c *client) subscribe(t *testing.T, filter string) byte {
 	return 0x80 // the connection ended
 }
 
-func (c *client) publish(t *testing.T, topic, body string) {
+func (c *testClient) publish(t *testing.T, topic, body string) {
 	t.Helper()
 	if token := c.Publish(topic, 1, false, body); !token.WaitTimeout(patience) {
 		t.Fatalf("no answer to PUBLISH %s", topic)
 	}
 }
 
-func (c *client) next(t *testing.T) string {
+func (c *testClient) nextMessage(t *testing.T) string {
 	t.Helper()
 	select {
 	case message := <-c.received:
@@ -94,7 +94,7 @@ func (c *client) next(t *testing.T) string {
 	}
 }
 
-func (c *client) ends(t *testing.T) {
+func (c *testClient) expectEnd(t *testing.T) {
 	t.Helper()
 	select {
 	case <-c.lost:
@@ -112,55 +112,55 @@ func must(t *testing.T, err error) {
 
 func TestAccountFollowsItsDevice(t *testing.T) {
 	t.Parallel()
-	b := servers.MosquittoDynsec(t)
+	b := servers.StartMosquittoDynsec(t)
 	c := newClient(t, b)
-	if may(t, b.Addr, "a", "1") {
+	if mayConnect(t, b.Addr, "a", "1") {
 		t.Fatal("a device without an account got in")
 	}
 	for range 2 { // A repeated call changes nothing.
 		must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	}
-	if !may(t, b.Addr, "a", "1") || may(t, b.Addr, "a", "2") || may(t, b.Addr, "a", "") {
+	if !mayConnect(t, b.Addr, "a", "1") || mayConnect(t, b.Addr, "a", "2") || mayConnect(t, b.Addr, "a", "") {
 		t.Fatal("the account is not the one that was set")
 	}
-	open := session(t, b.Addr, "a", "a", "1")
+	open := openSession(t, b.Addr, "a", "a", "1")
 	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "2", Enabled: true}))
-	open.ends(t)
-	if may(t, b.Addr, "a", "1") || !may(t, b.Addr, "a", "2") {
+	open.expectEnd(t)
+	if mayConnect(t, b.Addr, "a", "1") || !mayConnect(t, b.Addr, "a", "2") {
 		t.Error("the new secret does not replace the old one")
 	}
-	open = session(t, b.Addr, "a", "a", "2")
+	open = openSession(t, b.Addr, "a", "a", "2")
 	for range 2 {
 		must(t, c.Disable(t.Context(), "a"))
 	}
-	open.ends(t)
+	open.expectEnd(t)
 	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "3"}))
-	if may(t, b.Addr, "a", "2") || may(t, b.Addr, "a", "3") {
+	if mayConnect(t, b.Addr, "a", "2") || mayConnect(t, b.Addr, "a", "3") {
 		t.Error("a disabled account got in")
 	}
 	for range 2 {
 		must(t, c.Enable(t.Context(), "a"))
 	}
-	open = session(t, b.Addr, "a", "a", "3")
+	open = openSession(t, b.Addr, "a", "a", "3")
 	must(t, open.err)
 	for range 2 {
 		must(t, c.Delete(t.Context(), "a"))
 	}
-	open.ends(t)
+	open.expectEnd(t)
 	must(t, c.Disable(t.Context(), "a"))
 	must(t, c.Enable(t.Context(), "a"))
-	if may(t, b.Addr, "a", "3") {
+	if mayConnect(t, b.Addr, "a", "3") {
 		t.Error("a deleted account got in")
 	}
 	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "4"}))
-	if may(t, b.Addr, "a", "4") {
+	if mayConnect(t, b.Addr, "a", "4") {
 		t.Error("an account made disabled got in")
 	}
 }
 
 func TestAccountsOutliveTheBroker(t *testing.T) {
 	t.Parallel()
-	b := servers.MosquittoDynsec(t)
+	b := servers.StartMosquittoDynsec(t)
 	c := newClient(t, b)
 	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	b.Kill()
@@ -169,18 +169,18 @@ func TestAccountsOutliveTheBroker(t *testing.T) {
 	}
 	b.Start()
 	must(t, c.Set(t.Context(), devices.Account{Device: "b", Password: "1", Enabled: true}))
-	if !may(t, b.Addr, "a", "1") || !may(t, b.Addr, "b", "1") {
+	if !mayConnect(t, b.Addr, "a", "1") || !mayConnect(t, b.Addr, "b", "1") {
 		t.Error("an account is gone")
 	}
-	must(t, b.Healthy(t, servers.DispatcherPassword))
-	if b.Healthy(t, "another") == nil {
+	must(t, b.CheckHealth(t, servers.DispatcherPassword))
+	if b.CheckHealth(t, "another") == nil {
 		t.Error("healthy with a wrong password")
 	}
 }
 
 func TestReplicasSetAccountsAtOnce(t *testing.T) {
 	t.Parallel()
-	b := servers.MosquittoDynsec(t)
+	b := servers.StartMosquittoDynsec(t)
 	one, two := newClient(t, b), newClient(t, b)
 	// The ledger allows one change at a time, and each change may come from any replica.
 	var turn sync.Mutex
@@ -197,7 +197,7 @@ func TestReplicasSetAccountsAtOnce(t *testing.T) {
 	}
 	wait.Wait()
 	for i := range 20 {
-		if !may(t, b.Addr, fmt.Sprint("d-", i), "1") {
+		if !mayConnect(t, b.Addr, fmt.Sprint("d-", i), "1") {
 			t.Errorf("d-%d has no account", i)
 		}
 	}
@@ -206,9 +206,9 @@ func TestReplicasSetAccountsAtOnce(t *testing.T) {
 // TestRightsAreChangedOnce checks that the rights of the dispatchers are set once: another change would end their sessions.
 func TestRightsAreChangedOnce(t *testing.T) {
 	t.Parallel()
-	b := servers.MosquittoDynsec(t)
+	b := servers.StartMosquittoDynsec(t)
 	must(t, newClient(t, b).Check(t.Context()))
-	inside := dispatcher(t, b)
+	inside := connectDispatcher(t, b)
 	for range 2 {
 		must(t, newClient(t, b).Check(t.Context()))
 	}
@@ -230,14 +230,14 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	b := servers.MosquittoDynsec(t)
+	b := servers.StartMosquittoDynsec(t)
 	must(t, newClient(t, b).Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
-	wrong, err := dynsec.New(dynsec.Options{URL: b.Inside, User: servers.DispatcherUser, Password: "wrong"})
+	wrong, err := dynsec.New(dynsec.Options{URL: b.DispatcherURL, User: servers.DispatcherUser, Password: "wrong"})
 	must(t, err)
 	if err := wrong.Check(t.Context()); err == nil || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("with a wrong password: %v", err)
 	}
-	plain := servers.Mosquitto(t) // This broker does not have the plugin.
+	plain := servers.StartMosquitto(t) // This broker does not have the plugin.
 	c, err := dynsec.New(dynsec.Options{URL: plain.URL, User: "_d", Password: "p"})
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -247,12 +247,12 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 	}
 }
 
-// dispatcher connects a dispatcher and subscribes it to the reports.
-func dispatcher(t *testing.T, b *servers.DeployedMosquitto) *client {
+// connectDispatcher connects a dispatcher and subscribes it to the reports.
+func connectDispatcher(t *testing.T, b *servers.DeployedMosquitto) *testClient {
 	t.Helper()
-	c := session(t, strings.TrimPrefix(b.Inside, "mqtt://"), "dispatcher-1", servers.DispatcherUser, servers.DispatcherPassword)
+	c := openSession(t, strings.TrimPrefix(b.DispatcherURL, "mqtt://"), "dispatcher-1", servers.DispatcherUser, servers.DispatcherPassword)
 	must(t, c.err)
-	if code := c.subscribe(t, devices.SharedReportFilter(devices.Group)); code != 1 {
+	if code := c.subscribe(t, devices.SharedReportFilter(devices.DefaultGroup)); code != 1 {
 		t.Fatalf("the dispatcher's subscription: %#x", code)
 	}
 	return c

@@ -10,14 +10,14 @@ import (
 
 // command is a command to the plugin. Empty fields are left out.
 type command struct {
-	Command  string      `json:"command"`
-	Mark     string      `json:"correlationData"` // the same for all commands of one message; the plugin returns it in the answers
-	Username string      `json:"username,omitempty"`
-	ClientID string      `json:"clientid,omitempty"`
-	Password string      `json:"password,omitempty"`
-	RoleName string      `json:"rolename,omitempty"`
-	Roles    []roleEntry `json:"roles,omitempty"`
-	ACLs     []acl       `json:"acls,omitempty"`
+	Command       string      `json:"command"`
+	CorrelationID string      `json:"correlationData"` // the same for all commands of one message; the plugin returns it in the answers
+	Username      string      `json:"username,omitempty"`
+	ClientID      string      `json:"clientid,omitempty"`
+	Password      string      `json:"password,omitempty"`
+	RoleName      string      `json:"rolename,omitempty"`
+	Roles         []roleEntry `json:"roles,omitempty"`
+	ACLs          []acl       `json:"acls,omitempty"`
 }
 
 type roleEntry struct {
@@ -36,12 +36,12 @@ type role struct {
 	acls []acl
 }
 
-// answer is the plugin's answer to one command.
-type answer struct {
-	Command string `json:"command"`
-	Mark    string `json:"correlationData"`
-	Error   string `json:"error"`
-	Data    struct {
+// pluginAnswer is the plugin's answer to one command.
+type pluginAnswer struct {
+	Command       string `json:"command"`
+	CorrelationID string `json:"correlationData"`
+	Error         string `json:"error"`
+	Data          struct {
 		Client struct {
 			Roles []roleEntry `json:"roles"`
 		} `json:"client"`
@@ -60,20 +60,20 @@ const (
 	roleNotFound   = "Role not found"
 )
 
-func (a answer) is(text string) bool { return a.Error == text }
+func (a pluginAnswer) hasError(text string) bool { return a.Error == text }
 
-// unless returns the answer's error, or nil if the answer has no error or an expected one.
-func (a answer) unless(expected ...string) error {
+// unexpectedError returns the answer's error, or nil if the answer has no error or an expected one.
+func (a pluginAnswer) unexpectedError(expected ...string) error {
 	if a.Error == "" || slices.Contains(expected, a.Error) {
 		return nil
 	}
 	return fmt.Errorf("the dynamic-security plugin refuses %s: %s", a.Command, a.Error)
 }
 
-// refusals returns the joined errors of the answers without the expected errors.
-func refusals(answers []answer, expected ...string) (err error) {
+// unexpectedErrors returns the joined errors of the answers without the expected errors.
+func unexpectedErrors(answers []pluginAnswer, expected ...string) (err error) {
 	for _, a := range answers {
-		err = errors.Join(err, a.unless(expected...))
+		err = errors.Join(err, a.unexpectedError(expected...))
 	}
 	return err
 }
@@ -95,12 +95,12 @@ func dispatcherRole() role {
 	return role{"dispatcher", []acl{
 		{"publishClientSend", devices.ReplyTopic("+"), true},
 		{"publishClientReceive", devices.ReportTopic("+"), true},
-		{"subscribeLiteral", devices.SharedReportFilter(devices.Group), true},
+		{"subscribeLiteral", devices.SharedReportFilter(devices.DefaultGroup), true},
 	}}
 }
 
-// defaults returns the default rights. They apply where no role has a matching right.
-func defaults() []acl {
+// defaultACLs returns the default rights. They apply where no role has a matching right.
+func defaultACLs() []acl {
 	return []acl{
 		{Type: "publishClientSend"},
 		{Type: "publishClientReceive"},

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	requests  = "$CONTROL/dynamic-security/v1"
-	responses = requests + "/response"
+	requestTopic  = "$CONTROL/dynamic-security/v1"
+	responseTopic = requestTopic + "/response"
 )
 
 // errLost means that the connection ended or was closed.
@@ -27,9 +27,9 @@ var errLost = errors.New("the connection to the broker was lost")
 // connection is one connection to the broker. Each connection has its own paho client, so that
 // paho sends no command again after a reconnect.
 type connection struct {
-	paho    paho.Client
-	answers chan []byte   // messages of the plugin
-	lost    chan struct{} // closed when the connection is lost
+	paho     paho.Client
+	messages chan []byte   // messages of the plugin
+	lost     chan struct{} // closed when the connection is lost
 }
 
 // connect opens a connection and makes sure that the rights are set up.
@@ -57,7 +57,7 @@ func (c *Client) open(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the broker: %w", err)
 	}
-	conn := &connection{answers: make(chan []byte, 16), lost: make(chan struct{})}
+	conn := &connection{messages: make(chan []byte, 16), lost: make(chan struct{})}
 	conn.paho = paho.NewClient(c.pahoOptions(network, conn))
 	stop := rescue.After(ctx, network.Close)
 	defer stop()
@@ -77,7 +77,7 @@ func (c *Client) open(ctx context.Context) (*connection, error) {
 // subscribe subscribes to the plugin's answers. It must watch ctx itself: when ctx ends, the network
 // connection is closed, but paho does not notice it.
 func (c *connection) subscribe(ctx context.Context) error {
-	token := c.paho.Subscribe(responses, 1, nil)
+	token := c.paho.Subscribe(responseTopic, 1, nil)
 	select {
 	case <-token.Done():
 		return token.Error()
@@ -94,7 +94,7 @@ func (c *Client) pahoOptions(network net.Conn, conn *connection) *paho.ClientOpt
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
 			select {
-			case conn.answers <- m.Payload():
+			case conn.messages <- m.Payload():
 			default: // There are more answers than expected: drop this one.
 			}
 		}).
@@ -114,10 +114,10 @@ func (c *connection) run(ctx context.Context, work func(*connection) error) erro
 func (c *connection) close() { c.paho.Disconnect(0) }
 
 // ask sends commands in one message and returns their answers in the same order.
-func (c *connection) ask(ctx context.Context, commands ...command) ([]answer, error) {
-	mark := rand.Text()
+func (c *connection) ask(ctx context.Context, commands ...command) ([]pluginAnswer, error) {
+	correlationID := rand.Text()
 	for i := range commands {
-		commands[i].Mark = mark
+		commands[i].CorrelationID = correlationID
 	}
 	body, err := json.Marshal(map[string]any{"commands": commands})
 	if err != nil {
@@ -126,11 +126,11 @@ func (c *connection) ask(ctx context.Context, commands ...command) ([]answer, er
 	if !c.paho.IsConnectionOpen() {
 		return nil, errLost
 	}
-	c.paho.Publish(requests, 0, false, body) // QoS 0 is enough: the plugin's answer confirms the commands.
+	c.paho.Publish(requestTopic, 0, false, body) // QoS 0 is enough: the plugin's answer confirms the commands.
 	for {
 		select {
-		case text := <-c.answers:
-			if found, ok := answersTo(mark, text); ok && len(found) == len(commands) {
+		case text := <-c.messages:
+			if found, ok := parseAnswers(correlationID, text); ok && len(found) == len(commands) {
 				return found, nil
 			}
 		case <-c.lost:
@@ -141,14 +141,14 @@ func (c *connection) ask(ctx context.Context, commands ...command) ([]answer, er
 	}
 }
 
-// answersTo returns the answers in a message of the plugin. ok is false if they do not all have this mark.
-func answersTo(mark string, text []byte) ([]answer, bool) {
-	var message struct{ Responses []answer }
+// parseAnswers returns the answers in a message of the plugin. ok is false if they do not all have this mark.
+func parseAnswers(correlationID string, text []byte) ([]pluginAnswer, bool) {
+	var message struct{ Responses []pluginAnswer }
 	if json.Unmarshal(text, &message) != nil {
 		return nil, false
 	}
 	for _, a := range message.Responses {
-		if a.Mark != mark {
+		if a.CorrelationID != correlationID {
 			return nil, false
 		}
 	}

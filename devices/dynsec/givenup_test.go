@@ -19,13 +19,13 @@ import (
 // not take effect after a later command of any replica.
 func TestGivenUpNeverComesLater(t *testing.T) {
 	t.Parallel()
-	b := servers.MosquittoDynsec(t)
+	b := servers.StartMosquittoDynsec(t)
 	one, two := newClient(t, b), newClient(t, b)
 	for round := range 5 {
 		device := devices.ID(fmt.Sprint("d-", round))
 		must(t, one.Set(t.Context(), devices.Account{Device: device, Password: "first", Enabled: true}))
 		done := make(chan error)
-		b.Paused(func() {
+		b.WhilePaused(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
 			if err := one.Set(ctx, devices.Account{Device: device, Password: "stale", Enabled: true}); !errors.Is(err, context.DeadlineExceeded) {
@@ -37,7 +37,7 @@ func TestGivenUpNeverComesLater(t *testing.T) {
 		})
 		must(t, <-done)
 		must(t, one.Enable(t.Context(), "nobody")) // It is answered after everything that was sent before.
-		if !may(t, b.Addr, string(device), "fresh") || may(t, b.Addr, string(device), "stale") {
+		if !mayConnect(t, b.Addr, string(device), "fresh") || mayConnect(t, b.Addr, string(device), "stale") {
 			t.Fatalf("round %d: the account has the secret that was given up", round)
 		}
 	}
@@ -47,8 +47,8 @@ func TestGivenUpNeverComesLater(t *testing.T) {
 // after its ctx has ended.
 func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 	t.Parallel()
-	b := servers.MosquittoDynsec(t)
-	proxy := servers.NewProxy(t, strings.TrimPrefix(b.Inside, "mqtt://"))
+	b := servers.StartMosquittoDynsec(t)
+	proxy := servers.NewProxy(t, strings.TrimPrefix(b.DispatcherURL, "mqtt://"))
 	ctx, giveUp := context.WithCancel(t.Context())
 	proxy.OnRequest(func(packet []byte) {
 		if packet[0] == 0x82 { // SUBSCRIBE
@@ -73,8 +73,8 @@ func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 // its way when another replica connects: the ledger has the newer secret.
 func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	t.Parallel()
-	b := servers.MosquittoDynsec(t)
-	slow := servers.NewProxy(t, strings.TrimPrefix(b.Inside, "mqtt://"))
+	b := servers.StartMosquittoDynsec(t)
+	slow := servers.NewProxy(t, strings.TrimPrefix(b.DispatcherURL, "mqtt://"))
 	one, err := dynsec.New(dynsec.Options{
 		URL: "mqtt://" + slow.Addr, User: servers.DispatcherUser, Password: servers.DispatcherPassword,
 	})
@@ -103,7 +103,7 @@ func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	close(arrive)
 	for range 20 { // For this time the command may still be on its way.
 		must(t, two.Enable(t.Context(), "a"))
-		if !may(t, b.Addr, "a", "fresh") {
+		if !mayConnect(t, b.Addr, "a", "fresh") {
 			t.Fatal("the account has the secret that was given up")
 		}
 	}

@@ -23,43 +23,43 @@ func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
 	if errors.Is(err, errLost) {
 		return errRightsChanged
 	}
-	return errors.Join(err, refusals(answers, roleExists)) // another replica may have created the role
+	return errors.Join(err, unexpectedErrors(answers, roleExists)) // another replica may have created the role
 }
 
 // rightsToSet returns the commands that set up the rights. It returns none if the rights are set up.
 func (c *Client) rightsToSet(ctx context.Context, conn *connection) ([]command, error) {
-	want := dispatcherRole()
-	found, err := conn.ask(ctx,
+	wantedRole := dispatcherRole()
+	answers, err := conn.ask(ctx,
 		command{Command: "getClient", Username: c.options.User},
-		command{Command: "getRole", RoleName: want.name},
+		command{Command: "getRole", RoleName: wantedRole.name},
 		command{Command: "getDefaultACLAccess"})
 	if err != nil {
 		return nil, err
 	}
-	client, has, standard := found[0], found[1], found[2]
-	if err := errors.Join(client.unless(), has.unless(roleNotFound), standard.unless()); err != nil {
+	account, currentRole, defaultRights := answers[0], answers[1], answers[2]
+	if err := errors.Join(account.unexpectedError(), currentRole.unexpectedError(roleNotFound), defaultRights.unexpectedError()); err != nil {
 		return nil, err
 	}
 	var changes []command
-	if !same(standard.Data.ACLs, defaults()) {
-		changes = append(changes, command{Command: "setDefaultACLAccess", ACLs: defaults()})
+	if !haveSameRights(defaultRights.Data.ACLs, defaultACLs()) {
+		changes = append(changes, command{Command: "setDefaultACLAccess", ACLs: defaultACLs()})
 	}
 	switch {
-	case has.is(roleNotFound):
-		changes = append(changes, createRole(want))
-	case !same(has.Data.Role.ACLs, want.acls):
-		changes = append(changes, modifyRole(want))
+	case currentRole.hasError(roleNotFound):
+		changes = append(changes, createRole(wantedRole))
+	case !haveSameRights(currentRole.Data.Role.ACLs, wantedRole.acls):
+		changes = append(changes, modifyRole(wantedRole))
 	}
-	if !slices.Contains(client.Data.Client.Roles, roleEntry{want.name}) {
+	if !slices.Contains(account.Data.Client.Roles, roleEntry{wantedRole.name}) {
 		// This command must be last: it ends this session.
-		changes = append(changes, command{Command: "addClientRole", Username: c.options.User, RoleName: want.name})
+		changes = append(changes, command{Command: "addClientRole", Username: c.options.User, RoleName: wantedRole.name})
 	}
 	return changes, nil
 }
 
-// Examine opens a connection and returns the names of the commands that Check would send to set up
+// ListMissingRights opens a connection and returns the names of the commands that Check would send to set up
 // the rights. It does not send these commands.
-func (c *Client) Examine(ctx context.Context) (missing []string, err error) {
+func (c *Client) ListMissingRights(ctx context.Context) (missing []string, err error) {
 	conn, err := c.open(ctx)
 	if err != nil {
 		return nil, err
@@ -72,8 +72,8 @@ func (c *Client) Examine(ctx context.Context) (missing []string, err error) {
 	return missing, err
 }
 
-// same reports whether two lists have the same rights. The order has no meaning.
-func same(a, b []acl) bool {
+// haveSameRights reports whether two lists have the same rights. The order has no meaning.
+func haveSameRights(a, b []acl) bool {
 	order := func(x, y acl) int { return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.Topic, y.Topic)) }
 	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
 }

@@ -13,58 +13,58 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// broker is a broker for which the tests below must hold.
-type broker struct {
+// testBroker is a broker for which the tests below must hold.
+type testBroker struct {
 	*servers.DeployedMosquitto
 	deniesSubscriptions bool // If it is false, the broker accepts foreign subscriptions but delivers nothing.
 }
 
-// eachBroker runs a test with dynamic security and with a password file. Both have the devices a and b.
-func eachBroker(t *testing.T, test func(t *testing.T, b broker)) {
+// forEachBroker runs a test with dynamic security and with a password file. Both have the devices a and b.
+func forEachBroker(t *testing.T, test func(t *testing.T, b testBroker)) {
 	t.Helper()
 	t.Run("dynsec", func(t *testing.T) {
 		t.Parallel()
-		b := servers.MosquittoDynsec(t)
+		b := servers.StartMosquittoDynsec(t)
 		c := newClient(t, b)
 		for _, id := range []devices.ID{"a", "b"} {
 			must(t, c.Set(t.Context(), devices.Account{Device: id, Password: "of-" + string(id), Enabled: true}))
 		}
-		test(t, broker{b, true})
+		test(t, testBroker{b, true})
 	})
 	t.Run("passwords", func(t *testing.T) {
 		t.Parallel()
-		test(t, broker{servers.MosquittoPasswords(t, map[string]string{"a": "of-a", "b": "of-b"}), false})
+		test(t, testBroker{servers.StartMosquittoPasswords(t, map[string]string{"a": "of-a", "b": "of-b"}), false})
 	})
 }
 
-func (b broker) device(t *testing.T, id string) *client {
+func (b testBroker) connectDevice(t *testing.T, id string) *testClient {
 	t.Helper()
-	c := session(t, b.Addr, id, id, "of-"+id)
+	c := openSession(t, b.Addr, id, id, "of-"+id)
 	must(t, c.err)
 	return c
 }
 
 func TestReportAndReply(t *testing.T) {
 	t.Parallel()
-	eachBroker(t, func(t *testing.T, b broker) {
+	forEachBroker(t, func(t *testing.T, b testBroker) {
 		t.Helper()
-		inside, a := dispatcher(t, b.DeployedMosquitto), b.device(t, "a")
+		inside, a := connectDispatcher(t, b.DeployedMosquitto), b.connectDevice(t, "a")
 		if code := a.subscribe(t, devices.ReplyTopic("a")); code != 1 {
 			t.Fatalf("subscription: %#x", code)
 		}
 		a.publish(t, devices.ReportTopic("a"), strings.Repeat("x", 64<<10))
-		if got := inside.next(t); len(got) < 64<<10 {
+		if got := inside.nextMessage(t); len(got) < 64<<10 {
 			t.Errorf("report %.60s", got)
 		}
 		inside.publish(t, devices.ReplyTopic("a"), "down")
-		if got := a.next(t); got != "fleet/v1/a/reply down" {
+		if got := a.nextMessage(t); got != "fleet/v1/a/reply down" {
 			t.Errorf("reply %q", got)
 		}
 	})
 }
 
-// foreign returns filters to which device a must not subscribe.
-func foreign() []string {
+// foreignFilters returns filters to which device a must not subscribe.
+func foreignFilters() []string {
 	return []string{
 		"#", "+/+/+/+", "fleet/#", "fleet/v1/+/reply", "fleet/v1/b/reply", "fleet/v1/b/report", "fleet/v1/+/report", "fleet/v1/a/report",
 		"fleet/v1/a/#", "$share/x/#", "$share/x/fleet/v1/b/reply", "$share/x/fleet/v1/+/reply", "$SYS/#", "$CONTROL/#", "$CONTROL/dynamic-security/v1/response",
@@ -73,10 +73,10 @@ func foreign() []string {
 
 func TestDeviceReadsOnlyItsReplies(t *testing.T) {
 	t.Parallel()
-	eachBroker(t, func(t *testing.T, b broker) {
+	forEachBroker(t, func(t *testing.T, b testBroker) {
 		t.Helper()
-		inside, a, other := dispatcher(t, b.DeployedMosquitto), b.device(t, "a"), b.device(t, "b")
-		for _, filter := range append(foreign(), "$share/x/fleet/v1/a/reply", "$share/dispatcher/fleet/v1/+/report") {
+		inside, a, other := connectDispatcher(t, b.DeployedMosquitto), b.connectDevice(t, "a"), b.connectDevice(t, "b")
+		for _, filter := range append(foreignFilters(), "$share/x/fleet/v1/a/reply", "$share/dispatcher/fleet/v1/+/report") {
 			if !b.deniesSubscriptions && strings.HasPrefix(filter, "$share/dispatcher/") {
 				continue // see TestPasswordFileDoesNotKeepTheSharedSubscription
 			}
@@ -85,35 +85,35 @@ func TestDeviceReadsOnlyItsReplies(t *testing.T) {
 			}
 		}
 		if !b.deniesSubscriptions { // A shared subscription of a would receive a part of its replies.
-			must(t, waited(a.Unsubscribe("$share/x/fleet/v1/a/reply", "fleet/v1/a/#", "+/+/+/+", "fleet/#", "#", "fleet/v1/+/reply", "$share/x/#", "$share/x/fleet/v1/+/reply")))
+			must(t, waitForToken(a.Unsubscribe("$share/x/fleet/v1/a/reply", "fleet/v1/a/#", "+/+/+/+", "fleet/#", "#", "fleet/v1/+/reply", "$share/x/#", "$share/x/fleet/v1/+/reply")))
 		}
 		a.subscribe(t, devices.ReplyTopic("a"))
 		other.subscribe(t, devices.ReplyTopic("b"))
 		other.publish(t, devices.ReportTopic("b"), "report of b")
-		if got := inside.next(t); got != "fleet/v1/b/report report of b" {
+		if got := inside.nextMessage(t); got != "fleet/v1/b/report report of b" {
 			t.Errorf("report %q", got)
 		}
 		inside.publish(t, devices.ReplyTopic("b"), "for b")
 		inside.publish(t, devices.ReplyTopic("a"), "for a")
-		if got := other.next(t); got != "fleet/v1/b/reply for b" {
+		if got := other.nextMessage(t); got != "fleet/v1/b/reply for b" {
 			t.Errorf("b received %q", got)
 		}
-		if got := a.next(t); got != "fleet/v1/a/reply for a" {
+		if got := a.nextMessage(t); got != "fleet/v1/a/reply for a" {
 			t.Errorf("a received %q", got) // A message for b would have arrived first.
 		}
 	})
 }
 
-func waited(token paho.Token) error {
+func waitForToken(token paho.Token) error {
 	<-token.Done()
 	return token.Error()
 }
 
 func TestDeviceWritesOnlyItsReports(t *testing.T) {
 	t.Parallel()
-	eachBroker(t, func(t *testing.T, b broker) {
+	forEachBroker(t, func(t *testing.T, b testBroker) {
 		t.Helper()
-		inside, victim, a := dispatcher(t, b.DeployedMosquitto), b.device(t, "b"), b.device(t, "a")
+		inside, victim, a := connectDispatcher(t, b.DeployedMosquitto), b.connectDevice(t, "b"), b.connectDevice(t, "a")
 		victim.subscribe(t, devices.ReplyTopic("b"))
 		for _, topic := range []string{
 			"fleet/v1/b/report", "fleet/v1/b/reply", "fleet/v1/a/reply", "fleet/v1/a/report/x", "fleet/v1/a", "x", "$SYS/broker/version",
@@ -126,24 +126,24 @@ func TestDeviceWritesOnlyItsReports(t *testing.T) {
 			a.publish(t, topic, body)
 		}
 		a.publish(t, devices.ReportTopic("a"), "own")
-		if got := inside.next(t); got != "fleet/v1/a/report own" {
+		if got := inside.nextMessage(t); got != "fleet/v1/a/report own" {
 			t.Errorf("the dispatcher received %q", got)
 		}
 		inside.publish(t, devices.ReplyTopic("b"), "true")
-		if got := victim.next(t); got != "fleet/v1/b/reply true" {
+		if got := victim.nextMessage(t); got != "fleet/v1/b/reply true" {
 			t.Errorf("b received %q", got)
 		}
-		retained := b.device(t, "a")
+		retained := b.connectDevice(t, "a")
 		retained.Publish(devices.ReportTopic("a"), 1, true, "retained")
-		retained.ends(t) // The broker retains no message.
+		retained.expectEnd(t) // The broker retains no message.
 	})
 }
 
 func TestConnectIsRefused(t *testing.T) {
 	t.Parallel()
-	eachBroker(t, func(t *testing.T, b broker) {
+	forEachBroker(t, func(t *testing.T, b testBroker) {
 		t.Helper()
-		victim := b.device(t, "b")
+		victim := b.connectDevice(t, "b")
 		victim.subscribe(t, devices.ReplyTopic("b"))
 		for name, c := range map[string]struct{ id, user, password string }{
 			"wrong password":       {"a", "a", "of-b"},
@@ -154,17 +154,17 @@ func TestConnectIsRefused(t *testing.T) {
 			"user of another case": {"A", "A", "of-a"},
 			"the dispatcher's":     {"x", servers.DispatcherUser, "of-a"},
 		} {
-			if s := session(t, b.Addr, c.id, c.user, c.password); s.err == nil {
+			if s := openSession(t, b.Addr, c.id, c.user, c.password); s.err == nil {
 				t.Errorf("%s: connected", name)
 			}
 		}
 		// For every client id that a device uses it gets its own session, and never the session of another client.
-		inside := dispatcher(t, b.DeployedMosquitto)
+		inside := connectDispatcher(t, b.DeployedMosquitto)
 		for _, id := range []string{"b", "dispatcher-1", "", "$dispatcher/accounts"} {
-			thief := session(t, b.Addr, id, "a", "of-a")
+			thief := openSession(t, b.Addr, id, "a", "of-a")
 			must(t, thief.err)
-			twin := b.device(t, "a")
-			thief.ends(t) // The session belonged to a, and the second connection of a has taken it over.
+			twin := b.connectDevice(t, "a")
+			thief.expectEnd(t) // The session belonged to a, and the second connection of a has taken it over.
 			twin.Disconnect(0)
 		}
 		if !victim.IsConnectionOpen() || !inside.IsConnectionOpen() {
@@ -175,22 +175,22 @@ func TestConnectIsRefused(t *testing.T) {
 
 func TestWillOnlyToOwnReports(t *testing.T) {
 	t.Parallel()
-	eachBroker(t, func(t *testing.T, b broker) {
+	forEachBroker(t, func(t *testing.T, b testBroker) {
 		t.Helper()
-		inside, victim := dispatcher(t, b.DeployedMosquitto), b.device(t, "b")
+		inside, victim := connectDispatcher(t, b.DeployedMosquitto), b.connectDevice(t, "b")
 		victim.subscribe(t, devices.ReplyTopic("b"))
 		for _, topic := range []string{"fleet/v1/b/report", "fleet/v1/b/reply", "fleet/v1/a/reply", "x", devices.ReportTopic("a")} {
-			dying := session(t, b.Addr, "a", "a", "of-a", func(o *paho.ClientOptions) { o.SetWill(topic, "gone", 1, false) })
+			dying := openSession(t, b.Addr, "a", "a", "of-a", func(o *paho.ClientOptions) { o.SetWill(topic, "gone", 1, false) })
 			if dying.err != nil {
 				continue
 			}
-			b.device(t, "a").Disconnect(100) // It takes over the session, so the broker publishes the will.
+			b.connectDevice(t, "a").Disconnect(100) // It takes over the session, so the broker publishes the will.
 		}
-		if got := inside.next(t); got != "fleet/v1/a/report gone" {
+		if got := inside.nextMessage(t); got != "fleet/v1/a/report gone" {
 			t.Errorf("the dispatcher received %q", got)
 		}
 		inside.publish(t, devices.ReplyTopic("b"), "true")
-		if got := victim.next(t); got != "fleet/v1/b/reply true" {
+		if got := victim.nextMessage(t); got != "fleet/v1/b/reply true" {
 			t.Errorf("b received %q", got)
 		}
 	})
@@ -198,25 +198,25 @@ func TestWillOnlyToOwnReports(t *testing.T) {
 
 func TestOversizePacketEndsTheConnection(t *testing.T) {
 	t.Parallel()
-	eachBroker(t, func(t *testing.T, b broker) {
+	forEachBroker(t, func(t *testing.T, b testBroker) {
 		t.Helper()
-		a := b.device(t, "a")
+		a := b.connectDevice(t, "a")
 		a.Publish(devices.ReportTopic("a"), 1, false, strings.Repeat("x", 128<<10))
-		a.ends(t)
+		a.expectEnd(t)
 	})
 }
 
 func TestRemovedFromThePasswordFile(t *testing.T) {
 	t.Parallel()
-	b := servers.MosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})
-	a, other := session(t, b.Addr, "a", "a", "1"), session(t, b.Addr, "b", "b", "1")
+	b := servers.StartMosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})
+	a, other := openSession(t, b.Addr, "a", "a", "1"), openSession(t, b.Addr, "b", "b", "1")
 	must(t, errors.Join(a.err, other.err))
 	b.RemovePassword(t, "a")
-	a.ends(t)
-	if may(t, b.Addr, "a", "1") || !other.IsConnectionOpen() {
+	a.expectEnd(t)
+	if mayConnect(t, b.Addr, "a", "1") || !other.IsConnectionOpen() {
 		t.Error("not a alone is out")
 	}
-	must(t, b.Healthy(t, servers.DispatcherPassword))
+	must(t, b.CheckHealth(t, servers.DispatcherPassword))
 }
 
 // TestPasswordFileDoesNotKeepTheSharedSubscription shows a weakness of mosquitto 2.0, which applies no
@@ -225,10 +225,10 @@ func TestRemovedFromThePasswordFile(t *testing.T) {
 // cannot join the group. If this test fails, the documentation can promise more.
 func TestPasswordFileDoesNotKeepTheSharedSubscription(t *testing.T) {
 	t.Parallel()
-	b := servers.MosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})
-	inside := dispatcher(t, b)
-	thief, other := session(t, b.Addr, "a", "a", "1"), session(t, b.Addr, "b", "b", "1")
-	if code := thief.subscribe(t, devices.SharedReportFilter(devices.Group)); code != 1 {
+	b := servers.StartMosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})
+	inside := connectDispatcher(t, b)
+	thief, other := openSession(t, b.Addr, "a", "a", "1"), openSession(t, b.Addr, "b", "b", "1")
+	if code := thief.subscribe(t, devices.SharedReportFilter(devices.DefaultGroup)); code != 1 {
 		t.Fatalf("it cannot join: %#x", code)
 	}
 	const sent = 10
@@ -238,11 +238,11 @@ func TestPasswordFileDoesNotKeepTheSharedSubscription(t *testing.T) {
 	inside.publish(t, devices.ReplyTopic("b"), "")
 	var got []string
 	for len(got) < sent/2 {
-		got = append(got, inside.next(t))
+		got = append(got, inside.nextMessage(t))
 	}
-	must(t, waited(thief.Unsubscribe(devices.SharedReportFilter(devices.Group))))
+	must(t, waitForToken(thief.Unsubscribe(devices.SharedReportFilter(devices.DefaultGroup))))
 	other.publish(t, devices.ReportTopic("b"), "last")
-	if last := inside.next(t); !strings.HasSuffix(last, " last") || len(thief.received) != 0 {
+	if last := inside.nextMessage(t); !strings.HasSuffix(last, " last") || len(thief.received) != 0 {
 		t.Errorf("after %q: %q, the thief read %d", slices.Sorted(slices.Values(got)), last, len(thief.received))
 	}
 }

@@ -13,19 +13,19 @@ import (
 const (
 	// A device sends little, and one body at a time. But if a device becomes unreachable, its
 	// old connections stay open for a while.
-	bodiesPerReport = 8       // incomplete bodies for each of Options.MaxReports
-	eachBodies      = 4       // incomplete bodies of one device
-	eachLongBody    = 2       // incomplete bodies of one device that are longer than shortBody
-	shortBody       = 4 << 10 // bytes
+	bodiesPerReport        = 8       // incomplete bodies for each of Options.MaxReports
+	maxBodiesPerDevice     = 4       // incomplete bodies of one device
+	maxLongBodiesPerDevice = 2       // incomplete bodies of one device that are longer than shortBody
+	shortBody              = 4 << 10 // bytes
 )
 
-// bodies bounds the number of report bodies that are not received completely yet, because a
+// bodyLimiter bounds the number of report bodies that are not received completely yet, because a
 // sender can announce a body and send it slowly. With the default MaxReports there are at
 // most 4096 incomplete bodies. At most 512 of them are long: at most 32 MiB.
-type bodies struct{ all, long bodyShares }
+type bodyLimiter struct{ all, long bodyShares }
 
-func newBodies(reports int) *bodies {
-	return &bodies{all: newBodyShares(bodiesPerReport*reports, eachBodies), long: newBodyShares(reports, eachLongBody)}
+func newBodyLimiter(reports int) *bodyLimiter {
+	return &bodyLimiter{all: newBodyShares(bodiesPerReport*reports, maxBodiesPerDevice), long: newBodyShares(reports, maxLongBodiesPerDevice)}
 }
 
 // bodyShares bounds the bodies of each device and the bodies of each fleet token. The second
@@ -33,17 +33,17 @@ func newBodies(reports int) *bodies {
 type bodyShares struct{ devices, fleet *fair.Shares }
 
 // newBodyShares allows most bodies in total, each bodies of one device, and most/2 bodies of one fleet token.
-func newBodyShares(most, each int) bodyShares {
-	return bodyShares{devices: fair.Unkept(most, each), fleet: fair.Unkept(most, max(1, most/2))}
+func newBodyShares(maxTotal, maxPerDevice int) bodyShares {
+	return bodyShares{devices: fair.NewSharesWithoutReserve(maxTotal, maxPerDevice), fleet: fair.NewSharesWithoutReserve(maxTotal, max(1, maxTotal/2))}
 }
 
 // take counts one body until leave is called. ok is false if a bound is reached.
 func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok bool) {
-	leaveDevice, ok := s.devices.Take(string(caller.Device), false)
+	leaveDevice, ok := s.devices.TryStart(string(caller.Device), false)
 	if !ok || caller.Via != devices.ViaFleetToken {
 		return leaveDevice, ok
 	}
-	leaveFleet, ok := s.fleet.Take(token, false)
+	leaveFleet, ok := s.fleet.TryStart(token, false)
 	if !ok {
 		leaveDevice()
 	}
@@ -53,10 +53,10 @@ func (s bodyShares) take(caller devices.Caller, token string) (leave func(), ok 
 // read returns the body of a report. The read timeout of the server bounds its time. If the
 // body broke off, the error is devices.ErrIncomplete, and the device should send the same
 // report again. If a bound of b is reached, the report is refused as busy.
-func (b *bodies) read(w http.ResponseWriter, r *http.Request, caller devices.Caller) ([]byte, error) {
+func (b *bodyLimiter) read(w http.ResponseWriter, r *http.Request, caller devices.Caller) ([]byte, error) {
 	leave, ok := b.all.take(caller, bearer(r))
 	if !ok {
-		return nil, busy("too many bodies are not here yet, of this device, of its fleet token or of all")
+		return nil, busyError("too many bodies are not here yet, of this device, of its fleet token or of all")
 	}
 	defer leave()
 	from := http.MaxBytesReader(w, r.Body, devices.MaxBody+1)
@@ -64,7 +64,7 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request, caller devices.Cal
 	if err == nil && len(body) == shortBody {
 		leave, ok := b.long.take(caller, bearer(r))
 		if !ok {
-			return nil, busy("too many long reports at once, of this device, of its fleet token or of all")
+			return nil, busyError("too many long reports at once, of this device, of its fleet token or of all")
 		}
 		defer leave()
 		var rest []byte

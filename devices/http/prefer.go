@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// maxSeconds bounds the result of PreferredWait. It is longer than the limit of any server.
-const maxSeconds = 1_000_000
+// maxWaitSeconds bounds the result of PreferredWait. It is longer than the limit of any server.
+const maxWaitSeconds = 1_000_000
 
 // PreferredWait returns the longest time for which the client lets its answer wait, from
 // Prefer: wait=N (RFC 7240). It returns 0 if there is no wait preference or if its value is
 // invalid. If there are several wait preferences, the first one counts.
 func PreferredWait(header http.Header) time.Duration {
 	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
-		var one string
-		one, rest = cutUnquoted(rest, ',')
-		one, _ = cutUnquoted(one, ';') // cut off its parameters
-		name, value, _ := strings.Cut(one, "=")
+		var preference string
+		preference, rest = cutUnquoted(rest, ',')
+		preference, _ = cutUnquoted(preference, ';') // cut off its parameters
+		name, value, _ := strings.Cut(preference, "=")
 		if strings.EqualFold(strings.TrimSpace(name), "wait") {
-			return wholeSeconds(strings.TrimSpace(value))
+			return parseSeconds(strings.TrimSpace(value))
 		}
 	}
 	return 0
@@ -43,7 +43,7 @@ func cutUnquoted(text string, separator byte) (before, after string) {
 	return text, ""
 }
 
-func wholeSeconds(value string) time.Duration {
+func parseSeconds(value string) time.Duration {
 	if n := len(value); n > 1 && value[0] == '"' && value[n-1] == '"' {
 		value = value[1 : n-1]
 	}
@@ -51,5 +51,5 @@ func wholeSeconds(value string) time.Duration {
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
 	}
-	return time.Duration(min(n, maxSeconds)) * time.Second //nolint:gosec // at most maxSeconds
+	return time.Duration(min(n, maxWaitSeconds)) * time.Second //nolint:gosec // at most maxWaitSeconds
 }

@@ -20,7 +20,7 @@ const transport = "http" // label in metrics
 // Options configures Reports. Handler, Refused and Logger are required.
 type Options struct {
 	Handler     devices.Handler
-	Refused     func(r *http.Request, device string, err error) // called for each refused sender that is not allowed to report
+	OnRefused   func(r *http.Request, device string, err error) // called for each refused sender that is not allowed to report
 	Logger      *slog.Logger
 	LongPollMax time.Duration // longest wait of a parked report, in whole seconds. If it is 0, no report is parked.
 	MaxReports  int           // maximum number of concurrent reports without parked ones. More are refused with busy_server. Default 512
@@ -31,21 +31,21 @@ type Options struct {
 type Reports struct {
 	Options
 
-	underway chan struct{} // bounds the concurrent reports, with one element for each
-	bodies   *bodies       // bounds the report bodies that are still incomplete
+	inProgress chan struct{} // bounds the concurrent reports, with one element for each
+	bodies     *bodyLimiter  // bounds the report bodies that are still incomplete
 }
 
 // New returns the handler for the pattern POST /v1/devices/{device}/report.
 func New(o Options) *Reports {
 	o.MaxReports = cmp.Or(o.MaxReports, 512)
-	return &Reports{Options: o, underway: make(chan struct{}, o.MaxReports), bodies: newBodies(o.MaxReports)}
+	return &Reports{Options: o, inProgress: make(chan struct{}, o.MaxReports), bodies: newBodyLimiter(o.MaxReports)}
 }
 
 // ServeHTTP answers one report. The reply is sent with its Content-Length, so that a device
 // recognizes a truncated reply.
 func (h *Reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := time.Now()
-	reply, err := h.answer(w, r)
+	reply, err := h.answerReport(w, r)
 	if err != nil {
 		h.refuse(w, r, err, started)
 		return
@@ -53,10 +53,10 @@ func (h *Reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	held := time.Duration(reply.HeldMS) * time.Millisecond
 	h.Handler.CountReport(transport, string(reply.Reason), time.Since(started)-held)
 	w.Header().Set("Cache-Control", "no-store")
-	write(w, http.StatusOK, "application/json", reply.Encode())
+	writeResponse(w, http.StatusOK, "application/json", reply.Encode())
 }
 
-func (h *Reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply, error) {
+func (h *Reports) answerReport(w http.ResponseWriter, r *http.Request) (devices.Reply, error) {
 	device, err := devices.ParseID(r.PathValue("device"))
 	if err != nil {
 		return devices.Reply{}, err
@@ -83,9 +83,9 @@ func (h *Reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 	}
 	leave := sync.OnceFunc(h.leave)
 	defer leave()
-	reply, held, err := h.Handler.Wait(r.Context(), caller, report, wait, func() {
+	reply, held, err := h.Handler.HandleWaiting(r.Context(), caller, report, wait, func() {
 		leave()
-		allowWait(w, wait)
+		extendWriteDeadline(w, wait)
 	})
 	if held {
 		w.Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
@@ -96,14 +96,14 @@ func (h *Reports) answer(w http.ResponseWriter, r *http.Request) (devices.Reply,
 // enter counts a report as in progress until leave is called. It refuses the report if MaxReports are in progress.
 func (h *Reports) enter() error {
 	select {
-	case h.underway <- struct{}{}:
+	case h.inProgress <- struct{}{}:
 		return nil
 	default:
-		return busy("too many reports at once")
+		return busyError("too many reports at once")
 	}
 }
 
-func (h *Reports) leave() { <-h.underway }
+func (h *Reports) leave() { <-h.inProgress }
 
 // authenticate returns the caller of the report. It runs before the body is read, because a device may send the body slowly.
 func (h *Reports) authenticate(r *http.Request, device devices.ID) (devices.Caller, error) {
@@ -114,9 +114,9 @@ func (h *Reports) authenticate(r *http.Request, device devices.ID) (devices.Call
 	return h.Handler.Authenticate(r.Context(), device, bearer(r))
 }
 
-// allowWait extends the write deadline by wait, because the server's deadline is meant for
+// extendWriteDeadline extends the write deadline by wait, because the server's deadline is meant for
 // requests that are answered at once. The read deadline no longer matters: the body is read.
-func allowWait(w http.ResponseWriter, wait time.Duration) {
+func extendWriteDeadline(w http.ResponseWriter, wait time.Duration) {
 	answerBy := time.Now().Add(wait + devices.AnswerAfterWait)
 	_ = http.NewResponseController(w).SetWriteDeadline(answerBy) // An error means that w has no deadline, such as the recorder of a test.
 }
@@ -144,7 +144,7 @@ type problem struct {
 
 // Refuse writes the refusal r as the HTTP response. after is the time after which the device
 // should report again.
-func Refuse(w http.ResponseWriter, r devices.Refusal, after time.Duration) {
+func Refuse(w http.ResponseWriter, r devices.ReportRefusal, after time.Duration) {
 	body, _ := json.Marshal(problem{"about:blank", http.StatusText(r.Status), r.Status, r.Code, r.Detail, after.Milliseconds()}) // Plain fields: it cannot fail.
 	switch r.Status {
 	case http.StatusServiceUnavailable:
@@ -152,7 +152,7 @@ func Refuse(w http.ResponseWriter, r devices.Refusal, after time.Duration) {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="dispatcher"`)
 	}
-	write(w, r.Status, "application/problem+json", body)
+	writeResponse(w, r.Status, "application/problem+json", body)
 }
 
 func (h *Reports) refuse(w http.ResponseWriter, r *http.Request, err error, started time.Time) {
@@ -161,19 +161,19 @@ func (h *Reports) refuse(w http.ResponseWriter, r *http.Request, err error, star
 		h.Logger.WarnContext(r.Context(), "report not answered", "device", device, "err", err)
 	}
 	if refusal.Reason == devices.ReasonForbidden {
-		h.Refused(r, device, err)
+		h.OnRefused(r, device, err)
 	}
 	h.Handler.CountReport(transport, refusal.Code, time.Since(started))
 	Refuse(w, refusal, h.Handler.AfterRefusal(refusal.Reason))
 }
 
-func write(w http.ResponseWriter, status int, contentType string, body []byte) {
+func writeResponse(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
 
-func busy(detail string) error {
+func busyError(detail string) error {
 	return &devices.Error{Reason: devices.ReasonBusyServer, Code: string(devices.ReasonBusyServer), Detail: detail}
 }

@@ -21,37 +21,37 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// transport answers each line of a device. The lines are HELLO device token, then ASK or DONE task token.
-type transport struct {
+// lineTransport answers each line of a device. The lines are HELLO device token, then ASK or DONE task token.
+type lineTransport struct {
 	devices.Handler
 	sessions sync.Map // from devices.ID to net.Conn
 }
 
 // Wake sends a wake line to the device if its session is open here.
-func (tr *transport) Wake(device devices.ID, hold time.Duration) {
+func (tr *lineTransport) Wake(device devices.ID, hold time.Duration) {
 	session, _ := tr.sessions.Load(device)
 	if conn, ok := session.(net.Conn); ok {
 		_, _ = fmt.Fprintln(conn, "WAKE", hold.Milliseconds())
 	}
 }
 
-func (tr *transport) serve(ctx context.Context, conn net.Conn) {
+func (tr *lineTransport) serve(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	var device devices.ID // the device of the connection. It is empty before the first accepted HELLO.
 	for in := bufio.NewScanner(conn); in.Scan(); {
 		started := time.Now()
-		reply, err := tr.answer(ctx, conn, &device, in.Text())
-		words := encode(reply)
+		reply, err := tr.handleLine(ctx, conn, &device, in.Text())
+		words := replyWords(reply)
 		if err != nil {
 			r := devices.RefusalOf(err)
-			reply, words = r.Reply("", tr.AfterRefusal(r.Reason)), []any{"REFUSED", r.Code, r.Again}
+			reply, words = r.Reply("", tr.AfterRefusal(r.Reason)), []any{"REFUSED", r.Code, r.MayResend}
 		}
 		tr.CountReport("line", string(reply.Reason), time.Since(started))
 		_, _ = fmt.Fprintln(conn, append(words, reply.ReportAfterMS)...)
 	}
 }
 
-func (tr *transport) answer(ctx context.Context, conn net.Conn, device *devices.ID, line string) (devices.Reply, error) {
+func (tr *lineTransport) handleLine(ctx context.Context, conn net.Conn, device *devices.ID, line string) (devices.Reply, error) {
 	name, token, done := "", "", devices.Result{Status: devices.StatusSucceeded}
 	report := devices.Report{ID: "line", Accept: line == "ASK"}
 	if n, _ := fmt.Sscanf(line, "HELLO %s %s", &name, &token); n == 2 {
@@ -75,7 +75,7 @@ func (tr *transport) answer(ctx context.Context, conn net.Conn, device *devices.
 	return tr.HandleReport(ctx, devices.Caller{Device: *device, Via: devices.ViaSession}, report)
 }
 
-func encode(reply devices.Reply) (words []any) {
+func replyWords(reply devices.Reply) (words []any) {
 	for _, ack := range reply.Acks {
 		words = append(words, "ACK", ack.Task, ack.Outcome)
 	}
@@ -86,31 +86,31 @@ func encode(reply devices.Reply) (words []any) {
 	return words
 }
 
-type device struct {
+type deviceConn struct {
 	*testing.T
 	net.Conn
 	in *bufio.Scanner
 }
 
 // expect sends the line in says, unless it is empty, and receives one line, which must begin with want. It returns the rest.
-func (d device) expect(says, want string) (rest string) {
+func (d deviceConn) expect(line, want string) (rest string) {
 	d.Helper()
-	_ = d.SetDeadline(time.Now().Add(backends.Patience))
-	_, _ = fmt.Fprint(d.Conn, says)
+	_ = d.SetDeadline(time.Now().Add(backends.LongTimeout))
+	_, _ = fmt.Fprint(d.Conn, line)
 	d.in.Scan()
 	rest, ok := strings.CutPrefix(d.in.Text(), want+" ")
 	if !ok {
-		d.Fatalf("%q: heard %q (%v), want %q", says, d.in.Text(), d.in.Err(), want)
+		d.Fatalf("%q: heard %q (%v), want %q", line, d.in.Text(), d.in.Err(), want)
 	}
 	return rest
 }
 
 func TestAnotherWireTheSameDecisions(t *testing.T) {
 	t.Parallel()
-	ledger, tr := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), &transport{}
+	ledger, tr := backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db")), &lineTransport{}
 	d := dispatcher.New(dispatcher.Config{
-		Store: ledger, Semaphore: slots.New(backends.Redis(t, servers.InProcessRedis(t)).Client),
-		Waker: tr, Offer: backends.Patience, FleetTokens: []string{"secret"},
+		Store: ledger, Semaphore: slots.New(backends.OpenRedis(t, servers.InProcessRedis(t)).Client),
+		Waker: tr, Offer: backends.LongTimeout, FleetTokens: []string{"secret"},
 	})
 	defer func() { _ = d.Waiters.Stop(context.Background()) }()
 	tr.Handler = d
@@ -118,14 +118,14 @@ func TestAnotherWireTheSameDecisions(t *testing.T) {
 		_ = yield(store.NewTask{Device: "one"}, nil) && yield(store.NewTask{Device: "two"}, nil)
 	}
 	_, _, noPool := ledger.PutPool(t.Context(), "test", "p", store.PoolSpec{Capacity: 1, Lease: time.Hour})
-	_, noBatch := ledger.CreateBatch(t.Context(), "test", store.Batch{Pool: "p", Kind: "k", Weight: 1, MaxAttempts: 1, OnLost: "retry"}, store.Queue{Tasks: tasks})
+	_, noBatch := ledger.CreateBatch(t.Context(), "test", store.Batch{Pool: "p", Kind: "k", Weight: 1, MaxAttempts: 1, OnLost: "retry"}, store.NewBatchTasks{Tasks: tasks})
 	_, unknown := d.Upkeep.Reconcile(t.Context())
 	l, deaf := net.Listen("tcp", "127.0.0.1:0")
 	if err := errors.Join(noPool, noBatch, unknown, deaf); err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	connect := func() device {
+	connect := func() deviceConn {
 		here, _ := net.Dial("tcp", l.Addr().String())
 		there, err := l.Accept()
 		if err != nil {
@@ -133,7 +133,7 @@ func TestAnotherWireTheSameDecisions(t *testing.T) {
 		}
 		t.Cleanup(func() { here.Close() })
 		go tr.serve(t.Context(), there)
-		return device{t, here, bufio.NewScanner(here)}
+		return deviceConn{t, here, bufio.NewScanner(here)}
 	}
 	one, two := connect(), connect()
 	one.expect("ASK\n", "REFUSED unauthenticated true")

@@ -24,7 +24,7 @@ func TestWriteEndsWhenNobodyReads(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		for {
-			if _, err := (bounded{raw, 50 * time.Millisecond}).Write(make([]byte, 1<<20)); err != nil {
+			if _, err := (deadlineConn{raw, 50 * time.Millisecond}).Write(make([]byte, 1<<20)); err != nil {
 				ended <- err
 				return
 			}

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	readBuffer  = 32 << 10                          // bytes
-	unsentBytes = 64 << 10                          // bytes of packets that wait to be written; if there are more, Write waits
-	lastWrite   = disconnectWait * time.Millisecond // the longest time for the last write in Close
+	readBuffer       = 32 << 10                            // bytes
+	maxUnsentBytes   = 64 << 10                            // bytes of packets that wait to be written; if there are more, Write waits
+	lastWriteTimeout = disconnectWaitMS * time.Millisecond // the longest time for the last write in Close
 )
 
-// buffered is a connection that saves system calls for a library that reads each packet in
+// bufferedConn is a connection that saves system calls for a library that reads each packet in
 // three pieces and writes each packet alone. It reads ahead. Packets that are written while
 // a write is in progress are sent together with the next write, in order. If a write fails,
 // later calls of Write return its error, and the connection is closed.
-type buffered struct {
+type bufferedConn struct {
 	net.Conn // its Write must have a deadline
 
-	in      *bufio.Reader
-	written chan struct{} // closed when the writing goroutine ends
+	in         *bufio.Reader
+	writerDone chan struct{} // closed when the writing goroutine ends
 
 	mu     sync.Mutex
 	change *sync.Cond // signals changes of the fields below
@@ -33,24 +33,24 @@ type buffered struct {
 	err    error // the error of the write that failed
 }
 
-func newBuffered(conn net.Conn) *buffered {
-	b := &buffered{Conn: conn, in: bufio.NewReaderSize(conn, readBuffer), written: make(chan struct{})}
+func newBufferedConn(conn net.Conn) *bufferedConn {
+	b := &bufferedConn{Conn: conn, in: bufio.NewReaderSize(conn, readBuffer), writerDone: make(chan struct{})}
 	b.change = sync.NewCond(&b.mu)
 	rescue.Async(func() error {
-		defer b.end()
-		return b.write()
+		defer b.finish()
+		return b.sendUnsent()
 	})
 	return b
 }
 
 // Read is for one reading goroutine only.
-func (b *buffered) Read(p []byte) (int, error) { return b.in.Read(p) }
+func (b *bufferedConn) Read(p []byte) (int, error) { return b.in.Read(p) }
 
-// Write appends a packet to the next write. It blocks while more than unsentBytes are waiting.
-func (b *buffered) Write(p []byte) (int, error) {
+// Write appends a packet to the next write. It blocks while more than maxUnsentBytes are waiting.
+func (b *bufferedConn) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for len(b.unsent) > unsentBytes && !b.closed {
+	for len(b.unsent) > maxUnsentBytes && !b.closed {
 		b.change.Wait()
 	}
 	if b.closed {
@@ -63,10 +63,10 @@ func (b *buffered) Write(p []byte) (int, error) {
 
 // SetWriteDeadline does nothing: packets of several writers are sent in one write, and the
 // connection below sets a deadline for each write.
-func (b *buffered) SetWriteDeadline(time.Time) error { return nil }
+func (b *bufferedConn) SetWriteDeadline(time.Time) error { return nil }
 
-// write sends the waiting packets until the connection is closed and no packet is left, or until a write fails.
-func (b *buffered) write() error {
+// sendUnsent sends the waiting packets until the connection is closed and no packet is left, or until a write fails.
+func (b *bufferedConn) sendUnsent() error {
 	var packets []byte
 	for {
 		b.mu.Lock()
@@ -80,38 +80,38 @@ func (b *buffered) write() error {
 			return nil
 		}
 		if _, err := b.Conn.Write(packets); err != nil {
-			b.close(err)
+			b.refuseWrites(err)
 			return err
 		}
 	}
 }
 
-// end runs after write has ended in any way, also by a panic. It closes the connection.
-func (b *buffered) end() {
-	b.close(nil)
+// finish runs after write has ended in any way, also by a panic. It closes the connection.
+func (b *bufferedConn) finish() {
+	b.refuseWrites(nil)
 	_ = b.Conn.Close()
-	close(b.written)
+	close(b.writerDone)
 }
 
-// close makes Write refuse further packets. Unless a write failed, write still sends the waiting packets. b.err keeps the first
+// refuseWrites makes Write refuse further packets. Unless a write failed, write still sends the waiting packets. b.err keeps the first
 // error.
-func (b *buffered) close(err error) {
+func (b *bufferedConn) refuseWrites(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed, b.err = true, cmp.Or(b.err, err)
 	b.change.Broadcast()
 }
 
-// Close sends the waiting packets and closes the connection. After lastWrite it no longer waits for the packets.
-func (b *buffered) Close() error {
-	b.close(nil)
-	enough := time.NewTimer(lastWrite)
-	defer enough.Stop()
+// Close sends the waiting packets and closes the connection. After lastWriteTimeout it no longer waits for the packets.
+func (b *bufferedConn) Close() error {
+	b.refuseWrites(nil)
+	deadline := time.NewTimer(lastWriteTimeout)
+	defer deadline.Stop()
 	select {
-	case <-b.written:
-	case <-enough.C:
+	case <-b.writerDone:
+	case <-deadline.C:
 		_ = b.Conn.Close()
-		<-b.written
+		<-b.writerDone
 	}
 	return nil
 }

@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// counted is a connection that counts its calls. Each write waits until the test allows it.
-type counted struct {
+// countingConn is a connection that counts its calls. Each write waits until the test allows it.
+type countingConn struct {
 	net.Conn
-	may    chan struct{} // one element for each allowed write
-	writes int
-	reads  int
+	allowWrite chan struct{} // one element for each allowed write
+	writes     int
+	reads      int
 }
 
-func (c *counted) Write(p []byte) (int, error) {
-	<-c.may
+func (c *countingConn) Write(p []byte) (int, error) {
+	<-c.allowWrite
 	c.writes++
 	return c.Conn.Write(p)
 }
 
-func (c *counted) Read(p []byte) (int, error) {
+func (c *countingConn) Read(p []byte) (int, error) {
 	c.reads++
 	return c.Conn.Read(p)
 }
 
-// pair returns both ends of a network connection.
-func pair(t *testing.T) (here, there net.Conn) {
+// connPair returns both ends of a network connection.
+func connPair(t *testing.T) (here, there net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,9 +54,9 @@ func pair(t *testing.T) (here, there net.Conn) {
 // packets.
 func TestPacketsShareCallsOfTheSystem(t *testing.T) {
 	t.Parallel()
-	here, there := pair(t)
-	raw := &counted{Conn: here, may: make(chan struct{}, 3)}
-	b := newBuffered(raw)
+	here, there := connPair(t)
+	raw := &countingConn{Conn: here, allowWrite: make(chan struct{}, 3)}
+	b := newBufferedConn(raw)
 	var want []byte
 	for i := range byte(100) {
 		packet := bytes.Repeat([]byte{i}, 50)
@@ -65,8 +65,8 @@ func TestPacketsShareCallsOfTheSystem(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range cap(raw.may) {
-		raw.may <- struct{}{}
+	for range cap(raw.allowWrite) {
+		raw.allowWrite <- struct{}{}
 	}
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
@@ -85,9 +85,9 @@ func TestPacketsShareCallsOfTheSystem(t *testing.T) {
 
 func TestPacketsAreReadAhead(t *testing.T) {
 	t.Parallel()
-	here, there := pair(t)
-	raw := &counted{Conn: here}
-	b := newBuffered(raw)
+	here, there := connPair(t)
+	raw := &countingConn{Conn: here}
+	b := newBufferedConn(raw)
 	defer b.Close()
 	if _, err := there.Write(make([]byte, 1000)); err != nil {
 		t.Fatal(err)
@@ -106,22 +106,22 @@ func TestPacketsAreReadAhead(t *testing.T) {
 // buffer stays bounded, writers wait and get the error of the write, and Close does not wait long.
 func TestABrokerThatReadsNothingBoundsWhatIsKept(t *testing.T) {
 	t.Parallel()
-	here, _ := pair(t)
-	b := newBuffered(bounded{here, 200 * time.Millisecond})
+	here, _ := connPair(t)
+	b := newBufferedConn(deadlineConn{here, 200 * time.Millisecond})
 	var err error
 	for range 10_000 {
 		if _, err = b.Write(make([]byte, 32<<10)); err != nil {
 			break
 		}
-		if kept := cap(b.kept()); kept > 4*unsentBytes {
+		if kept := cap(b.unsentData()); kept > 4*maxUnsentBytes {
 			t.Fatalf("%d bytes are kept", kept)
 		}
 	}
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%v, want the deadline of the write", err)
 	}
-	here, _ = pair(t)
-	b = newBuffered(bounded{here, time.Hour})
+	here, _ = connPair(t)
+	b = newBufferedConn(deadlineConn{here, time.Hour})
 	full := make(chan struct{})
 	go func() {
 		defer close(full)
@@ -129,7 +129,7 @@ func TestABrokerThatReadsNothingBoundsWhatIsKept(t *testing.T) {
 			_, err = b.Write(make([]byte, 32<<10))
 		}
 	}()
-	for len(b.kept()) <= unsentBytes {
+	for len(b.unsentData()) <= maxUnsentBytes {
 		<-time.After(time.Millisecond)
 	}
 	began := time.Now()
@@ -140,7 +140,7 @@ func TestABrokerThatReadsNothingBoundsWhatIsKept(t *testing.T) {
 	<-full
 }
 
-func (b *buffered) kept() []byte {
+func (b *bufferedConn) unsentData() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.unsent

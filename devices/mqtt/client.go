@@ -24,9 +24,9 @@ const (
 	reconnectAfter = time.Second
 	reconnectMax   = 2 * time.Second
 
-	// lastReports is the time that Stop waits after the broker has confirmed the
+	// lastReportsWait is the time that Stop waits after the broker has confirmed the
 	// unsubscription. Within it, paho delivers the reports that it has read already.
-	lastReports = 50 * time.Millisecond
+	lastReportsWait = 50 * time.Millisecond
 )
 
 // Client keeps the connection of one replica to the broker. It connects and reconnects by
@@ -37,9 +37,9 @@ type Client struct {
 	intake  *intake
 	outbox  *outbox
 
-	current    atomic.Pointer[connection] // the newest connection; nil before the first connection
-	connecting rescue.Crew
-	hangUp     context.CancelFunc // ends stayConnected: no new connection is opened, and nothing waits for one
+	current        atomic.Pointer[connection] // the newest connection; nil before the first connection
+	connecting     rescue.ReportingGroup
+	stopConnecting context.CancelFunc // ends stayConnected: no new connection is opened, and nothing waits for one
 
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -54,13 +54,13 @@ func New(options Options) (*Client, error) {
 	}
 	c := &Client{
 		options: options, filter: devices.SharedReportFilter(options.Group),
-		hangUp: func() {}, stopping: make(chan struct{}),
+		stopConnecting: func() {}, stopping: make(chan struct{}),
 	}
-	c.connecting.Told = options.Panicked
-	lost := func() {
+	c.connecting.OnPanic = options.Panicked
+	onLost := func() {
 		options.Logger.Debug("a message to a device was lost: not connected, or the broker is too slow")
 	}
-	c.outbox = newOutbox(c.current.Load, lost, options.Panicked)
+	c.outbox = newOutbox(c.current.Load, onLost, options.Panicked)
 	c.intake = newIntake(options, c.outbox)
 	return c, nil
 }
@@ -77,22 +77,22 @@ func (c *Client) Start(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	c.outbox.start()
 	c.intake.start(ctx)
-	ctx, c.hangUp = context.WithCancel(ctx)
+	ctx, c.stopConnecting = context.WithCancel(ctx)
 	c.connecting.Go("staying connected", func() { c.stayConnected(ctx) })
 	return nil
 }
 
 // Connected reports whether the client is connected and subscribed, so that reports of devices reach it.
 func (c *Client) Connected() bool {
-	now := c.current.Load()
-	return now.open() && now.subscribed.Load()
+	conn := c.current.Load()
+	return conn.isOpen() && conn.subscribed.Load()
 }
 
 // Wake asks a device to report now. hold is the time for which a slot is kept for the device.
 // If hold is 0, there is another reason to report. Wake never blocks. It sends a hint with QoS
 // 0, which may be lost.
 func (c *Client) Wake(device devices.ID, hold time.Duration) {
-	c.outbox.offer(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
+	c.outbox.trySend(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }
 
 // stayConnected connects and reconnects until ctx ends. It keeps its client id, so that a new
@@ -100,12 +100,12 @@ func (c *Client) Wake(device devices.ID, hold time.Duration) {
 // that lasted at most a keepalive it uses a new client id, because another client may have
 // taken the old one.
 func (c *Client) stayConnected(ctx context.Context) {
-	id, pause, told := newID(), reconnectAfter, map[string]bool{}
+	id, pause, loggedReasons := newClientID(), reconnectAfter, map[string]bool{}
 	for {
 		began := time.Now()
 		subscribed := false
-		err := c.options.Panicked.Tell("staying connected", rescue.Call(func() (err error) {
-			subscribed, err = c.connection(ctx, id)
+		err := c.options.Panicked.Report("staying connected", rescue.Call(func() (err error) {
+			subscribed, err = c.runConnection(ctx, id)
 			return err
 		}))
 		if ctx.Err() != nil {
@@ -114,26 +114,26 @@ func (c *Client) stayConnected(ctx context.Context) {
 		switch {
 		case subscribed:
 			c.options.Logger.WarnContext(ctx, "lost the MQTT broker", "err", err)
-			clear(told)
-		case !told[reasonOf(err)]: // each reason is logged once until the next successful subscription
+			clear(loggedReasons)
+		case !loggedReasons[stableReason(err)]: // each reason is logged once until the next successful subscription
 			c.options.Logger.ErrorContext(ctx, "no connection to the MQTT broker; trying on", "err", err)
-			told[reasonOf(err)] = true
+			loggedReasons[stableReason(err)] = true
 		}
 		if time.Since(began) > c.options.KeepAlive { // a connection that ended sooner counts as a failed attempt
 			pause = reconnectAfter
 		} else if subscribed {
-			id = newID()
+			id = newClientID()
 		}
-		if !wait(ctx, time.Duration(rand.Int64N(int64(pause)))) { //nolint:gosec // jitter
+		if !sleep(ctx, time.Duration(rand.Int64N(int64(pause)))) { //nolint:gosec // jitter
 			return
 		}
 		pause = min(2*pause, reconnectMax)
 	}
 }
 
-// reasonOf returns the text of err without ports and addresses. They differ each time, so
+// stableReason returns the text of err without ports and addresses. They differ each time, so
 // without them the same trouble always has the same text.
-func reasonOf(err error) string {
+func stableReason(err error) string {
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok && lookup.IsTimeout {
 		return "lookup of " + lookup.Name
 	}
@@ -154,15 +154,15 @@ func (c *Client) Stop(ctx context.Context) error {
 
 func (c *Client) stop(ctx context.Context) error {
 	close(c.stopping)
-	c.hangUp()
+	c.stopConnecting()
 	c.connecting.Wait()
-	now := c.current.Load()
-	if now.open() && now.unsubscribe(ctx, c.filter) == nil {
-		wait(ctx, lastReports)
+	conn := c.current.Load()
+	if conn.isOpen() && conn.unsubscribe(ctx, c.filter) == nil {
+		sleep(ctx, lastReportsWait)
 	}
 	err := errors.Join(c.intake.stop(ctx), c.outbox.stop(ctx))
-	if now != nil {
-		now.paho.Disconnect(disconnectWait)
+	if conn != nil {
+		conn.paho.Disconnect(disconnectWaitMS)
 	}
 	if err != nil {
 		c.options.Logger.WarnContext(ctx, "stopped before every report was answered", "err", err)
@@ -170,8 +170,8 @@ func (c *Client) stop(ctx context.Context) error {
 	return err
 }
 
-// wait waits for d. It returns false if ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
+// sleep waits for d. It returns false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

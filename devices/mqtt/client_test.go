@@ -20,16 +20,16 @@ import (
 
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
-		counts := &counter{}
-		connect(t, mqtt.Options{URL: s.URL(), Handler: counts.of(func(_ context.Context, id devices.ID, report string) devices.Reply {
+		counts := &reasonCounter{}
+		startConnected(t, mqtt.Options{URL: s.URL(), Handler: counts.newHandler(func(_ context.Context, id devices.ID, report string) devices.Reply {
 			return devices.Reply{Re: string(id) + " said " + report, Reason: devices.ReasonNone}
 		})})
 		for _, id := range []devices.ID{"a", "00:1A:2b"} {
-			d := device(t, s, id)
-			d.report(t, "hello")
-			if got, want := d.reply(t).Re, string(id)+" said hello"; got != want {
+			d := connectDevice(t, s, id)
+			d.sendReport(t, "hello")
+			if got, want := d.nextReply(t).Re, string(id)+" said hello"; got != want {
 				t.Errorf("re %q, want %q", got, want)
 			}
 		}
@@ -41,25 +41,25 @@ func TestRoundTrip(t *testing.T) {
 
 func TestOrderPerDevice(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
 		const fleet, reports, open = 3, 60, 3 // mosquitto delivers more than 20 unacknowledged messages out of order
 		var busiest, now atomic.Int32
-		connect(t, mqtt.Options{URL: s.URL(), Workers: 2, Handler: handlerOf(func(ctx context.Context, id devices.ID, report string) devices.Reply {
+		startConnected(t, mqtt.Options{URL: s.URL(), Workers: 2, Handler: newHandler(func(ctx context.Context, id devices.ID, report string) devices.Reply {
 			if n := now.Add(1); n > busiest.Load() {
 				busiest.Store(n)
 			}
 			defer now.Add(-1)
-			return echo(ctx, id, report)
+			return echoID(ctx, id, report)
 		})})
 		var all sync.WaitGroup
 		for i := range fleet {
-			d := device(t, s, devices.ID(fmt.Sprint("device-", i)))
+			d := connectDevice(t, s, devices.ID(fmt.Sprint("device-", i)))
 			all.Go(func() {
 				for n := range reports {
 					d.Publish(devices.ReportTopic(d.id), 1, false, fmt.Sprintf(`{"id":"%d"}`, n))
 					if next := n - open + 1; next >= 0 {
-						if got := d.reply(t).Re; got != fmt.Sprint(next) {
+						if got := d.nextReply(t).Re; got != fmt.Sprint(next) {
 							t.Errorf("%s: reply to %s where %d was next", d.id, got, next)
 							return
 						}
@@ -76,17 +76,17 @@ func TestOrderPerDevice(t *testing.T) {
 
 func TestReconnectsAndSubscribesAgain(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
 		var connected atomic.Int32
-		c := connect(t, mqtt.Options{URL: s.URL(), Connected: func() { connected.Add(1) }, Handler: handlerOf(echo)})
+		c := startConnected(t, mqtt.Options{URL: s.URL(), OnConnected: func() { connected.Add(1) }, Handler: newHandler(echoID)})
 		s.Kill()
 		eventually(t, "noticed", func() bool { return !c.Connected() })
 		s.Start()
 		eventually(t, "connected again", c.Connected)
-		d := device(t, s, "a")
-		d.report(t, "after")
-		if got := d.reply(t).Re; got != "after" {
+		d := connectDevice(t, s, "a")
+		d.sendReport(t, "after")
+		if got := d.nextReply(t).Re; got != "after" {
 			t.Errorf("re %q", got)
 		}
 		if got := connected.Load(); got != 2 {
@@ -99,30 +99,30 @@ func TestReconnectsAndSubscribesAgain(t *testing.T) {
 // kept for the next connection.
 func TestStaleReplyIsNotDelivered(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{servers.Mosquitto(t)}
+	s := mosquittoBroker{servers.StartMosquitto(t)}
 	proxy := servers.NewProxy(t, s.Addr)
-	g := newGate()
-	log := newLog()
-	c := connect(t, mqtt.Options{URL: "tcp://" + proxy.Addr, Logger: slog.New(log), Handler: handlerOf(g.answer)})
-	d := device(t, s, "a")
-	d.report(t, "stale")
+	g := newReplyGate()
+	log := newLineLog()
+	c := startConnected(t, mqtt.Options{URL: "tcp://" + proxy.Addr, Logger: slog.New(log), Handler: newHandler(g.reply)})
+	d := connectDevice(t, s, "a")
+	d.sendReport(t, "stale")
 	<-g.entered
 	proxy.Cut()
 	eventually(t, "noticed", func() bool { return !c.Connected() })
 	close(g.open)
-	eventually(t, "told", func() bool { return len(log.with("was lost")) == 1 })
-	proxy.Heal()
+	eventually(t, "told", func() bool { return len(log.linesWith("was lost")) == 1 })
+	proxy.EndCut()
 	eventually(t, "connected again", c.Connected)
-	d.report(t, "fresh")
-	if got := d.reply(t).Re; got != "fresh" {
+	d.sendReport(t, "fresh")
+	if got := d.nextReply(t).Re; got != "fresh" {
 		t.Errorf("re %q", got)
 	}
 }
 
 func TestStartsBeforeTheBroker(t *testing.T) {
 	t.Parallel()
-	e := &embedded{t: t, addr: servers.FreeAddr(t)}
-	c := begin(t, mqtt.Options{URL: e.URL(), Handler: handlerOf(echo)})
+	e := &embeddedBroker{t: t, addr: servers.FreeAddr(t)}
+	c := startClient(t, mqtt.Options{URL: e.URL(), Handler: newHandler(echoID)})
 	if c.Connected() {
 		t.Error("connected to nothing")
 	}
@@ -133,9 +133,9 @@ func TestStartsBeforeTheBroker(t *testing.T) {
 
 func TestRetainedReportIsNotHandled(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
-		d := device(t, s, "a")
+		d := connectDevice(t, s, "a")
 		if token := d.Publish(devices.ReportTopic("a"), 1, true, "old"); !token.WaitTimeout(patience) || token.Error() != nil {
 			t.Fatal(token.Error())
 		}
@@ -143,9 +143,9 @@ func TestRetainedReportIsNotHandled(t *testing.T) {
 		if token := d.Subscribe(devices.ReplyTopic("a"), 1, nil); !token.WaitTimeout(patience) || token.Error() != nil {
 			t.Fatal(token.Error())
 		}
-		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
-		d.report(t, "new")
-		if got := d.reply(t).Re; got != "new" {
+		startConnected(t, mqtt.Options{URL: s.URL(), Handler: newHandler(echoID)})
+		d.sendReport(t, "new")
+		if got := d.nextReply(t).Re; got != "new" {
 			t.Errorf("handled %q", got)
 		}
 	})
@@ -155,18 +155,18 @@ func TestRetainedReportIsNotHandled(t *testing.T) {
 // refused at once, and the queued reports must be answered later.
 func TestFullQueueAnswersBusy(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
-		g := newGate()
-		counts := &counter{}
-		connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Queue: 2, BusyAfter: time.Second, Handler: counts.of(g.answer)})
-		d := device(t, s, "a") // only one device: a broker keeps the order of one device's reports, but not between devices
-		d.report(t, "handled")
+		g := newReplyGate()
+		counts := &reasonCounter{}
+		startConnected(t, mqtt.Options{URL: s.URL(), Workers: 1, Queue: 2, BusyAfter: time.Second, Handler: counts.newHandler(g.reply)})
+		d := connectDevice(t, s, "a") // only one device: a broker keeps the order of one device's reports, but not between devices
+		d.sendReport(t, "handled")
 		<-g.entered
 		for _, body := range []string{"queued", "queued too", "refused"} {
-			d.report(t, body)
+			d.sendReport(t, body)
 		}
-		busy := d.reply(t)
+		busy := d.nextReply(t)
 		if busy.Reason != devices.ReasonBusyServer || busy.Re != "refused" || busy.ReportAfterMS < 500 || busy.ReportAfterMS > 1500 {
 			t.Errorf("reply %+v", busy)
 		}
@@ -175,7 +175,7 @@ func TestFullQueueAnswersBusy(t *testing.T) {
 		}
 		close(g.open)
 		for _, want := range []string{"handled", "queued", "queued too"} {
-			if got := d.reply(t).Re; got != want {
+			if got := d.nextReply(t).Re; got != want {
 				t.Errorf("re %q, want %q", got, want)
 			}
 		}
@@ -184,25 +184,25 @@ func TestFullQueueAnswersBusy(t *testing.T) {
 
 func TestStopFinishesWhatIsInFlight(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
-		g := newGate()
-		c := connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Handler: handlerOf(g.answer)})
-		d := device(t, s, "a")
-		d.report(t, "handled")
+		g := newReplyGate()
+		c := startConnected(t, mqtt.Options{URL: s.URL(), Workers: 1, Handler: newHandler(g.reply)})
+		d := connectDevice(t, s, "a")
+		d.sendReport(t, "handled")
 		<-g.entered
-		d.report(t, "queued")
-		stopped := stopping(t, c)
+		d.sendReport(t, "queued")
+		stopped := stopInBackground(t, c)
 		eventually(t, "not connected", func() bool { return !c.Connected() })
 		close(g.open)
 		<-stopped
-		if got := d.reply(t).Re; got != "handled" {
+		if got := d.nextReply(t).Re; got != "handled" {
 			t.Errorf("re %q", got)
 		}
-		d.report(t, "too late")
+		d.sendReport(t, "too late")
 		select {
 		case <-g.entered: // The client has received "queued" before it unsubscribed.
-			if got := d.reply(t).Re; got != "queued" {
+			if got := d.nextReply(t).Re; got != "queued" {
 				t.Errorf("re %q", got)
 			}
 		default:
@@ -215,9 +215,9 @@ func TestStopFinishesWhatIsInFlight(t *testing.T) {
 
 func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{servers.Mosquitto(t)}
+	s := mosquittoBroker{servers.StartMosquitto(t)}
 	entered, left := make(chan struct{}), make(chan struct{})
-	c, err := mqtt.New(mqtt.Options{URL: s.URL(), HandleTimeout: time.Hour, Handler: handlerOf(func(ctx context.Context, _ devices.ID, _ string) devices.Reply {
+	c, err := mqtt.New(mqtt.Options{URL: s.URL(), HandleTimeout: time.Hour, Handler: newHandler(func(ctx context.Context, _ devices.ID, _ string) devices.Reply {
 		close(entered)
 		<-ctx.Done()
 		close(left)
@@ -230,7 +230,7 @@ func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "connected", c.Connected)
-	device(t, s, "a").report(t, "x")
+	connectDevice(t, s, "a").sendReport(t, "x")
 	<-entered
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -246,31 +246,31 @@ func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 
 func TestStopWithoutStart(t *testing.T) {
 	t.Parallel()
-	c, err := mqtt.New(mqtt.Options{URL: "mqtt://127.0.0.1:1", Handler: handlerOf(echo)})
+	c, err := mqtt.New(mqtt.Options{URL: "mqtt://127.0.0.1:1", Handler: newHandler(echoID)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop(t, c)
-	stop(t, c)
+	stopClient(t, c)
+	stopClient(t, c)
 }
 
 func TestPanicIsAReply(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{servers.Mosquitto(t)}
-	counts := &counter{}
-	connect(t, mqtt.Options{URL: s.URL(), Workers: 1, Handler: counts.of(func(ctx context.Context, id devices.ID, report string) devices.Reply {
+	s := mosquittoBroker{servers.StartMosquitto(t)}
+	counts := &reasonCounter{}
+	startConnected(t, mqtt.Options{URL: s.URL(), Workers: 1, Handler: counts.newHandler(func(ctx context.Context, id devices.ID, report string) devices.Reply {
 		if report == "poison" {
 			panic(report)
 		}
-		return echo(ctx, id, report)
+		return echoID(ctx, id, report)
 	})})
-	d := device(t, s, "a")
-	d.report(t, "poison")
-	if got := d.reply(t); got.Re != "poison" || got.Reason != devices.ReasonUnavailable || got.ReportAfterMS == 0 {
+	d := connectDevice(t, s, "a")
+	d.sendReport(t, "poison")
+	if got := d.nextReply(t); got.Re != "poison" || got.Reason != devices.ReasonUnavailable || got.ReportAfterMS == 0 {
 		t.Errorf("reply %+v", got)
 	}
-	d.report(t, "fine")
-	if got := d.reply(t); got.Re != "fine" {
+	d.sendReport(t, "fine")
+	if got := d.nextReply(t); got.Re != "fine" {
 		t.Errorf("reply %+v", got)
 	}
 	if counts.get("unavailable") != 1 {
@@ -280,10 +280,10 @@ func TestPanicIsAReply(t *testing.T) {
 
 func TestWake(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
-		c := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
-		d := device(t, s, "a")
+		c := startConnected(t, mqtt.Options{URL: s.URL(), Handler: newHandler(echoID)})
+		d := connectDevice(t, s, "a")
 		c.Wake("a", 5*time.Second)
 		c.Wake("a", 0)
 		got := []string{<-d.replies, <-d.replies}
@@ -297,10 +297,10 @@ func TestWake(t *testing.T) {
 // retained for a client that subscribes later.
 func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
-		c := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
-		d := device(t, s, "a")
+		c := startConnected(t, mqtt.Options{URL: s.URL(), Handler: newHandler(echoID)})
+		d := connectDevice(t, s, "a")
 		got := make(chan paho.Message, 3)
 		subscribe := func() {
 			if token := d.Subscribe(devices.ReplyTopic("a"), 1, func(_ paho.Client, m paho.Message) { got <- m }); !token.WaitTimeout(patience) || token.Error() != nil {
@@ -308,7 +308,7 @@ func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 			}
 		}
 		subscribe()
-		d.report(t, "1")
+		d.sendReport(t, "1")
 		reply := <-got
 		c.Wake("a", 0)
 		wake := <-got
@@ -324,12 +324,12 @@ func TestRepliesArriveAndWakesMayNot(t *testing.T) {
 // TestEveryReportIsAcknowledged sends more reports than mosquitto allows unacknowledged.
 func TestEveryReportIsAcknowledged(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{servers.Mosquitto(t)}
-	connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
-	d := device(t, s, "a")
+	s := mosquittoBroker{servers.StartMosquitto(t)}
+	startConnected(t, mqtt.Options{URL: s.URL(), Handler: newHandler(echoID)})
+	d := connectDevice(t, s, "a")
 	for n := range 300 { // max_inflight_messages is 20
-		d.report(t, fmt.Sprint(n))
-		if got := d.reply(t).Re; got != fmt.Sprint(n) {
+		d.sendReport(t, fmt.Sprint(n))
+		if got := d.nextReply(t).Re; got != fmt.Sprint(n) {
 			t.Fatalf("re %q at %d", got, n)
 		}
 	}
@@ -338,17 +338,17 @@ func TestEveryReportIsAcknowledged(t *testing.T) {
 // TestReportsAreShared runs two replicas and checks that each report reaches exactly one of them.
 func TestReportsAreShared(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
-		counts := &counter{}
+		counts := &reasonCounter{}
 		for range 2 {
-			connect(t, mqtt.Options{URL: s.URL(), Handler: counts.of(echo)})
+			startConnected(t, mqtt.Options{URL: s.URL(), Handler: counts.newHandler(echoID)})
 		}
-		d := device(t, s, "a")
+		d := connectDevice(t, s, "a")
 		const reports = 40
 		for n := range reports {
-			d.report(t, fmt.Sprint(n))
-			d.reply(t)
+			d.sendReport(t, fmt.Sprint(n))
+			d.nextReply(t)
 		}
 		if got := counts.get("none"); got != reports {
 			t.Errorf("%d handled", got)
@@ -360,17 +360,17 @@ func TestReportsAreShared(t *testing.T) {
 // device report, but not for another device.
 func TestAccessListOfTheProtocol(t *testing.T) {
 	t.Parallel()
-	s := servers.MosquittoWithUsers(t, map[string]string{"dispatcher": "secret", "a": "x", "b": "x"},
+	s := servers.StartMosquittoWithUsers(t, map[string]string{"dispatcher": "secret", "a": "x", "b": "x"},
 		"user dispatcher", "topic read fleet/v1/+/report", "topic write fleet/v1/+/reply",
 		"pattern write fleet/v1/%u/report", "pattern read fleet/v1/%u/reply")
-	counts := &counter{}
-	connect(t, mqtt.Options{URL: s.URL, User: "dispatcher", Password: "secret", Handler: counts.of(echo)})
-	a := device(t, mosquitto{s}, "a")
+	counts := &reasonCounter{}
+	startConnected(t, mqtt.Options{URL: s.URL, User: "dispatcher", Password: "secret", Handler: counts.newHandler(echoID)})
+	a := connectDevice(t, mosquittoBroker{s}, "a")
 	if token := a.Publish(devices.ReportTopic("b"), 1, false, "forged"); !token.WaitTimeout(patience) {
 		t.Fatal("no answer") // mosquitto also acknowledges a message that it drops.
 	}
-	a.report(t, "own")
-	if got := a.reply(t).Re; got != "own" {
+	a.sendReport(t, "own")
+	if got := a.nextReply(t).Re; got != "own" {
 		t.Errorf("re %q", got)
 	}
 	if got := counts.get("none"); got != 1 {
@@ -380,12 +380,12 @@ func TestAccessListOfTheProtocol(t *testing.T) {
 
 func TestRefusedSubscriptionIsNotConnected(t *testing.T) {
 	t.Parallel()
-	e := &embedded{t: t, addr: "127.0.0.1:0"}
+	e := &embeddedBroker{t: t, addr: "127.0.0.1:0"}
 	e.Start()
 	t.Cleanup(e.Kill)
-	log := newLog()
-	c := begin(t, mqtt.Options{URL: e.URL(), Group: "other", Logger: slog.New(log), Handler: handlerOf(echo)})
-	eventually(t, "refused", func() bool { return len(log.with("refused the subscription")) > 0 })
+	log := newLineLog()
+	c := startClient(t, mqtt.Options{URL: e.URL(), Group: "other", Logger: slog.New(log), Handler: newHandler(echoID)})
+	eventually(t, "refused", func() bool { return len(log.linesWith("refused the subscription")) > 0 })
 	if c.Connected() {
 		t.Error("says that reports arrive")
 	}
@@ -394,7 +394,7 @@ func TestRefusedSubscriptionIsNotConnected(t *testing.T) {
 func TestNewRefusesWrongOptions(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"", "127.0.0.1:1883", "http://h", "ws://h", "mqtt://", "mqtt://:1883", "mqtt://user:secret@h:x", "mqtt://h/path"} {
-		_, err := mqtt.New(mqtt.Options{URL: url, Handler: handlerOf(echo)})
+		_, err := mqtt.New(mqtt.Options{URL: url, Handler: newHandler(echoID)})
 		if err == nil {
 			t.Errorf("%q accepted", url)
 		} else if strings.Contains(err.Error(), "secret") {
@@ -404,31 +404,31 @@ func TestNewRefusesWrongOptions(t *testing.T) {
 	if _, err := mqtt.New(mqtt.Options{URL: "mqtt://h"}); err == nil {
 		t.Error("no handler accepted")
 	}
-	if _, err := mqtt.New(mqtt.Options{URL: "mqtts://h", Handler: handlerOf(echo), Workers: -1}); err == nil {
+	if _, err := mqtt.New(mqtt.Options{URL: "mqtts://h", Handler: newHandler(echoID), Workers: -1}); err == nil {
 		t.Error("negative workers accepted")
 	}
 }
 
-// refusing is a handler that refuses each report.
-type refusing struct{ devices.Handler }
+// refusingHandler is a handler that refuses each report.
+type refusingHandler struct{ devices.Handler }
 
-func (refusing) HandleReport(context.Context, devices.Caller, devices.Report) (devices.Reply, error) {
+func (refusingHandler) HandleReport(context.Context, devices.Caller, devices.Report) (devices.Reply, error) {
 	return devices.Reply{}, devices.ErrUnavailable
 }
 
-func (refusing) AfterRefusal(devices.Reason) time.Duration { return 7 * time.Second }
+func (refusingHandler) AfterRefusal(devices.Reason) time.Duration { return 7 * time.Second }
 
-func (refusing) CountReport(string, string, time.Duration) {}
+func (refusingHandler) CountReport(string, string, time.Duration) {}
 
 // TestARefusalNamesItsReport checks that a device can match a refusal to its report and knows when to report again.
 func TestARefusalNamesItsReport(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
-		connect(t, mqtt.Options{URL: s.URL(), Handler: refusing{}})
-		d := device(t, s, "a")
-		d.report(t, "mine")
-		if got := d.reply(t); got.Re != "mine" || got.Reason != devices.ReasonUnavailable || got.ReportAfterMS != 7000 {
+		startConnected(t, mqtt.Options{URL: s.URL(), Handler: refusingHandler{}})
+		d := connectDevice(t, s, "a")
+		d.sendReport(t, "mine")
+		if got := d.nextReply(t); got.Re != "mine" || got.Reason != devices.ReasonUnavailable || got.ReportAfterMS != 7000 {
 			t.Errorf("%+v, want unavailable for mine, and 7 s", got)
 		}
 	})

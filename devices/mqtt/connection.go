@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	connectTimeout = 5 * time.Second
-	writeTimeout   = 5 * time.Second
-	tokenTimeout   = 5 * time.Second // for the broker's answer to a publish, subscribe or unsubscribe
-	disconnectWait = 250             // milliseconds
+	connectTimeout   = 5 * time.Second
+	writeTimeout     = 5 * time.Second
+	tokenTimeout     = 5 * time.Second // for the broker's answer to a publish, subscribe or unsubscribe
+	disconnectWaitMS = 250             // milliseconds
 )
 
 // connection is one connection to the broker. Each connection has its own paho client, which
@@ -31,28 +31,28 @@ type connection struct {
 	subscribed atomic.Bool   // The broker has accepted the subscription.
 }
 
-// open reports whether the connection is open. It returns false if c is nil.
-func (c *connection) open() bool { return c != nil && c.paho.IsConnectionOpen() }
+// isOpen reports whether the connection is open. It returns false if c is nil.
+func (c *connection) isOpen() bool { return c != nil && c.paho.IsConnectionOpen() }
 
-// connection opens a connection, subscribes, and returns when the connection is lost or ctx
+// runConnection opens a connection, subscribes, and returns when the connection is lost or ctx
 // ends. If ctx ends after the subscription, the connection stays open and err is nil. subscribed
 // reports whether the subscription succeeded, and err is the reason why the connection ended.
-func (c *Client) connection(ctx context.Context, id string) (subscribed bool, err error) {
-	now := &connection{opened: make(chan net.Conn, 1), lost: make(chan error, 1)}
-	now.paho = paho.NewClient(c.pahoOptions(ctx, id, now))
-	if err := now.connect(ctx); err != nil {
+func (c *Client) runConnection(ctx context.Context, id string) (subscribed bool, err error) {
+	conn := &connection{opened: make(chan net.Conn, 1), lost: make(chan error, 1)}
+	conn.paho = paho.NewClient(c.pahoOptions(ctx, id, conn))
+	if err := conn.connect(ctx); err != nil {
 		return false, err
 	}
-	c.current.Store(now)
-	if err := now.subscribe(ctx, c.filter); err != nil {
-		now.paho.Disconnect(disconnectWait)
+	c.current.Store(conn)
+	if err := conn.subscribe(ctx, c.filter); err != nil {
+		conn.paho.Disconnect(disconnectWaitMS)
 		return false, err
 	}
-	now.subscribed.Store(true)
-	c.options.Connected()
+	conn.subscribed.Store(true)
+	c.options.OnConnected()
 	c.options.Logger.InfoContext(ctx, "subscribed to the reports of devices", "filter", c.filter)
 	select {
-	case err = <-now.lost:
+	case err = <-conn.lost:
 	case <-ctx.Done():
 	}
 	return true, err
@@ -75,7 +75,7 @@ func (c *connection) connect(ctx context.Context) error {
 	return token.Error()
 }
 
-func newID() string { return "dispatcher-" + strings.ToLower(rand.Text()[:12]) }
+func newClientID() string { return "dispatcher-" + strings.ToLower(rand.Text()[:12]) }
 
 // PahoOptions returns options for paho clients of the broker, also for clients outside of this
 // package. They replace unsuitable defaults of paho: the session is clean, the protocol is MQTT
@@ -96,22 +96,22 @@ func PahoOptions(id, user, password string, keepAlive time.Duration) *paho.Clien
 }
 
 // pahoOptions returns the options of now. paho delivers messages in order, and intake acknowledges them.
-func (c *Client) pahoOptions(ctx context.Context, id string, now *connection) *paho.ClientOptions {
+func (c *Client) pahoOptions(ctx context.Context, id string, mqttConn *connection) *paho.ClientOptions {
 	return PahoOptions(id, c.options.User, c.options.Password, c.options.KeepAlive).
 		AddBroker(c.options.URL).
 		SetOrderMatters(true).
 		SetAutoAckDisabled(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
-			c.options.Panicked.Do("receiving", func() { c.intake.receive(m) }) // runs in a goroutine of paho
+			c.options.Panicked.Run("receiving", func() { c.intake.receive(m) }) // runs in a goroutine of paho
 		}).
-		SetConnectionLostHandler(func(_ paho.Client, err error) { now.lost <- err }).
+		SetConnectionLostHandler(func(_ paho.Client, err error) { mqttConn.lost <- err }).
 		SetCustomOpenConnectionFn(func(broker *url.URL, _ paho.ClientOptions) (net.Conn, error) {
 			raw, err := dial(ctx, broker, c.options.TLS)
 			if err != nil {
 				return nil, err
 			}
-			conn := newBuffered(raw)
-			now.opened <- conn
+			conn := newBufferedConn(raw)
+			mqttConn.opened <- conn
 			return conn, nil
 		})
 }
@@ -138,21 +138,21 @@ func dial(ctx context.Context, broker *url.URL, settings *tls.Config) (net.Conn,
 	if err != nil {
 		return nil, err
 	}
-	return bounded{conn, writeTimeout}, nil
+	return deadlineConn{conn, writeTimeout}, nil
 }
 
-// bounded is a connection on which every write has a deadline. paho sets a deadline only for its
+// deadlineConn is a connection on which every write has a deadline. paho sets a deadline only for its
 // publishes. If the broker's machine answers but the broker reads nothing, the write of an
 // acknowledgement would block for ever, and so would the ping that detects the trouble.
-type bounded struct {
+type deadlineConn struct {
 	net.Conn
 
-	within time.Duration // the longest time of each write
+	timeout time.Duration // the longest time of each write
 }
 
 // Write sends p within b.within.
-func (b bounded) Write(p []byte) (int, error) {
-	if err := b.SetWriteDeadline(time.Now().Add(b.within)); err != nil {
+func (b deadlineConn) Write(p []byte) (int, error) {
+	if err := b.SetWriteDeadline(time.Now().Add(b.timeout)); err != nil {
 		return 0, err
 	}
 	return b.Conn.Write(p)

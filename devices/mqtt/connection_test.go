@@ -21,78 +21,78 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// wire records the packets that clients send to a broker, for one connection at a time.
-type wire struct {
+// packetRecorder records the packets that clients send to a broker, for one connection at a time.
+type packetRecorder struct {
 	*servers.Proxy
-	mu       sync.Mutex
-	rest     []byte          // received bytes of an incomplete packet
-	kinds    []string        // packet types of the newest connection
-	ids      []string        // client ids in the order of connecting
-	alive    []time.Duration // the keepalive of each CONNECT
-	dialling []time.Time     // the time of each CONNECT
+	mu            sync.Mutex
+	partialPacket []byte          // received bytes of an incomplete packet
+	packetTypes   []string        // packet types of the newest connection
+	ids           []string        // client ids in the order of connecting
+	keepalives    []time.Duration // the keepalive of each CONNECT
+	connectTimes  []time.Time     // the time of each CONNECT
 }
 
-func newWire(t *testing.T, addr string) *wire {
+func newPacketRecorder(t *testing.T, addr string) *packetRecorder {
 	t.Helper()
-	w := &wire{Proxy: servers.NewProxy(t, addr)}
-	w.OnRequest(w.see)
+	w := &packetRecorder{Proxy: servers.NewProxy(t, addr)}
+	w.OnRequest(w.record)
 	return w
 }
 
-func (w *wire) see(chunk []byte) {
+func (w *packetRecorder) record(chunk []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if chunk[0] == 0x10 && bytes.Contains(chunk, []byte("\x00\x04MQTT\x04")) {
 		_, after, _ := bytes.Cut(chunk, []byte("\x00\x04MQTT\x04"))
 		id := after[3:] // after the flags and the keepalive
-		w.alive = append(w.alive, time.Duration(binary.BigEndian.Uint16(after[1:]))*time.Second)
+		w.keepalives = append(w.keepalives, time.Duration(binary.BigEndian.Uint16(after[1:]))*time.Second)
 		w.ids = append(w.ids, string(id[2:2+binary.BigEndian.Uint16(id)]))
-		w.dialling = append(w.dialling, time.Now())
-		w.rest, w.kinds = nil, nil
+		w.connectTimes = append(w.connectTimes, time.Now())
+		w.partialPacket, w.packetTypes = nil, nil
 	}
 	names := map[byte]string{1: "CONNECT", 3: "PUBLISH", 4: "PUBACK", 8: "SUBSCRIBE", 10: "UNSUBSCRIBE", 12: "PINGREQ", 14: "DISCONNECT"}
-	w.rest = append(w.rest, chunk...)
-	for len(w.rest) >= 2 {
-		length, n := binary.Uvarint(w.rest[1:])
-		if n <= 0 || len(w.rest) < 1+n+int(length) { //nolint:gosec // below 256 MiB
+	w.partialPacket = append(w.partialPacket, chunk...)
+	for len(w.partialPacket) >= 2 {
+		length, n := binary.Uvarint(w.partialPacket[1:])
+		if n <= 0 || len(w.partialPacket) < 1+n+int(length) { //nolint:gosec // below 256 MiB
 			return
 		}
-		w.kinds = append(w.kinds, names[w.rest[0]>>4])
-		w.rest = w.rest[1+n+int(length):] //nolint:gosec // see above
+		w.packetTypes = append(w.packetTypes, names[w.partialPacket[0]>>4])
+		w.partialPacket = w.partialPacket[1+n+int(length):] //nolint:gosec // see above
 	}
 }
 
-// sent returns the types of the packets of the newest connection.
-func (w *wire) sent() []string {
+// sentPackets returns the types of the packets of the newest connection.
+func (w *packetRecorder) sentPackets() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.kinds)
+	return slices.Clone(w.packetTypes)
 }
 
-func (w *wire) clientIDs() []string {
+func (w *packetRecorder) clientIDs() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.ids)
 }
 
-func (w *wire) dialled() []time.Time {
+func (w *packetRecorder) timesConnected() []time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.dialling)
+	return slices.Clone(w.connectTimes)
 }
 
-// logged is a log handler that keeps its lines.
-type logged struct {
+// lineLog is a log handler that keeps its lines.
+type lineLog struct {
 	slog.Handler
 	mu    sync.Mutex
 	lines []string
 }
 
-func newLog() *logged { return &logged{Handler: slog.DiscardHandler} }
+func newLineLog() *lineLog { return &lineLog{Handler: slog.DiscardHandler} }
 
-func (*logged) Enabled(context.Context, slog.Level) bool { return true }
+func (*lineLog) Enabled(context.Context, slog.Level) bool { return true }
 
-func (l *logged) Handle(_ context.Context, r slog.Record) error {
+func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	line := r.Message
@@ -101,8 +101,8 @@ func (l *logged) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// with returns the lines that contain words.
-func (l *logged) with(words string) (lines []string) {
+// linesWith returns the lines that contain words.
+func (l *lineLog) linesWith(words string) (lines []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, line := range l.lines {
@@ -117,49 +117,49 @@ func (l *logged) with(words string) (lines []string) {
 // and DISCONNECT, so that the broker does not wait for the keepalive.
 func TestStopInOrder(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{servers.Mosquitto(t)}
-	w := newWire(t, s.Addr)
-	g := newGate()
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(g.answer)})
-	d := device(t, s, "a")
-	d.report(t, "under way")
+	s := mosquittoBroker{servers.StartMosquitto(t)}
+	w := newPacketRecorder(t, s.Addr)
+	g := newReplyGate()
+	c := startConnected(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: newHandler(g.reply)})
+	d := connectDevice(t, s, "a")
+	d.sendReport(t, "under way")
 	<-g.entered
-	stopped := stopping(t, c)
-	eventually(t, "unsubscribed", func() bool { return slices.Contains(w.sent(), "UNSUBSCRIBE") })
+	stopped := stopInBackground(t, c)
+	eventually(t, "unsubscribed", func() bool { return slices.Contains(w.sentPackets(), "UNSUBSCRIBE") })
 	close(g.open)
 	<-stopped
-	if got := d.reply(t).Re; got != "under way" {
+	if got := d.nextReply(t).Re; got != "under way" {
 		t.Errorf("re %q", got)
 	}
 	want := []string{"CONNECT", "SUBSCRIBE", "UNSUBSCRIBE", "PUBLISH", "PUBACK", "DISCONNECT"}
-	eventually(t, fmt.Sprint(want), func() bool { return slices.Equal(w.sent(), want) })
+	eventually(t, fmt.Sprint(want), func() bool { return slices.Equal(w.sentPackets(), want) })
 }
 
 // TestStopLeavesReportsToTheOthers checks that while one replica stops and finishes its reports, the
 // other replica receives all new reports.
 func TestStopLeavesReportsToTheOthers(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
-		g := newGate()
-		ends := connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(g.answer)})
-		d := device(t, s, "a")
-		d.report(t, "under way")
+		g := newReplyGate()
+		ends := startConnected(t, mqtt.Options{URL: s.URL(), Handler: newHandler(g.reply)})
+		d := connectDevice(t, s, "a")
+		d.sendReport(t, "under way")
 		<-g.entered
-		connect(t, mqtt.Options{URL: s.URL(), Handler: handlerOf(echo)})
-		stopped := stopping(t, ends)
+		startConnected(t, mqtt.Options{URL: s.URL(), Handler: newHandler(echoID)})
+		stopped := stopInBackground(t, ends)
 		// Connected becomes false just before UNSUBSCRIBE is sent, and the broker handles packets in order.
 		eventually(t, "stopping", func() bool { return !ends.Connected() })
-		other := device(t, s, "b")
+		other := connectDevice(t, s, "b")
 		for n := range 20 {
-			other.report(t, fmt.Sprint(n))
-			if got := other.reply(t).Re; got != fmt.Sprint(n) {
+			other.sendReport(t, fmt.Sprint(n))
+			if got := other.nextReply(t).Re; got != fmt.Sprint(n) {
 				t.Errorf("re %q at %d", got, n)
 			}
 		}
 		close(g.open)
 		<-stopped
-		if got := d.reply(t).Re; got != "under way" {
+		if got := d.nextReply(t).Re; got != "under way" {
 			t.Errorf("re %q", got)
 		}
 	})
@@ -169,26 +169,26 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 // received it but its PUBACK was lost with the connection.
 func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{servers.Mosquitto(t)}
-	w := newWire(t, s.Addr)
-	g := newGate()
-	log := newLog()
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Logger: slog.New(log), Handler: handlerOf(g.answer)})
-	d := device(t, s, "a")
-	d.report(t, "once")
+	s := mosquittoBroker{servers.StartMosquitto(t)}
+	w := newPacketRecorder(t, s.Addr)
+	g := newReplyGate()
+	log := newLineLog()
+	c := startConnected(t, mqtt.Options{URL: "tcp://" + w.Addr, Logger: slog.New(log), Handler: newHandler(g.reply)})
+	d := connectDevice(t, s, "a")
+	d.sendReport(t, "once")
 	<-g.entered
 	w.HoldReplies()
 	close(g.open)
-	if got := d.reply(t).Re; got != "once" {
+	if got := d.nextReply(t).Re; got != "once" {
 		t.Errorf("re %q", got)
 	}
 	w.Cut()
 	w.ReleaseReplies()
-	eventually(t, "told", func() bool { return len(log.with("was lost")) == 1 })
-	w.Heal()
+	eventually(t, "told", func() bool { return len(log.linesWith("was lost")) == 1 })
+	w.EndCut()
 	eventually(t, "connected again", c.Connected)
-	d.report(t, "fresh")
-	if got := d.reply(t).Re; got != "fresh" {
+	d.sendReport(t, "fresh")
+	if got := d.nextReply(t).Re; got != "fresh" {
 		t.Errorf("re %q", got)
 	}
 }
@@ -196,18 +196,18 @@ func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 // TestReplicasComeBackApart checks that replicas that lost the broker at the same time reconnect at different times.
 func TestReplicasComeBackApart(t *testing.T) {
 	t.Parallel()
-	w := newWire(t, servers.Mosquitto(t).Addr)
+	w := newPacketRecorder(t, servers.StartMosquitto(t).Addr)
 	const replicas = 8
 	var clients []*mqtt.Client
 	for range replicas {
-		clients = append(clients, connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(echo)}))
+		clients = append(clients, startConnected(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: newHandler(echoID)}))
 	}
 	w.Cut()
-	w.Heal()
+	w.EndCut()
 	for _, c := range clients {
-		eventually(t, "connected again", func() bool { return c.Connected() && len(w.dialled()) >= 2*replicas })
+		eventually(t, "connected again", func() bool { return c.Connected() && len(w.timesConnected()) >= 2*replicas })
 	}
-	again := w.dialled()[replicas:]
+	again := w.timesConnected()[replicas:]
 	if spread := again[len(again)-1].Sub(again[0]); spread < 100*time.Millisecond {
 		t.Errorf("%d replicas came back within %s", replicas, spread)
 	}
@@ -217,10 +217,10 @@ func TestReplicasComeBackApart(t *testing.T) {
 // must connect again with the same client id when the broker continues.
 func TestBrokerThatHangs(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{servers.Mosquitto(t)}
-	w := newWire(t, s.Addr)
-	log := newLog()
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, KeepAlive: time.Second, Logger: slog.New(log), Handler: handlerOf(echo)})
+	s := mosquittoBroker{servers.StartMosquitto(t)}
+	w := newPacketRecorder(t, s.Addr)
+	log := newLineLog()
+	c := startConnected(t, mqtt.Options{URL: "tcp://" + w.Addr, KeepAlive: time.Second, Logger: slog.New(log), Handler: newHandler(echoID)})
 	s.Signal(syscall.SIGSTOP)
 	deadline := time.After(2 * patience)
 	for tick := time.Tick(50 * time.Millisecond); c.Connected(); {
@@ -235,12 +235,12 @@ func TestBrokerThatHangs(t *testing.T) {
 	if ids := w.clientIDs(); ids[0] != ids[len(ids)-1] {
 		t.Errorf("client ids %q", ids)
 	}
-	if got := log.with("lost the MQTT broker"); len(got) != 1 {
+	if got := log.linesWith("lost the MQTT broker"); len(got) != 1 {
 		t.Errorf("logged %q", got)
 	}
-	d := device(t, s, "a")
-	d.report(t, "after")
-	if got := d.reply(t).Re; got != "after" {
+	d := connectDevice(t, s, "a")
+	d.sendReport(t, "after")
+	if got := d.nextReply(t).Re; got != "after" {
 		t.Errorf("re %q", got)
 	}
 }
@@ -249,9 +249,9 @@ func TestBrokerThatHangs(t *testing.T) {
 // other's connection for ever.
 func TestTakenClientID(t *testing.T) {
 	t.Parallel()
-	s := mosquitto{servers.Mosquitto(t)}
-	w := newWire(t, s.Addr)
-	c := connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(echo)})
+	s := mosquittoBroker{servers.StartMosquitto(t)}
+	w := newPacketRecorder(t, s.Addr)
+	c := startConnected(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: newHandler(echoID)})
 	var lost atomic.Int32
 	thief := paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + s.Addr).SetClientID(w.clientIDs()[0]).SetAutoReconnect(false).
 		SetConnectionLostHandler(func(paho.Client, error) { lost.Add(1) }))
@@ -271,8 +271,8 @@ func TestTakenClientID(t *testing.T) {
 // TestTroubleIsLoggedOnce checks that the same trouble is logged once, although it occurs with every attempt to connect.
 func TestTroubleIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	users := servers.MosquittoWithUsers(t, map[string]string{"dispatcher": "secret"}, "user dispatcher", "topic read fleet/v1/+/report")
-	e := &embedded{t: t, addr: "127.0.0.1:0"}
+	users := servers.StartMosquittoWithUsers(t, map[string]string{"dispatcher": "secret"}, "user dispatcher", "topic read fleet/v1/+/report")
+	e := &embeddedBroker{t: t, addr: "127.0.0.1:0"}
 	e.Start()
 	t.Cleanup(e.Kill)
 	for name, test := range map[string]struct {
@@ -286,12 +286,12 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, log := newWire(t, test.addr), newLog()
+			w, log := newPacketRecorder(t, test.addr), newLineLog()
 			o := test.options
-			o.URL, o.Logger, o.Handler = "tcp://"+w.Addr, slog.New(log), handlerOf(echo)
-			c := begin(t, o)
-			eventually(t, "attempts", func() bool { return len(w.clientIDs()) >= test.attempts && len(log.with("")) > 0 })
-			if lines := log.with(""); len(lines) != 1 || !strings.Contains(lines[0], test.want) || strings.Contains(lines[0], "wrong") {
+			o.URL, o.Logger, o.Handler = "tcp://"+w.Addr, slog.New(log), newHandler(echoID)
+			c := startClient(t, o)
+			eventually(t, "attempts", func() bool { return len(w.clientIDs()) >= test.attempts && len(log.linesWith("")) > 0 })
+			if lines := log.linesWith(""); len(lines) != 1 || !strings.Contains(lines[0], test.want) || strings.Contains(lines[0], "wrong") {
 				t.Errorf("logged %q, want one line with %q", lines, test.want)
 			}
 			if c.Connected() {
@@ -324,14 +324,14 @@ func TestTroubleThatChangesIsLoggedOnceEach(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	log := newLog()
-	begin(t, mqtt.Options{URL: "tcp://" + l.Addr().String(), Logger: slog.New(log), Handler: handlerOf(echo)})
+	log := newLineLog()
+	startClient(t, mqtt.Options{URL: "tcp://" + l.Addr().String(), Logger: slog.New(log), Handler: newHandler(echoID)})
 	eventually(t, "attempts", func() bool { return attempts.Load() >= 5 })
-	if lines := log.with(""); len(lines) != 2 || !strings.Contains(lines[0], "EOF") || !strings.Contains(lines[1], "reset") {
+	if lines := log.linesWith(""); len(lines) != 2 || !strings.Contains(lines[0], "EOF") || !strings.Contains(lines[1], "reset") {
 		t.Errorf("logged %q, want one line with EOF and one with reset", lines)
 	}
 	l.Close()
-	eventually(t, "told that nobody is there", func() bool { return len(log.with("refused")) == 1 })
+	eventually(t, "told that nobody is there", func() bool { return len(log.linesWith("refused")) == 1 })
 }
 
 // TestTheSameTroubleIsRecognized checks that ReasonOf returns the same text for errors that differ only in their ports.
@@ -367,7 +367,7 @@ func TestSilentBroker(t *testing.T) {
 			accepted <- conn
 		}
 	}()
-	c := begin(t, mqtt.Options{URL: "tcp://" + l.Addr().String(), Handler: handlerOf(echo)})
+	c := startClient(t, mqtt.Options{URL: "tcp://" + l.Addr().String(), Handler: newHandler(echoID)})
 	conn := <-accepted
 	defer conn.Close()
 	if _, err := conn.Read(make([]byte, 1)); err != nil { // its CONNECT

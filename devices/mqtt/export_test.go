@@ -1,4 +1,4 @@
 package mqtt
 
-// ReasonOf exports reasonOf.
-func ReasonOf(err error) string { return reasonOf(err) }
+// ReasonOf exports stableReason.
+func ReasonOf(err error) string { return stableReason(err) }

@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// report is a received message that the handler has not handled yet.
-type report struct {
+// receivedReport is a received message that the handler has not handled yet.
+type receivedReport struct {
 	device devices.ID
 	body   []byte
 	ack    func() // acknowledges the message to the broker
@@ -27,8 +27,8 @@ type intake struct {
 	options Options
 	outbox  *outbox
 	seed    maphash.Seed
-	queues  []chan report // one for each worker
-	workers rescue.Crew
+	queues  []chan receivedReport // one for each worker
+	workers rescue.ReportingGroup
 	cancel  context.CancelFunc // cancels the contexts of the handler
 
 	mu      sync.RWMutex // guards stopped; senders to the queues hold it, so that no queue is closed in use
@@ -36,9 +36,9 @@ type intake struct {
 }
 
 func newIntake(options Options, outbox *outbox) *intake {
-	in := &intake{options: options, workers: rescue.Crew{Told: options.Panicked}, outbox: outbox, seed: maphash.MakeSeed(), cancel: func() {}}
+	in := &intake{options: options, workers: rescue.ReportingGroup{OnPanic: options.Panicked}, outbox: outbox, seed: maphash.MakeSeed(), cancel: func() {}}
 	for range options.Workers {
-		in.queues = append(in.queues, make(chan report, options.Queue))
+		in.queues = append(in.queues, make(chan receivedReport, options.Queue))
 	}
 	return in
 }
@@ -58,30 +58,30 @@ func (in *intake) start(ctx context.Context) {
 // reports that follow it in the queue, and acknowledges them. Unacknowledged, they would fill the
 // broker's window of open messages, and no report of another device would arrive. The
 // goroutine that refuses them starts only after Patience.
-func (in *intake) work(ctx context.Context, r report, behind <-chan report) {
-	patience, over := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
-	defer over()
+func (in *intake) work(ctx context.Context, r receivedReport, queue <-chan receivedReport) {
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
+	defer cancel()
 	done, refused := make(chan struct{}), make(chan struct{})
 	stop := rescue.After(patience, func() error {
 		defer close(refused)
-		in.workers.Told.Do("refusing reports", func() { in.refuseBehind(r, behind, done) })
+		in.workers.OnPanic.Run("refusing reports", func() { in.refuseQueued(r, queue, done) })
 		return nil
 	})
-	in.workers.Told.Do("handling a report", func() { in.handle(ctx, r) })
+	in.workers.OnPanic.Run("handling a report", func() { in.handle(ctx, r) })
 	if !stop() {
 		close(done)
 		<-refused
 	}
 }
 
-// refuseBehind refuses r, and then the reports from behind until done is closed.
-func (in *intake) refuseBehind(r report, behind <-chan report, done <-chan struct{}) {
+// refuseQueued refuses r, and then the reports from behind until done is closed.
+func (in *intake) refuseQueued(r receivedReport, queue <-chan receivedReport, done <-chan struct{}) {
 	in.refuse(r, devices.ReasonUnavailable)
 	for {
 		select {
 		case <-done:
 			return
-		case next, open := <-behind:
+		case next, open := <-queue:
 			if !open {
 				<-done
 				return
@@ -97,19 +97,19 @@ func (in *intake) receive(m paho.Message) {
 	device, err := devices.ParseReportTopic(m.Topic())
 	switch {
 	case err != nil:
-		in.count("bad_topic")
+		in.countUnhandled("bad_topic")
 		m.Ack()
 	case m.Retained():
-		in.count("retained") // was sent at an unknown time and may be outdated
+		in.countUnhandled("retained") // was sent at an unknown time and may be outdated
 		m.Ack()
 	default:
-		in.enqueue(report{device: device, body: within(m.Payload()), ack: m.Ack})
+		in.enqueue(receivedReport{device: device, body: truncateBody(m.Payload()), ack: m.Ack})
 	}
 }
 
-// within returns body, cut to MaxBody+1 bytes. A longer body is refused as too large, and must
+// truncateBody returns body, cut to MaxBody+1 bytes. A longer body is refused as too large, and must
 // not stay in memory: brokers deliver up to 256 MiB, and thousands of reports may be queued.
-func within(body []byte) []byte {
+func truncateBody(body []byte) []byte {
 	if len(body) <= devices.MaxBody {
 		return body
 	}
@@ -118,7 +118,7 @@ func within(body []byte) []byte {
 
 // enqueue puts a report into the queue of its worker, or refuses it if the queue is full. After stop it drops the report
 // without an acknowledgement.
-func (in *intake) enqueue(r report) {
+func (in *intake) enqueue(r receivedReport) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 	if in.stopped {
@@ -132,66 +132,66 @@ func (in *intake) enqueue(r report) {
 }
 
 // refuse acknowledges a report and answers it with reason in place of the handler. It does not wait for room in the outbox.
-func (in *intake) refuse(r report, reason devices.Reason) {
-	in.count(string(reason))
-	in.outbox.offer(replyTo(r, in.refusal(r, reason)))
+func (in *intake) refuse(r receivedReport, reason devices.Reason) {
+	in.countUnhandled(string(reason))
+	in.outbox.trySend(newReplyMessage(r, in.refusalReply(r, reason)))
 	r.ack()
 }
 
-// count counts a report that the handler did not receive or did not finish.
-func (in *intake) count(reason string) { in.options.Handler.CountReport(transport, reason, 0) }
+// countUnhandled counts a report that the handler did not receive or did not finish.
+func (in *intake) countUnhandled(reason string) { in.options.Handler.CountReport(transport, reason, 0) }
 
-// refusal returns the reply that refuses r. It reads only the id of the report.
-func (in *intake) refusal(r report, reason devices.Reason) devices.Reply {
-	read, _ := devices.DecodeReport(r.body)                                        // An error does not matter: the report is refused anyway.
+// refusalReply returns the reply that refuses r. It reads only the id of the report.
+func (in *intake) refusalReply(r receivedReport, reason devices.Reason) devices.Reply {
+	decoded, _ := devices.DecodeReport(r.body)                                     // An error does not matter: the report is refused anyway.
 	after := time.Duration((0.5 + rand.Float64()) * float64(in.options.BusyAfter)) //nolint:gosec // jitter
-	return devices.Reply{Re: read.ID, Reason: reason, Code: string(reason), ReportAfterMS: after.Milliseconds()}
+	return devices.Reply{Re: decoded.ID, Reason: reason, Code: string(reason), ReportAfterMS: after.Milliseconds()}
 }
 
 // handle answers a report. The outbox acknowledges it when the reply was sent or dropped.
-func (in *intake) handle(ctx context.Context, r report) {
+func (in *intake) handle(ctx context.Context, r receivedReport) {
 	ctx, cancel := context.WithTimeout(ctx, in.options.HandleTimeout)
 	defer cancel()
 	reply := in.answer(ctx, r)
-	m := replyTo(r, reply)
-	m.sent = r.ack
-	in.outbox.send(m)
+	m := newReplyMessage(r, reply)
+	m.onSent = r.ack
+	in.outbox.sendWait(m)
 }
 
 // answer returns the reply to r. A panic of the handler becomes a reply with the reason
 // unavailable: one bad report must not end the process and all other reports.
-func (in *intake) answer(ctx context.Context, r report) (reply devices.Reply) {
+func (in *intake) answer(ctx context.Context, r receivedReport) (reply devices.Reply) {
 	err := rescue.Call(func() error {
 		reply = in.decide(ctx, r)
 		return nil
 	})
-	if in.workers.Told.Tell("handling a report of "+string(r.device), err) != nil {
-		in.count(string(devices.ReasonUnavailable))
-		return in.refusal(r, devices.ReasonUnavailable)
+	if in.workers.OnPanic.Report("handling a report of "+string(r.device), err) != nil {
+		in.countUnhandled(string(devices.ReasonUnavailable))
+		return in.refusalReply(r, devices.ReasonUnavailable)
 	}
 	return reply
 }
 
 // decide decodes the report and passes it to the handler. It trusts the device id of the topic: the broker has authenticated
 // the device and checked the topic.
-func (in *intake) decide(ctx context.Context, r report) (reply devices.Reply) {
-	started, to := time.Now(), in.options.Handler
-	said, err := devices.DecodeReport(r.body)
+func (in *intake) decide(ctx context.Context, r receivedReport) (reply devices.Reply) {
+	started, handler := time.Now(), in.options.Handler
+	decoded, err := devices.DecodeReport(r.body)
 	if err == nil {
-		reply, err = to.HandleReport(ctx, devices.Caller{Device: r.device, Via: devices.ViaSession}, said)
+		reply, err = handler.HandleReport(ctx, devices.Caller{Device: r.device, Via: devices.ViaSession}, decoded)
 	}
 	if err != nil {
 		refusal := devices.RefusalOf(err)
-		reply = refusal.Reply(said.ID, to.AfterRefusal(refusal.Reason))
+		reply = refusal.Reply(decoded.ID, handler.AfterRefusal(refusal.Reason))
 		if reply.Reason == devices.ReasonUnavailable {
 			in.options.Logger.WarnContext(ctx, "report not answered", "device", r.device, "err", err)
 		}
 	}
-	to.CountReport(transport, string(reply.Reason), time.Since(started))
+	handler.CountReport(transport, string(reply.Reason), time.Since(started))
 	return reply
 }
 
-func replyTo(r report, reply devices.Reply) message {
+func newReplyMessage(r receivedReport, reply devices.Reply) message {
 	return message{topic: devices.ReplyTopic(r.device), qos: qosReply, body: reply.Encode()}
 }
 

@@ -8,28 +8,28 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// delivered is a paho.Message that a correct broker does not deliver over a shared subscription.
-type delivered struct {
+// fakeMessage is a paho.Message that a correct broker does not deliver over a shared subscription.
+type fakeMessage struct {
 	topic    string
 	retained bool
 	acks     int
 }
 
-func (d *delivered) Duplicate() bool   { return false }
-func (d *delivered) Qos() byte         { return 1 }
-func (d *delivered) Retained() bool    { return d.retained }
-func (d *delivered) Topic() string     { return d.topic }
-func (d *delivered) MessageID() uint16 { return 1 }
-func (d *delivered) Payload() []byte   { return nil }
-func (d *delivered) Ack()              { d.acks++ }
+func (d *fakeMessage) Duplicate() bool   { return false }
+func (d *fakeMessage) Qos() byte         { return 1 }
+func (d *fakeMessage) Retained() bool    { return d.retained }
+func (d *fakeMessage) Topic() string     { return d.topic }
+func (d *fakeMessage) MessageID() uint16 { return 1 }
+func (d *fakeMessage) Payload() []byte   { return nil }
+func (d *fakeMessage) Ack()              { d.acks++ }
 
-// counting records the reasons that are passed to CountReport.
-type counting struct {
+// reasonRecorder records the reasons that are passed to CountReport.
+type reasonRecorder struct {
 	devices.Handler
 	reasons []string
 }
 
-func (c *counting) CountReport(_, reason string, _ time.Duration) {
+func (c *reasonRecorder) CountReport(_, reason string, _ time.Duration) {
 	c.reasons = append(c.reasons, reason)
 }
 
@@ -37,7 +37,7 @@ func (c *counting) CountReport(_, reason string, _ time.Duration) {
 func TestLargeBodiesAreNotKept(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]int{0: 0, devices.MaxBody: devices.MaxBody, devices.MaxBody + 1: devices.MaxBody + 1, 100 << 20: devices.MaxBody + 1} {
-		if kept := within(make([]byte, size)); len(kept) != want || cap(kept) > 2*want {
+		if kept := truncateBody(make([]byte, size)); len(kept) != want || cap(kept) > 2*want {
 			t.Errorf("%d bytes: %d kept, of %d", size, len(kept), cap(kept))
 		}
 	}
@@ -46,14 +46,14 @@ func TestLargeBodiesAreNotKept(t *testing.T) {
 func TestReceiveDropsAndAcknowledges(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		message delivered
+		message fakeMessage
 		want    string
 	}{
-		"retained":  {delivered{topic: "fleet/v1/a/report", retained: true}, "retained"},
-		"bad topic": {delivered{topic: "fleet/v1/a/b/report"}, "bad_topic"},
-		"bad id":    {delivered{topic: "fleet/v1/é/report"}, "bad_topic"},
+		"retained":  {fakeMessage{topic: "fleet/v1/a/report", retained: true}, "retained"},
+		"bad topic": {fakeMessage{topic: "fleet/v1/a/b/report"}, "bad_topic"},
+		"bad id":    {fakeMessage{topic: "fleet/v1/é/report"}, "bad_topic"},
 	} {
-		counted := &counting{}
+		counted := &reasonRecorder{}
 		options, err := Options{URL: "mqtt://h", Handler: counted}.withDefaults()
 		if err != nil {
 			t.Fatal(err)

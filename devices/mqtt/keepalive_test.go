@@ -21,10 +21,10 @@ func TestKeepaliveIsThatOfThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWire(t, servers.Mosquitto(t).Addr)
-	connect(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: handlerOf(echo)})
+	w := newPacketRecorder(t, servers.StartMosquitto(t).Addr)
+	startConnected(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: newHandler(echoID)})
 	w.mu.Lock()
-	alive := w.alive[0]
+	alive := w.keepalives[0]
 	w.mu.Unlock()
 	const rounding = 500 * time.Millisecond
 	for _, says := range []string{
@@ -42,7 +42,7 @@ func TestKeepaliveIsThatOfThePage(t *testing.T) {
 // replica, although its connection is open.
 func TestBrokersGiveUpASilentClient(t *testing.T) {
 	t.Parallel()
-	overBothBrokers(t, func(t *testing.T, s server) {
+	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
 		t.Helper()
 		_, addr, _ := strings.Cut(s.URL(), "//")
 		if _, after, ok := strings.Cut(addr, "@"); ok {

@@ -39,11 +39,11 @@ type Options struct {
 	KeepAlive     time.Duration // in whole seconds. A hanging replica is given up after 1.5 of it, a silent broker after 1.75. Default 10 s
 	BusyAfter     time.Duration // report_after_ms of a device that this package refuses, +- 50 %; default 10 s
 
-	Handler   devices.Handler // called concurrently, but for one device in the order of arrival
-	Logger    *slog.Logger    // default: no log
-	Connected func()          // called after each successful subscription, when reports begin to arrive; optional
+	Handler     devices.Handler // called concurrently, but for one device in the order of arrival
+	Logger      *slog.Logger    // default: no log
+	OnConnected func()          // called after each successful subscription, when reports begin to arrive; optional
 
-	Panicked rescue.Told // called after a panic; optional
+	Panicked rescue.PanicHandler // called after a panic; optional
 }
 
 // withDefaults returns the options with their defaults filled in. The error names a wrong option.
@@ -56,7 +56,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, err
 	}
 	o.URL = broker.String()
-	o.Group = cmp.Or(o.Group, devices.Group)
+	o.Group = cmp.Or(o.Group, devices.DefaultGroup)
 	o.Workers = cmp.Or(o.Workers, 32)
 	o.Queue = cmp.Or(o.Queue, 64)
 	o.HandleTimeout = cmp.Or(o.HandleTimeout, 10*time.Second)
@@ -69,8 +69,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Connected == nil {
-		o.Connected = func() {}
+	if o.OnConnected == nil {
+		o.OnConnected = func() {}
 	}
 	return o, nil
 }

@@ -18,16 +18,16 @@ const confirmEvery = 500 * time.Millisecond
 
 // message is a message that is to be published to a device.
 type message struct {
-	topic string
-	qos   byte
-	body  []byte
-	sent  func() // called after the message was handed to the connection or dropped; may be nil
+	topic  string
+	qos    byte
+	body   []byte
+	onSent func() // called after the message was handed to the connection or dropped; may be nil
 }
 
-// unconfirmed is a publish that the broker has not acknowledged yet.
-type unconfirmed struct {
-	token paho.Token
-	by    time.Time // the latest time for the acknowledgement
+// unconfirmedPublish is a publish that the broker has not acknowledged yet.
+type unconfirmedPublish struct {
+	token    paho.Token
+	deadline time.Time // the latest time for the acknowledgement
 }
 
 // outbox publishes messages, so that no worker waits for the broker. One goroutine hands the
@@ -35,11 +35,11 @@ type unconfirmed struct {
 // the broker stops answering, the outbox becomes full. Then the workers wait, their queues
 // become full, and new reports are refused with busy_server.
 type outbox struct {
-	connection  func() *connection // returns the newest connection; nil before the first connection
-	lost        func()             // called for each lost message
-	messages    chan message
-	unconfirmed []unconfirmed // oldest first; used only by the publishing goroutine
-	goroutines  rescue.Crew
+	newestConnection func() *connection // returns the newest connection; nil before the first connection
+	onLost           func()             // called for each lost message
+	messages         chan message
+	unconfirmed      []unconfirmedPublish // oldest first; used only by the publishing goroutine
+	goroutines       rescue.ReportingGroup
 
 	mu      sync.RWMutex // guards stopped; senders to messages hold it, so that the channel is not closed in use
 	stopped bool
@@ -47,11 +47,11 @@ type outbox struct {
 	giveUp  func()        // closes abandon
 }
 
-func newOutbox(newest func() *connection, lost func(), panicked rescue.Told) *outbox {
+func newOutbox(newest func() *connection, onLost func(), panicked rescue.PanicHandler) *outbox {
 	abandon := make(chan struct{})
 	return &outbox{
-		connection: newest, lost: lost, messages: make(chan message, unsentMax),
-		goroutines: rescue.Crew{Told: panicked}, abandon: abandon, giveUp: sync.OnceFunc(func() { close(abandon) }),
+		newestConnection: newest, onLost: onLost, messages: make(chan message, unsentMax),
+		goroutines: rescue.ReportingGroup{OnPanic: panicked}, abandon: abandon, giveUp: sync.OnceFunc(func() { close(abandon) }),
 	}
 }
 
@@ -63,34 +63,34 @@ func (o *outbox) start() {
 			select {
 			case m, open := <-o.messages:
 				if !open {
-					o.confirm(0)
+					o.removeConfirmed(0)
 					return
 				}
-				o.goroutines.Told.Do("publishing", func() { o.publish(m) })
+				o.goroutines.OnPanic.Run("publishing", func() { o.publish(m) })
 			case <-tick.C:
-				o.confirm(unconfirmedMax)
+				o.removeConfirmed(unconfirmedMax)
 			}
 		}
 	})
 }
 
-// send queues a message and waits for room. If the outbox is stopped or gives up, the message is lost.
-func (o *outbox) send(m message) {
+// sendWait queues a message and waits for room. If the outbox is stopped or gives up, the message is lost.
+func (o *outbox) sendWait(m message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	if o.stopped {
-		o.lost()
+		o.onLost()
 		return
 	}
 	select {
 	case o.messages <- m:
 	case <-o.abandon:
-		o.lost()
+		o.onLost()
 	}
 }
 
-// offer queues a message. If there is no room, or if the outbox is stopped, the message is lost.
-func (o *outbox) offer(m message) {
+// trySend queues a message. If there is no room, or if the outbox is stopped, the message is lost.
+func (o *outbox) trySend(m message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	if !o.stopped {
@@ -100,39 +100,39 @@ func (o *outbox) offer(m message) {
 		default:
 		}
 	}
-	o.lost()
+	o.onLost()
 }
 
 // publish hands a message to the open connection. Without an open connection the message is
 // lost: if it were kept for the next connection, the reply would be outdated.
 func (o *outbox) publish(m message) {
-	if m.sent != nil {
-		defer m.sent()
+	if m.onSent != nil {
+		defer m.onSent()
 	}
-	now := o.connection()
-	if !now.open() {
-		o.lost()
+	conn := o.newestConnection()
+	if !conn.isOpen() {
+		o.onLost()
 		return
 	}
-	o.confirm(unconfirmedMax - 1)
-	o.unconfirmed = append(o.unconfirmed, unconfirmed{token: now.paho.Publish(m.topic, m.qos, false, m.body), by: time.Now().Add(tokenTimeout)})
+	o.removeConfirmed(unconfirmedMax - 1)
+	o.unconfirmed = append(o.unconfirmed, unconfirmedPublish{token: conn.paho.Publish(m.topic, m.qos, false, m.body), deadline: time.Now().Add(tokenTimeout)})
 }
 
-// confirm removes the oldest messages from unconfirmed if the broker has acknowledged them, or if
+// removeConfirmed removes the oldest messages from unconfirmed if the broker has acknowledged them, or if
 // their deadline is over: then they are lost. While more than most messages are left, confirm
 // waits for the oldest one.
-func (o *outbox) confirm(most int) {
+func (o *outbox) removeConfirmed(maxLeft int) {
 	for len(o.unconfirmed) > 0 {
 		oldest := o.unconfirmed[0]
 		select {
 		case <-oldest.token.Done():
 		default:
-			if len(o.unconfirmed) <= most && time.Now().Before(oldest.by) {
+			if len(o.unconfirmed) <= maxLeft && time.Now().Before(oldest.deadline) {
 				return
 			}
 		}
-		if waitToken(oldest.token, time.Until(oldest.by), o.abandon) != nil {
-			o.lost()
+		if waitToken(oldest.token, time.Until(oldest.deadline), o.abandon) != nil {
+			o.onLost()
 		}
 		o.unconfirmed = o.unconfirmed[1:]
 	}

@@ -12,23 +12,23 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// crowd returns a broker and a client for many devices: it reports as any device and receives all replies.
-func crowd(t *testing.T) (s mosquitto, d *fakeDevice) {
+// connectCrowd returns a broker and a client for many devices: it reports as any device and receives all replies.
+func connectCrowd(t *testing.T) (s mosquittoBroker, d *fakeDevice) {
 	t.Helper()
-	s = mosquitto{servers.Mosquitto(t)} // It allows 20 unacknowledged messages.
-	return s, device(t, s, "+")
+	s = mosquittoBroker{servers.StartMosquitto(t)} // It allows 20 unacknowledged messages.
+	return s, connectDevice(t, s, "+")
 }
 
 func (d *fakeDevice) reportAs(id devices.ID) {
 	d.Publish(devices.ReportTopic(id), 1, false, fmt.Sprintf(`{"id":%q}`, id))
 }
 
-// answered collects n replies and returns their reasons by report id. Each device has one report.
-func (d *fakeDevice) answered(t *testing.T, n int) map[string]devices.Reason {
+// collectReasons collects n replies and returns their reasons by report id. Each device has one report.
+func (d *fakeDevice) collectReasons(t *testing.T, n int) map[string]devices.Reason {
 	t.Helper()
 	replies := make(map[string]devices.Reason)
 	for range n {
-		reply := d.reply(t)
+		reply := d.nextReply(t)
 		replies[reply.Re] = reply.Reason
 	}
 	return replies
@@ -39,12 +39,12 @@ func (d *fakeDevice) answered(t *testing.T, n int) map[string]devices.Reason {
 // and with the real reply when its handler returns.
 func TestHandlersThatHangDeafenNobody(t *testing.T) {
 	t.Parallel()
-	s, d := crowd(t)
+	s, d := connectCrowd(t)
 	release := make(chan struct{})
-	counts := &counter{}
-	connect(t, mqtt.Options{
+	counts := &reasonCounter{}
+	startConnected(t, mqtt.Options{
 		URL: s.URL(), Workers: 64, Patience: 100 * time.Millisecond, BusyAfter: time.Second,
-		Handler: counts.of(func(_ context.Context, id devices.ID, _ string) devices.Reply {
+		Handler: counts.newHandler(func(_ context.Context, id devices.ID, _ string) devices.Reply {
 			<-release
 			return devices.Reply{Re: string(id), Reason: devices.ReasonNone}
 		}),
@@ -53,7 +53,7 @@ func TestHandlersThatHangDeafenNobody(t *testing.T) {
 	for n := range fleet {
 		d.reportAs(devices.ID(fmt.Sprint("meter-", n)))
 	}
-	for id, reason := range d.answered(t, fleet) {
+	for id, reason := range d.collectReasons(t, fleet) {
 		if reason != devices.ReasonUnavailable || id == "" {
 			t.Errorf("%q is told %s", id, reason)
 		}
@@ -62,7 +62,7 @@ func TestHandlersThatHangDeafenNobody(t *testing.T) {
 		t.Errorf("%d were slow", got)
 	}
 	close(release)
-	if got := d.reply(t); got.Reason != devices.ReasonNone || got.Re == "" {
+	if got := d.nextReply(t); got.Reason != devices.ReasonNone || got.Re == "" {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
@@ -71,11 +71,11 @@ func TestHandlersThatHangDeafenNobody(t *testing.T) {
 // reports in its queue are refused with unavailable, and all other reports are served.
 func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 	t.Parallel()
-	s, d := crowd(t)
+	s, d := connectCrowd(t)
 	release, entered := make(chan struct{}), make(chan struct{})
-	connect(t, mqtt.Options{
+	startConnected(t, mqtt.Options{
 		URL: s.URL(), Workers: 8, Patience: 100 * time.Millisecond,
-		Handler: handlerOf(func(_ context.Context, id devices.ID, _ string) devices.Reply {
+		Handler: newHandler(func(_ context.Context, id devices.ID, _ string) devices.Reply {
 			if id == "hangs" {
 				close(entered)
 				<-release
@@ -85,32 +85,32 @@ func TestHandlerThatHangsHoldsOnlyItsWorker(t *testing.T) {
 	})
 	d.reportAs("hangs")
 	<-entered
-	if got := d.reply(t); got.Re != "hangs" || got.Reason != devices.ReasonUnavailable {
+	if got := d.nextReply(t); got.Re != "hangs" || got.Reason != devices.ReasonUnavailable {
 		t.Errorf("%+v", got)
 	}
 	const fleet = 60
 	for n := range fleet {
 		d.reportAs(devices.ID(fmt.Sprint("meter-", n)))
 	}
-	d.untilServed(t, fleet, fleet/2)
+	d.waitUntilServed(t, fleet, fleet/2)
 	close(release)
-	got := d.reply(t)
+	got := d.nextReply(t)
 	for got.Re != "hangs" { // This is a second reply to a report that was handled late.
-		got = d.reply(t)
+		got = d.nextReply(t)
 	}
 	if got.Reason != devices.ReasonNone {
 		t.Errorf("%+v", got)
 	}
 }
 
-// untilServed waits until all devices have a reply and enough devices have the reply of the
+// waitUntilServed waits until all devices have a reply and enough devices have the reply of the
 // handler. A refused device reports again: on a busy machine a report may take longer than
 // Patience. Then it is answered twice, and the reports behind it in the queue are refused.
-func (d *fakeDevice) untilServed(t *testing.T, all, enough int) {
+func (d *fakeDevice) waitUntilServed(t *testing.T, wantAnswered, minServed int) {
 	t.Helper()
 	answered, served := make(map[string]bool), make(map[string]bool)
-	for deadline := time.Now().Add(patience); len(answered) < all || len(served) < enough; {
-		got := d.reply(t)
+	for deadline := time.Now().Add(patience); len(answered) < wantAnswered || len(served) < minServed; {
+		got := d.nextReply(t)
 		answered[got.Re] = true
 		switch {
 		case got.Reason == devices.ReasonNone:
@@ -118,7 +118,7 @@ func (d *fakeDevice) untilServed(t *testing.T, all, enough int) {
 		case got.Reason != devices.ReasonUnavailable:
 			t.Fatalf("%+v", got)
 		case time.Now().After(deadline):
-			t.Fatalf("%d of %d devices were answered and %d served, want %d", len(answered), all, len(served), enough)
+			t.Fatalf("%d of %d devices were answered and %d served, want %d", len(answered), wantAnswered, len(served), minServed)
 		default:
 			d.reportAs(devices.ID(got.Re))
 		}
@@ -128,13 +128,13 @@ func (d *fakeDevice) untilServed(t *testing.T, all, enough int) {
 // TestThousandReportsAtOnce checks that reports for which the queues have no room are refused and not kept.
 func TestThousandReportsAtOnce(t *testing.T) {
 	t.Parallel()
-	s, d := crowd(t)
+	s, d := connectCrowd(t)
 	release := make(chan struct{})
 	var inside, most atomic.Int32
 	const fleet, workers, queue = 1000, 4, 3 // in total fewer than the broker's limit of unacknowledged messages
-	connect(t, mqtt.Options{
+	startConnected(t, mqtt.Options{
 		URL: s.URL(), Workers: workers, Queue: queue, Patience: time.Hour,
-		Handler: handlerOf(func(_ context.Context, id devices.ID, _ string) devices.Reply {
+		Handler: newHandler(func(_ context.Context, id devices.ID, _ string) devices.Reply {
 			if n := inside.Add(1); n > most.Load() {
 				most.Store(n)
 			}
@@ -148,14 +148,14 @@ func TestThousandReportsAtOnce(t *testing.T) {
 	}
 	const kept = workers * (1 + queue)
 	told := make(map[devices.Reason]int)
-	for _, reason := range d.answered(t, fleet-kept) {
+	for _, reason := range d.collectReasons(t, fleet-kept) {
 		told[reason]++
 	}
 	if told[devices.ReasonBusyServer] != fleet-kept {
 		t.Errorf("told %v", told)
 	}
 	close(release)
-	for _, reason := range d.answered(t, kept) {
+	for _, reason := range d.collectReasons(t, kept) {
 		told[reason]++
 	}
 	if told[devices.ReasonNone] != kept || most.Load() > workers {

@@ -26,27 +26,27 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// server is a broker that a test can stop and start again.
-type server interface {
+// restartableBroker is a broker that a test can stop and start again.
+type restartableBroker interface {
 	URL() string
 	Kill()
 	Start()
 }
 
-type mosquitto struct{ *servers.MosquittoServer }
+type mosquittoBroker struct{ *servers.MosquittoServer }
 
-func (m mosquitto) URL() string { return m.MosquittoServer.URL }
+func (m mosquittoBroker) URL() string { return m.MosquittoServer.URL }
 
-// embedded is the broker of package broker. It keeps its address after a restart.
-type embedded struct {
+// embeddedBroker is the broker of package broker. It keeps its address after a restart.
+type embeddedBroker struct {
 	t      *testing.T
 	addr   string
 	broker *broker.Broker
 }
 
-func (e *embedded) URL() string { return "mqtt://$dispatcher:internal@" + e.addr }
+func (e *embeddedBroker) URL() string { return "mqtt://$dispatcher:internal@" + e.addr }
 
-func (e *embedded) Start() {
+func (e *embeddedBroker) Start() {
 	e.t.Helper()
 	var listener net.Listener
 	var err error
@@ -67,7 +67,7 @@ func (e *embedded) Start() {
 	}
 }
 
-func (e *embedded) Kill() {
+func (e *embeddedBroker) Kill() {
 	if e.broker == nil {
 		return
 	}
@@ -79,65 +79,69 @@ func (e *embedded) Kill() {
 	e.broker = nil
 }
 
-// overBothBrokers runs a test with the embedded broker and with a real mosquitto.
-func overBothBrokers(t *testing.T, test func(t *testing.T, s server)) {
+// forBothBrokers runs a test with the embedded broker and with a real mosquitto.
+func forBothBrokers(t *testing.T, test func(t *testing.T, s restartableBroker)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		e := &embedded{t: t, addr: "127.0.0.1:0"}
+		e := &embeddedBroker{t: t, addr: "127.0.0.1:0"}
 		e.Start()
 		t.Cleanup(e.Kill)
 		test(t, e)
 	})
 	t.Run("mosquitto", func(t *testing.T) {
 		t.Parallel()
-		test(t, mosquitto{servers.Mosquitto(t)})
+		test(t, mosquittoBroker{servers.StartMosquitto(t)})
 	})
 }
 
-// handlerFunc returns the reply to the report with the id report.
-type handlerFunc func(ctx context.Context, device devices.ID, report string) devices.Reply
+// replyFunc returns the reply to the report with the id report.
+type replyFunc func(ctx context.Context, device devices.ID, report string) devices.Reply
 
-// handler is a devices.Handler that implements only HandleReport and CountReport.
-type handler struct {
+// reportHandler is a devices.Handler that implements only HandleReport and CountReport.
+type reportHandler struct {
 	devices.Handler
-	counts *counter
-	answer handlerFunc
+	counts *reasonCounter
+	reply  replyFunc
 }
 
-func (h handler) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
-	return h.answer(ctx, caller.Device, report.ID), nil
+func (h reportHandler) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
+	return h.reply(ctx, caller.Device, report.ID), nil
 }
 
-func (h handler) CountReport(_, reason string, _ time.Duration) { h.counts.add(reason) }
+func (h reportHandler) CountReport(_, reason string, _ time.Duration) { h.counts.add(reason) }
 
-func handlerOf(answer handlerFunc) devices.Handler { return new(counter).of(answer) }
+func newHandler(answer replyFunc) devices.Handler { return new(reasonCounter).newHandler(answer) }
 
-// echo returns a reply with the id of the report.
-func echo(_ context.Context, _ devices.ID, report string) devices.Reply {
+// echoID returns a reply with the id of the report.
+func echoID(_ context.Context, _ devices.ID, report string) devices.Reply {
 	return devices.Reply{Re: report, Reason: devices.ReasonNone}
 }
 
-// gate has a handlerFunc that signals each report on entered and answers when open is closed.
-type gate struct{ entered, open chan struct{} }
+// replyGate has a replyFunc that signals each report on entered and answers when open is closed.
+type replyGate struct{ entered, open chan struct{} }
 
-func newGate() *gate { return &gate{entered: make(chan struct{}, 100), open: make(chan struct{})} }
-
-func (g *gate) answer(ctx context.Context, device devices.ID, report string) devices.Reply {
-	g.entered <- struct{}{}
-	<-g.open
-	return echo(ctx, device, report)
+func newReplyGate() *replyGate {
+	return &replyGate{entered: make(chan struct{}, 100), open: make(chan struct{})}
 }
 
-// counter counts reports by the reasons of their replies.
-type counter struct {
+func (g *replyGate) reply(ctx context.Context, device devices.ID, report string) devices.Reply {
+	g.entered <- struct{}{}
+	<-g.open
+	return echoID(ctx, device, report)
+}
+
+// reasonCounter counts reports by the reasons of their replies.
+type reasonCounter struct {
 	mu      sync.Mutex
 	reasons map[string]int
 }
 
-func (c *counter) of(answer handlerFunc) devices.Handler { return handler{counts: c, answer: answer} }
+func (c *reasonCounter) newHandler(answer replyFunc) devices.Handler {
+	return reportHandler{counts: c, reply: answer}
+}
 
-func (c *counter) add(reason string) {
+func (c *reasonCounter) add(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.reasons == nil {
@@ -146,7 +150,7 @@ func (c *counter) add(reason string) {
 	c.reasons[reason]++
 }
 
-func (c *counter) get(reason string) int {
+func (c *reasonCounter) get(reason string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.reasons[reason]
@@ -167,8 +171,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// begin starts a client and does not wait for its connection.
-func begin(t *testing.T, o mqtt.Options) *mqtt.Client {
+// startClient starts a client and does not wait for its connection.
+func startClient(t *testing.T, o mqtt.Options) *mqtt.Client {
 	t.Helper()
 	if o.Patience == 0 {
 		o.Patience = patience
@@ -180,19 +184,19 @@ func begin(t *testing.T, o mqtt.Options) *mqtt.Client {
 	if err := c.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { stop(t, c) })
+	t.Cleanup(func() { stopClient(t, c) })
 	return c
 }
 
-// connect starts a client and waits until it receives reports.
-func connect(t *testing.T, o mqtt.Options) *mqtt.Client {
+// startConnected starts a client and waits until it receives reports.
+func startConnected(t *testing.T, o mqtt.Options) *mqtt.Client {
 	t.Helper()
-	c := begin(t, o)
+	c := startClient(t, o)
 	eventually(t, "connected", c.Connected)
 	return c
 }
 
-func stop(t *testing.T, c *mqtt.Client) {
+func stopClient(t *testing.T, c *mqtt.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -201,13 +205,13 @@ func stop(t *testing.T, c *mqtt.Client) {
 	}
 }
 
-// stopping stops a client in the background. The returned channel is closed when the client has stopped.
-func stopping(t *testing.T, c *mqtt.Client) <-chan struct{} {
+// stopInBackground stops a client in the background. The returned channel is closed when the client has stopped.
+func stopInBackground(t *testing.T, c *mqtt.Client) <-chan struct{} {
 	t.Helper()
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		stop(t, c)
+		stopClient(t, c)
 	}()
 	return stopped
 }
@@ -219,7 +223,7 @@ type fakeDevice struct {
 	replies chan string
 }
 
-func device(t *testing.T, s server, id devices.ID) *fakeDevice {
+func connectDevice(t *testing.T, s restartableBroker, id devices.ID) *fakeDevice {
 	t.Helper()
 	d := &fakeDevice{id: id, replies: make(chan string, 1000)}
 	_, addr, _ := strings.Cut(s.URL(), "@")
@@ -238,15 +242,15 @@ func device(t *testing.T, s server, id devices.ID) *fakeDevice {
 	return d
 }
 
-// report publishes a report with an id that asks for work.
-func (d *fakeDevice) report(t *testing.T, id string) {
+// sendReport publishes a report with an id that asks for work.
+func (d *fakeDevice) sendReport(t *testing.T, id string) {
 	t.Helper()
 	if token := d.Publish(devices.ReportTopic(d.id), 1, false, fmt.Sprintf(`{"id":%q}`, id)); !token.WaitTimeout(patience) || token.Error() != nil {
 		t.Fatalf("report: %v", token.Error())
 	}
 }
 
-func (d *fakeDevice) reply(t *testing.T) devices.Reply {
+func (d *fakeDevice) nextReply(t *testing.T) devices.Reply {
 	t.Helper()
 	select {
 	case text := <-d.replies:

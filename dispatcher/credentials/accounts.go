@@ -54,11 +54,11 @@ func newAccounts(a Accounts, ledger accountLedger) *accounts {
 	return &accounts{Accounts: a, ledger: ledger, turn: turn}
 }
 
-// askLedger reports whether the broker calls AuthenticateSession. Any other broker checks the secret itself
+// brokerAsksLedger reports whether the broker calls AuthenticateSession. Any other broker checks the secret itself
 // and does not pass it on; the secret is the device's own token, if the device has one.
-func (a *accounts) askLedger() bool { return a.Accounts != nil && a.AsksLedger() }
+func (a *accounts) brokerAsksLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
-func (a *accounts) take(ctx context.Context, limit time.Duration) error {
+func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	select {
@@ -69,18 +69,18 @@ func (a *accounts) take(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-func (a *accounts) giveBack() { a.turn <- struct{}{} }
+func (a *accounts) releaseTurn() { a.turn <- struct{}{} }
 
-// serially runs change, one call at a time over all devices. It passes a function that sets the account of
+// runSerially runs change, one call at a time over all devices. It passes a function that sets the account of
 // the device, or nil if the broker has no accounts.
-func (a *accounts) serially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
+func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)
 	}
-	if err := a.take(ctx, turnLimit); err != nil {
+	if err := a.acquireTurn(ctx, turnLimit); err != nil {
 		return err
 	}
-	defer a.giveBack()
+	defer a.releaseTurn()
 	return change(func(ctx context.Context, enabled bool) error {
 		return a.set(ctx, devices.Account{Device: device, Password: secret, Enabled: enabled})
 	})
@@ -96,8 +96,8 @@ func (a *accounts) set(ctx context.Context, list ...devices.Account) error {
 	return nil
 }
 
-// follow applies one recorded change to the account at the broker.
-func (a *accounts) follow(ctx context.Context, c store.AccountChange) error {
+// applyChange applies one recorded change to the account at the broker.
+func (a *accounts) applyChange(ctx context.Context, c store.AccountChange) error {
 	device := devices.ID(c.Device)
 	switch c.Wanted {
 	case store.AccountEnabled:
@@ -109,23 +109,23 @@ func (a *accounts) follow(ctx context.Context, c store.AccountChange) error {
 	}
 }
 
-// followPart applies at most changesPart of the changes that the ledger has recorded.
-func (a *accounts) followPart(ctx context.Context) (followed int, err error) {
+// applyChanges applies at most changesPart of the changes that the ledger has recorded.
+func (a *accounts) applyChanges(ctx context.Context) (followed int, err error) {
 	if a.Accounts == nil {
 		return 0, nil
 	}
-	if err := a.take(ctx, turnLimit); err != nil {
+	if err := a.acquireTurn(ctx, turnLimit); err != nil {
 		return 0, err
 	}
-	defer a.giveBack()
-	return a.ledger.ApplyAccountChanges(ctx, changesPart, accountLimit, a.follow)
+	defer a.releaseTurn()
+	return a.ledger.ApplyAccountChanges(ctx, changesPart, accountLimit, a.applyChange)
 }
 
-// FollowDevices changes the accounts at the broker of devices that were blocked, unblocked or deleted. It
+// ApplyAccountChanges changes the accounts at the broker of devices that were blocked, unblocked or deleted. It
 // returns how many it changed, and ends with the first error. The next call tries the failed change again.
-func (r *Registry) FollowDevices(ctx context.Context) (followed int, err error) {
+func (r *Registry) ApplyAccountChanges(ctx context.Context) (followed int, err error) {
 	for {
-		n, err := r.accounts.followPart(ctx)
+		n, err := r.accounts.applyChanges(ctx)
 		followed += n
 		if err != nil || n < changesPart {
 			return followed, err

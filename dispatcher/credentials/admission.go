@@ -19,13 +19,13 @@ type Admission struct {
 // Admit checks that the caller may act for the device, which was read as view. If the caller has a fleet
 // token and the device is unknown, Admit registers the device. It returns devices.ErrForbidden for a caller
 // that it refuses, and then changes nothing.
-func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.View) (Admission, error) {
+func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.DeviceView) (Admission, error) {
 	admitted := Admission{Device: view.Device}
 	switch caller.Via {
 	case devices.ViaLease: // the permission to lease is checked before; a caller is not a registered device
 		return Admission{Device: &store.Device{ID: string(caller.Device)}}, nil
 	case devices.ViaOwnToken:
-		return admitted, r.admitOwner(ctx, caller.Device, view.Device)
+		return admitted, r.admitByOwnToken(ctx, caller.Device, view.Device)
 	case devices.ViaSession:
 		if err := r.admitSession(ctx, caller, view); err != nil {
 			return admitted, err
@@ -44,11 +44,11 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 	return r.register(ctx, caller.Device)
 }
 
-// AdmitStill reports whether a caller that was admitted may still act for its device. The device may have
+// IsStillAdmitted reports whether a caller that was admitted may still act for its device. The device may have
 // been deleted since, or its token revoked.
-func (r *Registry) AdmitStill(ctx context.Context, caller devices.Caller, view store.View) (bool, error) {
+func (r *Registry) IsStillAdmitted(ctx context.Context, caller devices.Caller, view store.DeviceView) (bool, error) {
 	if caller.Via == devices.ViaLease {
-		return r.leasesStill(ctx, caller)
+		return r.isTokenValid(ctx, caller)
 	}
 	if view.Device == nil {
 		return false, nil
@@ -56,7 +56,7 @@ func (r *Registry) AdmitStill(ctx context.Context, caller devices.Caller, view s
 	if caller.Via != devices.ViaOwnToken {
 		return !view.Device.OwnToken, nil
 	}
-	switch err := r.bears(ctx, caller); {
+	switch err := r.checkToken(ctx, caller); {
 	case errors.Is(err, devices.ErrUnauthenticated), errors.Is(err, devices.ErrForbidden):
 		return false, nil
 	case err != nil:
@@ -65,38 +65,38 @@ func (r *Registry) AdmitStill(ctx context.Context, caller devices.Caller, view s
 	return true, nil
 }
 
-// leasesStill reports whether the token of a caller is still valid. A caller inside this process has no token
+// isTokenValid reports whether the token of a caller is still valid. A caller inside this process has no token
 // and is always valid.
-func (r *Registry) leasesStill(ctx context.Context, caller devices.Caller) (bool, error) {
+func (r *Registry) isTokenValid(ctx context.Context, caller devices.Caller) (bool, error) {
 	if caller.Token == ([sha256.Size]byte{}) {
 		return true, nil
 	}
-	_, err := r.known.find(ctx, caller.Token)
+	_, err := r.cache.find(ctx, caller.Token)
 	if errors.Is(err, devices.ErrUnauthenticated) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// Admitted reports whether this caller was the last one that was admitted for its device, and nothing about
+// LastAdmission reports whether this caller was the last one that was admitted for its device, and nothing about
 // the admission remains to be recorded. It also returns the reach that the device had then. The result is
 // valid only while Doubt is called for all news; the caller must check that the news are followed.
-func (r *Registry) Admitted(caller devices.Caller) (store.Reach, bool) {
-	return r.known.admitted(caller)
+func (r *Registry) LastAdmission(caller devices.Caller) (store.Reach, bool) {
+	return r.cache.lastAdmission(caller)
 }
 
-// NoteAdmission records an admission for Admitted.
-func (r *Registry) NoteAdmission(caller devices.Caller, reach store.Reach) {
-	r.known.admit(caller, reach)
+// RecordAdmission records an admission for Admitted.
+func (r *Registry) RecordAdmission(caller devices.Caller, reach store.Reach) {
+	r.cache.cacheAdmission(caller, reach)
 }
 
-// Doubt removes the recorded admission of the device, so that its next report reads the device again. If
+// ForgetAdmission removes the recorded admission of the device, so that its next report reads the device again. If
 // device is empty, Doubt removes all admissions. Each change of who may act for a device is news of the
 // device.
-func (r *Registry) Doubt(device string) { r.known.doubt(device) }
+func (r *Registry) ForgetAdmission(device string) { r.cache.forgetAdmission(device) }
 
 // admitSession checks that a device may act by a session that the broker admitted.
-func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view store.View) error {
+func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view store.DeviceView) error {
 	device := view.Device
 	switch {
 	case device == nil:
@@ -105,22 +105,22 @@ func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view
 		}
 	case device.Blocked || device.Revoked():
 		return devices.ErrForbidden
-	case device.HasToken && !r.accounts.askLedger():
-		return r.admitOwner(ctx, caller.Device, device)
+	case device.HasToken && !r.accounts.brokerAsksLedger():
+		return r.admitByOwnToken(ctx, caller.Device, device)
 	}
 	return nil
 }
 
-// admitOwner records the first use of a device's own token. After it, fleet tokens can no longer act for the
+// admitByOwnToken records the first use of a device's own token. After it, fleet tokens can no longer act for the
 // device.
-func (r *Registry) admitOwner(ctx context.Context, id devices.ID, device *store.Device) error {
+func (r *Registry) admitByOwnToken(ctx context.Context, id devices.ID, device *store.Device) error {
 	if device == nil { // the device was deleted after its authentication
 		return devices.ErrForbidden
 	}
 	if device.OwnToken {
 		return nil
 	}
-	if _, err := r.owning.Do(ctx, struct{}{}, string(id)); err != nil {
+	if _, err := r.ownTokenCalls.Do(ctx, struct{}{}, string(id)); err != nil {
 		return fmt.Errorf("%w: noting the use of a token: %w", devices.ErrUnavailable, err)
 	}
 	return nil
@@ -135,7 +135,7 @@ func (r *Registry) enroll(ctx context.Context, id devices.ID) (Admission, error)
 	}
 	token := NewToken()
 	hash := HashToken(token)
-	err = r.accounts.serially(ctx, id, token, func(set store.SetAccount) error {
+	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) error {
 		return r.config.Ledger.EnrollDevice(ctx, string(id), hash[:], set)
 	})
 	if errors.Is(err, store.ErrExists) { // the device has just used a token of its own

@@ -15,11 +15,11 @@ import (
 // devices.ErrUnauthenticated if the token does not exist, and devices.ErrForbidden if it belongs to another
 // device.
 func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
-	return r.authenticate(ctx, device, token, r.bears)
+	return r.authenticate(ctx, device, token, r.checkToken)
 }
 
 func (r *Registry) authenticate(
-	ctx context.Context, device devices.ID, token string, bears func(context.Context, devices.Caller) error,
+	ctx context.Context, device devices.ID, token string, check func(context.Context, devices.Caller) error,
 ) (devices.Caller, error) {
 	if token == "" {
 		return devices.Caller{}, devices.ErrUnauthenticated
@@ -30,27 +30,27 @@ func (r *Registry) authenticate(
 		}
 	}
 	caller := devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}
-	if err := bears(ctx, caller); err != nil {
+	if err := check(ctx, caller); err != nil {
 		return devices.Caller{}, err
 	}
 	return caller, nil
 }
 
-// bears checks that the caller's token belongs to its device. It may miss a change of the token for at most
+// checkToken checks that the caller's token belongs to its device. It may miss a change of the token for at most
 // five seconds.
-func (r *Registry) bears(ctx context.Context, caller devices.Caller) error {
-	ok, drops := r.known.bears(caller)
+func (r *Registry) checkToken(ctx context.Context, caller devices.Caller) error {
+	ok, drops := r.cache.hasValidToken(caller)
 	if ok {
 		return nil
 	}
-	t, err := r.known.find(ctx, caller.Token)
-	if err = owns(caller, t, err); err == nil {
-		r.known.bore(caller, t, drops)
+	t, err := r.cache.find(ctx, caller.Token)
+	if err = checkOwner(caller, t, err); err == nil {
+		r.cache.cacheBearer(caller, t, drops)
 	}
 	return err
 }
 
-func owns(caller devices.Caller, t store.Token, err error) error {
+func checkOwner(caller devices.Caller, t store.Token, err error) error {
 	if err == nil && t.Device != string(caller.Device) {
 		return devices.ErrForbidden
 	}
@@ -64,11 +64,11 @@ func owns(caller devices.Caller, t store.Token, err error) error {
 //
 // A session can last longer than a token stays in memory, so this function reads the token from the ledger.
 func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
-	caller, err := r.authenticate(ctx, device, token, r.known.bearsInLedger)
+	caller, err := r.authenticate(ctx, device, token, r.cache.checkTokenInLedger)
 	if err != nil {
 		return err
 	}
-	view, err := r.config.Look(ctx, device)
+	view, err := r.config.ReadView(ctx, device)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	case view.Device != nil && view.Device.Blocked:
 		return devices.ErrForbidden
 	case caller.Via == devices.ViaOwnToken:
-		return r.admitOwner(ctx, device, view.Device)
+		return r.admitByOwnToken(ctx, device, view.Device)
 	case r.config.FleetMode != FleetAny || view.Device != nil && view.Device.OwnToken:
 		return devices.ErrForbidden
 	case view.Deleted:
@@ -95,7 +95,7 @@ func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, erro
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated
 	}
-	return r.known.find(ctx, HashToken(token))
+	return r.cache.find(ctx, HashToken(token))
 }
 
 // NewToken returns a new secret of 256 random bits. Only its hash is ever stored.

@@ -13,7 +13,7 @@ import (
 func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec) (created store.Device, token string, err error) {
 	token = NewToken()
 	hash := HashToken(token)
-	err = r.accounts.serially(ctx, id, token, func(set store.SetAccount) (err error) {
+	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) (err error) {
 		created, err = r.config.Ledger.CreateDevice(ctx, actor, string(id), spec, hash[:], set)
 		return err
 	})
@@ -25,14 +25,14 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration) (token string, olderUntil time.Time, err error) {
 	token = NewToken()
 	hash := HashToken(token)
-	err = r.accounts.serially(ctx, id, token, func(set store.SetAccount) (err error) {
+	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) (err error) {
 		olderUntil, err = r.config.Ledger.RotateDeviceToken(ctx, actor, string(id), hash[:], overlap, set)
 		return err
 	})
 	if err != nil || overlap > 0 {
 		return token, olderUntil, err
 	}
-	r.known.forget(id)
+	r.cache.dropDevice(id)
 	if r.accounts.Accounts != nil {
 		if err := r.accounts.Disconnect(ctx, id); err != nil {
 			r.config.Logger.WarnContext(ctx, "session of a device with an older token not ended", "device", id, "err", err)
@@ -47,23 +47,23 @@ func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, 
 	if err := r.config.Ledger.SetBlocked(ctx, actor, string(id), blocked); err != nil {
 		return err
 	}
-	r.followSoon(ctx)
+	r.applyAccountChanges(ctx)
 	return nil
 }
 
 // DeleteDevice deletes a device and its tokens. If cancel is true, it also cancels the open tasks of the
 // device. If cancel is false and there are open tasks, it returns store.ErrOpenTasks. A slot that the device
 // holds stays held until its lease ends. DeleteDevice returns store.ErrNotFound if the device does not exist.
-func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID, cancel bool) (store.Removal, error) {
+func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID, cancel bool) (store.DeviceRemoval, error) {
 	removed, err := r.config.Ledger.DeleteDevice(ctx, actor, string(id), cancel)
 	if err != nil {
 		return removed, err
 	}
-	r.known.forget(id)
-	r.followSoon(ctx)
+	r.cache.dropDevice(id)
+	r.applyAccountChanges(ctx)
 	return removed, nil
 }
 
-// followSoon applies recorded changes of accounts immediately. If that fails, the next pass retries and
+// applyAccountChanges applies recorded changes of accounts immediately. If that fails, the next pass retries and
 // reports the error.
-func (r *Registry) followSoon(ctx context.Context) { _, _ = r.accounts.followPart(ctx) }
+func (r *Registry) applyAccountChanges(ctx context.Context) { _, _ = r.accounts.applyChanges(ctx) }

@@ -11,13 +11,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// fleet is a ledger in which the token of each device is the name of the device.
-type fleet struct {
+// fleetLedger is a ledger in which the token of each device is the name of the device.
+type fleetLedger struct {
 	Ledger
 	size, lookUps int
 }
 
-func (f *fleet) TokenByHash(_ context.Context, hash []byte) (store.Token, error) {
+func (f *fleetLedger) TokenByHash(_ context.Context, hash []byte) (store.Token, error) {
 	device := strconv.Itoa(f.lookUps % f.size)
 	if f.lookUps++; HashToken(device) != [32]byte(hash) {
 		return store.Token{}, store.ErrNotFound
@@ -25,22 +25,22 @@ func (f *fleet) TokenByHash(_ context.Context, hash []byte) (store.Token, error)
 	return store.Token{Device: device}, nil
 }
 
-func (f *fleet) ChangedTokens(context.Context, int64) (store.TokenChanges, error) {
+func (f *fleetLedger) ChangedTokens(context.Context, int64) (store.TokenChanges, error) {
 	return store.TokenChanges{Now: time.Unix(1_790_000_000, 0)}, nil
 }
 
-func newFleet(t *testing.T, size int) (*fleet, *Registry) {
+func newFleetRegistry(t *testing.T, size int) (*fleetLedger, *Registry) {
 	t.Helper()
-	f := &fleet{size: size}
+	f := &fleetLedger{size: size}
 	r := New(Config{Ledger: f, FleetMode: FleetAny, Now: func() time.Time { return time.Unix(1, 0) }})
-	if err := r.FollowTokens(t.Context()); err != nil {
+	if err := r.DropChangedTokens(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return f, r
 }
 
-// report authenticates and admits each device once.
-func (f *fleet) report(t *testing.T, r *Registry) {
+// admitDevices authenticates and admits each device once.
+func (f *fleetLedger) admitDevices(t *testing.T, r *Registry) {
 	t.Helper()
 	for i := range f.size {
 		device := strconv.Itoa(i)
@@ -48,11 +48,11 @@ func (f *fleet) report(t *testing.T, r *Registry) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.NoteAdmission(caller, store.ReachNone)
+		r.RecordAdmission(caller, store.ReachNone)
 	}
 }
 
-func live() uint64 {
+func liveHeapBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -61,15 +61,15 @@ func live() uint64 {
 
 // TestAFleetIsRemembered checks that each token is looked up once, and that a device takes little memory.
 func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures memory
-	f, r := newFleet(t, 60_000)
-	before := live()
-	f.report(t, r)
-	f.report(t, r)
+	f, r := newFleetRegistry(t, 60_000)
+	before := liveHeapBytes()
+	f.admitDevices(t, r)
+	f.admitDevices(t, r)
 	if f.lookUps != f.size {
 		t.Errorf("%d look-ups of %d tokens", f.lookUps, f.size)
 	}
 	// An entry has 24 bytes, and the map has just doubled. The cached tokens take 250 kB.
-	each := (live() - before - 250_000) / uint64(f.size)
+	each := (liveHeapBytes() - before - 250_000) / uint64(f.size)
 	if t.Logf("%d bytes a device", each); each > 80 {
 		t.Errorf("%d bytes a device", each)
 	}
@@ -79,16 +79,16 @@ func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures me
 // TestMemoryIsBounded checks that devices above the maximum are forgotten.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
-	f, r := newFleet(t, 30)
-	r.known.most = 10
-	f.report(t, r)
-	if n := len(r.known.devices); n != 10 {
+	f, r := newFleetRegistry(t, 30)
+	r.cache.maxDevices = 10
+	f.admitDevices(t, r)
+	if n := len(r.cache.devices); n != 10 {
 		t.Errorf("%d devices are remembered", n)
 	}
 	for i := range f.size {
-		r.known.changed(time.Unix(1, 0), 0, store.TokenChanges{Tokens: []store.TokenChange{{Hash: make([]byte, 32), Device: strconv.Itoa(i)}}, Now: time.Unix(1_790_000_000, 0)})
+		r.cache.dropChanged(time.Unix(1, 0), 0, store.TokenChanges{Tokens: []store.TokenChange{{Hash: make([]byte, 32), Device: strconv.Itoa(i)}}, Now: time.Unix(1_790_000_000, 0)})
 	}
-	if n := len(r.known.devices); n != 0 {
+	if n := len(r.cache.devices); n != 0 {
 		t.Errorf("%d devices are remembered whose tokens were changed", n)
 	}
 }
@@ -97,16 +97,16 @@ func TestMemoryIsBounded(t *testing.T) {
 // news of another device does not.
 func TestADoubtedDeviceIsReadAgain(t *testing.T) {
 	t.Parallel()
-	_, r := newFleet(t, 1)
+	_, r := newFleetRegistry(t, 1)
 	caller := func(device devices.ID) devices.Caller { return devices.Caller{Device: device, Via: devices.ViaSession} }
 	for _, news := range []string{"a", ""} {
-		r.NoteAdmission(caller("a"), 0)
-		r.Doubt("b")
-		if _, admitted := r.Admitted(caller("a")); !admitted {
+		r.RecordAdmission(caller("a"), 0)
+		r.ForgetAdmission("b")
+		if _, admitted := r.LastAdmission(caller("a")); !admitted {
 			t.Error("the news of another device ended the admission")
 		}
-		r.Doubt(news)
-		if _, admitted := r.Admitted(caller("a")); admitted {
+		r.ForgetAdmission(news)
+		if _, admitted := r.LastAdmission(caller("a")); admitted {
 			t.Errorf("after the news of %q, the device is still admitted", news)
 		}
 	}

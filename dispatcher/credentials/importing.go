@@ -24,16 +24,16 @@ const (
 	dropLimit = 3 * time.Second
 	// askTime is the intended duration of one request to the broker, which serves no client during it.
 	askTime = 200 * time.Millisecond
-	// firstAsk is the number of accounts in the first request, and mostAsked is the maximum. The broker
+	// firstPartSize is the number of accounts in the first request, and maxPartSize is the maximum. The broker
 	// accepts packets of 128 KiB; an account with the longest name takes 1.7 KiB.
-	firstAsk, mostAsked = 5, 50
+	firstPartSize, maxPartSize = 5, 50
 )
 
 // ImportDevices registers all devices of list, or none. It returns one token for each entry of list, or an
 // empty string for a device that got no token. It sets the Hash of each entry. It returns the errors of
-// store.ImportDevices, store.StageAccounts and store.SetStaged, ErrBroker, or ErrOnePassword.
+// store.ImportDevices, store.StageAccounts and store.SetStagedAccounts, ErrBroker, or ErrOnePassword.
 func (r *Registry) ImportDevices(
-	ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration,
+	ctx context.Context, actor string, list []store.NewDevice, existing store.OnExisting, overlap time.Duration,
 ) (tokens []string, err error) {
 	tokens = make([]string, len(list))
 	for i := range list {
@@ -41,17 +41,17 @@ func (r *Registry) ImportDevices(
 		hash := HashToken(tokens[i])
 		list[i].Hash = hash[:]
 	}
-	var given []bool
-	if r.accounts.Accounts == nil || r.accounts.askLedger() {
-		given, err = r.config.Ledger.ImportDevices(ctx, actor, list, existing, overlap, 0)
+	var hasToken []bool
+	if r.accounts.Accounts == nil || r.accounts.brokerAsksLedger() {
+		hasToken, err = r.config.Ledger.ImportDevices(ctx, actor, list, existing, overlap, 0)
 	} else {
-		given, err = r.importWithAccounts(ctx, actor, list, tokens, existing)
+		hasToken, err = r.importWithAccounts(ctx, actor, list, tokens, existing)
 	}
 	if err != nil {
 		return nil, err
 	}
 	for i := range tokens {
-		if !given[i] {
+		if !hasToken[i] {
 			tokens[i] = ""
 		}
 	}
@@ -60,25 +60,25 @@ func (r *Registry) ImportDevices(
 
 // importWithAccounts creates the accounts before the devices. It does not create them in the ledger's
 // transaction, because that would stay open for longer than other transactions wait for its rows.
-func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []store.NewDevice, tokens []string, existing store.Existing) ([]bool, error) {
+func (r *Registry) importWithAccounts(ctx context.Context, actor string, list []store.NewDevice, tokens []string, existing store.OnExisting) ([]bool, error) {
 	rotates := existing == store.RotateExisting
 	if rotates {
 		existing = store.RefuseExisting
 	}
-	s := staging{registry: r, ledger: r.config.Ledger, stage: store.NewStage(store.OnceOf(ctx))}
+	s := staging{registry: r, ledger: r.config.Ledger, stage: store.NewStage(store.OnceFrom(ctx))}
 	defer s.drop(ctx)
 	err := s.begin(ctx, list, tokens, existing)
 	if err == nil {
 		err = s.makeAccounts(ctx)
 	}
-	var given []bool
+	var hasToken []bool
 	if err == nil {
-		given, err = s.ledger.ImportDevices(ctx, actor, list, existing, 0, s.stage)
+		hasToken, err = s.ledger.ImportDevices(ctx, actor, list, existing, 0, s.stage)
 	}
 	if rotates && errors.Is(err, store.ErrExists) {
 		err = fmt.Errorf("%w: %w", ErrOnePassword, err)
 	}
-	return given, err
+	return hasToken, err
 }
 
 // staging is the set of accounts that an import creates.
@@ -91,11 +91,11 @@ type staging struct {
 }
 
 // begin records in the ledger the accounts that the import will create.
-func (s *staging) begin(ctx context.Context, list []store.NewDevice, tokens []string, existing store.Existing) error {
-	if err := s.registry.accounts.take(ctx, makingLimit); err != nil {
+func (s *staging) begin(ctx context.Context, list []store.NewDevice, tokens []string, existing store.OnExisting) error {
+	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return err
 	}
-	defer s.registry.accounts.giveBack()
+	defer s.registry.accounts.releaseTurn()
 	staged, err := s.ledger.StageAccounts(ctx, s.stage, list, existing, stageKept)
 	for _, d := range staged {
 		id := list[d.Entry].ID
@@ -112,19 +112,19 @@ func (s *staging) begin(ctx context.Context, list []store.NewDevice, tokens []st
 func (s *staging) makeAccounts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, makingLimit)
 	defer cancel()
-	part := firstAsk
+	part := firstPartSize
 	var failed error // the error of the previous attempt of this part
 	for made := 0; made < len(s.ids); {
 		end := min(made+part, len(s.ids))
 		took, err := s.makePart(ctx, made, end)
 		switch {
 		case err == nil:
-			part = min(1+int(time.Duration(end-made)*askTime/max(took, time.Millisecond)), mostAsked)
+			part = min(1+int(time.Duration(end-made)*askTime/max(took, time.Millisecond)), maxPartSize)
 			made, failed = end, nil
-		case made == 0 || errors.Is(err, store.ErrOvertaken) || !pause(ctx, partPause):
+		case made == 0 || errors.Is(err, store.ErrAccountConflict) || !pause(ctx, partPause):
 			return fmt.Errorf("%d of %d accounts: %w", made, len(s.ids), errors.Join(failed, err))
 		default: // the part may have been too large
-			part, failed = firstAsk, err
+			part, failed = firstPartSize, err
 		}
 	}
 	return nil
@@ -141,11 +141,11 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duration, err error) {
-	if err := s.registry.accounts.take(ctx, makingLimit); err != nil {
+	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return 0, err
 	}
-	defer s.registry.accounts.giveBack()
-	err = s.ledger.SetStaged(ctx, s.stage, s.ids, stageKept, func(ctx context.Context) error {
+	defer s.registry.accounts.releaseTurn()
+	err = s.ledger.SetStagedAccounts(ctx, s.stage, s.ids, stageKept, func(ctx context.Context) error {
 		began := s.registry.config.Now()
 		err := s.registry.accounts.set(ctx, s.accounts[from:to]...)
 		took = s.registry.config.Now().Sub(began)

@@ -14,57 +14,57 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// known caches who may act for devices, which saves a query to the ledger for each report. It stores only
+// tokenCache caches who may act for devices, which saves a query to the ledger for each report. It stores only
 // valid tokens. Changed tokens are read frequently and dropped, so a revoked token is soon refused on every
 // replica. While the changes cannot be read, no cached token is trusted.
 //
 // There are many devices, so an entry takes 24 bytes and has no pointers. Devices and callers are stored as
 // keyed hashes: the probability that another token is accepted as the token of a device is 2^-64.
-type known struct {
-	source tokenLedger
-	now    func() time.Time
-	seed   maphash.Seed
-	most   int // maximum number of devices; above it an arbitrary device is dropped, because this is only a memory limit
+type tokenCache struct {
+	source     tokenLedger
+	now        func() time.Time
+	seed       maphash.Seed
+	maxDevices int // maximum number of devices; above it an arbitrary device is dropped, because this is only a memory limit
 
-	mu      sync.Mutex
-	tokens  map[[sha256.Size]byte]knownToken // tokens that were looked up recently
-	devices map[uint64]admission
-	read    time.Time // beginning of the last read of changes; the zero value means none
-	ledger  time.Time // the ledger's time at that moment, or slightly later
-	next    int64     // position from which the next read begins
-	drops   int       // number of times that tokens were dropped
+	mu         sync.Mutex
+	tokens     map[[sha256.Size]byte]cachedToken // tokens that were looked up recently
+	devices    map[uint64]lastActor
+	read       time.Time // beginning of the last read of changes; the zero value means none
+	ledgerTime time.Time // the ledger's time at that moment, or slightly later
+	next       int64     // position from which the next read begins
+	drops      int       // number of times that tokens were dropped
 }
 
-type knownToken struct {
+type cachedToken struct {
 	store.Token
 	until uint32
 }
 
-// admission records who acted last for a device.
-type admission struct {
-	caller uint64
-	until  uint32 // time until which its token is valid; 0 if the caller has no token
-	stands bool   // it was admitted, and nothing remains to be recorded
-	reach  int8   // the reach of the device at that time
+// lastActor records who acted last for a device.
+type lastActor struct {
+	caller     uint64
+	until      uint32 // time until which its token is valid; 0 if the caller has no token
+	isAdmitted bool   // it was admitted, and nothing remains to be recorded
+	reach      int8   // the reach of the device at that time
 }
 
 const (
 	tokenMemory = 24 * time.Hour
-	mostUnread  = time.Hour       // maximum time between two reads of changes: less than the time that the ledger keeps the changes
-	believed    = 3 * time.Second // maximum time since the last read of changes for which cached tokens are trusted
+	maxReadGap  = time.Hour       // maximum time between two reads of changes: less than the time that the ledger keeps the changes
+	trustedFor  = 3 * time.Second // maximum time since the last read of changes for which cached tokens are trusted
 	tokensKept  = 1_000           // mostly tokens of operators; also a memory limit
 	devicesKept = 1_600_000       // slightly above this number the map takes twice the memory, 105 MB
 )
 
-func newKnown(source tokenLedger, now func() time.Time) *known {
-	return &known{
-		source: source, now: now, seed: maphash.MakeSeed(), most: devicesKept,
-		tokens: make(map[[sha256.Size]byte]knownToken), devices: make(map[uint64]admission),
+func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
+	return &tokenCache{
+		source: source, now: now, seed: maphash.MakeSeed(), maxDevices: devicesKept,
+		tokens: make(map[[sha256.Size]byte]cachedToken), devices: make(map[uint64]lastActor),
 	}
 }
 
 // token returns the cached token with a hash. ok reports whether it is known to be valid.
-func (k *known) token(hash [sha256.Size]byte) (t store.Token, ok bool, drops int) {
+func (k *tokenCache) token(hash [sha256.Size]byte) (t store.Token, ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.tokens[hash]
@@ -72,21 +72,21 @@ func (k *known) token(hash [sha256.Size]byte) (t store.Token, ok bool, drops int
 }
 
 // find returns the token with a hash from the cache or, if it is not there, from the ledger.
-func (k *known) find(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
+func (k *tokenCache) find(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, ok, drops := k.token(hash)
 	if ok {
 		return t, nil
 	}
 	t, err := k.lookUp(ctx, hash)
 	if err == nil {
-		k.keep(hash, t, drops)
+		k.cacheToken(hash, t, drops)
 	}
 	return t, err
 }
 
 // lookUp returns the token with a hash from the ledger. If it does not exist, lookUp returns
 // devices.ErrUnauthenticated.
-func (k *known) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
+func (k *tokenCache) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, err := k.source.TokenByHash(ctx, hash[:])
 	if errors.Is(err, store.ErrNotFound) {
 		return store.Token{}, devices.ErrUnauthenticated
@@ -97,91 +97,91 @@ func (k *known) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token
 	return t, nil
 }
 
-// bearsInLedger checks in the ledger that the caller's token belongs to its device.
-func (k *known) bearsInLedger(ctx context.Context, caller devices.Caller) error {
+// checkTokenInLedger checks in the ledger that the caller's token belongs to its device.
+func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Caller) error {
 	t, err := k.lookUp(ctx, caller.Token)
-	return owns(caller, t, err)
+	return checkOwner(caller, t, err)
 }
 
-// bears reports whether the cache knows that the caller has a valid token of its device.
-func (k *known) bears(c devices.Caller) (ok bool, drops int) {
+// hasValidToken reports whether the cache knows that the caller has a valid token of its device.
+func (k *tokenCache) hasValidToken(c devices.Caller) (ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, e := k.last(c)
+	_, e := k.actorEntry(c)
 	return k.valid(e.until), k.drops
 }
 
-// admitted reports whether the caller was the last one that was admitted for its device, and returns the
+// lastAdmission reports whether the caller was the last one that was admitted for its device, and returns the
 // reach of the device at that time.
-func (k *known) admitted(c devices.Caller) (store.Reach, bool) {
+func (k *tokenCache) lastAdmission(c devices.Caller) (store.Reach, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, e := k.last(c)
-	return store.Reach(e.reach), e.stands
+	_, e := k.actorEntry(c)
+	return store.Reach(e.reach), e.isAdmitted
 }
 
-// last returns the cached admission of a caller if it acted last for its device, and otherwise a new one.
-func (k *known) last(c devices.Caller) (key uint64, e admission) {
+// actorEntry returns the cached admission of a caller if it acted last for its device, and otherwise a new one.
+func (k *tokenCache) actorEntry(c devices.Caller) (key uint64, e lastActor) {
 	key = k.keyOf(string(c.Device))
 	caller := maphash.Comparable(k.seed, c)
 	if e = k.devices[key]; e.caller != caller {
-		e = admission{caller: caller}
+		e = lastActor{caller: caller}
 	}
 	return key, e
 }
 
-func (k *known) keyOf(device string) uint64 { return maphash.String(k.seed, device) }
+func (k *tokenCache) keyOf(device string) uint64 { return maphash.String(k.seed, device) }
 
 // valid reports whether the ledger's time is before until, in seconds since 1970. It returns false if the
 // changes of tokens were not read recently.
-func (k *known) valid(until uint32) bool {
+func (k *tokenCache) valid(until uint32) bool {
 	since := k.now().Sub(k.read)
-	return since < believed && k.ledger.Add(since).Unix() < int64(until)
+	return since < trustedFor && k.ledgerTime.Add(since).Unix() < int64(until)
 }
 
 // until returns the time until which a token that is valid now is cached, in seconds since 1970.
-func (k *known) until(t store.Token) uint32 {
-	until := k.ledger.Add(tokenMemory)
+func (k *tokenCache) until(t store.Token) uint32 {
+	until := k.ledgerTime.Add(tokenMemory)
 	if t.ExpiresAt != nil && t.ExpiresAt.Before(until) {
 		until = *t.ExpiresAt
 	}
 	return uint32(until.Unix()) //nolint:gosec // until 2106
 }
 
-// keep caches a token that was read from the ledger, unless tokens were dropped since: this token may be
+// cacheToken caches a token that was read from the ledger, unless tokens were dropped since: this token may be
 // among them.
-func (k *known) keep(hash [sha256.Size]byte, t store.Token, drops int) {
+func (k *tokenCache) cacheToken(hash [sha256.Size]byte, t store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if drops == k.drops {
-		put(k.tokens, tokensKept, hash, knownToken{t, k.until(t)})
+		put(k.tokens, tokensKept, hash, cachedToken{t, k.until(t)})
 	}
 }
 
-// bore records that the caller has a valid token of its device, unless tokens were dropped since.
-func (k *known) bore(c devices.Caller, t store.Token, drops int) {
+// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped since.
+func (k *tokenCache) cacheBearer(c devices.Caller, t store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if drops == k.drops {
-		key, e := k.last(c)
+		key, e := k.actorEntry(c)
 		e.until = k.until(t)
-		put(k.devices, k.most, key, e)
+		put(k.devices, k.maxDevices, key, e)
 	}
 }
 
-// admit records that the caller was admitted.
-func (k *known) admit(c devices.Caller, reach store.Reach) {
+// cacheAdmission records that the caller was admitted.
+func (k *tokenCache) cacheAdmission(c devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	key, e := k.last(c)
-	e.stands, e.reach = true, int8(reach) //nolint:gosec // there are three
-	put(k.devices, k.most, key, e)
+	key, e := k.actorEntry(c)
+	e.isAdmitted, e.reach = true, int8(reach) //nolint:gosec // there are three
+	put(k.devices, k.maxDevices, key, e)
 }
 
 // put adds an entry to a map. If the map then has more than most entries, put removes arbitrary entries.
-func put[K comparable, V any](all map[K]V, most int, key K, e V) {
+func put[K comparable, V any](all map[K]V, maxEntries int, key K, e V) {
 	all[key] = e
-	for len(all) > most {
+	for len(all) > maxEntries {
 		for other := range all {
 			delete(all, other)
 			break
@@ -189,8 +189,8 @@ func put[K comparable, V any](all map[K]V, most int, key K, e V) {
 	}
 }
 
-// doubt removes the recorded admission of a device. If device is empty, it removes all admissions.
-func (k *known) doubt(device string) {
+// forgetAdmission removes the recorded admission of a device. If device is empty, it removes all admissions.
+func (k *tokenCache) forgetAdmission(device string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if device == "" {
@@ -198,33 +198,33 @@ func (k *known) doubt(device string) {
 	}
 	key := k.keyOf(device)
 	if e, is := k.devices[key]; is {
-		e.stands = false
+		e.isAdmitted = false
 		k.devices[key] = e
 	}
 }
 
-// forget drops the tokens of a device. Other replicas read the change of the tokens from the ledger.
-func (k *known) forget(device devices.ID) {
+// dropDevice drops the tokens of a device. Other replicas read the change of the tokens from the ledger.
+func (k *tokenCache) dropDevice(device devices.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.drops++
 	delete(k.devices, k.keyOf(string(device)))
-	maps.DeleteFunc(k.tokens, func(_ [sha256.Size]byte, e knownToken) bool { return e.Device == string(device) })
+	maps.DeleteFunc(k.tokens, func(_ [sha256.Size]byte, e cachedToken) bool { return e.Device == string(device) })
 }
 
-func (k *known) nextReading() int64 {
+func (k *tokenCache) readPosition() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.next
 }
 
-// changed drops the tokens in changes, which were read from position `from`. begun is the time before the
+// dropChanged drops the tokens in changes, which were read from position `from`. begun is the time before the
 // read. It drops all tokens if it cannot know which were changed: the last read was too long ago, a change
 // has no hash, or the changes are from another ledger, whose position is lower.
-func (k *known) changed(begun time.Time, from int64, changes store.TokenChanges) {
+func (k *tokenCache) dropChanged(begun time.Time, from int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := changes.Next < from || changes.Now.Sub(k.ledger) > mostUnread
+	all := changes.Next < from || changes.Now.Sub(k.ledgerTime) > maxReadGap
 	for _, c := range changes.Tokens {
 		if len(c.Hash) == sha256.Size {
 			delete(k.tokens, [sha256.Size]byte(c.Hash))
@@ -240,17 +240,17 @@ func (k *known) changed(begun time.Time, from int64, changes store.TokenChanges)
 	if all || len(changes.Tokens) > 0 {
 		k.drops++
 	}
-	k.read, k.ledger, k.next = begun, changes.Now, changes.Next
+	k.read, k.ledgerTime, k.next = begun, changes.Now, changes.Next
 }
 
-// FollowTokens removes from the cache the tokens that any replica changed since the last call. The cache is
+// DropChangedTokens removes from the cache the tokens that any replica changed since the last call. The cache is
 // trusted for some seconds after that.
-func (r *Registry) FollowTokens(ctx context.Context) error {
-	begun, from := r.known.now(), r.known.nextReading()
-	changes, err := r.known.source.ChangedTokens(ctx, from)
+func (r *Registry) DropChangedTokens(ctx context.Context) error {
+	begun, from := r.cache.now(), r.cache.readPosition()
+	changes, err := r.cache.source.ChangedTokens(ctx, from)
 	if err != nil {
 		return fmt.Errorf("reading changed tokens: %w", err)
 	}
-	r.known.changed(begun, from, changes)
+	r.cache.dropChanged(begun, from, changes)
 	return nil
 }

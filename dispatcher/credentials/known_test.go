@@ -16,40 +16,40 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// server is the Postgres of all tests of this package.
-var server servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
+// sharedPostgres is the Postgres of all tests of this package.
+var sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	server.Close()
+	sharedPostgres.Close()
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// counted is a ledger that counts look-ups.
-type counted struct {
+// countingLedger is a ledger that counts look-ups.
+type countingLedger struct {
 	credentials.Ledger
-	lookUps int
-	down    bool   // ChangedTokens fails
-	during  func() // called in a look-up before it returns
-	found   func(*store.TokenChanges)
+	lookUps      int
+	failsChanges bool   // ChangedTokens fails
+	duringLookUp func() // called in a look-up before it returns
+	editChanges  func(*store.TokenChanges)
 }
 
-func (c *counted) TokenByHash(ctx context.Context, hash []byte) (store.Token, error) {
+func (c *countingLedger) TokenByHash(ctx context.Context, hash []byte) (store.Token, error) {
 	c.lookUps++
 	t, err := c.Ledger.TokenByHash(ctx, hash)
-	if c.during != nil {
-		c.during()
+	if c.duringLookUp != nil {
+		c.duringLookUp()
 	}
 	return t, err
 }
 
-func (c *counted) ChangedTokens(ctx context.Context, from int64) (store.TokenChanges, error) {
-	if c.down {
+func (c *countingLedger) ChangedTokens(ctx context.Context, from int64) (store.TokenChanges, error) {
+	if c.failsChanges {
 		return store.TokenChanges{}, errBad
 	}
 	changes, err := c.Ledger.ChangedTokens(ctx, from)
-	if c.found != nil {
-		c.found(&changes)
+	if c.editChanges != nil {
+		c.editChanges(&changes)
 	}
 	return changes, err
 }
@@ -57,19 +57,19 @@ func (c *counted) ChangedTokens(ctx context.Context, from int64) (store.TokenCha
 // replica is a Registry with its ledger and a simulated clock.
 type replica struct {
 	*credentials.Registry
-	ledger  *counted
+	ledger  *countingLedger
 	t       *testing.T
 	elapsed time.Duration
 }
 
 func newReplica(t *testing.T, ledger credentials.Ledger) *replica {
 	t.Helper()
-	r := &replica{ledger: &counted{Ledger: ledger}, t: t}
+	r := &replica{ledger: &countingLedger{Ledger: ledger}, t: t}
 	started := time.Now()
 	r.Registry = credentials.New(credentials.Config{
 		Ledger: r.ledger, FleetMode: credentials.FleetAny, Now: func() time.Time { return started.Add(r.elapsed) },
 	})
-	r.follow()
+	r.followTokens()
 	return r
 }
 
@@ -80,13 +80,13 @@ func (r *replica) must(err error) {
 	}
 }
 
-func (r *replica) follow() {
+func (r *replica) followTokens() {
 	r.t.Helper()
-	r.must(r.FollowTokens(r.t.Context()))
+	r.must(r.DropChangedTokens(r.t.Context()))
 }
 
-// expect authenticates d with a token, and checks the error and the number of look-ups.
-func (r *replica) expect(token string, want error, lookUps int) {
+// expectAuthentication authenticates d with a token, and checks the error and the number of look-ups.
+func (r *replica) expectAuthentication(token string, want error, lookUps int) {
 	r.t.Helper()
 	r.ledger.lookUps = 0
 	if _, err := r.Authenticate(r.t.Context(), "d", token); !errors.Is(err, want) {
@@ -97,36 +97,39 @@ func (r *replica) expect(token string, want error, lookUps int) {
 	}
 }
 
-// device registers a device and returns its token.
-func (r *replica) device(id devices.ID) (token string) {
+// createDevice registers a device and returns its token.
+func (r *replica) createDevice(id devices.ID) (token string) {
 	r.t.Helper()
 	_, token, err := r.CreateDevice(r.t.Context(), "op", id, store.DeviceSpec{})
 	r.must(err)
 	return token
 }
 
-// rotate creates another token for d.
-func (r *replica) rotate(overlap time.Duration) (token string) {
+// rotateToken creates another token for d.
+func (r *replica) rotateToken(overlap time.Duration) (token string) {
 	r.t.Helper()
 	token, _, err := r.RotateToken(r.t.Context(), "op", "d", overlap)
 	r.must(err)
 	return token
 }
 
-func (r *replica) delete() {
+func (r *replica) deleteDevice() {
 	r.t.Helper()
 	_, err := r.DeleteDevice(r.t.Context(), "op", "d", false)
 	r.must(err)
 }
 
-// eachPair runs a test on two replicas with one ledger, once with Postgres and once with SQLite.
-func eachPair(t *testing.T, test func(one, other *replica)) {
+// runOnReplicaPairs runs a test on two replicas with one ledger, once with Postgres and once with SQLite.
+func runOnReplicaPairs(t *testing.T, test func(one, other *replica)) {
 	t.Helper()
 	for name, open := range map[string]func(*testing.T) *store.Store{
-		"postgres": func(t *testing.T) *store.Store { t.Helper(); return backends.Postgres(t, server.NewLedger(t)) },
+		"postgres": func(t *testing.T) *store.Store {
+			t.Helper()
+			return backends.OpenPostgres(t, sharedPostgres.NewLedger(t))
+		},
 		"sqlite": func(t *testing.T) *store.Store {
 			t.Helper()
-			return backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+			return backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,12 +143,12 @@ func eachPair(t *testing.T, test func(one, other *replica)) {
 // TestReportsWithTokensCostNoLookUp checks that only the first report of each device causes a look-up.
 func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 	t.Parallel()
-	ledger := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+	ledger := backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
 	r := newReplica(t, ledger)
 	const fleet = 200
 	tokens := make([]string, fleet)
 	for i := range tokens {
-		tokens[i] = r.device(devices.ID(fmt.Sprint(i)))
+		tokens[i] = r.createDevice(devices.ID(fmt.Sprint(i)))
 	}
 	for round := range 10_000 / fleet {
 		for i, token := range tokens {
@@ -158,13 +161,13 @@ func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 		}
 		for range 30 { // a report period
 			r.elapsed += time.Second
-			r.follow()
+			r.followTokens()
 		}
 	}
-	r.ledger.found = func(c *store.TokenChanges) { c.Now = c.Now.Add(r.elapsed) }
+	r.ledger.editChanges = func(c *store.TokenChanges) { c.Now = c.Now.Add(r.elapsed) }
 	for range 30 { // the memory of a token ends after a day
 		r.elapsed += 50 * time.Minute
-		r.follow()
+		r.followTokens()
 	}
 	r.ledger.lookUps = 0
 	_, err := r.Authenticate(t.Context(), "0", tokens[0])
@@ -177,24 +180,24 @@ func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 // overlap and by the deletion of the device. The device may be registered again.
 func TestARevokedTokenIsForgottenOnTheOtherReplica(t *testing.T) {
 	t.Parallel()
-	eachPair(t, func(one, other *replica) {
-		first := one.device("d")
-		other.expect(first, nil, 1)
-		other.expect(first, nil, 0)
-		one.expect(first, nil, 1)
-		second := one.rotate(0)
-		one.expect(first, devices.ErrUnauthenticated, 1) // without FollowTokens
-		other.follow()
-		other.expect(first, devices.ErrUnauthenticated, 1)
-		other.expect(second, nil, 1)
-		one.delete()
-		other.follow()
-		other.expect(second, devices.ErrUnauthenticated, 1)
-		third := one.device("d")
-		other.expect(third, nil, 1)
-		other.follow()
-		other.expect(third, nil, 0)
-		other.expect(second, devices.ErrUnauthenticated, 1)
+	runOnReplicaPairs(t, func(one, other *replica) {
+		first := one.createDevice("d")
+		other.expectAuthentication(first, nil, 1)
+		other.expectAuthentication(first, nil, 0)
+		one.expectAuthentication(first, nil, 1)
+		second := one.rotateToken(0)
+		one.expectAuthentication(first, devices.ErrUnauthenticated, 1) // without DropChangedTokens
+		other.followTokens()
+		other.expectAuthentication(first, devices.ErrUnauthenticated, 1)
+		other.expectAuthentication(second, nil, 1)
+		one.deleteDevice()
+		other.followTokens()
+		other.expectAuthentication(second, devices.ErrUnauthenticated, 1)
+		third := one.createDevice("d")
+		other.expectAuthentication(third, nil, 1)
+		other.followTokens()
+		other.expectAuthentication(third, nil, 0)
+		other.expectAuthentication(second, devices.ErrUnauthenticated, 1)
 	})
 }
 
@@ -202,23 +205,23 @@ func TestARevokedTokenIsForgottenOnTheOtherReplica(t *testing.T) {
 // after its overlap.
 func TestATokenEndsWithItsOverlap(t *testing.T) {
 	t.Parallel()
-	eachPair(t, func(one, other *replica) {
-		first := one.device("d")
-		other.expect(first, nil, 1)
-		second := one.rotate(time.Hour)
-		other.follow()
+	runOnReplicaPairs(t, func(one, other *replica) {
+		first := one.createDevice("d")
+		other.expectAuthentication(first, nil, 1)
+		second := one.rotateToken(time.Hour)
+		other.followTokens()
 		for _, token := range []string{first, second} {
-			other.expect(token, nil, 1)
-			other.expect(token, nil, 0)
+			other.expectAuthentication(token, nil, 1)
+			other.expectAuthentication(token, nil, 0)
 		}
-		third := one.rotate(2 * time.Second) // the overlap of both older tokens is now 2 s
-		other.follow()
+		third := one.rotateToken(2 * time.Second) // the overlap of both older tokens is now 2 s
+		other.followTokens()
 		for _, token := range []string{third, second, first} {
-			other.expect(token, nil, 1)
+			other.expectAuthentication(token, nil, 1)
 		}
 		other.elapsed += 2500 * time.Millisecond
-		other.expect(first, nil, 1) // a new look-up succeeds, because the time passed only in this test and not in the ledger
-		other.expect(third, nil, 0)
+		other.expectAuthentication(first, nil, 1) // a new look-up succeeds, because the time passed only in this test and not in the ledger
+		other.expectAuthentication(third, nil, 0)
 	})
 }
 
@@ -226,23 +229,23 @@ func TestATokenEndsWithItsOverlap(t *testing.T) {
 // while the changes cannot be read.
 func TestMemoryIsNotBelievedWithoutTheChanges(t *testing.T) {
 	t.Parallel()
-	eachPair(t, func(one, other *replica) {
-		token := one.device("d")
-		other.expect(token, nil, 1)
-		other.ledger.down = true
+	runOnReplicaPairs(t, func(one, other *replica) {
+		token := one.createDevice("d")
+		other.expectAuthentication(token, nil, 1)
+		other.ledger.failsChanges = true
 		other.elapsed += 2900 * time.Millisecond
-		if err := other.FollowTokens(other.t.Context()); !errors.Is(err, errBad) {
+		if err := other.DropChangedTokens(other.t.Context()); !errors.Is(err, errBad) {
 			other.t.Errorf("following: %v", err)
 		}
-		other.expect(token, nil, 0)
+		other.expectAuthentication(token, nil, 0)
 		other.elapsed += 100 * time.Millisecond
-		other.expect(token, nil, 1)
-		other.expect(token, nil, 1)
-		one.delete()
-		other.expect(token, devices.ErrUnauthenticated, 1)
-		other.ledger.down = false
-		other.follow()
-		other.expect(token, devices.ErrUnauthenticated, 1) // the token was in memory during the outage
+		other.expectAuthentication(token, nil, 1)
+		other.expectAuthentication(token, nil, 1)
+		one.deleteDevice()
+		other.expectAuthentication(token, devices.ErrUnauthenticated, 1)
+		other.ledger.failsChanges = false
+		other.followTokens()
+		other.expectAuthentication(token, devices.ErrUnauthenticated, 1) // the token was in memory during the outage
 	})
 }
 
@@ -250,52 +253,52 @@ func TestMemoryIsNotBelievedWithoutTheChanges(t *testing.T) {
 // and the change was read, before the look-up returned.
 func TestALookUpThatWasOvertakenIsNotRemembered(t *testing.T) {
 	t.Parallel()
-	eachPair(t, func(one, other *replica) {
-		token := one.device("d")
-		other.ledger.during = func() {
-			one.delete()
-			other.follow()
+	runOnReplicaPairs(t, func(one, other *replica) {
+		token := one.createDevice("d")
+		other.ledger.duringLookUp = func() {
+			one.deleteDevice()
+			other.followTokens()
 		}
-		other.expect(token, nil, 1)
-		other.ledger.during = nil
-		other.expect(token, devices.ErrUnauthenticated, 1)
+		other.expectAuthentication(token, nil, 1)
+		other.ledger.duringLookUp = nil
+		other.expectAuthentication(token, devices.ErrUnauthenticated, 1)
 	})
 }
 
 // TestAfterARestoreNothingIsRemembered checks that a restore of the ledger drops all cached tokens.
 func TestAfterARestoreNothingIsRemembered(t *testing.T) {
 	t.Parallel()
-	ledger := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+	ledger := backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
 	r := newReplica(t, ledger)
-	token := r.device("d")
-	r.expect(token, nil, 1)
-	r.follow()
-	r.expect(token, nil, 0)
-	_, err := ledger.AfterRestore(t.Context(), "op", 0)
+	token := r.createDevice("d")
+	r.expectAuthentication(token, nil, 1)
+	r.followTokens()
+	r.expectAuthentication(token, nil, 0)
+	_, err := ledger.ProtectAfterRestore(t.Context(), "op", 0)
 	r.must(err)
-	r.follow()
-	r.expect(token, nil, 1)
+	r.followTokens()
+	r.expectAuthentication(token, nil, 1)
 }
 
 // TestAReadingThatMayHaveMissedAChangeDropsAll checks two cases in which all cached tokens are dropped: the
 // position of the ledger decreased, or the ledger no longer has all changes since the last read.
 func TestAReadingThatMayHaveMissedAChangeDropsAll(t *testing.T) {
 	t.Parallel()
-	ledger := backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
-	newReplica(t, ledger).device("d")
+	ledger := backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db"))
+	newReplica(t, ledger).createDevice("d")
 	for name, found := range map[string]func(*store.TokenChanges){
 		"fell back": func(c *store.TokenChanges) { c.Next-- },
 		"too late":  func(c *store.TokenChanges) { c.Now = c.Now.Add(61 * time.Minute) },
 	} {
 		r := newReplica(t, ledger)
-		token := r.rotate(0)
-		r.follow()
-		r.expect(token, nil, 1)
-		r.follow()
-		r.expect(token, nil, 0)
-		r.ledger.found = found
-		r.follow()
-		if r.expect(token, nil, 1); t.Failed() {
+		token := r.rotateToken(0)
+		r.followTokens()
+		r.expectAuthentication(token, nil, 1)
+		r.followTokens()
+		r.expectAuthentication(token, nil, 0)
+		r.ledger.editChanges = found
+		r.followTokens()
+		if r.expectAuthentication(token, nil, 1); t.Failed() {
 			t.Fatal(name)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 const RoleCaller = "caller"
 
 const (
-	mostPatterns = 32 // maximum number of patterns for pools, and for limit sets
-	mostPattern  = 64 // maximum length of a pattern in characters, which is the maximum length of a name
+	maxPatterns      = 32 // maximum number of patterns for pools, and for limit sets
+	maxPatternLength = 64 // maximum length of a pattern in characters, which is the maximum length of a name
 )
 
 // CheckPatterns returns an error that names the field if the patterns of an operator token are invalid.
@@ -31,13 +31,13 @@ func CheckPatterns(t store.Token) error {
 }
 
 func checkPatterns(field string, patterns []string) error {
-	if len(patterns) > mostPatterns {
-		return fmt.Errorf("%s: at most %d patterns", field, mostPatterns)
+	if len(patterns) > maxPatterns {
+		return fmt.Errorf("%s: at most %d patterns", field, maxPatterns)
 	}
-	named := regexp.MustCompile(`^[A-Za-z0-9*][A-Za-z0-9._:*-]*$`)
+	validPattern := regexp.MustCompile(`^[A-Za-z0-9*][A-Za-z0-9._:*-]*$`)
 	for i, p := range patterns {
-		if len(p) > mostPattern || !named.MatchString(p) {
-			return fmt.Errorf("%s[%d]: 1-%d of A-Z a-z 0-9 . _ : - and * (for any text), starting with a letter, a digit or *", field, i, mostPattern)
+		if len(p) > maxPatternLength || !validPattern.MatchString(p) {
+			return fmt.Errorf("%s[%d]: 1-%d of A-Z a-z 0-9 . _ : - and * (for any text), starting with a letter, a digit or *", field, i, maxPatternLength)
 		}
 	}
 	return nil

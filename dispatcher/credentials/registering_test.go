@@ -16,16 +16,16 @@ import (
 
 var errBad = errors.New("bad")
 
-// gated is a ledger in which each call waits for an element of in.
-type gated struct {
+// gatedLedger is a ledger in which each call waits for an element of in.
+type gatedLedger struct {
 	credentials.Ledger
-	in    chan struct{}
-	sizes chan int
+	permits   chan struct{}
+	callSizes chan int
 }
 
-func (g gated) EnsureDevices(_ context.Context, ids ...string) ([]store.Device, error) {
-	<-g.in
-	g.sizes <- len(ids)
+func (g gatedLedger) EnsureDevices(_ context.Context, ids ...string) ([]store.Device, error) {
+	<-g.permits
+	g.callSizes <- len(ids)
 	if slices.Contains(ids, "bad") {
 		return nil, errBad
 	}
@@ -41,10 +41,10 @@ func (g gated) EnsureDevices(_ context.Context, ids ...string) ([]store.Device, 
 func TestFirstReportsThatComeTogetherAreOneCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ledger := gated{in: make(chan struct{}), sizes: make(chan int, 100)}
+		ledger := gatedLedger{permits: make(chan struct{}), callSizes: make(chan int, 100)}
 		r := credentials.New(credentials.Config{Ledger: ledger, FleetMode: credentials.FleetAny, Now: time.Now})
 		first := func(id devices.ID) {
-			admitted, err := r.Admit(t.Context(), devices.Caller{Device: id, Via: devices.ViaFleetToken}, store.View{})
+			admitted, err := r.Admit(t.Context(), devices.Caller{Device: id, Via: devices.ViaFleetToken}, store.DeviceView{})
 			if bad := id == "bad"; bad != errors.Is(err, devices.ErrUnavailable) || !bad && admitted.Device.ID != string(id) {
 				t.Errorf("%s: %+v, %v", id, admitted.Device, err)
 			}
@@ -55,8 +55,8 @@ func TestFirstReportsThatComeTogetherAreOneCall(t *testing.T) {
 		synctest.Wait()
 		calls := 0
 		for served := 0; served < 50; calls++ {
-			ledger.in <- struct{}{}
-			served += <-ledger.sizes
+			ledger.permits <- struct{}{}
+			served += <-ledger.callSizes
 		}
 		if calls > 3 { // one first call for each of the two lanes, and one for all other devices
 			t.Errorf("%d calls for 50 devices", calls)
@@ -69,9 +69,9 @@ func TestFirstReportsThatComeTogetherAreOneCall(t *testing.T) {
 			go first(id)
 		}
 		synctest.Wait()
-		close(ledger.in)
+		close(ledger.permits)
 		synctest.Wait()
-		if calls := len(ledger.sizes); calls != 6 { // two calls in progress, one for the three devices, and one for each of them alone
+		if calls := len(ledger.callSizes); calls != 6 { // two calls in progress, one for the three devices, and one for each of them alone
 			t.Errorf("%d calls, want 6", calls)
 		}
 	})

@@ -43,15 +43,15 @@ type deviceLedger interface {
 	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, set store.SetAccount) (store.Device, error)
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
 	SetBlocked(ctx context.Context, actor, id string, blocked bool) error
-	DeleteDevice(ctx context.Context, actor, id string, cancel bool) (store.Removal, error)
+	DeleteDevice(ctx context.Context, actor, id string, cancel bool) (store.DeviceRemoval, error)
 }
 
 // importLedger registers many devices in one transaction, and records the accounts that an import creates at
 // the broker.
 type importLedger interface {
-	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.Existing, overlap time.Duration, stage store.Stage) (given []bool, err error)
-	StageAccounts(ctx context.Context, stage store.Stage, list []store.NewDevice, existing store.Existing, kept time.Duration) ([]store.Staged, error)
-	SetStaged(ctx context.Context, stage store.Stage, ids []string, kept time.Duration, set func(context.Context) error) error
+	ImportDevices(ctx context.Context, actor string, list []store.NewDevice, existing store.OnExisting, overlap time.Duration, stage store.Stage) (given []bool, err error)
+	StageAccounts(ctx context.Context, stage store.Stage, list []store.NewDevice, existing store.OnExisting, kept time.Duration) ([]store.StagedDevice, error)
+	SetStagedAccounts(ctx context.Context, stage store.Stage, ids []string, kept time.Duration, set func(context.Context) error) error
 	DropStage(ctx context.Context, stage store.Stage, ids []string) error
 }
 
@@ -76,30 +76,30 @@ type tokenLedger interface {
 // Config configures a Registry.
 type Config struct {
 	Ledger   Ledger
-	Look     func(ctx context.Context, device devices.ID) (store.View, error) // reads a device
-	Accounts Accounts                                                         // accounts at the broker; nil if the broker has none
+	ReadView func(ctx context.Context, device devices.ID) (store.DeviceView, error) // reads a device
+	Accounts Accounts                                                               // accounts at the broker; nil if the broker has none
 
 	FleetTokens []string  // zero, one or two tokens (two during a rotation)
 	FleetMode   FleetMode // what a fleet token may do
 
 	Logger   *slog.Logger
-	Panicked rescue.Told
+	Panicked rescue.PanicHandler
 	Now      func() time.Time // for elapsed time only
 }
 
 // Registry registers devices and manages their credentials. It is safe for concurrent use.
 type Registry struct {
-	config      Config
-	accounts    *accounts
-	known       *known
-	registering *registering
-	owning      *owning
+	config        Config
+	accounts      *accounts
+	cache         *tokenCache
+	registerCalls *registerCalls
+	ownTokenCalls *ownTokenCalls
 }
 
 // New returns a Registry.
 func New(config Config) *Registry {
 	return &Registry{
-		config: config, accounts: newAccounts(config.Accounts, config.Ledger), known: newKnown(config.Ledger, config.Now),
-		registering: newRegistering(config.Ledger, config.Panicked), owning: newOwning(config.Ledger, config.Panicked),
+		config: config, accounts: newAccounts(config.Accounts, config.Ledger), cache: newTokenCache(config.Ledger, config.Now),
+		registerCalls: newRegisterCalls(config.Ledger, config.Panicked), ownTokenCalls: newOwnTokenCalls(config.Ledger, config.Panicked),
 	}
 }

@@ -30,11 +30,11 @@ type Subject string
 
 // The subjects of acts.
 const (
-	OfDevice  Subject = "device"
-	OfPool    Subject = "pool"
-	OfBatch   Subject = "batch"
-	OfProfile Subject = "profile"
-	OfTask    Subject = "task"
+	SubjectDevice  Subject = "device"
+	SubjectPool    Subject = "pool"
+	SubjectBatch   Subject = "batch"
+	SubjectProfile Subject = "profile"
+	SubjectTask    Subject = "task"
 )
 
 // Action is an act on one subject.
@@ -48,28 +48,28 @@ type Action struct {
 // Actions returns one row for each pair of an act and a subject. In Command, %s is a placeholder for the id.
 func Actions() []Action {
 	return []Action{
-		{ActUnblock, OfDevice, "", "dispatcher devices unblock %s"},
-		{ActNewToken, OfDevice, "", "dispatcher devices token %s"},
-		{ActRegister, OfDevice, "", "dispatcher devices create %s"},
-		{ActResume, OfPool, "", "dispatcher pools resume %s"},
-		{ActResume, OfBatch, "", "dispatcher batches resume %s"},
-		{ActRaiseCapacity, OfPool, "", "dispatcher pools set %s --capacity N"},
-		{ActRaiseCallers, OfPool, "", "dispatcher pools set %s --callers N"},
-		{ActEditWindows, OfPool, "", "dispatcher pools set %s --window W"},
-		{ActEditWindows, OfBatch, "", "dispatcher batches set %s --window W"},
-		{ActEditLimits, OfPool, "", "dispatcher pools set %s --limits @FILE"},
-		{ActEditLimits, OfBatch, "", "dispatcher batches set %s --limits @FILE"},
-		{ActEditLimits, OfProfile, "", "dispatcher profiles put %s --limits @FILE"},
-		{ActEditEnd, OfBatch, "", "dispatcher batches set %s --not-after T"},
-		{ActEditMaxWait, OfBatch, "", "dispatcher batches set %s --max-wait D"},
-		{ActCancel, OfTask, "", "dispatcher tasks cancel %s"},
-		{ActRetry, OfTask, "", "dispatcher tasks retry %s"},
+		{ActUnblock, SubjectDevice, "", "dispatcher devices unblock %s"},
+		{ActNewToken, SubjectDevice, "", "dispatcher devices token %s"},
+		{ActRegister, SubjectDevice, "", "dispatcher devices create %s"},
+		{ActResume, SubjectPool, "", "dispatcher pools resume %s"},
+		{ActResume, SubjectBatch, "", "dispatcher batches resume %s"},
+		{ActRaiseCapacity, SubjectPool, "", "dispatcher pools set %s --capacity N"},
+		{ActRaiseCallers, SubjectPool, "", "dispatcher pools set %s --callers N"},
+		{ActEditWindows, SubjectPool, "", "dispatcher pools set %s --window W"},
+		{ActEditWindows, SubjectBatch, "", "dispatcher batches set %s --window W"},
+		{ActEditLimits, SubjectPool, "", "dispatcher pools set %s --limits @FILE"},
+		{ActEditLimits, SubjectBatch, "", "dispatcher batches set %s --limits @FILE"},
+		{ActEditLimits, SubjectProfile, "", "dispatcher profiles put %s --limits @FILE"},
+		{ActEditEnd, SubjectBatch, "", "dispatcher batches set %s --not-after T"},
+		{ActEditMaxWait, SubjectBatch, "", "dispatcher batches set %s --max-wait D"},
+		{ActCancel, SubjectTask, "", "dispatcher tasks cancel %s"},
+		{ActRetry, SubjectTask, "", "dispatcher tasks retry %s"},
 	}
 }
 
-// to returns the act on the subject with this id. If Actions has no row for the act and the subject, the command
+// actionOn returns the act on the subject with this id. If Actions has no row for the act and the subject, the command
 // is empty.
-func (a Act) to(subject Subject, id any) Action {
+func (a Act) actionOn(subject Subject, id any) Action {
 	action := Action{Act: a, Subject: subject, ID: fmt.Sprint(id)}
 	all := Actions()
 	if i := slices.IndexFunc(all, func(row Action) bool { return row.Act == a && row.Subject == subject }); i >= 0 {
@@ -78,20 +78,20 @@ func (a Act) to(subject Subject, id any) Action {
 	return action
 }
 
-// by returns the cause with a remedy and its actions. The command of each action replaces a %s in words.
-func (c Cause) by(words string, actions ...Action) Cause {
+// withRemedy returns the cause with a remedy and its actions. The command of each action replaces a %s in words.
+func (c Cause) withRemedy(format string, actions ...Action) Cause {
 	commands := make([]any, len(actions))
 	for i, a := range actions {
 		commands[i] = a.Command
 	}
-	c.Remedy, c.Actions = fmt.Sprintf(words, commands...), actions
+	c.Remedy, c.Actions = fmt.Sprintf(format, commands...), actions
 	return c
 }
 
-// ofOne reports whether the act helps the tasks of at most one device.
-func (a Action) ofOne() bool { return a.Subject == OfDevice || a.Subject == OfTask }
+// helpsOneDevice reports whether the act helps the tasks of at most one device.
+func (a Action) helpsOneDevice() bool { return a.Subject == SubjectDevice || a.Subject == SubjectTask }
 
-// shared returns the actions that are also in others.
-func shared(actions, others []Action) []Action {
+// commonActions returns the actions that are also in others.
+func commonActions(actions, others []Action) []Action {
 	return slices.DeleteFunc(slices.Clone(actions), func(a Action) bool { return !slices.Contains(others, a) })
 }

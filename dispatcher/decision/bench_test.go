@@ -9,7 +9,7 @@ import (
 
 // BenchmarkDecide measures the decision for a device with twenty open tasks.
 func BenchmarkDecide(b *testing.B) {
-	s := Situation{Now: moment(), Accept: true, Full: map[string]bool{}, Limited: map[int64]Obstacle{}}
+	s := Situation{Now: testMoment(), Accept: true, FullPools: map[string]bool{}, Obstacles: map[int64]Obstacle{}}
 	for i := range int64(20) {
 		s.Candidates = append(s.Candidates, store.Candidate{Task: i, Batch: i, Pool: "a", Lease: time.Minute})
 	}

@@ -12,40 +12,40 @@ import (
 // Situation holds all facts that determine the next task of a report, as plain
 // values: no clock, no store.
 type Situation struct {
-	Now        time.Time // the ledger's clock
-	Standstill time.Time // after a restore, Holding is not delivered again before this time; zero if there was no restore
-	Blocked    bool
-	Accept     bool
-	Stopping   bool // a running task must stop, or could not be confirmed
-	Holding    *store.Grant
-	Mentioned  bool // the report mentions Holding
-	Candidates []store.Candidate
-	Full       map[string]bool    // pools found full while this report was handled
-	Unsure     map[string]bool    // pools for which the semaphore does not answer
-	Offered    []string           // pools in which a slot is offered to the device
-	Limited    map[int64]Obstacle // obstacles that policies found now, by task id
-	Callers    *store.Callers     // bound of callers, as it applies to the reporter; nil if the reporter is a device
+	Now              time.Time // the ledger's clock
+	Standstill       time.Time // after a restore, Holding is not delivered again before this time; zero if there was no restore
+	Blocked          bool
+	Accept           bool
+	MustStop         bool // a running task must stop, or could not be confirmed
+	HeldGrant        *store.Grant
+	Mentioned        bool // the report mentions Holding
+	Candidates       []store.Candidate
+	FullPools        map[string]bool    // pools found full while this report was handled
+	UnreachablePools map[string]bool    // pools for which the semaphore does not answer
+	OfferedPools     []string           // pools in which a slot is offered to the device
+	Obstacles        map[int64]Obstacle // obstacles that policies found now, by task id
+	Callers          *store.CallerBound // bound of callers, as it applies to the reporter; nil if the reporter is a device
 }
 
-// Foreseen returns the situation of the next report of a device, as far as the ledger knows
+// ExpectedSituation returns the situation of the next report of a device, as far as the ledger knows
 // it. It assumes that the device accepts work, and mentions the grant that it holds.
-func Foreseen(v store.View, limited map[int64]Obstacle) Situation {
+func ExpectedSituation(v store.DeviceView, obstacles map[int64]Obstacle) Situation {
 	return Situation{
 		Now: v.Now, Standstill: v.Standstill, Blocked: v.Device != nil && v.Device.Blocked, Accept: true,
-		Holding: v.Grant, Mentioned: true, Candidates: v.Candidates, Limited: limited,
+		HeldGrant: v.Grant, Mentioned: true, Candidates: v.Candidates, Obstacles: obstacles,
 	}
 }
 
 // Choice is the decision: a grant to deliver again, tasks to try, or the reason of a
 // refusal.
 type Choice struct {
-	Reason    devices.Reason    // granted if Redeliver or Tasks is set; otherwise the reason of the refusal
-	Redeliver bool              // deliver Holding again
-	Tasks     []store.Candidate // tasks of one pool: acquire a slot for the task whose turn it is
-	Until     time.Time         // when the reason may end; zero if unknown
-	Shared    bool              // many devices wait for Until
-	Own       bool              // an obstacle keeps only this task, and no other task of its pool, from a slot
-	Policy    string            // name of the policy that refuses, if the reason is limited
+	Reason        devices.Reason    // granted if Redeliver or Tasks is set; otherwise the reason of the refusal
+	Redeliver     bool              // deliver Holding again
+	Tasks         []store.Candidate // tasks of one pool: acquire a slot for the task whose turn it is
+	Until         time.Time         // when the reason may end; zero if unknown
+	Shared        bool              // many devices wait for Until
+	BlocksOneTask bool              // an obstacle keeps only this task, and no other task of its pool, from a slot
+	Policy        string            // name of the policy that refuses, if the reason is limited
 }
 
 // Decide returns the tasks or the grant that the device gets, or why it gets nothing.
@@ -54,11 +54,11 @@ type Choice struct {
 // lost the end of a grant, and a device that the ledger does not know may hold the slot of
 // this grant now.
 func Decide(s Situation) Choice {
-	if obstacles := s.ofDevice(); len(obstacles) > 0 {
-		return refusal(obstacles)
+	if obstacles := s.deviceObstacles(); len(obstacles) > 0 {
+		return refuseFor(obstacles)
 	}
-	if s.Holding == nil {
-		return next(s)
+	if s.HeldGrant == nil {
+		return nextTasks(s)
 	}
 	if s.Now.Before(s.Standstill) {
 		return Choice{Reason: devices.ReasonUnavailable, Until: s.Standstill}
@@ -66,20 +66,20 @@ func Decide(s Situation) Choice {
 	return Choice{Reason: devices.ReasonGranted, Redeliver: true}
 }
 
-// next returns the tasks of one pool that an idle device may start, or the refusal that is nearest to a grant
+// nextTasks returns the tasks of one pool that an idle device may start, or the refusal that is nearest to a grant
 // (see nearer). It tries first the pool of an urgent batch, then a pool in which a slot is offered to the
 // device, then the pool of the device's oldest batch. The semaphore decides which task of the pool starts, by
 // the order of all waiters.
-func next(s Situation) Choice {
+func nextTasks(s Situation) Choice {
 	var open []store.Candidate
-	nearest, rules := Choice{Reason: devices.ReasonNone}, rulesOfTask()
+	nearest, rules := Choice{Reason: devices.ReasonNone}, taskRules()
 	candidates := slices.Clone(s.Candidates)
-	slices.SortStableFunc(candidates, s.tried)
+	slices.SortStableFunc(candidates, s.compareCandidates)
 	for i := range candidates {
-		obstacles := found(rules, &s, &candidates[i])
+		obstacles := findObstacles(rules, &s, &candidates[i])
 		switch {
 		case len(obstacles) > 0:
-			nearest = nearer(nearest, refusal(obstacles))
+			nearest = nearerRefusal(nearest, refuseFor(obstacles))
 		case len(open) == 0 || candidates[i].Pool == open[0].Pool:
 			open = append(open, candidates[i])
 		}
@@ -90,15 +90,15 @@ func next(s Situation) Choice {
 	return nearest
 }
 
-// tried orders tasks: first tasks of urgent batches, then tasks of pools in which a slot is
+// compareCandidates orders tasks: first tasks of urgent batches, then tasks of pools in which a slot is
 // offered to the device, then tasks of older batches.
-func (s Situation) tried(a, b store.Candidate) int {
-	offered := func(c store.Candidate) bool { return slices.Contains(s.Offered, c.Pool) }
-	return cmp.Or(first(a.Urgent, b.Urgent), first(offered(a), offered(b)), Older(a, b))
+func (s Situation) compareCandidates(a, b store.Candidate) int {
+	offered := func(c store.Candidate) bool { return slices.Contains(s.OfferedPools, c.Pool) }
+	return cmp.Or(compareTrueFirst(a.Urgent, b.Urgent), compareTrueFirst(offered(a), offered(b)), CompareBatchAge(a, b))
 }
 
-// first compares two booleans: true comes before false.
-func first(a, b bool) int {
+// compareTrueFirst compares two booleans: true comes before false.
+func compareTrueFirst(a, b bool) int {
 	if a == b {
 		return 0
 	}
@@ -108,14 +108,14 @@ func first(a, b bool) int {
 	return 1
 }
 
-// Older compares tasks by the age of their batches: older batches come first.
-func Older(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
+// CompareBatchAge compares tasks by the age of their batches: older batches come first.
+func CompareBatchAge(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
 
-// UrgentLast compares tasks: tasks of urgent batches come last.
-func UrgentLast(a, b store.Candidate) int { return first(b.Urgent, a.Urgent) }
+// CompareUrgentLast compares tasks: tasks of urgent batches come last.
+func CompareUrgentLast(a, b store.Candidate) int { return compareTrueFirst(b.Urgent, a.Urgent) }
 
-// PoolsOf returns the pools of tasks, each pool once.
-func PoolsOf(open []store.Candidate) (pools []string) {
+// DistinctPools returns the pools of tasks, each pool once.
+func DistinctPools(open []store.Candidate) (pools []string) {
 	seen := make(map[string]bool)
 	for _, c := range open {
 		if !seen[c.Pool] {

@@ -9,13 +9,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// decision is a situation with the outcome that Decide must return for it.
-type decision struct {
-	in   Situation
-	want outcome
+// decisionCase is a situation with the outcome that Decide must return for it.
+type decisionCase struct {
+	situation Situation
+	want      choiceSummary
 }
 
-type outcome struct {
+type choiceSummary struct {
 	reason    devices.Reason
 	task      int64
 	redeliver bool
@@ -23,14 +23,14 @@ type outcome struct {
 	shared    bool
 }
 
-func expectDecisions(t *testing.T, all map[string]decision) {
+func expectDecisions(t *testing.T, cases map[string]decisionCase) {
 	t.Helper()
-	for name, test := range all {
+	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test.in.Now = moment()
-			choice := Decide(test.in)
-			got := outcome{choice.Reason, 0, choice.Redeliver, choice.Until, choice.Shared}
+			test.situation.Now = testMoment()
+			choice := Decide(test.situation)
+			got := choiceSummary{choice.Reason, 0, choice.Redeliver, choice.Until, choice.Shared}
 			if len(choice.Tasks) > 0 {
 				got.task = choice.Tasks[0].Task
 			}
@@ -41,45 +41,47 @@ func expectDecisions(t *testing.T, all map[string]decision) {
 	}
 }
 
-// in returns the time that is passed after moment.
-func in(passed time.Duration) time.Time { return moment().Add(passed) }
+// afterMoment returns the time that is passed after moment.
+func afterMoment(passed time.Duration) time.Time { return testMoment().Add(passed) }
 
-// asks returns the situation of a device that accepts a task and has these open tasks.
-func asks(candidates ...store.Candidate) Situation {
+// acceptingSituation returns the situation of a device that accepts a task and has these open tasks.
+func acceptingSituation(candidates ...store.Candidate) Situation {
 	return Situation{Accept: true, Candidates: candidates}
 }
 
-// open returns a task of the oldest batch that may start, with changes applied.
-func open(task int64, changes ...func(*store.Candidate)) store.Candidate {
-	c := store.Candidate{Task: task, Batch: 1, Pool: "a", CreatedAt: in(-time.Hour)}
+// openCandidate returns a task of the oldest batch that may start, with changes applied.
+func openCandidate(task int64, changes ...func(*store.Candidate)) store.Candidate {
+	c := store.Candidate{Task: task, Batch: 1, Pool: "a", CreatedAt: afterMoment(-time.Hour)}
 	for _, change := range changes {
 		change(&c)
 	}
 	return c
 }
 
-func ofYoungerBatch(c *store.Candidate) { c.Batch, c.CreatedAt = 2, in(-time.Minute) }
+func inYoungerBatch(c *store.Candidate) { c.Batch, c.CreatedAt = 2, afterMoment(-time.Minute) }
 
-func notFor(passed time.Duration) func(*store.Candidate) {
-	return func(c *store.Candidate) { c.NotBefore = in(passed) }
+func notBeforeIn(passed time.Duration) func(*store.Candidate) {
+	return func(c *store.Candidate) { c.NotBefore = afterMoment(passed) }
 }
 
 func retryIn(passed time.Duration) func(*store.Candidate) {
-	return func(c *store.Candidate) { c.RetryAt = in(passed) }
+	return func(c *store.Candidate) { c.RetryAt = afterMoment(passed) }
 }
 
-// within sets a window of the batch into which the task's lease of 5 min must fit.
-func within(from, until time.Duration) func(*store.Candidate) {
+// inBatchWindow sets a window of the batch into which the task's lease of 5 min must fit.
+func inBatchWindow(from, until time.Duration) func(*store.Candidate) {
 	return func(c *store.Candidate) {
-		c.Window, c.Lease, c.FinishInside = store.Opening{From: in(from), Until: in(until)}, 5*time.Minute, true
+		c.Window, c.Lease, c.FinishInside = store.Opening{From: afterMoment(from), Until: afterMoment(until)}, 5*time.Minute, true
 	}
 }
 
-func withinPools(from, until time.Duration) func(*store.Candidate) {
-	return func(c *store.Candidate) { c.PoolWindow = store.Opening{From: in(from), Until: in(until)} }
+func inPoolWindow(from, until time.Duration) func(*store.Candidate) {
+	return func(c *store.Candidate) {
+		c.PoolWindow = store.Opening{From: afterMoment(from), Until: afterMoment(until)}
+	}
 }
 
-func cutOff(c *store.Candidate) { c.FinishInside = false }
+func mayOutlastWindow(c *store.Candidate) { c.FinishInside = false }
 
 func inPausedBatch(c *store.Candidate) { c.BatchPaused = true }
 
@@ -87,67 +89,67 @@ func inPausedPool(c *store.Candidate) { c.PoolPaused = true }
 
 func TestTimesDecideWhetherATaskStarts(t *testing.T) {
 	t.Parallel()
-	shut, younger := open(7, within(time.Hour, 2*time.Hour)), open(3, ofYoungerBatch)
-	expectDecisions(t, map[string]decision{
-		"window open":                       {asks(open(7, within(0, 5*time.Minute+1))), outcome{reason: devices.ReasonGranted, task: 7}},
-		"window closed":                     {asks(shut), outcome{reason: devices.ReasonWindow, until: in(time.Hour), shared: true}},
-		"window too short for it":           {asks(open(7, within(-time.Hour, 5*time.Minute))), outcome{reason: devices.ReasonWindow, until: in(5 * time.Minute), shared: true}},
-		"may be cut off":                    {asks(open(7, within(-time.Hour, 1), cutOff)), outcome{reason: devices.ReasonGranted, task: 7}},
-		"next window too short":             {asks(open(7, within(time.Hour, time.Hour+time.Minute))), outcome{reason: devices.ReasonWindow, until: in(time.Hour + time.Minute), shared: true}},
-		"window over":                       {asks(open(7, within(-time.Hour, 0))), outcome{reason: devices.ReasonWindow}},
-		"pool's window closed":              {asks(open(7, within(-time.Hour, time.Hour), withinPools(time.Minute, time.Hour))), outcome{reason: devices.ReasonWindow, until: in(time.Minute), shared: true}},
-		"both closed, the later":            {asks(open(7, within(time.Hour, 2*time.Hour), withinPools(time.Minute, time.Hour))), outcome{reason: devices.ReasonWindow, until: in(time.Hour), shared: true}},
-		"closed, and a later retry":         {asks(open(7, within(time.Minute, time.Hour), retryIn(2*time.Minute))), outcome{reason: devices.ReasonWindow, until: in(2 * time.Minute)}},
-		"closed, another open":              {asks(shut, younger), outcome{reason: devices.ReasonGranted, task: 3}},
-		"known before unknown":              {asks(open(7, within(-time.Hour, 0)), shut), outcome{reason: devices.ReasonWindow, until: in(time.Hour), shared: true}},
-		"a retry is the task's own":         {asks(open(7, retryIn(time.Hour))), outcome{reason: devices.ReasonWindow, until: in(time.Hour)}},
-		"eligible exactly now":              {asks(open(7, notFor(0))), outcome{reason: devices.ReasonGranted, task: 7}},
-		"not yet":                           {asks(open(7, notFor(time.Hour))), outcome{reason: devices.ReasonWindow, until: in(time.Hour), shared: true}},
-		"not yet, the earliest":             {asks(open(7, notFor(time.Hour)), open(8, notFor(time.Minute))), outcome{reason: devices.ReasonWindow, until: in(time.Minute), shared: true}},
-		"a task to come does not hide open": {asks(open(9, ofYoungerBatch, func(c *store.Candidate) { c.Priority = 5 }, notFor(1)), open(7)), outcome{reason: devices.ReasonGranted, task: 7}},
+	shut, younger := openCandidate(7, inBatchWindow(time.Hour, 2*time.Hour)), openCandidate(3, inYoungerBatch)
+	expectDecisions(t, map[string]decisionCase{
+		"window open":                       {acceptingSituation(openCandidate(7, inBatchWindow(0, 5*time.Minute+1))), choiceSummary{reason: devices.ReasonGranted, task: 7}},
+		"window closed":                     {acceptingSituation(shut), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(time.Hour), shared: true}},
+		"window too short for it":           {acceptingSituation(openCandidate(7, inBatchWindow(-time.Hour, 5*time.Minute))), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(5 * time.Minute), shared: true}},
+		"may be cut off":                    {acceptingSituation(openCandidate(7, inBatchWindow(-time.Hour, 1), mayOutlastWindow)), choiceSummary{reason: devices.ReasonGranted, task: 7}},
+		"next window too short":             {acceptingSituation(openCandidate(7, inBatchWindow(time.Hour, time.Hour+time.Minute))), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(time.Hour + time.Minute), shared: true}},
+		"window over":                       {acceptingSituation(openCandidate(7, inBatchWindow(-time.Hour, 0))), choiceSummary{reason: devices.ReasonWindow}},
+		"pool's window closed":              {acceptingSituation(openCandidate(7, inBatchWindow(-time.Hour, time.Hour), inPoolWindow(time.Minute, time.Hour))), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(time.Minute), shared: true}},
+		"both closed, the later":            {acceptingSituation(openCandidate(7, inBatchWindow(time.Hour, 2*time.Hour), inPoolWindow(time.Minute, time.Hour))), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(time.Hour), shared: true}},
+		"closed, and a later retry":         {acceptingSituation(openCandidate(7, inBatchWindow(time.Minute, time.Hour), retryIn(2*time.Minute))), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(2 * time.Minute)}},
+		"closed, another open":              {acceptingSituation(shut, younger), choiceSummary{reason: devices.ReasonGranted, task: 3}},
+		"known before unknown":              {acceptingSituation(openCandidate(7, inBatchWindow(-time.Hour, 0)), shut), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(time.Hour), shared: true}},
+		"a retry is the task's own":         {acceptingSituation(openCandidate(7, retryIn(time.Hour))), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(time.Hour)}},
+		"eligible exactly now":              {acceptingSituation(openCandidate(7, notBeforeIn(0))), choiceSummary{reason: devices.ReasonGranted, task: 7}},
+		"not yet":                           {acceptingSituation(openCandidate(7, notBeforeIn(time.Hour))), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(time.Hour), shared: true}},
+		"not yet, the earliest":             {acceptingSituation(openCandidate(7, notBeforeIn(time.Hour)), openCandidate(8, notBeforeIn(time.Minute))), choiceSummary{reason: devices.ReasonWindow, until: afterMoment(time.Minute), shared: true}},
+		"a task to come does not hide open": {acceptingSituation(openCandidate(9, inYoungerBatch, func(c *store.Candidate) { c.Priority = 5 }, notBeforeIn(1)), openCandidate(7)), choiceSummary{reason: devices.ReasonGranted, task: 7}},
 	})
 }
 
 func TestWhatADeviceIsAndHoldsDecidesFirst(t *testing.T) {
 	t.Parallel()
-	grant := &store.Grant{Task: 5, Token: 50, LeaseUntil: in(time.Minute)}
-	cancelled := &store.Grant{Task: 5, Token: 50, CancelWhy: "cancelled", LeaseUntil: in(time.Minute)}
-	expectDecisions(t, map[string]decision{
-		"nothing open":                  {Situation{Accept: true}, outcome{reason: devices.ReasonNone}},
-		"an open task":                  {asks(open(7)), outcome{reason: devices.ReasonGranted, task: 7}},
-		"blocked before all":            {Situation{Blocked: true, Accept: true, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBlocked}},
-		"declined":                      {Situation{Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonDeclined}},
-		"declined while holding":        {Situation{Holding: grant}, outcome{reason: devices.ReasonDeclined}},
-		"told to stop":                  {Situation{Accept: true, Stopping: true, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBusy}},
-		"holds and says so":             {Situation{Accept: true, Holding: grant, Mentioned: true, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBusy, until: in(time.Minute)}},
-		"holds and does not know":       {Situation{Accept: true, Holding: grant, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonGranted, redeliver: true}},
-		"holds what is cancelled":       {Situation{Accept: true, Holding: cancelled, Candidates: []store.Candidate{open(7)}}, outcome{reason: devices.ReasonBusy, until: in(time.Minute)}},
-		"after a restore":               {Situation{Accept: true, Candidates: []store.Candidate{open(7, func(c *store.Candidate) { c.Standstill = in(time.Minute) })}}, outcome{reason: devices.ReasonUnavailable, until: in(time.Minute)}},
-		"after a restore, holds":        {Situation{Accept: true, Standstill: in(time.Minute), Holding: grant}, outcome{reason: devices.ReasonUnavailable, until: in(time.Minute)}},
-		"after a restore, says so":      {Situation{Accept: true, Standstill: in(time.Minute), Holding: grant, Mentioned: true}, outcome{reason: devices.ReasonBusy, until: in(time.Minute)}},
-		"after a restore, nothing open": {Situation{Accept: true, Standstill: in(time.Minute)}, outcome{reason: devices.ReasonNone}},
+	grant := &store.Grant{Task: 5, Token: 50, LeaseUntil: afterMoment(time.Minute)}
+	cancelled := &store.Grant{Task: 5, Token: 50, CancelWhy: "cancelled", LeaseUntil: afterMoment(time.Minute)}
+	expectDecisions(t, map[string]decisionCase{
+		"nothing open":                  {Situation{Accept: true}, choiceSummary{reason: devices.ReasonNone}},
+		"an open task":                  {acceptingSituation(openCandidate(7)), choiceSummary{reason: devices.ReasonGranted, task: 7}},
+		"blocked before all":            {Situation{Blocked: true, Accept: true, Candidates: []store.Candidate{openCandidate(7)}}, choiceSummary{reason: devices.ReasonBlocked}},
+		"declined":                      {Situation{Candidates: []store.Candidate{openCandidate(7)}}, choiceSummary{reason: devices.ReasonDeclined}},
+		"declined while holding":        {Situation{HeldGrant: grant}, choiceSummary{reason: devices.ReasonDeclined}},
+		"told to stop":                  {Situation{Accept: true, MustStop: true, Candidates: []store.Candidate{openCandidate(7)}}, choiceSummary{reason: devices.ReasonBusy}},
+		"holds and says so":             {Situation{Accept: true, HeldGrant: grant, Mentioned: true, Candidates: []store.Candidate{openCandidate(7)}}, choiceSummary{reason: devices.ReasonBusy, until: afterMoment(time.Minute)}},
+		"holds and does not know":       {Situation{Accept: true, HeldGrant: grant, Candidates: []store.Candidate{openCandidate(7)}}, choiceSummary{reason: devices.ReasonGranted, redeliver: true}},
+		"holds what is cancelled":       {Situation{Accept: true, HeldGrant: cancelled, Candidates: []store.Candidate{openCandidate(7)}}, choiceSummary{reason: devices.ReasonBusy, until: afterMoment(time.Minute)}},
+		"after a restore":               {Situation{Accept: true, Candidates: []store.Candidate{openCandidate(7, func(c *store.Candidate) { c.Standstill = afterMoment(time.Minute) })}}, choiceSummary{reason: devices.ReasonUnavailable, until: afterMoment(time.Minute)}},
+		"after a restore, holds":        {Situation{Accept: true, Standstill: afterMoment(time.Minute), HeldGrant: grant}, choiceSummary{reason: devices.ReasonUnavailable, until: afterMoment(time.Minute)}},
+		"after a restore, says so":      {Situation{Accept: true, Standstill: afterMoment(time.Minute), HeldGrant: grant, Mentioned: true}, choiceSummary{reason: devices.ReasonBusy, until: afterMoment(time.Minute)}},
+		"after a restore, nothing open": {Situation{Accept: true, Standstill: afterMoment(time.Minute)}, choiceSummary{reason: devices.ReasonNone}},
 		"after a restore, another pool goes on": {Situation{Accept: true, Candidates: []store.Candidate{
-			open(7, func(c *store.Candidate) { c.Standstill = in(time.Minute) }), open(8, func(c *store.Candidate) { c.Pool = "other" }),
-		}}, outcome{reason: devices.ReasonGranted, task: 8}},
-		"after a restore, another pool is full": {Situation{Accept: true, Full: map[string]bool{"other": true}, Candidates: []store.Candidate{
-			open(7, func(c *store.Candidate) { c.Standstill = in(time.Minute) }), open(8, func(c *store.Candidate) { c.Pool = "other" }),
-		}}, outcome{reason: devices.ReasonFull}},
-		"when that is over": {Situation{Accept: true, Candidates: []store.Candidate{open(7, func(c *store.Candidate) { c.Standstill = in(0) })}}, outcome{reason: devices.ReasonGranted, task: 7}},
+			openCandidate(7, func(c *store.Candidate) { c.Standstill = afterMoment(time.Minute) }), openCandidate(8, func(c *store.Candidate) { c.Pool = "other" }),
+		}}, choiceSummary{reason: devices.ReasonGranted, task: 8}},
+		"after a restore, another pool is full": {Situation{Accept: true, FullPools: map[string]bool{"other": true}, Candidates: []store.Candidate{
+			openCandidate(7, func(c *store.Candidate) { c.Standstill = afterMoment(time.Minute) }), openCandidate(8, func(c *store.Candidate) { c.Pool = "other" }),
+		}}, choiceSummary{reason: devices.ReasonFull}},
+		"when that is over": {Situation{Accept: true, Candidates: []store.Candidate{openCandidate(7, func(c *store.Candidate) { c.Standstill = afterMoment(0) })}}, choiceSummary{reason: devices.ReasonGranted, task: 7}},
 	})
 }
 
 func TestPoolsAndBatchesDecideWhatStarts(t *testing.T) {
 	t.Parallel()
-	younger, full := open(3, ofYoungerBatch), map[string]bool{"a": true}
-	expectDecisions(t, map[string]decision{
-		"older batch first":             {asks(younger, open(7)), outcome{reason: devices.ReasonGranted, task: 7}},
-		"pool full":                     {Situation{Accept: true, Candidates: []store.Candidate{open(7)}, Full: full}, outcome{reason: devices.ReasonFull}},
-		"pool full, another free":       {Situation{Accept: true, Candidates: []store.Candidate{open(7), open(11, ofYoungerBatch, func(c *store.Candidate) { c.Pool = "b" })}, Full: full}, outcome{reason: devices.ReasonGranted, task: 11}},
-		"pool paused":                   {asks(open(7, inPausedPool)), outcome{reason: devices.ReasonPaused}},
-		"batch paused":                  {asks(open(7, inPausedBatch)), outcome{reason: devices.ReasonPaused}},
-		"paused, another open":          {asks(open(7, inPausedBatch), younger), outcome{reason: devices.ReasonGranted, task: 3}},
-		"full says more than paused":    {Situation{Accept: true, Candidates: []store.Candidate{open(7, inPausedBatch), younger}, Full: full}, outcome{reason: devices.ReasonFull}},
-		"paused says more than not yet": {asks(open(7, notFor(time.Hour)), open(7, inPausedBatch)), outcome{reason: devices.ReasonPaused}},
+	younger, full := openCandidate(3, inYoungerBatch), map[string]bool{"a": true}
+	expectDecisions(t, map[string]decisionCase{
+		"older batch first":             {acceptingSituation(younger, openCandidate(7)), choiceSummary{reason: devices.ReasonGranted, task: 7}},
+		"pool full":                     {Situation{Accept: true, Candidates: []store.Candidate{openCandidate(7)}, FullPools: full}, choiceSummary{reason: devices.ReasonFull}},
+		"pool full, another free":       {Situation{Accept: true, Candidates: []store.Candidate{openCandidate(7), openCandidate(11, inYoungerBatch, func(c *store.Candidate) { c.Pool = "b" })}, FullPools: full}, choiceSummary{reason: devices.ReasonGranted, task: 11}},
+		"pool paused":                   {acceptingSituation(openCandidate(7, inPausedPool)), choiceSummary{reason: devices.ReasonPaused}},
+		"batch paused":                  {acceptingSituation(openCandidate(7, inPausedBatch)), choiceSummary{reason: devices.ReasonPaused}},
+		"paused, another open":          {acceptingSituation(openCandidate(7, inPausedBatch), younger), choiceSummary{reason: devices.ReasonGranted, task: 3}},
+		"full says more than paused":    {Situation{Accept: true, Candidates: []store.Candidate{openCandidate(7, inPausedBatch), younger}, FullPools: full}, choiceSummary{reason: devices.ReasonFull}},
+		"paused says more than not yet": {acceptingSituation(openCandidate(7, notBeforeIn(time.Hour)), openCandidate(7, inPausedBatch)), choiceSummary{reason: devices.ReasonPaused}},
 	})
 }
 
@@ -155,16 +157,16 @@ func TestPoolsAndBatchesDecideWhatStarts(t *testing.T) {
 // which of these tasks comes first.
 func TestDecideTriesAllOfOnePool(t *testing.T) {
 	t.Parallel()
-	s := Situation{Now: moment(), Accept: true, Candidates: []store.Candidate{
+	s := Situation{Now: testMoment(), Accept: true, Candidates: []store.Candidate{
 		{Task: 4, Batch: 4, Pool: "b", Priority: 9},
 		{Task: 3, Batch: 3, Pool: "a", Weight: 5},
 		{Task: 1, Batch: 1, Pool: "a", BatchPaused: true},
 		{Task: 2, Batch: 2, Pool: "a"},
 	}}
 	tasks := func(full ...string) (tasks []int64) {
-		s.Full = make(map[string]bool)
+		s.FullPools = make(map[string]bool)
 		for _, pool := range full {
-			s.Full[pool] = true
+			s.FullPools[pool] = true
 		}
 		for _, c := range Decide(s).Tasks {
 			tasks = append(tasks, c.Task)

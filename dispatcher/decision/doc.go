@@ -1,7 +1,7 @@
 // Package decision decides what a device may do next. The answer to a report, `why`,
 // the pages and the metrics all use the same decision.
 //
-// The decision consists of two tables. The rules (rulesOfDevice, rulesOfTask) list all
+// The decision consists of two tables. The rules (deviceRules, taskRules) list all
 // obstacles between a task and its start. waitings lists the reasons that a device is
 // given, and how the device waits for each reason. A new reason is a new row.
 //

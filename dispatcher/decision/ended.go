@@ -19,47 +19,47 @@ const (
 	CodeLate       Code = "late_result"
 )
 
-// whyClosed returns why a pending task may not start any more.
-func whyClosed(v store.TaskView) Cause {
+// explainClosed returns why a pending task may not start any more.
+func explainClosed(v store.TaskView) Cause {
 	if v.Batch.CancelledAt != nil {
 		return Cause{
 			Code:   CodeCancelling,
-			Detail: fmt.Sprintf("batch %d was cancelled at %s; the task ends within seconds", v.Batch.ID, At(*v.Batch.CancelledAt)),
+			Detail: fmt.Sprintf("batch %d was cancelled at %s; the task ends within seconds", v.Batch.ID, FormatTime(*v.Batch.CancelledAt)),
 			Remedy: NothingToDo,
 		}
 	}
 	r := Cause{Code: CodeExpiring, Detail: fmt.Sprintf("batch %d is over; the task ends within seconds", v.Batch.ID)}
 	switch {
-	case past(v.Batch.NotAfter, v.Now):
-		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, At(*v.Batch.NotAfter))
-	case past(v.Task.NotAfter, v.Now):
-		r.Detail = fmt.Sprintf("task %d does not start after %s; it expires within seconds", v.Task.ID, At(*v.Task.NotAfter))
-	case overdue(v):
+	case hasPassed(v.Batch.NotAfter, v.Now):
+		r.Detail = fmt.Sprintf("nothing of batch %d starts after %s; the task expires within seconds", v.Batch.ID, FormatTime(*v.Batch.NotAfter))
+	case hasPassed(v.Task.NotAfter, v.Now):
+		r.Detail = fmt.Sprintf("task %d does not start after %s; it expires within seconds", v.Task.ID, FormatTime(*v.Task.NotAfter))
+	case exceedsMaxWait(v):
 		r.Detail = fmt.Sprintf("task %d waited longer than max_wait of batch %d, which is %s; it expires within seconds", v.Task.ID, v.Batch.ID, v.Batch.MaxWait)
 	}
-	r, _ = tooLate(r, v)
+	r, _ = addTooLateRemedy(r, v)
 	return r
 }
 
-// tooLate adds the remedy for a task that may not start any more because its time is over. It returns false if the
+// addTooLateRemedy adds the remedy for a task that may not start any more because its time is over. It returns false if the
 // time is not over.
-func tooLate(c Cause, v store.TaskView) (Cause, bool) {
-	retry := ActRetry.to(OfTask, v.Task.ID)
+func addTooLateRemedy(c Cause, v store.TaskView) (Cause, bool) {
+	retry := ActRetry.actionOn(SubjectTask, v.Task.ID)
 	switch {
-	case past(v.Batch.NotAfter, v.Now):
-		return c.by("set a later one, %s, then: %s", ActEditEnd.to(OfBatch, v.Batch.ID), retry), true
-	case past(v.Task.NotAfter, v.Now):
-		return c.by("a task keeps its own not_after: queue it in a new batch"), true
-	case overdue(v):
-		return c.by("allow a longer wait, %s, then: %s", ActEditMaxWait.to(OfBatch, v.Batch.ID), retry), true
+	case hasPassed(v.Batch.NotAfter, v.Now):
+		return c.withRemedy("set a later one, %s, then: %s", ActEditEnd.actionOn(SubjectBatch, v.Batch.ID), retry), true
+	case hasPassed(v.Task.NotAfter, v.Now):
+		return c.withRemedy("a task keeps its own not_after: queue it in a new batch"), true
+	case exceedsMaxWait(v):
+		return c.withRemedy("allow a longer wait, %s, then: %s", ActEditMaxWait.actionOn(SubjectBatch, v.Batch.ID), retry), true
 	}
 	return c, false
 }
 
-func past(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
+func hasPassed(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
-// overdue reports whether the task was never started and has waited longer than its batch allows.
-func overdue(v store.TaskView) bool {
+// exceedsMaxWait reports whether the task was never started and has waited longer than its batch allows.
+func exceedsMaxWait(v store.TaskView) bool {
 	from := v.Batch.CreatedAt
 	for _, begin := range []*time.Time{v.Batch.NotBefore, v.Task.NotBefore} {
 		if begin != nil && begin.After(from) {
@@ -69,14 +69,14 @@ func overdue(v store.TaskView) bool {
 	return v.Batch.MaxWait > 0 && v.Task.Attempts+v.Task.Returned == 0 && !from.Add(v.Batch.MaxWait).After(v.Now)
 }
 
-// whyRunning describes the grant that is in force.
-func whyRunning(v store.TaskView) []Cause {
-	g := v.Running
+// explainRunning describes the grant that is in force.
+func explainRunning(v store.TaskView) []Cause {
+	g := v.RunningGrant
 	running := Cause{
 		Code: CodeRunning, Until: g.LeaseUntil,
 		Detail: fmt.Sprintf("device %s holds slot %d of pool %s since %s, attempt %d of %d; its lease ends at %s",
-			g.Device, g.Slot, g.Pool, At(g.GrantedAt), g.Attempt, max(v.Batch.MaxAttempts, g.Attempt), At(g.LeaseUntil)),
-	}.by("waits for its result; to stop it: %s", ActCancel.to(OfTask, g.Task))
+			g.Device, g.Slot, g.Pool, FormatTime(g.GrantedAt), g.Attempt, max(v.Batch.MaxAttempts, g.Attempt), FormatTime(g.LeaseUntil)),
+	}.withRemedy("waits for its result; to stop it: %s", ActCancel.actionOn(SubjectTask, g.Task))
 	if g.Redelivered > 0 {
 		running.Detail += fmt.Sprintf("; delivered %d times more, as the device reported without it", g.Redelivered)
 	}
@@ -87,30 +87,30 @@ func whyRunning(v store.TaskView) []Cause {
 	if g.CancelWhy != "" {
 		causes = append(causes, Cause{
 			Code: CodeToStop, Until: g.LeaseUntil,
-			Detail: fmt.Sprintf("the device is asked to stop%s: %s", asker(v), g.CancelWhy),
+			Detail: fmt.Sprintf("the device is asked to stop%s: %s", cancelledByText(v), g.CancelWhy),
 			Remedy: fmt.Sprintf("waits for its next report or the end of its lease; to free the slot at once, and perhaps exceed the cap: dispatcher pools release %s %d --now --reason R", g.Pool, g.Slot),
 		})
 	}
 	return causes
 }
 
-// asker returns who requested the cancel of the task, and the reason that was given.
-func asker(v store.TaskView) string {
+// cancelledByText returns who requested the cancel of the task, and the reason that was given.
+func cancelledByText(v store.TaskView) string {
 	if v.CancelledBy == "" {
 		return ""
 	}
 	by := " by " + v.CancelledBy
-	if _, why, given := strings.Cut(v.CancelNote, "because: "); given {
+	if _, why, hasReason := strings.Cut(v.CancelNote, "because: "); hasReason {
 		by += " because: " + why
 	}
 	return by
 }
 
-// whyEnded describes how the task ended. The code of the first cause is the state of the task.
-func whyEnded(v store.TaskView) []Cause {
+// explainEnded describes how the task ended. The code of the first cause is the state of the task.
+func explainEnded(v store.TaskView) []Cause {
 	r := Cause{Code: Code(v.Task.State), Detail: string(v.Task.State)}
 	if v.Task.FinishedAt != nil {
-		r.Detail += " at " + At(*v.Task.FinishedAt)
+		r.Detail += " at " + FormatTime(*v.Task.FinishedAt)
 	}
 	switch {
 	case v.Task.State == store.Suppressed, v.Task.State == store.Expired && v.Task.Error != "":
@@ -119,45 +119,45 @@ func whyEnded(v store.TaskView) []Cause {
 	case v.Batch.CancelledAt != nil && v.CancelledBy == store.Canceller:
 		r.Detail += " with its batch"
 	default:
-		r.Detail += asker(v)
+		r.Detail += cancelledByText(v)
 	}
-	r.Detail += "; " + lastAttempt(v)
-	causes := []Cause{again(r, v)}
-	if v.Late != nil {
+	r.Detail += "; " + lastAttemptText(v)
+	causes := []Cause{addRetryRemedy(r, v)}
+	if v.LateResultAt != nil {
 		causes = append(causes, Cause{
-			Code: CodeLate, Detail: "a result came at " + At(*v.Late) + ", when its grant was no longer in force; it is kept", Remedy: "nothing to do",
+			Code: CodeLate, Detail: "a result came at " + FormatTime(*v.LateResultAt) + ", when its grant was no longer in force; it is kept", Remedy: "nothing to do",
 		})
 	}
 	return causes
 }
 
-// again adds to the cause how an ended task can be tried again.
-func again(c Cause, v store.TaskView) Cause {
+// addRetryRemedy adds to the cause how an ended task can be tried again.
+func addRetryRemedy(c Cause, v store.TaskView) Cause {
 	switch {
 	case v.Task.State == store.Succeeded:
-		return c.by("nothing to do: it is done")
+		return c.withRemedy("nothing to do: it is done")
 	case v.Batch.CancelledAt != nil:
-		return c.by(fmt.Sprintf("batch %d was cancelled: queue the task in a new batch", v.Batch.ID))
+		return c.withRemedy(fmt.Sprintf("batch %d was cancelled: queue the task in a new batch", v.Batch.ID))
 	}
-	if late, is := tooLate(c, v); is {
+	if late, is := addTooLateRemedy(c, v); is {
 		return late
 	}
-	return c.by("to try it again: %s", ActRetry.to(OfTask, v.Task.ID))
+	return c.withRemedy("to try it again: %s", ActRetry.actionOn(SubjectTask, v.Task.ID))
 }
 
-func lastAttempt(v store.TaskView) string {
-	if v.Last == nil {
+func lastAttemptText(v store.TaskView) string {
+	if v.LastAttempt == nil {
 		return "never attempted"
 	}
-	text := fmt.Sprintf("attempt %d of %d %s at %s", v.Last.Number, max(v.Batch.MaxAttempts, v.Last.Number), how(v.Last.EndedBy), At(v.Last.EndedAt))
-	if v.Last.Error != "" {
-		text += ": " + v.Last.Error
+	text := fmt.Sprintf("attempt %d of %d %s at %s", v.LastAttempt.Number, max(v.Batch.MaxAttempts, v.LastAttempt.Number), endCauseText(v.LastAttempt.EndedBy), FormatTime(v.LastAttempt.EndedAt))
+	if v.LastAttempt.Error != "" {
+		text += ": " + v.LastAttempt.Error
 	}
 	return text
 }
 
-// how returns the end cause of an attempt as words.
-func how(cause store.EndCause) string {
+// endCauseText returns the end cause of an attempt as words.
+func endCauseText(cause store.EndCause) string {
 	switch cause {
 	case store.ByLapse:
 		return "was lost (its lease ended without a report)"
@@ -171,17 +171,17 @@ func how(cause store.EndCause) string {
 	return string(cause)
 }
 
-// At returns a time as text for people: UTC, RFC 3339.
-func At(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// FormatTime returns a time as text for people: UTC, RFC 3339.
+func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// ago returns d as text such as "3 days ago", in the largest unit that fits at least twice.
-func ago(d time.Duration) string {
+// formatAgo returns d as text such as "3 days ago", in the largest unit that fits at least twice.
+func formatAgo(d time.Duration) string {
 	for _, unit := range []struct {
-		of   time.Duration
-		name string
+		length time.Duration
+		name   string
 	}{{24 * time.Hour, "days"}, {time.Hour, "h"}, {time.Minute, "min"}} {
-		if d >= 2*unit.of {
-			return fmt.Sprintf("%d %s ago", d/unit.of, unit.name)
+		if d >= 2*unit.length {
+			return fmt.Sprintf("%d %s ago", d/unit.length, unit.name)
 		}
 	}
 	return fmt.Sprintf("%d s ago", max(d, 0)/time.Second)

@@ -19,9 +19,9 @@ type Explanation struct {
 
 // Mark is the mark of a device, with the actual state in the ledger.
 type Mark struct {
-	Present  bool // the device has a mark of work
-	Believed bool // an absent mark would be trusted: the device would be answered that it has no work
-	Work     bool // the ledger has an open task or a grant of the device
+	Present bool // the device has a mark of work
+	Trusted bool // an absent mark would be trusted: the device would be answered that it has no work
+	HasWork bool // the ledger has an open task or a grant of the device
 }
 
 // Cause is one reason why a task is in its state.
@@ -36,69 +36,69 @@ type Cause struct {
 	Policy         string    // for CodeLimited: the limit of the policy that refuses, and its name
 }
 
-// Standing describes how full a pool is, and the place of a device in its queue.
-type Standing struct {
-	Held, Capacity int
-	Left           int           // slots that are neither held nor offered
-	Unreachable    bool          // the semaphore did not answer
-	Position       int           // number of grants until the turn of the explained task; 0 if unknown
-	First          int64         // id of the first of the device's tasks that could start; 0 if unknown
-	InQueue        bool          // the device waits in the queue
-	Due            time.Duration // if InQueue: time until the device should report again; negative if it is overdue
-	Offered        time.Duration // time for which a slot stays reserved for the device; 0 if no slot is offered to it
-	Waiting        int           // devices in the queue
-	Lane           Lane
+// PoolStatus describes how full a pool is, and the place of a device in its queue.
+type PoolStatus struct {
+	Held, Capacity  int
+	UnreservedSlots int           // slots that are neither held nor offered
+	Unreachable     bool          // the semaphore did not answer
+	Position        int           // number of grants until the turn of the explained task; 0 if unknown
+	FirstTask       int64         // id of the first of the device's tasks that could start; 0 if unknown
+	InQueue         bool          // the device waits in the queue
+	ReportDueIn     time.Duration // if InQueue: time until the device should report again; negative if it is overdue
+	OfferLeft       time.Duration // time for which a slot stays reserved for the device; 0 if no slot is offered to it
+	Waiting         int           // devices in the queue
+	Lane            UrgentLane
 }
 
-// Lane has the totals of the urgent batches of a pool.
-type Lane struct {
+// UrgentLane has the totals of the urgent batches of a pool.
+type UrgentLane struct {
 	Held    int // slots that these batches hold or are offered
 	Room    int // slots for which these batches still go before all other batches; may be negative
 	Waiting int // devices that wait with a task of an urgent batch
 }
 
-// full reports whether there is no slot for the device: every slot is held, or offered to
+// isFull reports whether there is no slot for the device: every slot is held, or offered to
 // another device. It is false if the semaphore did not answer.
-func (s Standing) full() bool { return !s.Unreachable && s.Left < 1 && s.Offered == 0 }
+func (s PoolStatus) isFull() bool { return !s.Unreachable && s.UnreservedSlots < 1 && s.OfferLeft == 0 }
 
-// Known holds the facts about a waiting task that its view from the ledger does not contain.
-type Known struct {
-	Standings map[string]Standing // by pool: the task's pool, and each pool in which another task of its device could start
-	Limited   map[int64]Obstacle  // obstacles that policies found now, by task id
-	Seen      time.Time           // when the device last reported; zero if never
-	Period    time.Duration       // report period of an idle device
-	Hold      time.Duration       // usual hold time of grants of the task's pool; 0 if unknown
-	Callers   *store.Callers      // bound of callers, as it applies to the task; nil if unknown, or if the task belongs to a device
+// WaitFacts holds the facts about a waiting task that its view from the ledger does not contain.
+type WaitFacts struct {
+	PoolStatuses map[string]PoolStatus // by pool: the task's pool, and each pool in which another task of its device could start
+	Obstacles    map[int64]Obstacle    // obstacles that policies found now, by task id
+	Seen         time.Time             // when the device last reported; zero if never
+	Period       time.Duration         // report period of an idle device
+	Hold         time.Duration         // usual hold time of grants of the task's pool; 0 if unknown
+	Callers      *store.CallerBound    // bound of callers, as it applies to the task; nil if unknown, or if the task belongs to a device
 }
 
 // Explain returns how a task ended or runs, or all obstacles between it and its start,
 // by the same rules as for reports. It calls known only for a waiting task.
-func Explain(v store.TaskView, known func(waiting store.Candidate) Known) Explanation {
+func Explain(v store.TaskView, readFacts func(waiting store.Candidate) WaitFacts) Explanation {
 	e := Explanation{At: v.Now, State: v.Task.State}
 	open := slices.IndexFunc(v.Candidates, func(c store.Candidate) bool { return c.Task == v.Task.ID })
 	switch {
-	case v.Running != nil:
-		e.Causes = whyRunning(v)
+	case v.RunningGrant != nil:
+		e.Causes = explainRunning(v)
 	case v.Task.State != store.Pending:
-		e.Causes = whyEnded(v)
+		e.Causes = explainEnded(v)
 	case open < 0:
-		e.Causes = []Cause{whyClosed(v)}
+		e.Causes = []Cause{explainClosed(v)}
 	default:
-		e.Causes = whyWaiting(v, v.Candidates[open], known(v.Candidates[open]))
+		e.Causes = explainWaiting(v, v.Candidates[open], readFacts(v.Candidates[open]))
 	}
 	return e
 }
 
-// whyWaiting returns all obstacles of a waiting task, and after them a cause if its device
+// explainWaiting returns all obstacles of a waiting task, and after them a cause if its device
 // does not report.
-func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Cause {
-	s := Foreseen(v.View, k.Limited)
-	s.Full, s.Unsure, s.Callers = make(map[string]bool), make(map[string]bool), k.Callers
-	for pool, standing := range k.Standings {
-		s.Full[pool], s.Unsure[pool] = standing.full(), standing.Unreachable
+func explainWaiting(v store.TaskView, c store.Candidate, k WaitFacts) []Cause {
+	s := ExpectedSituation(v.DeviceView, k.Obstacles)
+	s.FullPools, s.UnreachablePools, s.Callers = make(map[string]bool), make(map[string]bool), k.Callers
+	for pool, status := range k.PoolStatuses {
+		s.FullPools[pool], s.UnreachablePools[pool] = status.isFull(), status.Unreachable
 	}
-	x := explainer{TaskView: v, standing: k.Standings[c.Pool], candidate: c, seen: k.Seen, period: k.Period}
-	x.turn = k.Hold * time.Duration(x.standing.Position) / time.Duration(max(x.standing.Capacity, 1))
+	x := causeWriter{TaskView: v, status: k.PoolStatuses[c.Pool], candidate: c, lastReport: k.Seen, period: k.Period}
+	x.turn = k.Hold * time.Duration(x.status.Position) / time.Duration(max(x.status.Capacity, 1))
 	if k.Callers != nil {
 		x.callers = *k.Callers
 	}
@@ -106,39 +106,39 @@ func whyWaiting(v store.TaskView, c store.Candidate, k Known) []Cause {
 	if v.Device != nil && v.Device.Revoked() {
 		causes = append(causes, x.revoked())
 	}
-	obstacles := s.obstaclesOf(c)
+	obstacles := s.obstacles(c)
 	if len(causes)+len(obstacles) > 1 { // the task does not only wait for its turn
-		x.standing.Position = 0
+		x.status.Position = 0
 	}
 	for _, o := range obstacles {
-		r := o.says(x, o)
+		r := o.explain(x, o)
 		r.Code, r.Until = o.Code, o.Until
 		causes = append(causes, r)
 	}
-	if other := goesFirst(s, c, x.standing.First); other != nil {
-		causes = append(causes, x.otherFirst(*other))
+	if other := findEarlierTask(s, c, x.status.FirstTask); other != nil {
+		causes = append(causes, x.otherTaskFirst(*other))
 	}
-	if away, is := x.away(); is {
-		causes = append(causes, away)
+	if silent, is := x.deviceSilent(); is {
+		causes = append(causes, silent)
 	}
 	switch {
 	case len(causes) == 0:
 		causes = append(causes, x.nextReport())
 	case len(causes) == 1 && causes[0].Code == CodeFull: // only the queue delays the task
-		causes[0].EstimatedStart = x.start()
+		causes[0].EstimatedStart = x.estimateStart()
 	}
 	return causes
 }
 
-// goesFirst returns another task that the device would get before c if the pool of c had a
+// findEarlierTask returns another task that the device would get before c if the pool of c had a
 // free slot: a task of a pool that is tried earlier, or, in the pool of c, the task with the id
 // first. first comes from the semaphore. If first is 0, the semaphore did not answer, and the
-// order inside of the batch decides. goesFirst returns nil if there is no other task that goes
+// order inside of the batch decides. findEarlierTask returns nil if there is no other task that goes
 // first, or if c cannot start anyway.
-func goesFirst(s Situation, c store.Candidate, first int64) *store.Candidate {
-	s.Full, s.Unsure = maps.Clone(s.Full), maps.Clone(s.Unsure)
-	s.Full[c.Pool], s.Unsure[c.Pool] = false, false
-	if len(s.obstaclesOf(c)) > 0 {
+func findEarlierTask(s Situation, c store.Candidate, firstTask int64) *store.Candidate {
+	s.FullPools, s.UnreachablePools = maps.Clone(s.FullPools), maps.Clone(s.UnreachablePools)
+	s.FullPools[c.Pool], s.UnreachablePools[c.Pool] = false, false
+	if len(s.obstacles(c)) > 0 {
 		return nil
 	}
 	open := Decide(s).Tasks // not empty: c has no obstacle
@@ -146,14 +146,14 @@ func goesFirst(s Situation, c store.Candidate, first int64) *store.Candidate {
 		return &open[0]
 	}
 	for _, o := range open {
-		if o.Task == first && first != c.Task || first == 0 && Sooner(o, c) {
+		if o.Task == firstTask && firstTask != c.Task || firstTask == 0 && GoesBefore(o, c) {
 			return &o
 		}
 	}
 	return nil
 }
 
-// Sooner reports whether a comes before b inside of their batch. It is false for tasks of different batches.
-func Sooner(a, b store.Candidate) bool {
+// GoesBefore reports whether a comes before b inside of their batch. It is false for tasks of different batches.
+func GoesBefore(a, b store.Candidate) bool {
 	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0
 }

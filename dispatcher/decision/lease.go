@@ -14,8 +14,8 @@ func LeaseID(c store.Candidate, nonce string) string {
 	return fmt.Sprintf("%d.%d.%s", c.Task, c.Attempt, nonce)
 }
 
-// TaskOf returns the task of a lease id. It returns 0 if LeaseID did not make the id.
-func TaskOf(lease string) int64 {
+// LeaseTask returns the task of a lease id. It returns 0 if LeaseID did not make the id.
+func LeaseTask(lease string) int64 {
 	task, _, _ := strings.Cut(lease, ".")
 	id, err := strconv.ParseInt(task, 10, 64)
 	if err != nil {

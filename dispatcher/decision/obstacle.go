@@ -33,37 +33,41 @@ const (
 
 // Obstacle is one fact that keeps a task from its start.
 type Obstacle struct {
-	Code   Code
-	Reason devices.Reason // reason that the device is given
-	Until  time.Time      // when the obstacle may end by itself; zero if unknown
-	Shared bool           // many devices wait for Until
-	Own    bool           // the obstacle keeps only this task, and no other task of its pool, from a slot
-	Detail string         // for people; if it is empty, the text of the code applies
-	Remedy string         // for people; if it is empty, the remedy of the code applies
-	Policy string         // for CodeLimited: name of the policy that refuses
-	Allows string         // limit of the policy, for people
-	Owner  Subject        // owner of the policy
-	Drops  bool           // the task must not be tried again: it ends as suppressed
+	Code          Code
+	Reason        devices.Reason // reason that the device is given
+	Until         time.Time      // when the obstacle may end by itself; zero if unknown
+	Shared        bool           // many devices wait for Until
+	BlocksOneTask bool           // the obstacle keeps only this task, and no other task of its pool, from a slot
+	Detail        string         // for people; if it is empty, the text of the code applies
+	Remedy        string         // for people; if it is empty, the remedy of the code applies
+	Policy        string         // for CodeLimited: name of the policy that refuses
+	Allows        string         // limit of the policy, for people
+	Owner         Subject        // owner of the policy
+	DropsTask     bool           // the task must not be tried again: it ends as suppressed
 
-	says func(x explainer, o Obstacle) Cause
+	explain func(x causeWriter, o Obstacle) Cause
 }
 
-// obstaclesOf returns all obstacles between one task and its start. If there is no obstacle,
+// obstacles returns all obstacles between one task and its start. If there is no obstacle,
 // this task may be the next task of the device.
-func (s Situation) obstaclesOf(c store.Candidate) []Obstacle {
-	return append(s.ofDevice(), s.ofTask(c)...)
+func (s Situation) obstacles(c store.Candidate) []Obstacle {
+	return append(s.deviceObstacles(), s.taskObstacles(c)...)
 }
 
-// ofDevice returns the obstacles for every task of the device.
-func (s Situation) ofDevice() []Obstacle { return found(rulesOfDevice(), &s, &store.Candidate{}) }
+// deviceObstacles returns the obstacles for every task of the device.
+func (s Situation) deviceObstacles() []Obstacle {
+	return findObstacles(deviceRules(), &s, &store.Candidate{})
+}
 
-// ofTask returns the obstacles for one task, as if its device were idle.
-func (s Situation) ofTask(c store.Candidate) []Obstacle { return found(rulesOfTask(), &s, &c) }
+// taskObstacles returns the obstacles for one task, as if its device were idle.
+func (s Situation) taskObstacles(c store.Candidate) []Obstacle {
+	return findObstacles(taskRules(), &s, &c)
+}
 
-func found(rules []rule, s *Situation, c *store.Candidate) (all []Obstacle) {
+func findObstacles(rules []rule, s *Situation, c *store.Candidate) (all []Obstacle) {
 	for _, r := range rules {
-		if o, stands := r.stands(s, c); stands {
-			o.Code, o.Reason, o.Own, o.says = r.code, r.reason, bool(r.scope), r.says
+		if o, applies := r.applies(s, c); applies {
+			o.Code, o.Reason, o.BlocksOneTask, o.explain = r.code, r.reason, bool(r.scope), r.explain
 			all = append(all, o)
 		}
 	}
@@ -71,15 +75,15 @@ func found(rules []rule, s *Situation, c *store.Candidate) (all []Obstacle) {
 }
 
 // MayStart reports whether a task has no obstacle, except perhaps an obstacle of its device.
-func (s Situation) MayStart(c store.Candidate) bool { return len(s.ofTask(c)) == 0 }
+func (s Situation) MayStart(c store.Candidate) bool { return len(s.taskObstacles(c)) == 0 }
 
-// refusal returns the refusal of a device for the obstacles of a task; there must be at least
+// refuseFor returns the refusal of a device for the obstacles of a task; there must be at least
 // one obstacle. The reason is the reason of the first obstacle. Until is the latest Until of the
 // obstacles with this reason, or zero if the Until of any of them is unknown.
-func refusal(of []Obstacle) Choice {
-	choice := Choice{Reason: of[0].Reason, Until: of[0].Until, Shared: of[0].Shared, Policy: of[0].Policy}
-	choice.Own = slices.ContainsFunc(of, func(o Obstacle) bool { return o.Own })
-	for _, o := range of[1:] {
+func refuseFor(obstacles []Obstacle) Choice {
+	choice := Choice{Reason: obstacles[0].Reason, Until: obstacles[0].Until, Shared: obstacles[0].Shared, Policy: obstacles[0].Policy}
+	choice.BlocksOneTask = slices.ContainsFunc(obstacles, func(o Obstacle) bool { return o.BlocksOneTask })
+	for _, o := range obstacles[1:] {
 		switch {
 		case o.Reason != choice.Reason:
 		case o.Until.IsZero() || choice.Until.IsZero():

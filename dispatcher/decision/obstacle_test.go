@@ -11,52 +11,52 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// moment returns the current time of generated situations.
-func moment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+// testMoment returns the current time of generated situations.
+func testMoment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-// aTime draws the zero time or a time near moment.
-func aTime(t *rapid.T, name string) time.Time {
+// drawTime draws the zero time or a time near moment.
+func drawTime(t *rapid.T, name string) time.Time {
 	offset := rapid.SampledFrom([]time.Duration{0, -time.Hour, -1, 1, time.Minute, time.Hour}).Draw(t, name)
 	if offset == 0 {
 		return time.Time{}
 	}
-	return moment().Add(offset)
+	return testMoment().Add(offset)
 }
 
-func anOpening(t *rapid.T, name string) store.Opening {
-	until := aTime(t, name+" until")
+func drawOpening(t *rapid.T, name string) store.Opening {
+	until := drawTime(t, name+" until")
 	if until.IsZero() {
 		return store.Opening{}
 	}
 	return store.Opening{From: until.Add(-rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 2 * time.Hour}).Draw(t, name+" length")), Until: until}
 }
 
-func aCandidate(t *rapid.T, task int64) store.Candidate {
+func drawCandidate(t *rapid.T, task int64) store.Candidate {
 	rare := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
 	return store.Candidate{
 		Task: task, Batch: task, Pool: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "pool"), Priority: rapid.IntRange(0, 2).Draw(t, "priority"),
-		CreatedAt: moment().Add(-time.Duration(rapid.IntRange(0, 2).Draw(t, "age")) * time.Hour),
-		NotBefore: aTime(t, "not before"), RetryAt: aTime(t, "retry at"), NotBegun: rare("not begun"),
+		CreatedAt: testMoment().Add(-time.Duration(rapid.IntRange(0, 2).Draw(t, "age")) * time.Hour),
+		NotBefore: drawTime(t, "not before"), RetryAt: drawTime(t, "retry at"), RetryAtIsNotBefore: rare("not begun"),
 		Lease: time.Minute, FinishInside: rare("finish inside"),
 		PoolPaused: rare("pool paused"), BatchPaused: rare("batch paused"),
-		Window: anOpening(t, "window"), PoolWindow: anOpening(t, "pool's window"), Standstill: aTime(t, "standstill"),
+		Window: drawOpening(t, "window"), PoolWindow: drawOpening(t, "pool's window"), Standstill: drawTime(t, "standstill"),
 	}
 }
 
-// aSituation draws the situation of an idle or busy device with this number of open tasks.
-func aSituation(t *rapid.T, tasks int) Situation {
+// drawSituation draws the situation of an idle or busy device with this number of open tasks.
+func drawSituation(t *rapid.T, tasks int) Situation {
 	rare := func(name string) bool { return rapid.IntRange(0, 5).Draw(t, name) == 0 }
 	s := Situation{
-		Now: moment(), Standstill: aTime(t, "standstill"),
-		Blocked: rare("blocked"), Accept: !rare("declines"), Stopping: rare("stopping"),
-		Full:   map[string]bool{"a": rare("a full"), "b": rare("b full")},
-		Unsure: map[string]bool{"b": rare("b unsure")},
+		Now: testMoment(), Standstill: drawTime(t, "standstill"),
+		Blocked: rare("blocked"), Accept: !rare("declines"), MustStop: rare("stopping"),
+		FullPools:        map[string]bool{"a": rare("a full"), "b": rare("b full")},
+		UnreachablePools: map[string]bool{"b": rare("b unsure")},
 	}
 	if rare("holds") {
-		s.Holding, s.Mentioned = &store.Grant{Task: 99, LeaseUntil: moment().Add(time.Minute)}, true
+		s.HeldGrant, s.Mentioned = &store.Grant{Task: 99, LeaseUntil: testMoment().Add(time.Minute)}, true
 	}
 	for i := range tasks {
-		s.Candidates = append(s.Candidates, aCandidate(t, int64(i+1)))
+		s.Candidates = append(s.Candidates, drawCandidate(t, int64(i+1)))
 	}
 	return s
 }
@@ -66,8 +66,8 @@ func aSituation(t *rapid.T, tasks int) Situation {
 func TestDecisionIsTheFirstObstacle(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		s := aSituation(t, 1)
-		found, choice := s.obstaclesOf(s.Candidates[0]), Decide(s)
+		s := drawSituation(t, 1)
+		found, choice := s.obstacles(s.Candidates[0]), Decide(s)
 		want := devices.ReasonGranted
 		if len(found) > 0 {
 			want = found[0].Reason
@@ -88,21 +88,21 @@ func TestDecisionIsTheFirstObstacle(t *testing.T) {
 func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		s := aSituation(t, 1)
+		s := drawSituation(t, 1)
 		c := s.Candidates[0]
 		c.FinishInside = false
-		shut := s.ofTask(c)
-		all := s.obstaclesOf(s.Candidates[0])
+		shut := s.taskObstacles(c)
+		all := s.obstacles(s.Candidates[0])
 		for _, o := range all {
 			if o.Code != CodeBatchWindow && o.Code != CodePoolWindow {
 				continue
 			}
-			if forAll := slices.ContainsFunc(shut, func(other Obstacle) bool { return other.Code == o.Code }); o.Own == forAll {
-				t.Fatalf("%s: own %t, and shut for every lease %t", o.Code, o.Own, forAll)
+			if forAll := slices.ContainsFunc(shut, func(other Obstacle) bool { return other.Code == o.Code }); o.BlocksOneTask == forAll {
+				t.Fatalf("%s: own %t, and shut for every lease %t", o.Code, o.BlocksOneTask, forAll)
 			}
 		}
-		own := slices.ContainsFunc(all, func(o Obstacle) bool { return o.Own })
-		if choice := Decide(s); len(all) > 0 && len(s.ofDevice()) == 0 && s.Holding == nil && choice.Own != own {
+		own := slices.ContainsFunc(all, func(o Obstacle) bool { return o.BlocksOneTask })
+		if choice := Decide(s); len(all) > 0 && len(s.deviceObstacles()) == 0 && s.HeldGrant == nil && choice.BlocksOneTask != own {
 			t.Fatalf("decided %+v, obstacles %+v", choice, all)
 		}
 	})
@@ -113,12 +113,12 @@ func TestAnObstacleOfTheLeaseIsTheTasksOwn(t *testing.T) {
 func TestDecisionAmongSeveral(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		s := aSituation(t, rapid.IntRange(2, 4).Draw(t, "tasks"))
+		s := drawSituation(t, rapid.IntRange(2, 4).Draw(t, "tasks"))
 		choice := Decide(s)
 		var free []int64
 		var reasons []devices.Reason
 		for _, c := range s.Candidates {
-			if found := s.obstaclesOf(c); len(found) == 0 {
+			if found := s.obstacles(c); len(found) == 0 {
 				free = append(free, c.Task)
 			} else {
 				reasons = append(reasons, found[0].Reason)
@@ -138,25 +138,25 @@ func TestDecisionAmongSeveral(t *testing.T) {
 func TestNothingIsFoundWhenItsTurnHasCome(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		s := aSituation(t, rapid.IntRange(1, 4).Draw(t, "tasks"))
+		s := drawSituation(t, rapid.IntRange(1, 4).Draw(t, "tasks"))
 		choice := Decide(s)
 		for _, c := range s.Candidates {
-			other := goesFirst(s, c, 0)
-			kept := len(s.obstaclesOf(c)) > 0 || other != nil
+			other := findEarlierTask(s, c, 0)
+			kept := len(s.obstacles(c)) > 0 || other != nil
 			if tried := slices.ContainsFunc(choice.Tasks, func(o store.Candidate) bool { return o.Task == c.Task }); tried == kept {
-				t.Fatalf("decided %+v; of task %d %+v, and %+v goes first", choice, c.Task, s.obstaclesOf(c), other)
+				t.Fatalf("decided %+v; of task %d %+v, and %+v goes first", choice, c.Task, s.obstacles(c), other)
 			}
-			if other != nil && (other.Task == c.Task || len(s.ofTask(*other)) > 0 && other.Pool != c.Pool) {
+			if other != nil && (other.Task == c.Task || len(s.taskObstacles(*other)) > 0 && other.Pool != c.Pool) {
 				t.Fatalf("%+v goes first, and cannot start", other)
 			}
 		}
 		if len(choice.Tasks) == 0 {
 			return
 		}
-		// If the semaphore names the first task, goesFirst returns this task for every other tried task.
+		// If the semaphore names the first task, findEarlierTask returns this task for every other tried task.
 		first := rapid.SampledFrom(choice.Tasks).Draw(t, "first").Task
 		for _, c := range choice.Tasks {
-			if other := goesFirst(s, c, first); (other == nil) != (c.Task == first) || other != nil && other.Task != first {
+			if other := findEarlierTask(s, c, first); (other == nil) != (c.Task == first) || other != nil && other.Task != first {
 				t.Fatalf("%d is first, and before %d goes %+v", first, c.Task, other)
 			}
 		}

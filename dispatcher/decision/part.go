@@ -9,106 +9,108 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Judged is a waiting task with its first cause, which is the reason that its device is given.
-type Judged struct {
+// ExplainedTask is a waiting task with its first cause, which is the reason that its device is given.
+type ExplainedTask struct {
 	Cause
 
 	Task store.Task
 }
 
-// Part groups waiting tasks with the same code.
-type Part struct {
-	Code     Code
-	Label    string    // a few words
-	Count    int64     // number of all tasks; an estimate if only a sample was evaluated
-	Judged   int       // number of evaluated tasks
-	Detail   string    // the detail of the tasks if it is the same for all, otherwise an example
-	Remedy   string    // the remedy of the tasks if it is the same for all, otherwise the remedy of the code
-	Actions  []Action  // actions that help every evaluated task
-	Until    time.Time // earliest known time; zero if unknown
-	Examples []Judged  // the first tasks, limited by the constant examples
+// CauseGroup groups waiting tasks with the same code.
+type CauseGroup struct {
+	Code      Code
+	Label     string          // a few words
+	Count     int64           // number of all tasks; an estimate if only a sample was evaluated
+	Evaluated int             // number of evaluated tasks
+	Detail    string          // the detail of the tasks if it is the same for all, otherwise an example
+	Remedy    string          // the remedy of the tasks if it is the same for all, otherwise the remedy of the code
+	Actions   []Action        // actions that help every evaluated task
+	Until     time.Time       // earliest known time; zero if unknown
+	Examples  []ExplainedTask // the first tasks, limited by the constant examples
 
 	mixed bool // the details differ
 }
 
-// examples is the maximum number of examples of a part.
-const examples = 3
+// maxExamples is the maximum number of examples of a part.
+const maxExamples = 3
 
-// Parts groups total tasks by the codes of the evaluated sample. The counts of the parts add up
+// GroupByCode groups total tasks by the codes of the evaluated sample. The counts of the parts add up
 // to total. The largest part comes first.
-func Parts(judged []Judged, total int64) []Part {
-	byCode := make(map[Code]*Part)
+func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
+	byCode := make(map[Code]*CauseGroup)
 	policies := make(map[Code]map[string]int)
-	var parts []*Part
-	for _, j := range judged {
+	var parts []*CauseGroup
+	for _, j := range explained {
 		p := byCode[j.Code]
 		if p == nil {
-			p = &Part{Code: j.Code, Detail: j.Detail, Remedy: j.Remedy, Actions: j.Actions}
+			p = &CauseGroup{Code: j.Code, Detail: j.Detail, Remedy: j.Remedy, Actions: j.Actions}
 			byCode[j.Code], policies[j.Code] = p, make(map[string]int)
 			parts = append(parts, p)
 		}
 		p.add(j)
 		policies[j.Code][j.Policy]++
 	}
-	slices.SortStableFunc(parts, func(a, b *Part) int { return cmp.Or(cmp.Compare(b.Judged, a.Judged), cmp.Compare(a.Code, b.Code)) })
-	all := make([]Part, len(parts))
+	slices.SortStableFunc(parts, func(a, b *CauseGroup) int {
+		return cmp.Or(cmp.Compare(b.Evaluated, a.Evaluated), cmp.Compare(a.Code, b.Code))
+	})
+	all := make([]CauseGroup, len(parts))
 	for i, p := range parts {
-		p.Label = label(p.Code, policies[p.Code])
+		p.Label = groupLabel(p.Code, policies[p.Code])
 		all[i] = *p
 	}
-	bringUp(all, len(judged), total)
+	scaleCounts(all, len(explained), total)
 	for i := range all {
-		if all[i].Count > int64(all[i].Judged) { // the part also has tasks of other devices
-			all[i].Actions = slices.DeleteFunc(slices.Clone(all[i].Actions), Action.ofOne)
+		if all[i].Count > int64(all[i].Evaluated) { // the part also has tasks of other devices
+			all[i].Actions = slices.DeleteFunc(slices.Clone(all[i].Actions), Action.helpsOneDevice)
 		}
 	}
 	return all
 }
 
-func (p *Part) add(j Judged) {
-	p.Judged++
+func (p *CauseGroup) add(j ExplainedTask) {
+	p.Evaluated++
 	if j.Detail != p.Detail && !p.mixed {
 		p.mixed, p.Detail = true, "for example: "+p.Detail
 	}
 	if j.Remedy != p.Remedy {
-		p.Remedy, p.Actions = of(p.Code).remedy, shared(p.Actions, j.Actions)
+		p.Remedy, p.Actions = findCodeText(p.Code).remedy, commonActions(p.Actions, j.Actions)
 	}
 	if !j.Until.IsZero() && (p.Until.IsZero() || j.Until.Before(p.Until)) {
 		p.Until = j.Until
 	}
-	if len(p.Examples) < examples {
+	if len(p.Examples) < maxExamples {
 		p.Examples = append(p.Examples, j)
 	}
 }
 
-// bringUp scales the counts of the evaluated tasks up to total. It rounds down, and
+// scaleCounts scales the counts of the evaluated tasks up to total. It rounds down, and
 // gives the remaining tasks to the parts with the largest remainders.
-func bringUp(parts []Part, judged int, total int64) {
+func scaleCounts(parts []CauseGroup, evaluated int, total int64) {
 	type rest struct {
-		part int
-		of   int64
+		part      int
+		remainder int64
 	}
 	rests, left := make([]rest, len(parts)), total
 	for i := range parts {
-		share := int64(parts[i].Judged) * total
-		parts[i].Count, rests[i] = share/int64(judged), rest{i, share % int64(judged)}
+		share := int64(parts[i].Evaluated) * total
+		parts[i].Count, rests[i] = share/int64(evaluated), rest{i, share % int64(evaluated)}
 		left -= parts[i].Count
 	}
-	slices.SortStableFunc(rests, func(a, b rest) int { return cmp.Compare(b.of, a.of) })
+	slices.SortStableFunc(rests, func(a, b rest) int { return cmp.Compare(b.remainder, a.remainder) })
 	for i := range left {
 		parts[rests[i].part].Count++
 	}
 }
 
-// words are the texts for a group of tasks with the same code.
-type words struct {
+// codeText are the texts for a group of tasks with the same code.
+type codeText struct {
 	code          Code
 	label, remedy string
 }
 
-// allWords returns a row for each code that a waiting task can have.
-func allWords() []words {
-	return []words{
+// codeTexts returns a row for each code that a waiting task can have.
+func codeTexts() []codeText {
+	return []codeText{
 		{CodeRevoked, "without a valid token", "give each device a new token: dispatcher devices token DEVICE"},
 		{CodeBlocked, "blocked", "unblock the devices: dispatcher devices unblock DEVICE"},
 		{CodeBusy, "device busy", "wait for the results of those tasks, or the end of their leases"},
@@ -134,36 +136,36 @@ func allWords() []words {
 	}
 }
 
-// of returns the words of a code. A code without a row is its own label.
-func of(code Code) words {
-	all := allWords()
-	if i := slices.IndexFunc(all, func(w words) bool { return w.code == code }); i >= 0 {
+// findCodeText returns the words of a code. A code without a row is its own label.
+func findCodeText(code Code) codeText {
+	all := codeTexts()
+	if i := slices.IndexFunc(all, func(w codeText) bool { return w.code == code }); i >= 0 {
 		return all[i]
 	}
-	return words{code, string(code), NothingToDo}
+	return codeText{code, string(code), NothingToDo}
 }
 
-// MayWait reports whether code can be the code of the first cause of a waiting task.
-func MayWait(code Code) bool {
-	return slices.ContainsFunc(allWords(), func(w words) bool { return w.code == code })
+// IsWaitingCode reports whether code can be the code of the first cause of a waiting task.
+func IsWaitingCode(code Code) bool {
+	return slices.ContainsFunc(codeTexts(), func(w codeText) bool { return w.code == code })
 }
 
-// label returns the label of a part, with the policy that refuses most of its tasks.
-func label(code Code, policies map[string]int) string {
-	most := ""
+// groupLabel returns the label of a part, with the policy that refuses most of its tasks.
+func groupLabel(code Code, policies map[string]int) string {
+	topPolicy := ""
 	for policy, n := range policies {
-		if policy != "" && (most == "" || n > policies[most] || n == policies[most] && policy < most) {
-			most = policy
+		if policy != "" && (topPolicy == "" || n > policies[topPolicy] || n == policies[topPolicy] && policy < topPolicy) {
+			topPolicy = policy
 		}
 	}
-	text := of(code).label
+	text := findCodeText(code).label
 	switch {
-	case most == "":
+	case topPolicy == "":
 		return text
 	case len(policies) > 1:
-		text += " (" + most + ", and others)"
+		text += " (" + topPolicy + ", and others)"
 	default:
-		text += " (" + most + ")"
+		text += " (" + topPolicy + ")"
 	}
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(text)
 }

@@ -12,25 +12,25 @@ import (
 // action on a single device or task, because the remaining tasks belong to other devices.
 func TestActionsOfPartsHelpAll(t *testing.T) {
 	t.Parallel()
-	resume := decision.Action{Act: decision.ActResume, Subject: decision.OfPool, ID: "p", Command: "resume"}
+	resume := decision.Action{Act: decision.ActResume, Subject: decision.SubjectPool, ID: "p", Command: "resume"}
 	unblock := func(id string) decision.Action {
-		return decision.Action{Act: decision.ActUnblock, Subject: decision.OfDevice, ID: id, Command: "unblock " + id}
+		return decision.Action{Act: decision.ActUnblock, Subject: decision.SubjectDevice, ID: id, Command: "unblock " + id}
 	}
-	cause := func(remedy string, actions ...decision.Action) decision.Judged {
-		return decision.Judged{Cause: decision.Cause{Code: decision.CodeBlocked, Detail: remedy, Remedy: remedy, Actions: actions}, Task: store.Task{}}
+	cause := func(remedy string, actions ...decision.Action) decision.ExplainedTask {
+		return decision.ExplainedTask{Cause: decision.Cause{Code: decision.CodeBlocked, Detail: remedy, Remedy: remedy, Actions: actions}, Task: store.Task{}}
 	}
 	for name, c := range map[string]struct {
-		judged []decision.Judged
+		judged []decision.ExplainedTask
 		total  int64
 		want   []decision.Action
 	}{
-		"the same":           {[]decision.Judged{cause("a", unblock("d"), resume), cause("a", unblock("d"), resume)}, 2, []decision.Action{unblock("d"), resume}},
-		"one of two":         {[]decision.Judged{cause("a", unblock("d"), resume), cause("b", unblock("e"), resume)}, 2, []decision.Action{resume}},
-		"none":               {[]decision.Judged{cause("a", unblock("d")), cause("b", unblock("e"))}, 2, []decision.Action{}},
-		"of a sample":        {[]decision.Judged{cause("a", unblock("d"), resume)}, 100, []decision.Action{resume}},
-		"one, and all of it": {[]decision.Judged{cause("a", unblock("d"))}, 1, []decision.Action{unblock("d")}},
+		"the same":           {[]decision.ExplainedTask{cause("a", unblock("d"), resume), cause("a", unblock("d"), resume)}, 2, []decision.Action{unblock("d"), resume}},
+		"one of two":         {[]decision.ExplainedTask{cause("a", unblock("d"), resume), cause("b", unblock("e"), resume)}, 2, []decision.Action{resume}},
+		"none":               {[]decision.ExplainedTask{cause("a", unblock("d")), cause("b", unblock("e"))}, 2, []decision.Action{}},
+		"of a sample":        {[]decision.ExplainedTask{cause("a", unblock("d"), resume)}, 100, []decision.Action{resume}},
+		"one, and all of it": {[]decision.ExplainedTask{cause("a", unblock("d"))}, 1, []decision.Action{unblock("d")}},
 	} {
-		if got := decision.Parts(c.judged, c.total); len(got) != 1 || fmt.Sprint(got[0].Actions) != fmt.Sprint(c.want) {
+		if got := decision.GroupByCode(c.judged, c.total); len(got) != 1 || fmt.Sprint(got[0].Actions) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}

@@ -21,89 +21,89 @@ const (
 )
 
 const (
-	silentAfter = 2               // number of report periods; a device without a report for longer is silent
-	leastWait   = 0.4             // part of a report period; if the next report is due sooner, jitter decides and there is no estimate
-	lateGrace   = 2 * time.Second // a device that is overdue by more than this is not expected to report soon
+	silentAfter  = 2               // number of report periods; a device without a report for longer is silent
+	minWaitShare = 0.4             // part of a report period; if the next report is due sooner, jitter decides and there is no estimate
+	lateGrace    = 2 * time.Second // a device that is overdue by more than this is not expected to report soon
 )
 
 // NothingToDo is the remedy of a cause that passes by itself.
 const NothingToDo = "nothing to do: it passes by itself"
 
-// explainer writes the causes of one waiting task.
-type explainer struct {
+// causeWriter writes the causes of one waiting task.
+type causeWriter struct {
 	store.TaskView
-	standing  Standing
-	candidate store.Candidate
-	seen      time.Time     // when the device last reported; zero if never
-	period    time.Duration // report period of an idle device
-	turn      time.Duration // time until the task's turn in a full pool; 0 if unknown
-	callers   store.Callers // bound of callers, as it applies to the task
+	status     PoolStatus
+	candidate  store.Candidate
+	lastReport time.Time         // when the device last reported; zero if never
+	period     time.Duration     // report period of an idle device
+	turn       time.Duration     // time until the task's turn in a full pool; 0 if unknown
+	callers    store.CallerBound // bound of callers, as it applies to the task
 }
 
-// unsaid returns the cause of an obstacle that only a report can have. No explanation contains it.
-func (x explainer) unsaid(o Obstacle) Cause {
+// reportOnly returns the cause of an obstacle that only a report can have. No explanation contains it.
+func (x causeWriter) reportOnly(o Obstacle) Cause {
 	return Cause{Detail: string(o.Code), Remedy: NothingToDo}
 }
 
-func (x explainer) blocked(Obstacle) Cause {
-	return Cause{Detail: fmt.Sprintf("device %s is blocked", x.Task.Device)}.by("unblock it: %s", ActUnblock.to(OfDevice, x.Task.Device))
+func (x causeWriter) blocked(Obstacle) Cause {
+	return Cause{Detail: fmt.Sprintf("device %s is blocked", x.Task.Device)}.withRemedy("unblock it: %s", ActUnblock.actionOn(SubjectDevice, x.Task.Device))
 }
 
-func (x explainer) busy(Obstacle) Cause {
+func (x causeWriter) busy(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s holds task %d on slot %d of pool %s, and one is all it may hold", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool),
-	}.by("waits for its result or the end of its lease; to stop it: %s", ActCancel.to(OfTask, x.Grant.Task))
+	}.withRemedy("waits for its result or the end of its lease; to stop it: %s", ActCancel.actionOn(SubjectTask, x.Grant.Task))
 }
 
-func (x explainer) poolPaused(Obstacle) Cause {
+func (x causeWriter) poolPaused(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("pool %s is paused%s", x.Pool.Name, paused(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason)),
-	}.by("resume the pool: %s", ActResume.to(OfPool, x.Pool.Name))
+	}.withRemedy("resume the pool: %s", ActResume.actionOn(SubjectPool, x.Pool.Name))
 }
 
-func (x explainer) batchPaused(Obstacle) Cause {
+func (x causeWriter) batchPaused(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("batch %d is paused%s", x.Batch.ID, paused(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason)),
-	}.by("resume the batch: %s", ActResume.to(OfBatch, x.Batch.ID))
+	}.withRemedy("resume the batch: %s", ActResume.actionOn(SubjectBatch, x.Batch.ID))
 }
 
-func (x explainer) notBegun(o Obstacle) Cause {
-	return Cause{Detail: fmt.Sprintf("batch %d does not begin before %s", x.Batch.ID, At(o.Until)), Remedy: NothingToDo}
+func (x causeWriter) notBegun(o Obstacle) Cause {
+	return Cause{Detail: fmt.Sprintf("batch %d does not begin before %s", x.Batch.ID, FormatTime(o.Until)), Remedy: NothingToDo}
 }
 
-func (x explainer) taskNotBegun(o Obstacle) Cause {
-	return Cause{Detail: fmt.Sprintf("task %d does not begin before %s", x.Task.ID, At(o.Until)), Remedy: NothingToDo}
+func (x causeWriter) taskNotBegun(o Obstacle) Cause {
+	return Cause{Detail: fmt.Sprintf("task %d does not begin before %s", x.Task.ID, FormatTime(o.Until)), Remedy: NothingToDo}
 }
 
-func (x explainer) backsOff(o Obstacle) Cause {
-	return Cause{Detail: lastAttempt(x.TaskView) + "; it is tried again after " + At(o.Until), Remedy: NothingToDo}
+func (x causeWriter) backoff(o Obstacle) Cause {
+	return Cause{Detail: lastAttemptText(x.TaskView) + "; it is tried again after " + FormatTime(o.Until), Remedy: NothingToDo}
 }
 
-func (x explainer) batchShut(Obstacle) Cause {
+func (x causeWriter) batchWindowClosed(Obstacle) Cause {
 	return Cause{
-		Detail: fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.shut(x.candidate.Window)),
-	}.by("waits for a window; others may be set: %s", ActEditWindows.to(OfBatch, x.Batch.ID))
+		Detail: fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.windowText(x.candidate.Window)),
+	}.withRemedy("waits for a window; others may be set: %s", ActEditWindows.actionOn(SubjectBatch, x.Batch.ID))
 }
 
-func (x explainer) poolShut(Obstacle) Cause {
+func (x causeWriter) poolWindowClosed(Obstacle) Cause {
 	return Cause{
-		Detail: fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.shut(x.candidate.PoolWindow)),
-	}.by("waits for a window; others may be set: %s", ActEditWindows.to(OfPool, x.Pool.Name))
+		Detail: fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.windowText(x.candidate.PoolWindow)),
+	}.withRemedy("waits for a window; others may be set: %s", ActEditWindows.actionOn(SubjectPool, x.Pool.Name))
 }
 
-func (x explainer) standsStill(Obstacle) Cause {
+func (x causeWriter) standstill(Obstacle) Cause {
 	return Cause{Detail: "the ledger was restored: its pool grants nothing until every lease that the ledger may have lost is over", Remedy: NothingToDo}
 }
 
-func (x explainer) limited(o Obstacle) Cause {
+func (x causeWriter) limited(o Obstacle) Cause {
 	words := "waits until then"
-	if o.Drops {
+	if o.DropsTask {
 		words = "ends as suppressed, should its device ask for it before then"
 	}
-	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.by(words+"; or change the policy: %s", x.editLimits(o.Owner))
+	return Cause{Detail: o.Detail, Policy: strings.TrimSpace(o.Allows + " by " + o.Policy)}.withRemedy(words+"; or change the policy: %s", x.editLimits(o.Owner))
 }
 
-func (x explainer) unavailable(o Obstacle) Cause {
+func (x causeWriter) unavailable(o Obstacle) Cause {
 	return Cause{
 		Detail: cmp.Or(o.Detail, "Redis cannot be reached: nothing is granted, and how full the pool is cannot be told"),
 		Remedy: cmp.Or(o.Remedy, "bring Redis back"),
@@ -111,39 +111,39 @@ func (x explainer) unavailable(o Obstacle) Cause {
 }
 
 // full returns the cause of a full pool, with the task's position in the queue.
-func (x explainer) full(Obstacle) Cause {
+func (x causeWriter) full(Obstacle) Cause {
 	r := Cause{
-		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.standing.Held, x.standing.Capacity),
-		Position: x.standing.Position,
-	}.by("waits for a free slot; or raise the capacity: %s", ActRaiseCapacity.to(OfPool, x.Pool.Name))
-	if x.standing.Held < x.standing.Capacity {
+		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.status.Held, x.status.Capacity),
+		Position: x.status.Position,
+	}.withRemedy("waits for a free slot; or raise the capacity: %s", ActRaiseCapacity.actionOn(SubjectPool, x.Pool.Name))
+	if x.status.Held < x.status.Capacity {
 		r.Detail += ", and what is free is offered to others, which are about to report"
 	}
 	if r.Position > 0 {
 		r.Detail += fmt.Sprintf(", and it is at position %d of those who wait", r.Position)
 	}
-	r.Detail += x.lane()
+	r.Detail += x.urgentLaneText()
 	return r
 }
 
-// callersFull returns the cause of a pool whose callers hold as many slots as they may, with the number of callers
+// areCallersFull returns the cause of a pool whose callers hold as many slots as they may, with the number of callers
 // that wait before this one.
-func (x explainer) callersFull(Obstacle) Cause {
+func (x causeWriter) callersFull(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("callers hold %d of the %d slots of pool %s that they may hold, and %d of them wait before this one",
 			x.callers.Held, *x.callers.Bound, x.Pool.Name, x.callers.Ahead),
 		Position: x.callers.Ahead + 1,
-	}.by("waits until a caller gives its slot back; or let callers hold more: %s", ActRaiseCallers.to(OfPool, x.Pool.Name))
+	}.withRemedy("waits until a caller gives its slot back; or let callers hold more: %s", ActRaiseCallers.actionOn(SubjectPool, x.Pool.Name))
 }
 
-// lane explains how the urgent batches of a full pool delay or advance the task.
-func (x explainer) lane() string {
-	lane := x.standing.Lane
+// urgentLaneText explains how the urgent batches of a full pool delay or advance the task.
+func (x causeWriter) urgentLaneText() string {
+	lane := x.status.Lane
 	switch {
 	case x.candidate.Urgent && lane.Room > 0:
-		return fmt.Sprintf("; urgent: it goes before %d others", x.standing.Waiting-lane.Waiting)
+		return fmt.Sprintf("; urgent: it goes before %d others", x.status.Waiting-lane.Waiting)
 	case x.candidate.Urgent && lane.Held > 0:
-		return fmt.Sprintf("; urgent, but its lane's share of the pool (%d of %d) is in use: it waits by its weight", lane.Held+lane.Room, x.standing.Capacity)
+		return fmt.Sprintf("; urgent, but its lane's share of the pool (%d of %d) is in use: it waits by its weight", lane.Held+lane.Room, x.status.Capacity)
 	case !x.candidate.Urgent && lane.Room > 0 && lane.Waiting > 0:
 		return "; an urgent batch goes first"
 	}
@@ -151,14 +151,14 @@ func (x explainer) lane() string {
 }
 
 // editLimits returns the action that changes the policies of owner.
-func (x explainer) editLimits(owner Subject) Action {
+func (x causeWriter) editLimits(owner Subject) Action {
 	switch {
-	case owner == OfBatch:
-		return ActEditLimits.to(OfBatch, x.Batch.ID)
-	case owner == OfProfile && x.Device != nil:
-		return ActEditLimits.to(OfProfile, x.Device.Profile)
+	case owner == SubjectBatch:
+		return ActEditLimits.actionOn(SubjectBatch, x.Batch.ID)
+	case owner == SubjectProfile && x.Device != nil:
+		return ActEditLimits.actionOn(SubjectProfile, x.Device.Profile)
 	}
-	return ActEditLimits.to(OfPool, x.Pool.Name)
+	return ActEditLimits.actionOn(SubjectPool, x.Pool.Name)
 }
 
 // paused returns who paused something, since when and why, as far as this is known.
@@ -168,7 +168,7 @@ func paused(by string, since *time.Time, reason string) string {
 		text += " by " + by
 	}
 	if since != nil {
-		text += " since " + At(*since)
+		text += " since " + FormatTime(*since)
 	}
 	if reason != "" {
 		text += " because: " + reason
@@ -176,36 +176,36 @@ func paused(by string, since *time.Time, reason string) string {
 	return text
 }
 
-// shut describes how a window keeps the task from starting.
-func (x explainer) shut(o store.Opening) string {
-	switch until := opens(o, &x.candidate, x.Now); {
+// windowText describes how a window keeps the task from starting.
+func (x causeWriter) windowText(o store.Opening) string {
+	switch until := windowRetryTime(o, &x.candidate, x.Now); {
 	case until.IsZero():
 		return "closed; when they open again is being computed"
 	case !o.From.After(x.Now):
-		return fmt.Sprintf("open until %s, which is less than its lease of %s", At(o.Until), x.candidate.Lease)
+		return fmt.Sprintf("open until %s, which is less than its lease of %s", FormatTime(o.Until), x.candidate.Lease)
 	default:
-		return "closed until " + At(until)
+		return "closed until " + FormatTime(until)
 	}
 }
 
-func (x explainer) otherFirst(other store.Candidate) Cause {
+func (x causeWriter) otherTaskFirst(other store.Candidate) Cause {
 	urgent := map[bool]string{true: "urgent "}
 	return Cause{
 		Code:   CodeOtherFirst,
 		Detail: fmt.Sprintf("device %s is given task %d of %sbatch %d before this one", x.Task.Device, other.Task, urgent[other.Urgent], other.Batch),
-	}.by("waits for that task; a higher priority goes first within a batch; to drop it: %s", ActCancel.to(OfTask, other.Task))
+	}.withRemedy("waits for that task; a higher priority goes first within a batch; to drop it: %s", ActCancel.actionOn(SubjectTask, other.Task))
 }
 
-func (x explainer) revoked() Cause {
+func (x causeWriter) revoked() Cause {
 	return Cause{
 		Code:   CodeRevoked,
 		Detail: fmt.Sprintf("device %s has no valid token: its reports are refused", x.Task.Device),
-	}.by("give it a new token: %s", ActNewToken.to(OfDevice, x.Task.Device))
+	}.withRemedy("give it a new token: %s", ActNewToken.actionOn(SubjectDevice, x.Task.Device))
 }
 
-// away returns a cause if the device does not report and so cannot get its task. A device that
+// deviceSilent returns a cause if the device does not report and so cannot get its task. A device that
 // holds a grant may be silent until its lease ends, and a blocked device for longer.
-func (x explainer) away() (r Cause, is bool) {
+func (x causeWriter) deviceSilent() (r Cause, is bool) {
 	name := x.Task.Device
 	switch {
 	case store.IsCaller(name): // a caller waits for its answer, or asks again before the task expires
@@ -214,66 +214,66 @@ func (x explainer) away() (r Cause, is bool) {
 		return Cause{
 			Code:   CodeDeviceDeleted,
 			Detail: fmt.Sprintf("device %s was deleted", name),
-		}.by("register it again: %s; or drop the task: %s", ActRegister.to(OfDevice, name), ActCancel.to(OfTask, x.Task.ID)), true
+		}.withRemedy("register it again: %s; or drop the task: %s", ActRegister.actionOn(SubjectDevice, name), ActCancel.actionOn(SubjectTask, x.Task.ID)), true
 	case x.Device == nil:
 		return Cause{
 			Code:   CodeDeviceUnknown,
 			Detail: fmt.Sprintf("no device %s is registered: it was never created or imported, and has never reported", name),
-		}.by("look whether the name is right; if it is, register the device: %s (with the fleet token, its first report registers it); or drop the task: %s",
-			ActRegister.to(OfDevice, name), ActCancel.to(OfTask, x.Task.ID)), true
-	case x.seen.IsZero():
+		}.withRemedy("look whether the name is right; if it is, register the device: %s (with the fleet token, its first report registers it); or drop the task: %s",
+			ActRegister.actionOn(SubjectDevice, name), ActCancel.actionOn(SubjectTask, x.Task.ID)), true
+	case x.lastReport.IsZero():
 		return Cause{
 			Code:   CodeDeviceUnseen,
-			Detail: fmt.Sprintf("device %s has never reported since it was registered, %s", name, ago(x.Now.Sub(x.Device.CreatedAt))),
+			Detail: fmt.Sprintf("device %s has never reported since it was registered, %s", name, formatAgo(x.Now.Sub(x.Device.CreatedAt))),
 			Remedy: "look whether the device runs, and has its token and the address of this dispatcher",
 		}, true
-	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(x.seen) <= silentAfter*x.period+store.SeenWithin:
+	case x.Device.Blocked || x.Grant != nil || x.Now.Sub(x.lastReport) <= silentAfter*x.period+store.SeenPrecision:
 		return Cause{}, false
 	}
 	return Cause{
 		Code:   CodeDeviceSilent,
-		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, ago(x.Now.Sub(x.seen)), At(x.seen)),
+		Detail: fmt.Sprintf("device %s last reported %s, at %s", name, formatAgo(x.Now.Sub(x.lastReport)), FormatTime(x.lastReport)),
 		Remedy: "look whether the device runs and reaches the dispatcher: only its own report can be granted anything",
 	}, true
 }
 
-func (x explainer) nextReport() Cause {
+func (x causeWriter) nextReport() Cause {
 	r := Cause{
 		Code: CodeNextReport, Detail: "nothing stands in the way: it is granted with the next report of device " + x.Task.Device,
-		EstimatedStart: x.start(), Remedy: NothingToDo,
+		EstimatedStart: x.estimateStart(), Remedy: NothingToDo,
 	}
 	if name, is := store.HolderName(x.Task.Device); is {
 		r.Detail = "nothing stands in the way: it is granted with the next request of caller " + name
 	}
-	if x.standing.Offered > 0 {
-		r.Detail += fmt.Sprintf("; a slot is kept for it for another %s", x.standing.Offered.Round(100*time.Millisecond))
+	if x.status.OfferLeft > 0 {
+		r.Detail += fmt.Sprintf("; a slot is kept for it for another %s", x.status.OfferLeft.Round(100*time.Millisecond))
 	}
 	return r
 }
 
-// start estimates the start of a task that waits only for its turn and for the next report of
+// estimateStart estimates the start of a task that waits only for its turn and for the next report of
 // its device: the later of the two times. It is zero if there is no estimate.
-func (x explainer) start() time.Time {
+func (x causeWriter) estimateStart() time.Time {
 	turn := time.Duration(0)
-	if x.standing.full() {
-		if turn = x.turn; turn == 0 || x.standing.Capacity == 0 {
+	if x.status.isFull() {
+		if turn = x.turn; turn == 0 || x.status.Capacity == 0 {
 			return time.Time{}
 		}
 	}
-	asks, known := x.nextAsk()
-	if !known && turn < silentAfter*x.period { // after a longer turn, the device has reported in any case
+	asks, isKnown := x.timeToReport()
+	if !isKnown && turn < silentAfter*x.period { // after a longer turn, the device has reported in any case
 		return time.Time{}
 	}
 	return x.Now.Add(max(turn, asks))
 }
 
-// nextAsk returns the time until the device reports again, and whether the time is known. For a
+// timeToReport returns the time until the device reports again, and whether the time is known. For a
 // device in the queue of a full pool, the queue has the time. For an idle device, the time includes
 // jitter, so it is known only if the report is not due soon.
-func (x explainer) nextAsk() (time.Duration, bool) {
-	if x.standing.InQueue {
-		return max(x.standing.Due, 0), x.standing.Due > -lateGrace
+func (x causeWriter) timeToReport() (time.Duration, bool) {
+	if x.status.InQueue {
+		return max(x.status.ReportDueIn, 0), x.status.ReportDueIn > -lateGrace
 	}
-	due := x.seen.Add(x.period).Sub(x.Now)
-	return due, due > time.Duration(leastWait*float64(x.period))
+	due := x.lastReport.Add(x.period).Sub(x.Now)
+	return due, due > time.Duration(minWaitShare*float64(x.period))
 }

@@ -10,8 +10,8 @@ type scope bool
 
 // The scopes of obstacles.
 const (
-	ofAll scope = false // all tasks of the pool or of the batch; callers keep their order
-	ofOne scope = true  // only this task; callers that wait behind it may go first
+	blocksAllTasks scope = false // all tasks of the pool or of the batch; callers keep their order
+	blocksOneTask  scope = true  // only this task; callers that wait behind it may go first
 )
 
 // rule is a row of the table of obstacles.
@@ -22,41 +22,41 @@ type rule struct {
 
 	// This function reports whether the obstacle exists, and until when. For a rule of the
 	// device, c is empty.
-	stands func(s *Situation, c *store.Candidate) (Obstacle, bool)
+	applies func(s *Situation, c *store.Candidate) (Obstacle, bool)
 	// This function describes the obstacle and its remedy for people.
-	says func(x explainer, o Obstacle) Cause
+	explain func(x causeWriter, o Obstacle) Cause
 }
 
-// rulesOfDevice returns the rules that apply to every task of a device. The device is given
+// deviceRules returns the rules that apply to every task of a device. The device is given
 // the reason of the first obstacle.
-func rulesOfDevice() []rule {
+func deviceRules() []rule {
 	return []rule{
-		{CodeBlocked, devices.ReasonBlocked, ofOne, isBlocked, explainer.blocked},
-		{codeDeclined, devices.ReasonDeclined, ofOne, hasDeclined, explainer.unsaid},
-		{codeStopping, devices.ReasonBusy, ofOne, isStopping, explainer.unsaid},
-		{CodeBusy, devices.ReasonBusy, ofOne, isBusy, explainer.busy},
+		{CodeBlocked, devices.ReasonBlocked, blocksOneTask, isBlocked, causeWriter.blocked},
+		{codeDeclined, devices.ReasonDeclined, blocksOneTask, hasDeclined, causeWriter.reportOnly},
+		{codeStopping, devices.ReasonBusy, blocksOneTask, isStopping, causeWriter.reportOnly},
+		{CodeBusy, devices.ReasonBusy, blocksOneTask, isBusy, causeWriter.busy},
 	}
 }
 
-// rulesOfTask returns the rules that apply to one task of an idle device. The device is given
+// taskRules returns the rules that apply to one task of an idle device. The device is given
 // the reason of the first obstacle.
-func rulesOfTask() []rule {
+func taskRules() []rule {
 	return []rule{
-		{CodePoolPaused, devices.ReasonPaused, ofAll, poolPaused, explainer.poolPaused},
-		{CodeBatchPaused, devices.ReasonPaused, ofAll, batchPaused, explainer.batchPaused},
-		{CodeNotBefore, devices.ReasonWindow, ofAll, notBegun, explainer.notBegun},
-		{CodeNotBefore, devices.ReasonWindow, ofOne, taskNotBegun, explainer.taskNotBegun},
-		{CodeBackoff, devices.ReasonWindow, ofOne, backsOff, explainer.backsOff},
-		{CodeBatchWindow, devices.ReasonWindow, ofAll, batchShut, explainer.batchShut},
-		{CodeBatchWindow, devices.ReasonWindow, ofOne, doesNotFitBatch, explainer.batchShut},
-		{CodePoolWindow, devices.ReasonWindow, ofAll, poolShut, explainer.poolShut},
-		{CodePoolWindow, devices.ReasonWindow, ofOne, doesNotFitPool, explainer.poolShut},
-		{CodeStandstill, devices.ReasonUnavailable, ofAll, standsStill, explainer.standsStill},
-		{CodeUnavailable, devices.ReasonUnavailable, ofAll, unsure, explainer.unavailable},
-		{CodeUnavailable, devices.ReasonUnavailable, ofAll, unchecked, explainer.unavailable},
-		{CodeLimited, devices.ReasonLimited, ofOne, limited, explainer.limited},
-		{CodeCallersFull, devices.ReasonCallersFull, ofAll, callersFull, explainer.callersFull},
-		{CodeFull, devices.ReasonFull, ofAll, full, explainer.full},
+		{CodePoolPaused, devices.ReasonPaused, blocksAllTasks, isPoolPaused, causeWriter.poolPaused},
+		{CodeBatchPaused, devices.ReasonPaused, blocksAllTasks, isBatchPaused, causeWriter.batchPaused},
+		{CodeNotBefore, devices.ReasonWindow, blocksAllTasks, isBeforeBatchStart, causeWriter.notBegun},
+		{CodeNotBefore, devices.ReasonWindow, blocksOneTask, isBeforeTaskStart, causeWriter.taskNotBegun},
+		{CodeBackoff, devices.ReasonWindow, blocksOneTask, isBackingOff, causeWriter.backoff},
+		{CodeBatchWindow, devices.ReasonWindow, blocksAllTasks, isBatchWindowClosed, causeWriter.batchWindowClosed},
+		{CodeBatchWindow, devices.ReasonWindow, blocksOneTask, exceedsBatchWindow, causeWriter.batchWindowClosed},
+		{CodePoolWindow, devices.ReasonWindow, blocksAllTasks, isPoolWindowClosed, causeWriter.poolWindowClosed},
+		{CodePoolWindow, devices.ReasonWindow, blocksOneTask, exceedsPoolWindow, causeWriter.poolWindowClosed},
+		{CodeStandstill, devices.ReasonUnavailable, blocksAllTasks, isInStandstill, causeWriter.standstill},
+		{CodeUnavailable, devices.ReasonUnavailable, blocksAllTasks, isUnreachable, causeWriter.unavailable},
+		{CodeUnavailable, devices.ReasonUnavailable, blocksAllTasks, isUnchecked, causeWriter.unavailable},
+		{CodeLimited, devices.ReasonLimited, blocksOneTask, isLimited, causeWriter.limited},
+		{CodeCallersFull, devices.ReasonCallersFull, blocksAllTasks, areCallersFull, causeWriter.callersFull},
+		{CodeFull, devices.ReasonFull, blocksAllTasks, isPoolFull, causeWriter.full},
 	}
 }
 
@@ -64,67 +64,73 @@ func isBlocked(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obsta
 
 func hasDeclined(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, !s.Accept }
 
-func isStopping(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Stopping }
+func isStopping(s *Situation, _ *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.MustStop }
 
 func isBusy(s *Situation, _ *store.Candidate) (Obstacle, bool) {
-	if s.Holding == nil || !s.Mentioned && s.Holding.CancelWhy == "" {
+	if s.HeldGrant == nil || !s.Mentioned && s.HeldGrant.CancelWhy == "" {
 		return Obstacle{}, false
 	}
-	return Obstacle{Until: s.Holding.LeaseUntil}, true
+	return Obstacle{Until: s.HeldGrant.LeaseUntil}, true
 }
 
-func poolPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, c.PoolPaused }
+func isPoolPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, c.PoolPaused }
 
-func batchPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, c.BatchPaused }
+func isBatchPaused(_ *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, c.BatchPaused
+}
 
-// notBegun is the obstacle of a batch before its start time. Here and below, Until is Shared if
+// isBeforeBatchStart is the obstacle of a batch before its start time. Here and below, Until is Shared if
 // all devices of a batch or a pool wait for it. It is not Shared if one task waits for it.
-func notBegun(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func isBeforeBatchStart(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.NotBefore, Shared: true}, c.NotBefore.After(s.Now)
 }
 
-func taskNotBegun(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: c.RetryAt}, c.NotBegun && c.RetryAt.After(s.Now)
+func isBeforeTaskStart(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: c.RetryAt}, c.RetryAtIsNotBefore && c.RetryAt.After(s.Now)
 }
 
-func backsOff(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: c.RetryAt}, !c.NotBegun && c.RetryAt.After(s.Now)
+func isBackingOff(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: c.RetryAt}, !c.RetryAtIsNotBefore && c.RetryAt.After(s.Now)
 }
 
-func batchShut(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: opens(c.Window, c, s.Now), Shared: true}, shut(c.Window, s.Now)
+func isBatchWindowClosed(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: windowRetryTime(c.Window, c, s.Now), Shared: true}, isClosedNow(c.Window, s.Now)
 }
 
-func doesNotFitBatch(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: opens(c.Window, c, s.Now), Shared: true}, tooShort(c.Window, c, s.Now)
+func exceedsBatchWindow(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: windowRetryTime(c.Window, c, s.Now), Shared: true}, isTooShort(c.Window, c, s.Now)
 }
 
-func poolShut(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: opens(c.PoolWindow, c, s.Now), Shared: true}, shut(c.PoolWindow, s.Now)
+func isPoolWindowClosed(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: windowRetryTime(c.PoolWindow, c, s.Now), Shared: true}, isClosedNow(c.PoolWindow, s.Now)
 }
 
-func doesNotFitPool(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	return Obstacle{Until: opens(c.PoolWindow, c, s.Now), Shared: true}, tooShort(c.PoolWindow, c, s.Now)
+func exceedsPoolWindow(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{Until: windowRetryTime(c.PoolWindow, c, s.Now), Shared: true}, isTooShort(c.PoolWindow, c, s.Now)
 }
 
-func standsStill(s *Situation, c *store.Candidate) (Obstacle, bool) {
+func isInStandstill(s *Situation, c *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: c.Standstill}, s.Now.Before(c.Standstill)
 }
 
-func unsure(s *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Unsure[c.Pool] }
+func isUnreachable(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, s.UnreachablePools[c.Pool]
+}
 
-func unchecked(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	o, is := s.Limited[c.Task]
+func isUnchecked(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	o, is := s.Obstacles[c.Task]
 	return o, is && o.Code == CodeUnavailable
 }
 
-func limited(s *Situation, c *store.Candidate) (Obstacle, bool) {
-	o, is := s.Limited[c.Task]
+func isLimited(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	o, is := s.Obstacles[c.Task]
 	return o, is && o.Code == CodeLimited
 }
 
-func callersFull(s *Situation, _ *store.Candidate) (Obstacle, bool) {
+func areCallersFull(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 	return Obstacle{}, s.Callers != nil && s.Callers.Full()
 }
 
-func full(s *Situation, c *store.Candidate) (Obstacle, bool) { return Obstacle{}, s.Full[c.Pool] }
+func isPoolFull(s *Situation, c *store.Candidate) (Obstacle, bool) {
+	return Obstacle{}, s.FullPools[c.Pool]
+}

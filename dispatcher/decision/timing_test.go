@@ -7,9 +7,9 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// timed returns a Timing with a period of 30 s, servers that answer, and jitter that always returns draw.
-func timed(draw float64) Timing {
-	return Timing{Period: 30 * time.Second, Jitter: func() float64 { return draw }, Away: func() time.Duration { return 0 }}
+// timingWithJitter returns a Timing with a period of 30 s, servers that answer, and jitter that always returns draw.
+func timingWithJitter(draw float64) Timing {
+	return Timing{Period: 30 * time.Second, Jitter: func() float64 { return draw }, Outage: func() time.Duration { return 0 }}
 }
 
 func TestReportAfterFollowsTheReason(t *testing.T) {
@@ -41,7 +41,7 @@ func TestReportAfterFollowsTheReason(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for draw, want := range map[float64]time.Duration{0: test.low, 1: test.high} {
-				if got := timed(draw).After(test.choice, now, test.turn); got != want {
+				if got := timingWithJitter(draw).DelayAfter(test.choice, now, test.turn); got != want {
 					t.Errorf("jitter %v: %s, want %s", draw, got, want)
 				}
 			}
@@ -55,7 +55,7 @@ func TestAfterRefusalIsJittered(t *testing.T) {
 		devices.ReasonForbidden: 10 * time.Minute, devices.ReasonUnavailable: 3 * time.Second, devices.ReasonBusyServer: 3 * time.Second,
 		devices.ReasonInvalid: 30 * time.Second, devices.ReasonTooLarge: 30 * time.Second,
 	} {
-		at := func(draw float64) time.Duration { return timed(draw).AfterRefusal(reason) }
+		at := func(draw float64) time.Duration { return timingWithJitter(draw).DelayAfterRefusal(reason) }
 		if low, mid, high := at(0), at(0.5), at(1); mid != mean || low > mean*4/5 || high < mean*6/5 {
 			t.Errorf("%s: %s to %s around %s, want around %s", reason, low, high, mid, mean)
 		}

@@ -13,59 +13,59 @@ type Queueing int
 
 // The effects of a refusal on the queues.
 const (
-	Leaves Queueing = iota // the device could start no task: it leaves the queues
-	Keeps                  // the device keeps its turn in each queue; an unused offer goes to another device
-	Away                   // as Keeps, and the device is passed over until it reports again
+	LeavesQueue Queueing = iota // the device could start no task: it leaves the queues
+	KeepsTurn                   // the device keeps its turn in each queue; an unused offer goes to another device
+	PassedOver                  // as Keeps, and the device is passed over until it reports again
 )
 
-// Waiting is a row of the table of reasons: how a device waits after a refusal for Reason.
-type Waiting struct {
+// WaitRule is a row of the table of reasons: how a device waits after a refusal for Reason.
+type WaitRule struct {
 	Reason   devices.Reason
-	Parks    bool // the reason may pass while the report is parked
+	MayPark  bool // the reason may pass while the report is parked
 	Queueing Queueing
 
-	again func(t Timing, c Choice, now time.Time, turn time.Duration) time.Duration
+	delay func(t Timing, c Choice, now time.Time, turn time.Duration) time.Duration
 }
 
-// waitings returns the table of reasons, sorted by nearness to a grant. If the tasks of a device have
+// waitRules returns the table of reasons, sorted by nearness to a grant. If the tasks of a device have
 // different reasons, the device is given the reason of the last row. The table is an array, so that
 // a report needs no allocation for it.
-func waitings() [14]Waiting {
-	return [...]Waiting{
-		{Reason: devices.ReasonInvalid, again: refused},
-		{Reason: devices.ReasonTooLarge, again: refused},
-		{Reason: devices.ReasonForbidden, again: forbidden},
-		{Reason: devices.ReasonBusyServer, again: served},
-		{Reason: devices.ReasonBlocked, again: blocked},
-		{Reason: devices.ReasonDeclined, Queueing: Away, again: idle},
-		{Reason: devices.ReasonBusy, Queueing: Away, again: known},
-		{Reason: devices.ReasonNone, Parks: true, again: idle},
-		{Reason: devices.ReasonWindow, Parks: true, again: known},
-		{Reason: devices.ReasonPaused, Parks: true, again: idle},
-		{Reason: devices.ReasonLimited, Parks: true, Queueing: Keeps, again: known},
-		{Reason: devices.ReasonCallersFull, Parks: true, again: idle}, // the caller is woken when a slot of callers becomes free
-		{Reason: devices.ReasonFull, Parks: true, Queueing: Keeps, again: inTurn},
-		{Reason: devices.ReasonUnavailable, Queueing: Keeps, again: served},
+func waitRules() [14]WaitRule {
+	return [...]WaitRule{
+		{Reason: devices.ReasonInvalid, delay: afterRefused},
+		{Reason: devices.ReasonTooLarge, delay: afterRefused},
+		{Reason: devices.ReasonForbidden, delay: afterForbidden},
+		{Reason: devices.ReasonBusyServer, delay: afterOutage},
+		{Reason: devices.ReasonBlocked, delay: afterBlocked},
+		{Reason: devices.ReasonDeclined, Queueing: PassedOver, delay: afterIdle},
+		{Reason: devices.ReasonBusy, Queueing: PassedOver, delay: afterUntil},
+		{Reason: devices.ReasonNone, MayPark: true, delay: afterIdle},
+		{Reason: devices.ReasonWindow, MayPark: true, delay: afterUntil},
+		{Reason: devices.ReasonPaused, MayPark: true, delay: afterIdle},
+		{Reason: devices.ReasonLimited, MayPark: true, Queueing: KeepsTurn, delay: afterUntil},
+		{Reason: devices.ReasonCallersFull, MayPark: true, delay: afterIdle}, // the caller is woken when a slot of callers becomes free
+		{Reason: devices.ReasonFull, MayPark: true, Queueing: KeepsTurn, delay: afterTurn},
+		{Reason: devices.ReasonUnavailable, Queueing: KeepsTurn, delay: afterOutage},
 	}
 }
 
-// WaitingOf returns the row of a reason. For an unknown reason it returns the first row.
-func WaitingOf(reason devices.Reason) Waiting {
-	all := waitings()
+// WaitRuleFor returns the row of a reason. For an unknown reason it returns the first row.
+func WaitRuleFor(reason devices.Reason) WaitRule {
+	all := waitRules()
 	return all[max(rank(all[:], reason), 0)]
 }
 
-func rank(all []Waiting, reason devices.Reason) int {
-	return slices.IndexFunc(all, func(r Waiting) bool { return r.Reason == reason })
+func rank(all []WaitRule, reason devices.Reason) int {
+	return slices.IndexFunc(all, func(r WaitRule) bool { return r.Reason == reason })
 }
 
-// nearer returns the refusal that is nearer to a grant, because the operator and the device need this
+// nearerRefusal returns the refusal that is nearer to a grant, because the operator and the device need this
 // reason. If both have the same reason, it returns the refusal with the earlier Until; a known time wins
 // over an unknown time. A standstill of a pool after a restore hides no other reason: another pool may
 // have a slot for the device much sooner.
-func nearer(a, b Choice) Choice {
-	all := waitings()
-	ofA, ofB := rank(all[:], a.compared()), rank(all[:], b.compared())
+func nearerRefusal(a, b Choice) Choice {
+	all := waitRules()
+	ofA, ofB := rank(all[:], a.rankedReason()), rank(all[:], b.rankedReason())
 	switch {
 	case ofB > ofA:
 		return b
@@ -75,9 +75,9 @@ func nearer(a, b Choice) Choice {
 	return a
 }
 
-// compared returns the reason by which nearer ranks a refusal. If the reason is unavailable until a known time, the
+// rankedReason returns the reason by which nearer ranks a refusal. If the reason is unavailable until a known time, the
 // cause is a standstill.
-func (c Choice) compared() devices.Reason {
+func (c Choice) rankedReason() devices.Reason {
 	if c.Reason == devices.ReasonUnavailable && !c.Until.IsZero() {
 		return devices.ReasonNone
 	}

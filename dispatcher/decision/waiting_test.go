@@ -23,7 +23,7 @@ func TestEveryReasonHasARow(t *testing.T) {
 		t.Fatalf("found only %q", reasons)
 	}
 	for _, reason := range reasons {
-		if row := WaitingOf(devices.Reason(reason[1])); reason[1] != "granted" && (string(row.Reason) != reason[1] || row.again == nil) {
+		if row := WaitRuleFor(devices.Reason(reason[1])); reason[1] != "granted" && (string(row.Reason) != reason[1] || row.delay == nil) {
 			t.Errorf("%s: its row is %+v", reason[1], row)
 		}
 	}
@@ -45,12 +45,12 @@ func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
 	if len(parked) == 0 {
 		t.Fatal("the contract names none")
 	}
-	for _, row := range waitings() {
+	for _, row := range waitRules() {
 		if row.Reason == devices.ReasonCallersFull { // only callers get this reason, and the contract is about devices
 			continue
 		}
-		if row.Parks != parked[row.Reason] {
-			t.Errorf("%s: parks is %t, and the contract says %t", row.Reason, row.Parks, parked[row.Reason])
+		if row.MayPark != parked[row.Reason] {
+			t.Errorf("%s: parks is %t, and the contract says %t", row.Reason, row.MayPark, parked[row.Reason])
 		}
 	}
 }
@@ -59,25 +59,25 @@ func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
 func TestTheNearestReasonIsTold(t *testing.T) {
 	t.Parallel()
 	in := func(pool string, change func(*store.Candidate)) store.Candidate {
-		return open(7, change, func(c *store.Candidate) { c.Pool = pool })
+		return openCandidate(7, change, func(c *store.Candidate) { c.Pool = pool })
 	}
-	asIs := func(*store.Candidate) {}
+	unchanged := func(*store.Candidate) {}
 	farthest := []struct {
 		reason devices.Reason
 		task   store.Candidate
 	}{
-		{devices.ReasonWindow, in("a", notFor(time.Hour))},
+		{devices.ReasonWindow, in("a", notBeforeIn(time.Hour))},
 		{devices.ReasonPaused, in("a", inPausedBatch)},
 		{devices.ReasonLimited, in("a", func(c *store.Candidate) { c.Task = 9 })},
-		{devices.ReasonFull, in("full", asIs)},
-		{devices.ReasonUnavailable, in("unsure", asIs)},
+		{devices.ReasonFull, in("full", unchanged)},
+		{devices.ReasonUnavailable, in("unsure", unchanged)},
 	}
 	for i, nearer := range farthest {
 		for _, other := range farthest[:i+1] {
 			for _, tasks := range [][]store.Candidate{{nearer.task, other.task}, {other.task, nearer.task}} {
-				s := asks(tasks...)
-				s.Now, s.Limited = moment(), map[int64]Obstacle{9: {Code: CodeLimited}}
-				s.Full, s.Unsure = map[string]bool{"full": true}, map[string]bool{"unsure": true}
+				s := acceptingSituation(tasks...)
+				s.Now, s.Obstacles = testMoment(), map[int64]Obstacle{9: {Code: CodeLimited}}
+				s.FullPools, s.UnreachablePools = map[string]bool{"full": true}, map[string]bool{"unsure": true}
 				if got := Decide(s); got.Reason != nearer.reason {
 					t.Errorf("%s and %s: told %s", nearer.reason, other.reason, got.Reason)
 				}

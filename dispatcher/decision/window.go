@@ -9,17 +9,17 @@ import (
 // closed reports whether task c may not start in a window now. The ledger's claims
 // use the same rule.
 func closed(o store.Opening, c *store.Candidate, now time.Time) bool {
-	return shut(o, now) || tooShort(o, c, now)
+	return isClosedNow(o, now) || isTooShort(o, c, now)
 }
 
-// shut reports whether no task may start in a window now, however short its lease is.
-func shut(o store.Opening, now time.Time) bool {
+// isClosedNow reports whether no task may start in a window now, however short its lease is.
+func isClosedNow(o store.Opening, now time.Time) bool {
 	return !o.Until.IsZero() && (o.From.After(now) || !o.Until.After(now))
 }
 
-// tooShort reports whether a window is open now, but not for as long as task c needs.
-func tooShort(o store.Opening, c *store.Candidate, now time.Time) bool {
-	return !o.Until.IsZero() && !shut(o, now) && !o.Until.After(now.Add(needed(c)))
+// isTooShort reports whether a window is open now, but not for as long as task c needs.
+func isTooShort(o store.Opening, c *store.Candidate, now time.Time) bool {
+	return !o.Until.IsZero() && !isClosedNow(o, now) && !o.Until.After(now.Add(requiredTime(c)))
 }
 
 // Closed reports whether no task with this lease may start in a window now. It returns false if
@@ -28,18 +28,18 @@ func Closed(o store.Opening, lease time.Duration, finishInside bool, now time.Ti
 	return closed(o, &store.Candidate{Lease: lease, FinishInside: finishInside}, now)
 }
 
-// needed returns the time that must be left in a window when the task starts.
-func needed(c *store.Candidate) time.Duration {
+// requiredTime returns the time that must be left in a window when the task starts.
+func requiredTime(c *store.Candidate) time.Duration {
 	if c.FinishInside {
 		return c.Lease
 	}
 	return 0
 }
 
-// opens returns when a closed window should be tried again. It is zero if the time is unknown.
-func opens(o store.Opening, c *store.Candidate, now time.Time) time.Time {
+// windowRetryTime returns when a closed window should be tried again. It is zero if the time is unknown.
+func windowRetryTime(o store.Opening, c *store.Candidate, now time.Time) time.Time {
 	switch {
-	case o.From.After(now) && o.Until.Sub(o.From) > needed(c):
+	case o.From.After(now) && o.Until.Sub(o.From) > requiredTime(c):
 		return o.From
 	case o.Until.After(now): // too little time is left; the next opening is known when this one has ended
 		return o.Until

@@ -8,56 +8,56 @@ import (
 const (
 	// fresh is the time after the beginning of a read of the news during which missing marks are trusted.
 	fresh = 2 * time.Second
-	// bound is the maximum time after the commit of its news during which a missing mark may be trusted.
-	bound = 5 * time.Second
+	// maxTrustDelay is the maximum time after the commit of its news during which a missing mark may be trusted.
+	maxTrustDelay = 5 * time.Second
 )
 
-// belief records what a replica knows of the news, to derive the position that marks must have reached to be
+// trustState records what a replica knows of the news, to derive the position that marks must have reached to be
 // trusted. It uses elapsed time.
-type belief struct {
+type trustState struct {
 	mu       sync.Mutex
-	readings []reading // oldest first
-	own      int64     // id of the newest news that this process committed
+	readings []newsReading // oldest first
+	own      int64         // id of the newest news that this process committed
 }
 
-// reading is the result of one read of the news.
-type reading struct {
+// newsReading is the result of one read of the news.
+type newsReading struct {
 	began  time.Time
 	newest int64
 	ledger time.Time // the time of the ledger
 }
 
-// read records a reading.
-func (b *belief) read(r reading) {
+// addReading records a reading.
+func (b *trustState) addReading(r newsReading) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := len(b.readings); n > 0 && r.newest < b.readings[n-1].newest {
 		b.readings, b.own = nil, 0 // this is another ledger, or it was restored
 	}
 	b.readings = append(b.readings, r)
-	b.drop(r.began)
+	b.dropOld(r.began)
 }
 
-// drop removes the readings that are older than bound: marks must include newer news by now.
-func (b *belief) drop(now time.Time) {
-	for len(b.readings) > 0 && now.Sub(b.readings[0].began) > bound {
+// dropOld removes the readings that are older than bound: marks must include newer news by now.
+func (b *trustState) dropOld(now time.Time) {
+	for len(b.readings) > 0 && now.Sub(b.readings[0].began) > maxTrustDelay {
 		b.readings = b.readings[1:]
 	}
 }
 
-// wrote records the id of news that this process committed.
-func (b *belief) wrote(newest int64) {
+// recordCommit records the id of news that this process committed.
+func (b *trustState) recordCommit(newest int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.own = max(b.own, newest)
 }
 
-// needed returns the position that marks must have reached to be trusted, and the current time of the ledger.
+// requiredPosition returns the position that marks must have reached to be trusted, and the current time of the ledger.
 // ok is false if the ledger was not read within fresh; then no mark is trusted.
-func (b *belief) needed(now time.Time) (come int64, ledger time.Time, ok bool) {
+func (b *trustState) requiredPosition(now time.Time) (position int64, ledger time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.drop(now)
+	b.dropOld(now)
 	n := len(b.readings)
 	if n == 0 || now.Sub(b.readings[n-1].began) > fresh {
 		return 0, time.Time{}, false

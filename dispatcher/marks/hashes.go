@@ -16,16 +16,16 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// parts is the number of hashes that the marks are spread over, and so over the nodes of a Cluster.
-const parts = 256
+// hashCount is the number of hashes that the marks are spread over, and so over the nodes of a Cluster.
+const hashCount = 256
 
-// upto is the field of a hash that stores the position in the news that its marks include. No device has this
+// positionField is the field of a hash that stores the position in the news that its marks include. No device has this
 // name.
-const upto = ""
+const positionField = ""
 
 const (
-	unknown = -1 // position of a hash that does not exist
-	unread  = -2 // position of a hash that could not be read
+	missingHash = -1 // position of a hash that does not exist
+	unreadHash  = -2 // position of a hash that could not be read
 )
 
 var (
@@ -51,43 +51,43 @@ func NewHashes(client redis.UniversalClient) *Hashes {
 	return &Hashes{client: client, mark: redis.NewScript(markLua), unmark: redis.NewScript(unmarkLua), breakers: redisconn.NewBreakers(client, now)}
 }
 
-// Sight is the result of reading the mark of one device.
-type Sight struct {
-	Version string // version of the mark; empty if the device has no mark
-	Upto    int64  // position of its hash; negative if unknown
+// MarkReading is the result of reading the mark of one device.
+type MarkReading struct {
+	Version  string // version of the mark; empty if the device has no mark
+	Position int64  // position of its hash; negative if unknown
 }
 
-func partOf(device string) int {
+func hashIndex(device string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(device)) // never fails
-	return int(h.Sum32() % parts)
+	return int(h.Sum32() % hashCount)
 }
 
 func key(part int) string { return "marks:" + strconv.Itoa(part) }
 
-// Look reads the marks of devices in one round trip. If Redis does not answer for a device, its Sight has no
+// ReadMarks reads the marks of devices in one round trip. If Redis does not answer for a device, its Sight has no
 // Version and its Upto is unread.
-func (h *Hashes) Look(ctx context.Context, devices []string) []Sight {
-	sights := make([]Sight, len(devices))
+func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading {
+	sights := make([]MarkReading, len(devices))
 	for i := range sights {
-		sights[i].Upto = unread
+		sights[i].Position = unreadHash
 	}
 	_ = h.breakers.Do(ctx, key(0), 1, func() error { // a mark that cannot be read keeps its unread Sight
-		return h.pipelined(ctx, len(devices), func(pipe redis.Pipeliner, i int) redis.Cmder {
-			return pipe.HMGet(ctx, key(partOf(devices[i])), upto, devices[i])
+		return h.runPipeline(ctx, len(devices), func(pipe redis.Pipeliner, i int) redis.Cmder {
+			return pipe.HMGet(ctx, key(hashIndex(devices[i])), positionField, devices[i])
 		}, func(i int, done redis.Cmder) {
 			if fields, is := done.(*redis.SliceCmd); is && len(fields.Val()) == 2 {
-				sights[i] = sightOf(fields.Val())
+				sights[i] = parseReading(fields.Val())
 			}
 		})
 	})
 	return sights
 }
 
-func sightOf(fields []any) Sight {
-	s := Sight{Upto: unknown}
+func parseReading(fields []any) MarkReading {
+	s := MarkReading{Position: missingHash}
 	if text, is := fields[0].(string); is {
-		s.Upto = number(text)
+		s.Position = number(text)
 	}
 	s.Version, _ = fields[1].(string)
 	return s
@@ -96,18 +96,18 @@ func sightOf(fields []any) Sight {
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return unknown
+		return missingHash
 	}
 	return n
 }
 
-// Upto reads the position of each hash. It returns ErrUnavailable if Redis does not answer.
-func (h *Hashes) Upto(ctx context.Context) (all [parts]int64, err error) {
+// ReadPositions reads the position of each hash. It returns ErrUnavailable if Redis does not answer.
+func (h *Hashes) ReadPositions(ctx context.Context) (all [hashCount]int64, err error) {
 	for i := range all {
-		all[i] = unknown
+		all[i] = missingHash
 	}
-	err = h.pipelined(ctx, parts, func(pipe redis.Pipeliner, i int) redis.Cmder {
-		return pipe.HGet(ctx, key(i), upto)
+	err = h.runPipeline(ctx, hashCount, func(pipe redis.Pipeliner, i int) redis.Cmder {
+		return pipe.HGet(ctx, key(i), positionField)
 	}, func(i int, done redis.Cmder) {
 		if text, is := done.(*redis.StringCmd); is {
 			all[i] = number(text.Val())
@@ -119,9 +119,9 @@ func (h *Hashes) Upto(ctx context.Context) (all [parts]int64, err error) {
 	return all, nil
 }
 
-// pipelined sends n commands together and calls read for each reply, including the reply that a value does
+// runPipeline sends n commands together and calls read for each reply, including the reply that a value does
 // not exist. It returns the first error.
-func (h *Hashes) pipelined(ctx context.Context, n int, send func(redis.Pipeliner, int) redis.Cmder, read func(int, redis.Cmder)) error {
+func (h *Hashes) runPipeline(ctx context.Context, n int, send func(redis.Pipeliner, int) redis.Cmder, handleReply func(int, redis.Cmder)) error {
 	pipe := h.client.Pipeline()
 	sent := make([]redis.Cmder, n)
 	for i := range sent {
@@ -131,7 +131,7 @@ func (h *Hashes) pipelined(ctx context.Context, n int, send func(redis.Pipeliner
 	var failed error
 	for i, done := range sent {
 		if err := done.Err(); err == nil || errors.Is(err, redis.Nil) {
-			read(i, done)
+			handleReply(i, done)
 		} else {
 			failed = cmp.Or(failed, err)
 		}
@@ -139,28 +139,28 @@ func (h *Hashes) pipelined(ctx context.Context, n int, send func(redis.Pipeliner
 	return failed
 }
 
-// Devices is a list of devices of one hash.
-type Devices struct {
+// HashDevices is a list of devices of one hash.
+type HashDevices struct {
 	Part  int
 	Names []string
 }
 
-// markMost is the maximum number of devices that are marked in one round trip. Redis executes nothing else
+// maxMarkedDevices is the maximum number of devices that are marked in one round trip. Redis executes nothing else
 // during a script.
-const markMost = 10_000
+const maxMarkedDevices = 10_000
 
 // Mark marks devices. For each hash, one script marks its devices and advances the position of the hash to
 // `to`. all must contain the devices of the news after position `from`, or, if `from` is -1, all devices with
 // an open task. Mark does not change a hash that has not reached `from`. If it returns ErrUnavailable, some
 // devices may be marked.
-func (h *Hashes) Mark(ctx context.Context, from, to int64, all []Devices) error {
+func (h *Hashes) Mark(ctx context.Context, from, to int64, all []HashDevices) error {
 	for len(all) > 0 {
 		calls, n := []*redisconn.Call(nil), 0
 		for _, some := range all {
-			if n += len(some.Names); n > markMost && len(calls) > 0 {
+			if n += len(some.Names); n > maxMarkedDevices && len(calls) > 0 {
 				break
 			}
-			calls = append(calls, h.marking(from, to, some))
+			calls = append(calls, h.newMarkCall(from, to, some))
 		}
 		if err := redisconn.Run(ctx, h.client, calls); err != nil {
 			return fmt.Errorf("marking devices: %w: %w", ErrUnavailable, err)
@@ -170,7 +170,7 @@ func (h *Hashes) Mark(ctx context.Context, from, to int64, all []Devices) error 
 	return nil
 }
 
-func (h *Hashes) marking(from, to int64, devices Devices) *redisconn.Call {
+func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Call {
 	args := make([]any, 0, 3+len(devices.Names))
 	args = append(args, from, to, strconv.FormatUint(rand.Uint64(), 36))
 	for _, name := range devices.Names {
@@ -182,7 +182,7 @@ func (h *Hashes) marking(from, to int64, devices Devices) *redisconn.Call {
 // Unmark deletes the mark of a device if it still has this version, and reports whether it deleted the mark.
 // It returns ErrUnavailable if Redis does not answer.
 func (h *Hashes) Unmark(ctx context.Context, device, version string) (bool, error) {
-	done, err := h.unmark.Run(ctx, h.client, []string{key(partOf(device))}, device, version).Bool()
+	done, err := h.unmark.Run(ctx, h.client, []string{key(hashIndex(device))}, device, version).Bool()
 	if err != nil {
 		return false, fmt.Errorf("taking a mark away: %w: %w", ErrUnavailable, err)
 	}

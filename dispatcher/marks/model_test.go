@@ -19,35 +19,35 @@ const modelDevices = 6
 // errGone means that a replica was stopped, or that a server does not answer.
 var errGone = errors.New("gone")
 
-// world is a model of everything that the marks depend on. Each call of a server is a step, and any event can
+// worldModel is a model of everything that the marks depend on. Each call of a server is a step, and any event can
 // happen between two steps.
-type world struct {
+type worldModel struct {
 	*testing.T
 	rand *rand.Rand
 	now  time.Time
 
-	open  [modelDevices]int // number of committed open tasks of each device
-	since [modelDevices]time.Time
-	by    [modelDevices]*replicaModel // the last replica that queued an open task and knows that it committed, or nil
-	news  []store.News
-	kept  int       // index of the oldest news that still exist
-	deaf  time.Time // Redis accepts no marks before this time
+	openTasks         [modelDevices]int // number of committed open tasks of each device
+	openSince         [modelDevices]time.Time
+	queuedBy          [modelDevices]*replicaModel // the last replica that queued an open task and knows that it committed, or nil
+	news              []store.News
+	oldestNews        int       // index of the oldest news that still exist
+	refusesMarksUntil time.Time // Redis accepts no marks before this time
 
-	redis, other *redisModel // other is the abandoned side of a network split
-	replicas     []*replicaModel
-	depth        int // depth of nested events, which is bounded
-	missing      int
+	redis, splitRedis *redisModel // other is the abandoned side of a network split
+	replicas          []*replicaModel
+	depth             int // depth of nested events, which is bounded
+	missedWork        int
 }
 
 // redisModel is a model of Redis and of the scripts, made of plain maps.
 type redisModel struct {
-	parts [parts]map[string]string
-	saved [parts]map[string]string
+	parts [hashCount]map[string]string
+	saved [hashCount]map[string]string
 }
 
 func newRedisModel() *redisModel { return &redisModel{} }
 
-func (r *redisModel) clone(all [parts]map[string]string) (c [parts]map[string]string) {
+func (r *redisModel) clone(all [hashCount]map[string]string) (c [hashCount]map[string]string) {
 	for i := range all {
 		c[i] = maps.Clone(all[i])
 	}
@@ -57,98 +57,98 @@ func (r *redisModel) clone(all [parts]map[string]string) (c [parts]map[string]st
 // replicaModel is a replica that is connected to one side of Redis.
 type replicaModel struct {
 	*Follower
-	w    *world
-	at   **redisModel
-	dead bool // the replica was stopped: each further step fails
-	busy bool // a pass of Follow is in progress
+	world       *worldModel
+	redis       **redisModel
+	isDead      bool // the replica was stopped: each further step fails
+	isFollowing bool // a pass of Follow is in progress
 
-	asleep time.Time // it starts no pass before this time
+	asleepUntil time.Time // it starts no pass before this time
 }
 
-// follow runs one pass of Follow. A replica runs at most one pass at a time.
-func (r *replicaModel) follow() {
-	if r.busy || r.dead || r.w.now.Before(r.asleep) {
+// runFollow runs one pass of Follow. A replica runs at most one pass at a time.
+func (r *replicaModel) runFollow() {
+	if r.isFollowing || r.isDead || r.world.now.Before(r.asleepUntil) {
 		return
 	}
-	r.busy = true
-	defer func() { r.busy = false }()
+	r.isFollowing = true
+	defer func() { r.isFollowing = false }()
 	_ = r.Follow(context.Background())
 }
 
 func (r *replicaModel) step() error {
-	r.w.happens()
-	if r.dead {
+	r.world.causeEvents()
+	if r.isDead {
 		return errGone
 	}
 	return nil
 }
 
-func (r *replicaModel) Look(_ context.Context, devices []string) []Sight {
-	sights := make([]Sight, len(devices))
+func (r *replicaModel) ReadMarks(_ context.Context, devices []string) []MarkReading {
+	sights := make([]MarkReading, len(devices))
 	for i, d := range devices {
-		sights[i] = Sight{Upto: unknown}
+		sights[i] = MarkReading{Position: missingHash}
 		if r.step() != nil {
 			continue
 		}
-		if part := (*r.at).parts[partOf(d)]; part != nil {
-			sights[i] = Sight{Version: part[d], Upto: uptoOf(part)}
+		if part := (*r.redis).parts[hashIndex(d)]; part != nil {
+			sights[i] = MarkReading{Version: part[d], Position: partUpto(part)}
 		}
 	}
 	return sights
 }
 
-func uptoOf(part map[string]string) int64 {
+func partUpto(part map[string]string) int64 {
 	if part == nil {
-		return unknown
+		return missingHash
 	}
-	return number(part[upto])
+	return number(part[positionField])
 }
 
-func (r *replicaModel) Upto(context.Context) (all [parts]int64, err error) {
+func (r *replicaModel) ReadPositions(context.Context) (all [hashCount]int64, err error) {
 	for i := range all {
-		all[i] = unknown
+		all[i] = missingHash
 	}
 	if err := r.step(); err != nil {
 		return all, err
 	}
 	for i := range all {
-		all[i] = uptoOf((*r.at).parts[i])
+		all[i] = partUpto((*r.redis).parts[i])
 	}
 	return all, nil
 }
 
 // Mark marks the hashes in random order, because the nodes of a Cluster work concurrently. Any of the hashes
 // may fail.
-func (r *replicaModel) Mark(_ context.Context, from, to int64, all []Devices) (failed error) {
-	for _, i := range r.w.rand.Perm(len(all)) {
-		failed = errors.Join(failed, r.mark(from, to, all[i]))
+func (r *replicaModel) Mark(_ context.Context, from, to int64, all []HashDevices) (failed error) {
+	for _, i := range r.world.rand.Perm(len(all)) {
+		failed = errors.Join(failed, r.markHash(from, to, all[i]))
 	}
 	return failed
 }
 
-func (r *replicaModel) mark(from, to int64, devices Devices) error {
+func (r *replicaModel) markHash(from, to int64, devices HashDevices) error {
 	if len(devices.Names) > 0 || devices.Part%64 == 0 {
 		if err := r.step(); err != nil {
 			return err
 		}
 	}
-	if r.w.now.Before(r.w.deaf) {
+	if r.world.now.Before(r.world.refusesMarksUntil) {
 		return errGone
 	}
-	all := &(*r.at).parts[devices.Part]
-	has := uptoOf(*all)
+	all := &(*r.redis).parts[devices.Part]
+	has := partUpto(*all)
 	if from >= 0 && has < from {
 		return nil
 	}
 	if *all == nil {
 		*all = make(map[string]string)
 	}
-	version := strconv.FormatUint(r.w.rand.Uint64(), 36)
+	version := strconv.FormatUint(r.world.rand.Uint64(), 36)
 	for _, d := range devices.Names {
 		(*all)[d] = version
 	}
 	if from < 0 || has < to {
-		(*all)[upto] = strconv.FormatInt(to, 10)
+		(*all)[positionField] = strconv.FormatInt(to, 10)
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (r *replicaModel) Unmark(_ context.Context, device, version string) (bool, 
 	if err := r.step(); err != nil {
 		return false, err
 	}
-	part := (*r.at).parts[partOf(device)]
+	part := (*r.redis).parts[hashIndex(device)]
 	if part[device] != version {
 		return false, nil
 	}
@@ -165,13 +165,13 @@ func (r *replicaModel) Unmark(_ context.Context, device, version string) (bool, 
 	return true, nil
 }
 
-func (r *replicaModel) NewsSince(_ context.Context, id int64) (store.NewsRead, error) {
+func (r *replicaModel) NewsSince(_ context.Context, id int64) (store.NewsPage, error) {
 	if err := r.step(); err != nil {
-		return store.NewsRead{}, err
+		return store.NewsPage{}, err
 	}
-	w := r.w
-	read := store.NewsRead{Now: w.now, Oldest: w.news[w.kept].ID, Newest: w.news[len(w.news)-1].ID}
-	for _, n := range w.news[w.kept:] {
+	w := r.world
+	read := store.NewsPage{Now: w.now, Oldest: w.news[w.oldestNews].ID, Newest: w.news[len(w.news)-1].ID}
+	for _, n := range w.news[w.oldestNews:] {
 		if n.ID > id && len(read.Rows) < 3 {
 			read.Rows = append(read.Rows, n)
 		}
@@ -179,14 +179,14 @@ func (r *replicaModel) NewsSince(_ context.Context, id int64) (store.NewsRead, e
 	return read, nil
 }
 
-func (r *replicaModel) EachOpen(_ context.Context, batch int64, each func(string)) error {
+func (r *replicaModel) ForEachOpenDevice(_ context.Context, batch int64, each func(string)) error {
 	for i := range modelDevices {
 		if i%2 == 0 {
 			if err := r.step(); err != nil {
 				return err
 			}
 		}
-		if r.w.open[i] > 0 && (batch == 0 || i%2 == int(batch%2)) {
+		if r.world.openTasks[i] > 0 && (batch == 0 || i%2 == int(batch%2)) {
 			each(deviceName(i))
 		}
 	}
@@ -195,22 +195,22 @@ func (r *replicaModel) EachOpen(_ context.Context, batch int64, each func(string
 
 func deviceName(i int) string { return "d" + strconv.Itoa(i) }
 
-func (w *world) replica() *replicaModel {
-	r := &replicaModel{w: w, at: &w.redis}
+func (w *worldModel) newReplica() *replicaModel {
+	r := &replicaModel{world: w, redis: &w.redis}
 	if w.rand.IntN(4) == 0 {
-		r.at = &w.other
+		r.redis = &w.splitRedis
 	}
-	r.Follower = New(Config{Ledger: r, Cache: r, Told: func(string) {}, Now: func() time.Time { return w.now }})
+	r.Follower = New(Config{Ledger: r, Cache: r, OnNews: func(string) {}, Now: func() time.Time { return w.now }})
 	return r
 }
 
-// look reads a mark like Follower.Look, but without a coalesced call.
-func (r *replicaModel) look(i int) Answer {
-	return r.answer(r.Look(context.Background(), []string{deviceName(i)})[0])
+// readMark reads a mark like Follower.Look, but without a coalesced call.
+func (r *replicaModel) readMark(i int) DeviceMark {
+	return r.newDeviceMark(r.ReadMarks(context.Background(), []string{deviceName(i)})[0])
 }
 
-// happens causes random events between two steps.
-func (w *world) happens() {
+// causeEvents causes random events between two steps.
+func (w *worldModel) causeEvents() {
 	if w.depth >= 2 {
 		return
 	}
@@ -218,136 +218,136 @@ func (w *world) happens() {
 	defer func() { w.depth-- }()
 	if w.rand.IntN(30) == 0 {
 		for range 1 + w.rand.IntN(4) {
-			w.event()
+			w.causeEvent()
 		}
 	}
 }
 
-func (w *world) event() {
+func (w *worldModel) causeEvent() {
 	switch w.rand.IntN(22) {
 	case 0, 1, 2:
-		w.work()
+		w.queueWork()
 	case 3:
-		w.open[w.rand.IntN(modelDevices)] = 0
+		w.openTasks[w.rand.IntN(modelDevices)] = 0
 	case 4:
 		if w.rand.IntN(4) == 0 {
-			w.open = [modelDevices]int{}
+			w.openTasks = [modelDevices]int{}
 		}
 	case 5, 6, 7:
 		if w.rand.IntN(3) == 0 { // seldom, so that errors of the code are not hidden by losses of Redis
-			w.redisEvent()
+			w.causeRedisEvent()
 		}
 	case 11:
 		i := w.rand.IntN(len(w.replicas))
-		w.replicas[i].dead, w.replicas[i] = true, w.replica()
+		w.replicas[i].isDead, w.replicas[i] = true, w.newReplica()
 	case 12:
-		w.kept = max(w.kept, len(w.news)-1-w.rand.IntN(3)) // old news are deleted
+		w.oldestNews = max(w.oldestNews, len(w.news)-1-w.rand.IntN(3)) // old news are deleted
 	case 13:
 		w.now = w.now.Add(time.Duration(w.rand.IntN(1000)) * time.Millisecond)
 	case 14:
-		w.replicas[w.rand.IntN(len(w.replicas))].asleep = w.now.Add(time.Duration(w.rand.IntN(20)) * time.Second)
+		w.replicas[w.rand.IntN(len(w.replicas))].asleepUntil = w.now.Add(time.Duration(w.rand.IntN(20)) * time.Second)
 	case 15:
-		w.deaf = w.now.Add(time.Duration(w.rand.IntN(20)) * time.Second)
+		w.refusesMarksUntil = w.now.Add(time.Duration(w.rand.IntN(20)) * time.Second)
 	case 16, 17:
-		w.replicas[w.rand.IntN(len(w.replicas))].follow()
+		w.replicas[w.rand.IntN(len(w.replicas))].runFollow()
 	default:
-		w.report(w.replicas[w.rand.IntN(len(w.replicas))])
+		w.handleReport(w.replicas[w.rand.IntN(len(w.replicas))])
 	}
 }
 
-// redisEvent causes a random failure of Redis.
-func (w *world) redisEvent() {
+// causeRedisEvent causes a random failure of Redis.
+func (w *worldModel) causeRedisEvent() {
 	switch w.rand.IntN(6) {
 	case 0:
-		w.redis.parts = [parts]map[string]string{} // Redis was wiped
+		w.redis.parts = [hashCount]map[string]string{} // Redis was wiped
 	case 1:
-		w.redis.parts[partOf(deviceName(w.rand.IntN(modelDevices)))] = nil // a hash was evicted
+		w.redis.parts[hashIndex(deviceName(w.rand.IntN(modelDevices)))] = nil // a hash was evicted
 	case 2:
 		w.redis.saved = w.redis.clone(w.redis.parts)
 	case 3:
 		w.redis.parts = w.redis.clone(w.redis.saved) // a stale Redis replica became the primary
 	case 4:
-		w.other.parts = w.redis.clone(w.redis.parts) // a network split: some replicas continue with the other side
+		w.splitRedis.parts = w.redis.clone(w.redis.parts) // a network split: some replicas continue with the other side
 	default:
-		w.redis, w.other = w.other, w.redis
+		w.redis, w.splitRedis = w.splitRedis, w.redis
 	}
 }
 
-// work adds a task for one device, or for half of the devices.
-func (w *world) work() {
+// queueWork adds a task for one device, or for half of the devices.
+func (w *worldModel) queueWork() {
 	n := store.News{ID: w.news[len(w.news)-1].ID + 1 + int64(w.rand.IntN(2))}
 	var by *replicaModel
 	if w.rand.IntN(2) == 0 {
 		by = w.replicas[w.rand.IntN(len(w.replicas))]
-		by.belief.wrote(n.ID)
+		by.trust.recordCommit(n.ID)
 	}
 	first := w.rand.IntN(modelDevices)
 	if w.rand.IntN(2) == 0 {
 		n.Device = deviceName(first)
-		w.begin(first, by)
+		w.addOpenTask(first, by)
 	} else {
 		n.Batch = int64(2 + first%2)
 		for i := first % 2; i < modelDevices; i += 2 {
-			w.begin(i, by)
+			w.addOpenTask(i, by)
 		}
 	}
 	w.news = append(w.news, n)
 }
 
-func (w *world) begin(i int, by *replicaModel) {
-	if w.open[i]++; w.open[i] == 1 {
-		w.since[i], w.by[i] = w.now, by
+func (w *worldModel) addOpenTask(i int, by *replicaModel) {
+	if w.openTasks[i]++; w.openTasks[i] == 1 {
+		w.openSince[i], w.queuedBy[i] = w.now, by
 	} else if by != nil {
-		w.by[i] = by
+		w.queuedBy[i] = by
 	}
 }
 
-// report handles a report that only asks for work. The marks promise that its work is found within five
+// handleReport handles a report that only asks for work. The marks promise that its work is found within five
 // seconds, and at once by the replica that queued it.
-func (w *world) report(by *replicaModel) {
+func (w *worldModel) handleReport(by *replicaModel) {
 	i := w.rand.IntN(modelDevices)
-	answer := by.look(i)
+	answer := by.readMark(i)
 	switch {
-	case answer.Idle() && w.open[i] > 0 && (w.by[i] == by || w.now.Sub(w.since[i]) > 5*time.Second):
-		w.missing++
-	case answer.Version != "" && by.step() == nil && w.open[i] == 0:
+	case answer.IsIdle() && w.openTasks[i] > 0 && (w.queuedBy[i] == by || w.now.Sub(w.openSince[i]) > 5*time.Second):
+		w.missedWork++
+	case answer.Version != "" && by.step() == nil && w.openTasks[i] == 0:
 		for range w.rand.IntN(12) { // other events may happen before the mark is deleted
-			w.event()
+			w.causeEvent()
 		}
 		_ = by.Clear(context.Background(), deviceName(i), answer.Version)
 	}
 }
 
-// run executes random events for a number of rounds. It returns the number of idle answers, and of rounds
+// runRounds executes random events for a number of rounds. It returns the number of idle answers, and of rounds
 // with open tasks.
-func (w *world) run(rounds int) (idle, worked int) {
+func (w *worldModel) runRounds(rounds int) (idleAnswers, busyRounds int) {
 	for range rounds {
-		w.happens()
+		w.causeEvents()
 		w.now = w.now.Add(time.Duration(w.rand.IntN(500)) * time.Millisecond)
 		by := w.replicas[w.rand.IntN(len(w.replicas))]
 		if w.rand.IntN(2) == 0 {
-			by.follow()
+			by.runFollow()
 		}
 		i := w.rand.IntN(modelDevices)
-		if by.look(i).Idle() {
-			idle++
+		if by.readMark(i).IsIdle() {
+			idleAnswers++
 		}
-		if slices.Max(w.open[:]) > 0 {
-			worked++
+		if slices.Max(w.openTasks[:]) > 0 {
+			busyRounds++
 		}
 		for range modelDevices {
-			w.report(by)
+			w.handleReport(by)
 		}
 	}
-	return idle, worked
+	return idleAnswers, busyRounds
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newWorld(t *testing.T, seed uint64) *worldModel {
 	t.Helper()
-	w := &world{T: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0), news: []store.News{{ID: 1}}} //nolint:gosec // a test
-	w.redis, w.other = newRedisModel(), newRedisModel()
+	w := &worldModel{T: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0), news: []store.News{{ID: 1}}} //nolint:gosec // a test
+	w.redis, w.splitRedis = newRedisModel(), newRedisModel()
 	for range 3 {
-		w.replicas = append(w.replicas, w.replica())
+		w.replicas = append(w.replicas, w.newReplica())
 	}
 	return w
 }

@@ -26,11 +26,11 @@ func TestNoMarkIsMissing(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, uint64(seed))
-			i, n := w.run(rounds)
+			i, n := w.runRounds(rounds)
 			idle.Add(int64(i))
 			worked.Add(int64(n))
-			if w.missing > 0 {
-				t.Errorf("%d reports of devices with work were told that there is none", w.missing)
+			if w.missedWork > 0 {
+				t.Errorf("%d reports of devices with work were told that there is none", w.missedWork)
 			}
 		})
 	}

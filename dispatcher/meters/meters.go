@@ -53,8 +53,8 @@ func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	return g
 }
 
-// Func registers a gauge whose value is read by calling value.
-func (s *Set) Func(name, help string, value func() float64) {
+// GaugeFunc registers a gauge whose value is read by calling value.
+func (s *Set) GaugeFunc(name, help string, value func() float64) {
 	s.registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, value))
 }
 
@@ -71,16 +71,16 @@ func (s *Set) add(metric interface {
 	}
 }
 
-// First registers a function that Show calls for each pool. The function creates the counters of the pool
+// OnNewPool registers a function that Show calls for each pool. The function creates the counters of the pool
 // with the value 0, because Prometheus computes no increase for the first value of a counter.
-func (s *Set) First(show func(pool string)) {
+func (s *Set) OnNewPool(show func(pool string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.first = append(s.first, show)
 }
 
-// Show creates the counters of a pool.
-func (s *Set) Show(pool string) {
+// InitPool creates the counters of a pool.
+func (s *Set) InitPool(pool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, show := range s.first {
@@ -98,13 +98,13 @@ func (s *Set) Forget(pool string) {
 	}
 }
 
-// PoolSeconds returns the buckets for metrics of single pools. There are fewer than in Seconds, because with
+// PoolBuckets returns the buckets for metrics of single pools. There are fewer than in Seconds, because with
 // thousands of pools each bucket means thousands of series.
-func PoolSeconds() []float64 {
+func PoolBuckets() []float64 {
 	return []float64{0.1, 1, 5, 10, 30, 60, 300, 1800, 14400, 86400}
 }
 
-// Seconds returns buckets for waits and holds from one millisecond to a day.
-func Seconds() []float64 {
+// DurationBuckets returns buckets for waits and holds from one millisecond to a day.
+func DurationBuckets() []float64 {
 	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400}
 }

@@ -9,15 +9,15 @@ type Tally struct {
 	Drift     int64 `json:"drift,omitempty"`     // slots on which Redis and the ledger disagreed, counted in each reconciliation
 }
 
-// mostTallied is the maximum number of pools with a tally. It limits the size of the heartbeat of a replica.
-const mostTallied = 5000
+// maxTallies is the maximum number of pools with a tally. It limits the size of the heartbeat of a replica.
+const maxTallies = 5000
 
-// Count adds more to the tally of a pool. Replicas publish their tallies to each other.
-func (s *Set) Count(pool string, more Tally) {
+// AddTally adds more to the tally of a pool. Replicas publish their tallies to each other.
+func (s *Set) AddTally(pool string, more Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	one, known := s.tally[pool]
-	if !known && len(s.tally) >= mostTallied {
+	one, isCounted := s.tally[pool]
+	if !isCounted && len(s.tally) >= maxTallies {
 		return
 	}
 	one.Denied += more.Denied

@@ -11,17 +11,17 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// looksAtOnce is the maximum number of devices or pools whose policies are checked concurrently. The limiter
+// maxConcurrentChecks is the maximum number of devices or pools whose policies are checked concurrently. The limiter
 // sends concurrent checks together.
-const looksAtOnce = 32
+const maxConcurrentChecks = 32
 
-// Among returns the obstacle of each task in the pool that its policies refuse now. It skips a task whose
+// LimitedTasks returns the obstacle of each task in the pool that its policies refuse now. It skips a task whose
 // policies cannot be checked; the next report of the device checks them again.
-func (k *Checker) Among(ctx context.Context, pool string, views []store.View) map[int64]decision.Obstacle {
-	limited := make(map[int64]decision.Obstacle)
+func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.DeviceView) map[int64]decision.Obstacle {
+	obstacles := make(map[int64]decision.Obstacle)
 	var mu sync.Mutex
 	var group rescue.Group
-	group.SetLimit(looksAtOnce)
+	group.SetLimit(maxConcurrentChecks)
 	for _, v := range views {
 		open := slices.DeleteFunc(slices.Clone(v.Candidates), func(c store.Candidate) bool { return c.Pool != pool || !isLimited(c) })
 		if len(open) == 0 || v.Device == nil {
@@ -29,24 +29,24 @@ func (k *Checker) Among(ctx context.Context, pool string, views []store.View) ma
 		}
 		group.Go(func() error {
 			lease := func(c store.Candidate) string { return fmt.Sprintf("%d.offer", c.Task) }
-			found := k.ask(ctx, v, open, lease, "offer "+v.Device.ID, k.lookAt)
+			found := k.checkTasks(ctx, v, open, lease, "offer "+v.Device.ID, k.checkAll)
 			mu.Lock()
 			defer mu.Unlock()
 			for task, j := range found {
 				if j.obstacle != nil && j.obstacle.Code == decision.CodeLimited {
-					limited[task] = *j.obstacle
+					obstacles[task] = *j.obstacle
 				}
 			}
 			return nil
 		})
 	}
-	_ = k.config.Panicked.Tell("looking at limits", group.Wait()) // only a panic can be an error here
-	return limited
+	_ = k.config.Panicked.Report("looking at limits", group.Wait()) // only a panic can be an error here
+	return obstacles
 }
 
-// Any reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a
+// HasPolicies reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a
 // device that holds one of its slots.
-func (k *Checker) Any(pool string) bool {
-	pools := k.limited.Load()
+func (k *Checker) HasPolicies(pool string) bool {
+	pools := k.limitedPools.Load()
 	return pools != nil && (*pools)[pool]
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// mostRepairs is the maximum number of times that one check is repeated after learn or rebuild has repaired
+// maxRepairs is the maximum number of times that one check is repeated after learn or rebuild has repaired
 // the state in Redis.
-const mostRepairs = 2
+const maxRepairs = 2
 
 // Ledger reads starts and policies. *store.Store implements it.
 type Ledger interface {
-	Starts(ctx context.Context, pool string, before int64, limit int) ([]store.Start, error)
-	StartOf(ctx context.Context, task int64, lease string) (store.Start, error)
-	Limited(ctx context.Context) ([]store.Limited, error)
+	Starts(ctx context.Context, pool string, before int64, limit int) ([]store.GrantStart, error)
+	StartByLease(ctx context.Context, task int64, lease string) (store.GrantStart, error)
+	PolicyOwners(ctx context.Context) ([]store.PolicyOwner, error)
 	LimitSet(ctx context.Context, name string) (store.LimitSet, error)
 	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
@@ -38,15 +38,15 @@ type Limits struct {
 	Refusals     Refusals
 }
 
-// LimitsOf returns the parts of a limiter.
-func LimitsOf(l *limits.Limiter) *Limits {
+// NewLimits returns the parts of a limiter.
+func NewLimits(l *limits.Limiter) *Limits {
 	return &Limits{Reservations: l.Reservations, Takes: l.Takes, Rebuilder: l.Rebuilder, Usage: l.Usage, Refusals: l.Refusals}
 }
 
 // Reservations reserves the starts of tasks and settles the reservations. *limits.Reservations implements it.
 type Reservations interface {
 	Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
-	Look(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
+	Peek(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 	Settle(ctx context.Context, pool string, started limits.Check, others []limits.Check) error
 	Count(ctx context.Context, pool string, checks []limits.Check, ago time.Duration) error
 	Release(ctx context.Context, pool string, checks []limits.Check) error
@@ -55,8 +55,8 @@ type Reservations interface {
 
 // Takes counts the takes of callers. *limits.Takes implements it.
 type Takes interface {
-	Take(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
-	Peek(ctx context.Context, set string, takings []limits.Taking) ([]limits.Taken, error)
+	Take(ctx context.Context, set string, takings []limits.Taking) ([]limits.TakeResult, error)
+	Peek(ctx context.Context, set string, takings []limits.Taking) ([]limits.TakeResult, error)
 	Return(ctx context.Context, set string, takings []limits.Taking) ([]int64, error)
 }
 
@@ -68,14 +68,14 @@ type Rebuilder interface {
 
 // Usage reads the current usage of subjects. *limits.Usage implements it.
 type Usage interface {
-	ReadUses(ctx context.Context, scope string, items []limits.Item) ([]limits.Use, error)
-	Highest(ctx context.Context, scope string, rules []*limits.Rule, limit int) ([]limits.Use, error)
+	ReadUses(ctx context.Context, scope string, items []limits.Item) ([]limits.SubjectUse, error)
+	Highest(ctx context.Context, scope string, rules []*limits.Rule, limit int) ([]limits.SubjectUse, error)
 	Publish(ctx context.Context) error
 }
 
 // Refusals counts refused starts. *limits.Refusals implements it.
 type Refusals interface {
-	Top(ctx context.Context, pool string, limit int) ([]limits.Limited, error)
+	MostRefused(ctx context.Context, pool string, limit int) ([]limits.RefusedSubject, error)
 	Publish(ctx context.Context) error
 }
 
@@ -85,7 +85,7 @@ type Config struct {
 	Limits   *Limits // if nil, no policy can be checked: a task with policies starts only if all of them have on_error: open
 	Meters   *meters.Set
 	Logger   *slog.Logger
-	Panicked rescue.Told
+	Panicked rescue.PanicHandler
 	Now      func() time.Time // for elapsed time only
 }
 
@@ -93,17 +93,17 @@ type Config struct {
 type Checker struct {
 	Sets *Sets // decides the takes of callers
 
-	config     Config
-	metrics    *metrics
-	refusals   refusals
-	rules      *ruleBook
-	uncounted  *uncounted
-	limited    atomic.Pointer[map[string]bool] // pools with policies, as of the latest pass
-	rebuilding singleflight.Group
-	filling    sync.Map // name of a running rebuild -> the time at which it began
+	config       Config
+	metrics      *metrics
+	refusalLog   refusalLog
+	ruleCache    *ruleCache
+	uncounted    *uncountedStarts
+	limitedPools atomic.Pointer[map[string]bool] // pools with policies, as of the latest pass
+	rebuilding   singleflight.Group
+	filling      sync.Map // name of a running rebuild -> the time at which it began
 }
 
 // New returns a Checker.
 func New(config Config) *Checker {
-	return &Checker{Sets: newSets(config), config: config, metrics: newMetrics(config.Meters), refusals: newRefusals(config.Now), rules: newRuleBook(), uncounted: newUncounted()}
+	return &Checker{Sets: newSets(config), config: config, metrics: newMetrics(config.Meters), refusalLog: newRefusalLog(config.Now), ruleCache: newRuleCache(), uncounted: newUncountedStarts()}
 }

@@ -14,15 +14,15 @@ type metrics struct {
 	checks     *prometheus.CounterVec
 	suppressed *prometheus.CounterVec
 
-	mu    sync.Mutex
-	named map[string]bool // policy names that have a label value of their own
+	mu       sync.Mutex
+	labelled map[string]bool // policy names that have a label value of their own
 }
 
 func newMetrics(set *meters.Set) *metrics {
 	return &metrics{
 		checks:     set.Counter("limit_checks_total", "Starts that a policy was asked about, by what it said: passed, limited or unchecked.", "pool", "policy", "outcome"),
 		suppressed: set.Counter("tasks_suppressed_total", "Tasks that ended because a policy refused their start and drops what it refuses.", "pool", "policy"),
-		named:      make(map[string]bool),
+		labelled:   make(map[string]bool),
 	}
 }
 
@@ -33,26 +33,26 @@ const policyNames = 200
 func (m *metrics) policyLabel(name string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.named[name] {
-		if len(m.named) == policyNames {
+	if !m.labelled[name] {
+		if len(m.labelled) == policyNames {
 			return "(other)"
 		}
-		m.named[name] = true
+		m.labelled[name] = true
 	}
 	return name
 }
 
-// Suppressed counts a task that ended because this policy refused its start.
-func (k *Checker) Suppressed(pool, policy string) {
+// CountSuppressed counts a task that ended because this policy refused its start.
+func (k *Checker) CountSuppressed(pool, policy string) {
 	k.metrics.suppressed.WithLabelValues(pool, k.metrics.policyLabel(policy)).Inc()
 }
 
-// checked counts the outcome of each policy of a task.
-func (m *metrics) checked(pool string, j judged) {
+// countChecks counts the outcome of each policy of a task.
+func (m *metrics) countChecks(pool string, j checkResult) {
 	for i, item := range j.check.Items {
 		outcome := "passed"
 		switch {
-		case slices.ContainsFunc(j.refused, func(r limits.Refusal) bool { return r.Item == i }):
+		case slices.ContainsFunc(j.refused, func(r limits.ItemRefusal) bool { return r.Item == i }):
 			outcome = "limited"
 		case j.unchecked:
 			outcome = "unchecked"

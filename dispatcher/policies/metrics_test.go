@@ -23,7 +23,7 @@ func TestPolicyLabelsAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.checked("a", judged{check: limits.NewCheck("1", "", rules, limits.Facts{})})
+		m.countChecks("a", checkResult{check: limits.NewCheck("1", "", rules, limits.Facts{})})
 	}
 	families, err := r.Gather()
 	if err != nil || len(families) != 1 || len(families[0].GetMetric()) != policyNames+1 {
@@ -45,7 +45,7 @@ func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
 		}
 		all = append(all, rules...)
 	}
-	m.checked("a", judged{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []limits.Refusal{{Item: 1}}, obstacle: &decision.Obstacle{}})
+	m.countChecks("a", checkResult{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []limits.ItemRefusal{{Item: 1}}, obstacle: &decision.Obstacle{}})
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

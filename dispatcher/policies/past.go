@@ -25,13 +25,13 @@ const (
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
-// learn repairs the state that keeps Redis from answering checks: it fills an unknown rule, or settles
+// repairState repairs the state that keeps Redis from answering checks: it fills an unknown rule, or settles
 // overdue reservations. again is true if the checks are to be sent again.
-func (k *Checker) learn(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
+func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
 	for i, a := range answers {
 		switch a.Status {
 		case limits.StatusUnknown:
-			return true, k.rebuild(ctx, pool, checks[i].Items[a.Item].Rule.Owner, rulesOf(checks[i].Items))
+			return true, k.rebuild(ctx, pool, checks[i].Items[a.UnknownItem].Rule.Owner, itemRules(checks[i].Items))
 		case limits.StatusUnsettled:
 			return true, k.settleOverdue(ctx, pool)
 		}
@@ -39,7 +39,7 @@ func (k *Checker) learn(ctx context.Context, pool string, checks []limits.Check,
 	return false, nil
 }
 
-func rulesOf(items []limits.Item) (rules []*limits.Rule) {
+func itemRules(items []limits.Item) (rules []*limits.Rule) {
 	for _, item := range items {
 		rules = append(rules, item.Rule)
 	}
@@ -61,11 +61,11 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 		defer k.filling.Delete(what)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildLimit)
 		defer cancel()
-		return nil, k.config.Panicked.Tell("filling limits", rescue.Call(func() error { // a panic inside singleflight would end the process
-			return k.config.Limits.Rebuilder.Rebuild(ctx, pool, own, k.pastOf(pool, owner))
+		return nil, k.config.Panicked.Report("filling limits", rescue.Call(func() error { // a panic inside singleflight would end the process
+			return k.config.Limits.Rebuilder.Rebuild(ctx, pool, own, k.startHistory(pool, owner))
 		}))
 	})
-	wait := time.NewTimer(k.waits(what))
+	wait := time.NewTimer(k.rebuildWaitLeft(what))
 	defer wait.Stop()
 	select {
 	case result := <-done:
@@ -77,9 +77,9 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 	}
 }
 
-// waits returns the time that a report may wait for rules that are being filled. After rebuildWait it is not
+// rebuildWaitLeft returns the time that a report may wait for rules that are being filled. After rebuildWait it is not
 // positive, so reports no longer wait: the number of concurrent reports is limited.
-func (k *Checker) waits(what string) time.Duration {
+func (k *Checker) rebuildWaitLeft(what string) time.Duration {
 	since, ok := k.filling.Load(what)
 	began, _ := since.(time.Time)
 	if !ok {
@@ -88,11 +88,11 @@ func (k *Checker) waits(what string) time.Duration {
 	return rebuildWait - k.config.Now().Sub(began)
 }
 
-// pastOf returns a History of the starts of an owner: the pool, or a batch or a profile in it.
-func (k *Checker) pastOf(pool, owner string) limits.History {
+// startHistory returns a History of the starts of an owner: the pool, or a batch or a profile in it.
+func (k *Checker) startHistory(pool, owner string) limits.History {
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
-			for s, err := range k.startsOf(ctx, pool, within) {
+			for s, err := range k.readStarts(ctx, pool, within) {
 				if err != nil {
 					yield(limits.Start{}, err)
 					return
@@ -100,7 +100,7 @@ func (k *Checker) pastOf(pool, owner string) limits.History {
 				if !slices.Contains([]string{poolOwner(pool), batchOwner(s.Batch), profileOwner(s.Profile)}, owner) {
 					continue
 				}
-				if !yield(limits.Start{Lease: s.Lease, Ago: s.Now.Sub(s.GrantedAt), Facts: factsOfStart(s)}, nil) {
+				if !yield(limits.Start{Lease: s.Lease, Ago: s.Now.Sub(s.GrantedAt), Facts: startFacts(s)}, nil) {
 					return
 				}
 			}
@@ -108,13 +108,13 @@ func (k *Checker) pastOf(pool, owner string) limits.History {
 	}
 }
 
-// startsOf returns the starts in a pool that are at most within ago, newest first.
-func (k *Checker) startsOf(ctx context.Context, pool string, within time.Duration) iter.Seq2[store.Start, error] {
-	return func(yield func(store.Start, error) bool) {
+// readStarts returns the starts in a pool that are at most within ago, newest first.
+func (k *Checker) readStarts(ctx context.Context, pool string, within time.Duration) iter.Seq2[store.GrantStart, error] {
+	return func(yield func(store.GrantStart, error) bool) {
 		for before := int64(0); ; {
 			page, err := k.config.Ledger.Starts(ctx, pool, before, pastPage)
 			if err != nil {
-				yield(store.Start{}, err)
+				yield(store.GrantStart{}, err)
 				return
 			}
 			for _, s := range page {
@@ -134,19 +134,19 @@ func (k *Checker) startsOf(ctx context.Context, pool string, within time.Duratio
 	}
 }
 
-func factsOfStart(s store.Start) limits.Facts {
+func startFacts(s store.GrantStart) limits.Facts {
 	return limits.Facts{
 		Device: s.Device, Pool: s.Pool, Kind: s.Kind, Batch: s.Batch,
 		Tags: s.Tags, Attributes: s.Attributes, Payload: s.Payload,
 	}
 }
 
-// checkOfStart returns the check that a past start must have passed.
-func (k *Checker) checkOfStart(s store.Start) (limits.Check, error) {
-	rules, err := k.rules.of(sources{
+// startCheck returns the check that a past start must have passed.
+func (k *Checker) startCheck(s store.GrantStart) (limits.Check, error) {
+	rules, err := k.ruleCache.rulesFor(startPolicies{
 		pool: s.Pool, batch: s.Batch, profile: s.Profile, ofPool: s.PoolLimits, ofBatch: s.Limits, ofProfile: s.ProfileLimits,
 	})
-	return limits.NewCheck(s.Lease, "", rules, factsOfStart(s)), err
+	return limits.NewCheck(s.Lease, "", rules, startFacts(s)), err
 }
 
 // settleOverdue looks up in the ledger whether overdue reservations led to a start, and settles them.
@@ -169,35 +169,35 @@ func (k *Checker) settleLease(ctx context.Context, pool, lease string) error {
 	if err != nil {
 		return fmt.Errorf("lease %q: %w", lease, err)
 	}
-	start, err := k.config.Ledger.StartOf(ctx, task, lease)
+	start, err := k.config.Ledger.StartByLease(ctx, task, lease)
 	if errors.Is(err, store.ErrNotFound) {
 		return k.config.Limits.Reservations.Release(ctx, pool, []limits.Check{{Lease: lease}})
 	}
 	if err != nil {
 		return err
 	}
-	c, err := k.checkOfStart(start)
+	c, err := k.startCheck(start)
 	if err != nil {
 		return err
 	}
 	return k.config.Limits.Reservations.Count(ctx, pool, []limits.Check{c}, start.Now.Sub(start.GrantedAt))
 }
 
-// Result counts the work of one SettleAll call.
-type Result struct {
-	Pools   int // pools with policies or with uncounted starts
-	Counted int // recent starts that were counted again
-	Doubted int // rules that will be filled again, because they missed a start that is too old to be counted again
+// SettleResult counts the work of one SettleAll call.
+type SettleResult struct {
+	Pools       int // pools with policies or with uncounted starts
+	Counted     int // recent starts that were counted again
+	Invalidated int // rules that will be filled again, because they missed a start that is too old to be counted again
 }
 
 // SettleAll settles, in all pools with policies, the reservations and starts that a replica could not settle
 // because it ended or Redis failed. All replicas may call it concurrently.
-func (k *Checker) SettleAll(ctx context.Context) (Result, error) {
-	var result Result
+func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
+	var result SettleResult
 	if k.config.Limits == nil {
 		return result, nil
 	}
-	owners, err := k.config.Ledger.Limited(ctx)
+	owners, err := k.config.Ledger.PolicyOwners(ctx)
 	if err != nil {
 		return result, fmt.Errorf("reading who has policies: %w", err)
 	}
@@ -206,7 +206,7 @@ func (k *Checker) SettleAll(ctx context.Context) (Result, error) {
 		pools[o.Pool] = true
 	}
 	limited := maps.Clone(pools)
-	k.limited.Store(&limited)
+	k.limitedPools.Store(&limited)
 	for _, pool := range k.uncounted.names() { // includes pools whose policies were removed since
 		pools[pool] = true
 	}
@@ -220,12 +220,12 @@ func (k *Checker) SettleAll(ctx context.Context) (Result, error) {
 
 // settlePool settles overdue reservations and counts recent starts of a pool again. If a rule may have missed
 // a start older than recentStarts, settlePool deletes the counts of the rule, so that it is filled again.
-func (k *Checker) settlePool(ctx context.Context, pool string, result *Result) error {
+func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleResult) error {
 	missed, found := k.uncounted.take(pool)
 	old := found && k.config.Now().Sub(missed.since) > recentStarts-settleMargin
 	err := k.settleRecent(ctx, pool, result)
 	if err == nil && old {
-		result.Doubted += len(missed.rules)
+		result.Invalidated += len(missed.rules)
 		err = k.config.Limits.Rebuilder.Forget(ctx, pool, slices.Collect(maps.Keys(missed.rules)))
 	}
 	if err != nil && found {
@@ -234,15 +234,15 @@ func (k *Checker) settlePool(ctx context.Context, pool string, result *Result) e
 	return err
 }
 
-func (k *Checker) settleRecent(ctx context.Context, pool string, result *Result) error {
+func (k *Checker) settleRecent(ctx context.Context, pool string, result *SettleResult) error {
 	if err := k.settleOverdue(ctx, pool); err != nil {
 		return err
 	}
-	for s, err := range k.startsOf(ctx, pool, recentStarts) {
+	for s, err := range k.readStarts(ctx, pool, recentStarts) {
 		if err != nil {
 			return err
 		}
-		c, err := k.checkOfStart(s)
+		c, err := k.startCheck(s)
 		if err != nil {
 			return err
 		}
@@ -254,10 +254,10 @@ func (k *Checker) settleRecent(ctx context.Context, pool string, result *Result)
 	return nil
 }
 
-// Top returns the subjects of a pool that were refused most often in the current and the previous hour.
-func (k *Checker) Top(ctx context.Context, pool string, limit int) ([]limits.Limited, error) {
+// TopRefused returns the subjects of a pool that were refused most often in the current and the previous hour.
+func (k *Checker) TopRefused(ctx context.Context, pool string, limit int) ([]limits.RefusedSubject, error) {
 	if k.config.Limits == nil {
 		return nil, nil
 	}
-	return k.config.Limits.Refusals.Top(ctx, pool, limit)
+	return k.config.Limits.Refusals.MostRefused(ctx, pool, limit)
 }

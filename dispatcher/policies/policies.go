@@ -22,8 +22,8 @@ const pendingAgain = time.Second
 // errNoLimits is returned if this process has no limiter, so it cannot check policies.
 var errNoLimits = errors.New("no limits are configured")
 
-// Limited reports whether at least one of the tasks has policies.
-func Limited(open []store.Candidate) bool { return slices.ContainsFunc(open, isLimited) }
+// HasLimited reports whether at least one of the tasks has policies.
+func HasLimited(open []store.Candidate) bool { return slices.ContainsFunc(open, isLimited) }
 
 func isLimited(c store.Candidate) bool {
 	return c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil
@@ -34,15 +34,15 @@ func isLimited(c store.Candidate) bool {
 // calls Settle. passed are the tasks that may start, including the tasks without policies. refused has the
 // obstacle of each other task.
 func (k *Checker) Reserve(
-	ctx context.Context, view store.View, open []store.Candidate, lease func(store.Candidate) string, group string,
+	ctx context.Context, view store.DeviceView, open []store.Candidate, lease func(store.Candidate) string, group string,
 ) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
 	refused = make(map[int64]decision.Obstacle)
-	asked := k.ask(ctx, view, open, lease, group, k.reserveAll)
+	asked := k.checkTasks(ctx, view, open, lease, group, k.reserveAll)
 	for _, c := range open {
 		a, is := asked[c.Task]
 		if is {
-			k.metrics.checked(c.Pool, a)
-			k.refusals.log(ctx, k.config.Logger, c.Pool, a)
+			k.metrics.countChecks(c.Pool, a)
+			k.refusalLog.log(ctx, k.config.Logger, c.Pool, a)
 		}
 		switch {
 		case !is:
@@ -56,89 +56,89 @@ func (k *Checker) Reserve(
 	return passed, reserved, refused
 }
 
-// judged is the result of checking the policies of one task.
-type judged struct {
+// checkResult is the result of checking the policies of one task.
+type checkResult struct {
 	check     limits.Check
-	refused   []limits.Refusal   // each refers to an item of the check by its index
-	unchecked bool               // the policies could not be checked; on_error decided
-	obstacle  *decision.Obstacle // nil means that the task may start
+	refused   []limits.ItemRefusal // each refers to an item of the check by its index
+	unchecked bool                 // the policies could not be checked; on_error decided
+	obstacle  *decision.Obstacle   // nil means that the task may start
 }
 
-// asking is a method of the limiter that answers checks of one pool.
-type asking func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
+// checkFunc is a method of the limiter that answers checks of one pool.
+type checkFunc func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 
-// question is a task whose policies are to be checked.
-type question struct {
-	check limits.Check
-	task  store.Candidate
-	now   time.Time // the ledger's time
-	keep  bool      // the task is not dropped, even if a policy that drops refuses it
+// taskCheck is a task whose policies are to be checked.
+type taskCheck struct {
+	check     limits.Check
+	task      store.Candidate
+	now       time.Time // the ledger's time
+	neverDrop bool      // the task is not dropped, even if a policy that drops refuses it
 }
 
-// ask checks the policies of the tasks that have any. All tasks are of one pool.
-func (k *Checker) ask(ctx context.Context, v store.View, open []store.Candidate, lease func(store.Candidate) string, group string, how asking) map[int64]judged {
-	questions, out := k.questions(ctx, v, open, lease, group)
-	for i, j := range k.askAll(ctx, questions, how) {
+// checkTasks checks the policies of the tasks that have any. All tasks are of one pool.
+func (k *Checker) checkTasks(ctx context.Context, v store.DeviceView, open []store.Candidate, lease func(store.Candidate) string, group string, how checkFunc) map[int64]checkResult {
+	questions, out := k.newTaskChecks(ctx, v, open, lease, group)
+	for i, j := range k.runChecks(ctx, questions, how) {
 		out[questions[i].task.Task] = j
 	}
 	return out
 }
 
-// questions returns a question for each task that has policies. If the policies of a task cannot be read,
+// newTaskChecks returns a question for each task that has policies. If the policies of a task cannot be read,
 // unreadable has the result for this task instead.
-func (k *Checker) questions(ctx context.Context, v store.View, open []store.Candidate, lease func(store.Candidate) string, group string) (list []question, unreadable map[int64]judged) {
-	unreadable = make(map[int64]judged)
+func (k *Checker) newTaskChecks(ctx context.Context, v store.DeviceView, open []store.Candidate, lease func(store.Candidate) string, group string) (list []taskCheck, unreadable map[int64]checkResult) {
+	unreadable = make(map[int64]checkResult)
 	for _, c := range open {
 		if !isLimited(c) {
 			continue
 		}
-		rules, err := k.rules.of(sourcesOf(c, v.Device))
+		rules, err := k.ruleCache.rulesFor(candidatePolicies(c, v.Device))
 		if err != nil {
 			k.config.Logger.WarnContext(ctx, "policies cannot be read", "pool", c.Pool, "batch", c.Batch, "err", err)
-			unreadable[c.Task] = judged{obstacle: unchecked("its policies cannot be read", "they may be of a later release: set them anew, or upgrade this replica")}
+			unreadable[c.Task] = checkResult{obstacle: uncheckedObstacle("its policies cannot be read", "they may be of a later release: set them anew, or upgrade this replica")}
 			continue
 		}
-		list = append(list, question{
-			check: limits.NewCheck(lease(c), group, rules, factsOf(c, v.Device)), task: c, now: v.Now,
-			keep: c.Tried || v.Device != nil && store.IsCaller(v.Device.ID), // a caller gets the refusal and tries again
+		list = append(list, taskCheck{
+			check: limits.NewCheck(lease(c), group, rules, candidateFacts(c, v.Device)), task: c, now: v.Now,
+			neverDrop: c.StartedBefore || v.Device != nil && store.IsCaller(v.Device.ID), // a caller gets the refusal and tries again
 		})
 	}
 	return list, unreadable
 }
 
-// askAll sends questions of one pool in one call and returns the result of each, in the same order.
-func (k *Checker) askAll(ctx context.Context, questions []question, how asking) []judged {
-	if len(questions) == 0 {
+// runChecks sends questions of one pool in one call and returns the result of each, in the same order.
+func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, how checkFunc) []checkResult {
+	if len(taskChecks) == 0 {
 		return nil
 	}
-	checks, out := make([]limits.Check, len(questions)), make([]judged, len(questions))
-	for i, q := range questions {
+	checks, out := make([]limits.Check, len(taskChecks)), make([]checkResult, len(taskChecks))
+	for i, q := range taskChecks {
 		checks[i] = q.check
 	}
-	pool := questions[0].task.Pool
+	pool := taskChecks[0].task.Pool
 	answers, err := how(ctx, pool, checks)
 	if err != nil {
 		k.config.Logger.WarnContext(ctx, "policies cannot be checked", "pool", pool, "err", err)
 	}
-	for i, q := range questions {
+	for i, q := range taskChecks {
 		if err == nil {
-			out[i] = judge(q.check, answers[i], q.now, q.keep)
+			out[i] = evaluateAnswer(q.check, answers[i], q.now, q.neverDrop)
 		} else {
-			out[i] = unasked(q.check, "its policies cannot be checked now", "")
+			out[i] = uncheckedResult(q.check, "its policies cannot be checked now", "")
 		}
 	}
 	return out
 }
 
-func sourcesOf(c store.Candidate, device *store.Device) sources {
-	p := sources{pool: c.Pool, batch: c.Batch, ofPool: c.PoolLimits, ofBatch: c.Limits, ofProfile: c.ProfileLimits}
+func candidatePolicies(c store.Candidate, device *store.Device) startPolicies {
+	p := startPolicies{pool: c.Pool, batch: c.Batch, ofPool: c.PoolLimits, ofBatch: c.Limits, ofProfile: c.ProfileLimits}
 	if device != nil {
 		p.profile = device.Profile
 	}
 	return p
 }
 
-func factsOf(c store.Candidate, device *store.Device) limits.Facts {
+func candidateFacts(c store.Candidate, device *store.Device) limits.Facts {
 	f := limits.Facts{Pool: c.Pool, Kind: c.Kind, Batch: c.Batch, Payload: c.Payload}
 	if device != nil {
 		f.Device, f.Tags, f.Attributes = device.ID, device.Tags, device.Attributes
@@ -151,68 +151,68 @@ func failsOpen(rules []*limits.Rule) bool {
 	return !slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })
 }
 
-// unasked returns the result for a start whose policies could not be checked. It has an obstacle unless all
+// uncheckedResult returns the result for a start whose policies could not be checked. It has an obstacle unless all
 // rules fail open.
-func unasked(c limits.Check, why, remedy string) judged {
-	j := judged{check: c, unchecked: true}
-	if !failsOpen(rulesOf(c.Items)) {
-		j.obstacle = unchecked(why, remedy)
+func uncheckedResult(c limits.Check, why, remedy string) checkResult {
+	j := checkResult{check: c, unchecked: true}
+	if !failsOpen(itemRules(c.Items)) {
+		j.obstacle = uncheckedObstacle(why, remedy)
 	}
 	return j
 }
 
-func unchecked(why, remedy string) *decision.Obstacle {
+func uncheckedObstacle(why, remedy string) *decision.Obstacle {
 	return &decision.Obstacle{Code: decision.CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: why, Remedy: remedy}
 }
 
-// judge converts the answer to a check into a result. The result has an obstacle if the answer refuses the
+// evaluateAnswer converts the answer to a check into a result. The result has an obstacle if the answer refuses the
 // start.
-func judge(c limits.Check, a limits.Answer, now time.Time, keep bool) judged {
-	j := judged{check: c}
+func evaluateAnswer(c limits.Check, a limits.Answer, now time.Time, neverDrop bool) checkResult {
+	j := checkResult{check: c}
 	switch a.Status {
 	case limits.StatusPassed:
 		return j
 	case limits.StatusLimited:
 	default:
-		return unasked(c, "its policies are being counted anew", decision.NothingToDo)
+		return uncheckedResult(c, "its policies are being counted anew", decision.NothingToDo)
 	}
 	j.refused = a.Refusals
-	last, drops := decisive(c, a, keep)
+	last, drops := decisiveRefusal(c, a, neverDrop)
 	item := c.Items[last.Item]
 	owner, _, _ := strings.Cut(item.Rule.Owner, " ")
 	o := &decision.Obstacle{
 		Code: decision.CodeLimited, Reason: devices.ReasonLimited, Until: now.Add(last.Wait), Owner: decision.Subject(owner),
-		Policy: item.Rule.Name, Allows: item.Rule.Describe(last.Window), Drops: drops,
+		Policy: item.Rule.Name, Allows: item.Rule.DescribeWindow(last.Window), DropsTask: drops,
 	}
-	what := fmt.Sprintf("policy %s of %s lets %s start for %s", item.Rule.Name, item.Rule.Owner, item.Rule.Describe(last.Window), item.Subject.Label)
+	what := fmt.Sprintf("policy %s of %s lets %s start for %s", item.Rule.Name, item.Rule.Owner, item.Rule.DescribeWindow(last.Window), item.Subject.Label)
 	switch {
 	case last.Pending:
 		o.Until = now.Add(pendingAgain)
 		o.Detail = what + ", and another one is just being decided"
 	case item.Rule.Algorithm == limits.Calendar: // calendar periods begin on a full minute; now was read before the answer arrived
 		o.Until = o.Until.Round(time.Minute)
-		o.Detail = fmt.Sprintf("%s; this %s began at %s, and the next one may start at %s", what, item.Rule.Period, decision.At(now.Add(-last.Oldest).Round(time.Minute)), decision.At(o.Until))
+		o.Detail = fmt.Sprintf("%s; this %s began at %s, and the next one may start at %s", what, item.Rule.Period, decision.FormatTime(now.Add(-last.Oldest).Round(time.Minute)), decision.FormatTime(o.Until))
 	default:
-		o.Detail = fmt.Sprintf("%s; the first of them started at %s, and the next may at %s", what, decision.At(now.Add(-last.Oldest)), decision.At(o.Until))
+		o.Detail = fmt.Sprintf("%s; the first of them started at %s, and the next may at %s", what, decision.FormatTime(now.Add(-last.Oldest)), decision.FormatTime(o.Until))
 	}
 	j.obstacle = o
 	return j
 }
 
-// decisive returns the refusal that is reported to the device. If policies that drop refuse the start, it
+// decisiveRefusal returns the refusal that is reported to the device. If policies that drop refuse the start, it
 // returns the last one of their refusals to open, and drops is true. Otherwise it returns the last one of all
 // refusals to open.
 //
 // A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If keep
 // is true, nothing is dropped, because an earlier start of the same task may be the reason for the refusal.
-func decisive(c limits.Check, a limits.Answer, keep bool) (last limits.Refusal, drops bool) {
-	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(a.Refusals), func(r limits.Refusal) bool {
-		return keep || r.Pending || !c.Items[r.Item].Rule.Drops()
+func decisiveRefusal(c limits.Check, a limits.Answer, neverDrop bool) (last limits.ItemRefusal, drops bool) {
+	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(a.Refusals), func(r limits.ItemRefusal) bool {
+		return neverDrop || r.Pending || !c.Items[r.Item].Rule.Drops()
 	})}
 	if len(dropping.Refusals) > 0 {
-		return dropping.Last(), true
+		return dropping.LongestRefusal(), true
 	}
-	return a.Last(), false
+	return a.LongestRefusal(), false
 }
 
 // Settle counts the reserved start with the lease committed, and releases the other reservations. If no
@@ -244,8 +244,8 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 		if err != nil {
 			return nil, fmt.Errorf("reserving: %w", err)
 		}
-		again, err := k.learn(ctx, pool, checks, answers)
-		if err == nil && again && mends < mostRepairs {
+		again, err := k.repairState(ctx, pool, checks, answers)
+		if err == nil && again && mends < maxRepairs {
 			continue
 		}
 		if err != nil || again {
@@ -257,79 +257,79 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 	}
 }
 
-// lookAt checks starts without reserving them.
-func (k *Checker) lookAt(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
+// checkAll checks starts without reserving them.
+func (k *Checker) checkAll(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
 	if k.config.Limits == nil {
 		return nil, errNoLimits
 	}
-	return k.config.Limits.Reservations.Look(ctx, pool, checks)
+	return k.config.Limits.Reservations.Peek(ctx, pool, checks)
 }
 
-// Of returns the obstacle of each waiting task of a device that its policies refuse or that cannot be
+// FindObstacles returns the obstacle of each waiting task of a device that its policies refuse or that cannot be
 // checked. It checks the policies as a report does, but reserves nothing.
-func (k *Checker) Of(ctx context.Context, v store.TaskView) map[int64]decision.Obstacle {
-	return k.OfEach(ctx, []store.TaskView{v})[0]
+func (k *Checker) FindObstacles(ctx context.Context, v store.TaskView) map[int64]decision.Obstacle {
+	return k.FindAllObstacles(ctx, []store.TaskView{v})[0]
 }
 
-// OfEach runs Of for many views. It calls the limiter once for each pool, and returns the obstacles in the
+// FindAllObstacles runs Of for many views. It calls the limiter once for each pool, and returns the obstacles in the
 // order of the views.
-func (k *Checker) OfEach(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
+func (k *Checker) FindAllObstacles(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
 	found := make([]map[int64]decision.Obstacle, len(views))
-	byPool := make(map[string]*looking)
+	byPool := make(map[string]*poolChecks)
 	for i, v := range views {
 		found[i] = make(map[int64]decision.Obstacle)
-		if Limited(v.Candidates) {
-			k.collect(ctx, v, i, byPool, found[i])
+		if HasLimited(v.Candidates) {
+			k.collectChecks(ctx, v, i, byPool, found[i])
 		}
 	}
 	var group rescue.Group
-	group.SetLimit(looksAtOnce)
+	group.SetLimit(maxConcurrentChecks)
 	for _, l := range byPool {
 		group.Go(func() error {
-			l.answers = k.askAll(ctx, l.questions, k.lookAt)
+			l.answers = k.runChecks(ctx, l.checks, k.checkAll)
 			return nil
 		})
 	}
-	_ = k.config.Panicked.Tell("looking at limits", group.Wait()) // only a panic can be an error here
+	_ = k.config.Panicked.Report("looking at limits", group.Wait()) // only a panic can be an error here
 	for _, l := range byPool {
 		for i, j := range l.answers {
 			if j.obstacle != nil {
-				found[l.views[i]][l.questions[i].task.Task] = *j.obstacle
+				found[l.views[i]][l.checks[i].task.Task] = *j.obstacle
 			}
 		}
 	}
 	return found
 }
 
-// looking collects the questions of many views about tasks of one pool.
-type looking struct {
-	questions []question
-	views     []int // for each question, the index of its view
-	answers   []judged
+// poolChecks collects the questions of many views about tasks of one pool.
+type poolChecks struct {
+	checks  []taskCheck
+	views   []int // for each question, the index of its view
+	answers []checkResult
 }
 
-// collect adds the questions of one view to byPool. If the policies of a task cannot be read,
+// collectChecks adds the questions of one view to byPool. If the policies of a task cannot be read,
 // collect adds its obstacle to found.
-func (k *Checker) collect(ctx context.Context, v store.TaskView, index int, byPool map[string]*looking, found map[int64]decision.Obstacle) {
+func (k *Checker) collectChecks(ctx context.Context, v store.TaskView, index int, byPool map[string]*poolChecks, found map[int64]decision.Obstacle) {
 	if store.IsCaller(v.Task.Device) { // callers are not registered; policies count by the caller's name
 		v.Device = &store.Device{ID: v.Task.Device}
 	}
 	lease := func(c store.Candidate) string { return fmt.Sprintf("%d.why", c.Task) }
-	list, unreadable := k.questions(ctx, v.View, v.Candidates, lease, "why")
+	list, unreadable := k.newTaskChecks(ctx, v.DeviceView, v.Candidates, lease, "why")
 	for task, j := range unreadable {
 		found[task] = *j.obstacle
 	}
 	for _, q := range list {
 		l := byPool[q.task.Pool]
 		if l == nil {
-			l = &looking{}
+			l = &poolChecks{}
 			byPool[q.task.Pool] = l
 		}
-		l.questions, l.views = append(l.questions, q), append(l.views, index)
+		l.checks, l.views = append(l.checks, q), append(l.views, index)
 	}
 }
 
-// Uncounted records starts that may or may not have been committed. SettleAll settles them.
-func (k *Checker) Uncounted(pool string, reserved []limits.Check) {
+// RecordUncounted records starts that may or may not have been committed. SettleAll settles them.
+func (k *Checker) RecordUncounted(pool string, reserved []limits.Check) {
 	k.uncounted.add(pool, k.config.Now(), reserved)
 }

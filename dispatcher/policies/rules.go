@@ -13,17 +13,17 @@ import (
 // keptRules is the maximum number of policy lists that a replica keeps compiled.
 const keptRules = 1000
 
-// ruleBook caches compiled policies, so that each list of policies is compiled once.
-type ruleBook struct {
+// ruleCache caches compiled policies, so that each list of policies is compiled once.
+type ruleCache struct {
 	mu  sync.Mutex
 	all map[string][]*limits.Rule // the key is the owner, a zero byte and the text of the policies
 }
 
-func newRuleBook() *ruleBook { return &ruleBook{all: make(map[string][]*limits.Rule)} }
+func newRuleCache() *ruleCache { return &ruleCache{all: make(map[string][]*limits.Rule)} }
 
-// sources holds the policies that apply to one start, with their owners. A nil text means that the owner has
+// startPolicies holds the policies that apply to one start, with their owners. A nil text means that the owner has
 // no policies.
-type sources struct {
+type startPolicies struct {
 	pool    string
 	batch   int64
 	profile string
@@ -32,17 +32,18 @@ type sources struct {
 }
 
 // The owners of rules. Each owner begins with the word for its kind.
-func poolOwner(pool string) string       { return string(decision.OfPool) + " " + pool }
-func batchOwner(batch int64) string      { return fmt.Sprintf("%s %d", decision.OfBatch, batch) }
-func profileOwner(profile string) string { return string(decision.OfProfile) + " " + profile }
+func poolOwner(pool string) string { return string(decision.SubjectPool) + " " + pool }
 
-// of returns the compiled rules of the pool, the batch and the profile.
-func (b *ruleBook) of(p sources) (rules []*limits.Rule, err error) {
+func batchOwner(batch int64) string      { return fmt.Sprintf("%s %d", decision.SubjectBatch, batch) }
+func profileOwner(profile string) string { return string(decision.SubjectProfile) + " " + profile }
+
+// rulesFor returns the compiled rules of the pool, the batch and the profile.
+func (b *ruleCache) rulesFor(p startPolicies) (rules []*limits.Rule, err error) {
 	for _, from := range []struct {
 		owner string
 		text  json.RawMessage
 	}{{poolOwner(p.pool), p.ofPool}, {batchOwner(p.batch), p.ofBatch}, {profileOwner(p.profile), p.ofProfile}} {
-		own, err := b.compiled(from.owner, from.text)
+		own, err := b.compile(from.owner, from.text)
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +52,7 @@ func (b *ruleBook) of(p sources) (rules []*limits.Rule, err error) {
 	return rules, nil
 }
 
-func (b *ruleBook) compiled(owner string, text json.RawMessage) ([]*limits.Rule, error) {
+func (b *ruleCache) compile(owner string, text json.RawMessage) ([]*limits.Rule, error) {
 	if text == nil {
 		return nil, nil
 	}

@@ -25,20 +25,20 @@ const (
 // so a take needs only a call to Redis. It is safe for concurrent use.
 type Sets struct {
 	config Config
-	takes  takeCounts
+	takes  takeMetrics
 
-	mu    sync.RWMutex
-	known map[string]*knownSet
-	drops int // number of times a set was forgotten
+	mu     sync.RWMutex
+	byName map[string]*cachedSet
+	drops  int // number of times a set was forgotten
 
 	readings int // number of version reads by Follow
 }
 
-// knownSet is a set that is in use.
-type knownSet struct {
+// cachedSet is a set that is in use.
+type cachedSet struct {
 	store.LimitSetVersion
 	rules  []*limits.Rule
-	counts outcomes
+	counts takeCounters
 	used   atomic.Bool // true if a take used the set since the last read of its version
 	idle   int         // consecutive version reads without a take; only Follow uses it
 }
@@ -47,23 +47,23 @@ type knownSet struct {
 func setScope(set string) string { return "set/" + set }
 
 func newSets(config Config) *Sets {
-	return &Sets{config: config, takes: newTakeCounts(config.Meters), known: make(map[string]*knownSet)}
+	return &Sets{config: config, takes: newTakeMetrics(config.Meters), byName: make(map[string]*cachedSet)}
 }
 
-// of returns the set with this name. It returns store.ErrNotFound if there is no such set, and
+// load returns the set with this name. It returns store.ErrNotFound if there is no such set, and
 // devices.ErrUnavailable if its policies cannot be compiled. If any set is forgotten during the read, of
 // reads the set again, because the forgotten set may be this one and the read may be older than its change.
-func (s *Sets) of(ctx context.Context, name string) (*knownSet, error) {
-	set, drops := s.look(name)
+func (s *Sets) load(ctx context.Context, name string) (*cachedSet, error) {
+	set, drops := s.lookUp(name)
 	for set == nil {
 		read, err := s.read(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		if s.keep(read, drops) {
+		if s.cacheSet(read, drops) {
 			set = read
 		} else {
-			set, drops = s.look(name)
+			set, drops = s.lookUp(name)
 		}
 	}
 	if !set.used.Load() { // avoids writes to a cache line that all takes share
@@ -72,14 +72,14 @@ func (s *Sets) of(ctx context.Context, name string) (*knownSet, error) {
 	return set, nil
 }
 
-// look returns the set if it is in memory, and the number of times a set was forgotten so far.
-func (s *Sets) look(name string) (set *knownSet, drops int) {
+// lookUp returns the set if it is in memory, and the number of times a set was forgotten so far.
+func (s *Sets) lookUp(name string) (set *cachedSet, drops int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.known[name], s.drops
+	return s.byName[name], s.drops
 }
 
-func (s *Sets) read(ctx context.Context, name string) (*knownSet, error) {
+func (s *Sets) read(ctx context.Context, name string) (*cachedSet, error) {
 	found, err := s.config.Ledger.LimitSet(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("reading limit set %s: %w", name, err)
@@ -88,7 +88,7 @@ func (s *Sets) read(ctx context.Context, name string) (*knownSet, error) {
 	if err != nil { // a later release may have written policies that this one does not know
 		return nil, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
-	return &knownSet{
+	return &cachedSet{
 		LimitSetVersion: store.LimitSetVersion{Name: name, Version: found.Version, CreatedAt: found.CreatedAt},
 		rules:           rules,
 	}, nil
@@ -116,21 +116,21 @@ func ParseSet(kept json.RawMessage) (policies []policy.Policy, err error) {
 	return policies, err
 }
 
-// keep stores a set that was read, creates its metrics, and reports whether it stored the set. If a set was
+// cacheSet stores a set that was read, creates its metrics, and reports whether it stored the set. If a set was
 // forgotten since drops was read, keep stores nothing and returns false.
-func (s *Sets) keep(set *knownSet, drops int) bool {
+func (s *Sets) cacheSet(set *cachedSet, drops int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if drops != s.drops {
 		return false
 	}
-	set.counts = s.takes.of(set.Name, set.rules)
-	s.known[set.Name] = set
-	for name := range s.known {
-		if len(s.known) <= keptSets {
+	set.counts = s.takes.newCounters(set.Name, set.rules)
+	s.byName[set.Name] = set
+	for name := range s.byName {
+		if len(s.byName) <= keptSets {
 			break
 		}
-		delete(s.known, name)
+		delete(s.byName, name)
 	}
 	return true
 }
@@ -139,32 +139,32 @@ func (s *Sets) keep(set *knownSet, drops int) bool {
 func (s *Sets) Forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(name)
+	s.dropSet(name)
 }
 
-func (s *Sets) forget(name string) {
+func (s *Sets) dropSet(name string) {
 	s.drops++
-	delete(s.known, name)
+	delete(s.byName, name)
 }
 
-// Deleted removes a deleted set from memory and deletes its metrics.
-func (s *Sets) Deleted(name string) {
+// ForgetDeleted removes a deleted set from memory and deletes its metrics.
+func (s *Sets) ForgetDeleted(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(name)
-	s.takes.forget(name)
+	s.dropSet(name)
+	s.takes.deleteSeries(name)
 }
 
-// Follow forgets the sets that any replica changed or deleted since they were read, and the sets that are no
+// ForgetChanged forgets the sets that any replica changed or deleted since they were read, and the sets that are no
 // longer used. It reads one row for each set in use. Once in idleSets calls it also reads one row for each
 // set with metrics, to delete the metrics of deleted sets.
-func (s *Sets) Follow(ctx context.Context) error {
-	kept := s.inUse()
+func (s *Sets) ForgetChanged(ctx context.Context) error {
+	kept := s.setsInUse()
 	gone := make(map[string]bool, len(kept)) // a name is removed when its row is found
 	for name := range kept {
 		gone[name] = true
 	}
-	s.addCounted(gone)
+	s.addSetsWithMetrics(gone)
 	if len(gone) == 0 {
 		return nil
 	}
@@ -180,35 +180,35 @@ func (s *Sets) Follow(ctx context.Context) error {
 		}
 	}
 	for name := range gone {
-		s.Deleted(name)
+		s.ForgetDeleted(name)
 	}
 	return nil
 }
 
-// addCounted adds to names the sets that have metrics. It does so once in idleSets calls.
-func (s *Sets) addCounted(names map[string]bool) {
+// addSetsWithMetrics adds to names the sets that have metrics. It does so once in idleSets calls.
+func (s *Sets) addSetsWithMetrics(names map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readings++; s.readings%idleSets != 0 {
 		return
 	}
-	for name := range s.takes.shown {
+	for name := range s.takes.refusalSeries {
 		names[name] = true
 	}
 }
 
-// inUse returns the sets in memory. First it forgets the sets that had no take during the last idleSets
+// setsInUse returns the sets in memory. First it forgets the sets that had no take during the last idleSets
 // calls.
-func (s *Sets) inUse() map[string]*knownSet {
+func (s *Sets) setsInUse() map[string]*cachedSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kept := make(map[string]*knownSet, len(s.known))
-	for name, set := range s.known {
+	kept := make(map[string]*cachedSet, len(s.byName))
+	for name, set := range s.byName {
 		if set.idle++; set.used.Swap(false) {
 			set.idle = 0
 		}
 		if set.idle > idleSets {
-			delete(s.known, name)
+			delete(s.byName, name)
 			continue
 		}
 		kept[name] = set

@@ -17,13 +17,13 @@ import (
 // setLedger is a ledger of limit sets that records its calls.
 type setLedger struct {
 	Ledger
-	sets  map[string]store.LimitSet
-	read  atomic.Int64
-	asked []string // names in the latest call of LimitSetVersions
+	sets         map[string]store.LimitSet
+	setReads     atomic.Int64
+	versionNames []string // names in the latest call of LimitSetVersions
 }
 
 func (l *setLedger) LimitSet(_ context.Context, name string) (store.LimitSet, error) {
-	l.read.Add(1)
+	l.setReads.Add(1)
 	set, is := l.sets[name]
 	if !is {
 		return set, store.ErrNotFound
@@ -32,7 +32,7 @@ func (l *setLedger) LimitSet(_ context.Context, name string) (store.LimitSet, er
 }
 
 func (l *setLedger) LimitSetVersions(_ context.Context, sets []string) (found []store.LimitSetVersion, err error) {
-	l.asked = sets
+	l.versionNames = sets
 	for _, name := range sets {
 		if set, is := l.sets[name]; is {
 			found = append(found, store.LimitSetVersion{Name: name, Version: set.Version, CreatedAt: set.CreatedAt})
@@ -41,19 +41,19 @@ func (l *setLedger) LimitSetVersions(_ context.Context, sets []string) (found []
 	return found, nil
 }
 
-// takesAll allows every take.
-type takesAll struct{ Takes }
+// allowingTakes allows every take.
+type allowingTakes struct{ Takes }
 
-func (takesAll) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.Taken, error) {
-	taken := make([]limits.Taken, len(takings))
+func (allowingTakes) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.TakeResult, error) {
+	taken := make([]limits.TakeResult, len(takings))
 	for i := range taken {
 		taken[i].Allowed = true
 	}
 	return taken, nil
 }
 
-func (l *setLedger) set(most int, version int64, created time.Time) {
-	text := fmt.Sprintf(`[{"name":"n","per":"facts.a","algorithm":"fixed","max":%d,"per_ms":1000}]`, most)
+func (l *setLedger) putSet(maxPerSecond int, version int64, created time.Time) {
+	text := fmt.Sprintf(`[{"name":"n","per":"facts.a","algorithm":"fixed","max":%d,"per_ms":1000}]`, maxPerSecond)
 	l.sets["sms"] = store.LimitSet{Name: "sms", Limits: json.RawMessage(text), Version: version, CreatedAt: created}
 }
 
@@ -62,9 +62,9 @@ func (l *setLedger) set(most int, version int64, created time.Time) {
 func TestTakesSpareTheLedger(t *testing.T) {
 	t.Parallel()
 	l, born := &setLedger{sets: map[string]store.LimitSet{}}, time.UnixMilli(1)
-	l.set(5, 1, born)
-	sets := newSets(Config{Ledger: l, Limits: &Limits{Takes: takesAll{}}, Meters: meters.New(nil)})
-	most := func() int64 {
+	l.putSet(5, 1, born)
+	sets := newSets(Config{Ledger: l, Limits: &Limits{Takes: allowingTakes{}}, Meters: meters.New(nil)})
+	readMax := func() int64 {
 		t.Helper()
 		v, err := sets.Take(t.Context(), "sms", []Take{{Cost: 1}})
 		if err != nil {
@@ -74,37 +74,37 @@ func TestTakesSpareTheLedger(t *testing.T) {
 	}
 	follow := func() {
 		t.Helper()
-		if err := sets.Follow(t.Context()); err != nil {
+		if err := sets.ForgetChanged(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 100 {
-		most()
+		readMax()
 	}
-	if n := l.read.Load(); n != 1 {
+	if n := l.setReads.Load(); n != 1 {
 		t.Errorf("read %d times for 100 takes", n)
 	}
-	l.set(6, 2, born)
-	if follow(); most() != 6 {
+	l.putSet(6, 2, born)
+	if follow(); readMax() != 6 {
 		t.Error("a change is not followed")
 	}
-	l.set(7, 2, born.Add(time.Second)) // the set was deleted, created again and changed
-	if follow(); most() != 7 {
+	l.putSet(7, 2, born.Add(time.Second)) // the set was deleted, created again and changed
+	if follow(); readMax() != 7 {
 		t.Error("a set that was made anew is not followed")
 	}
-	if follow(); l.read.Load() != 3 {
-		t.Errorf("read %d times", l.read.Load())
+	if follow(); l.setReads.Load() != 3 {
+		t.Errorf("read %d times", l.setReads.Load())
 	}
 	for range idleSets + 2 {
 		follow()
 	}
-	if l.asked = nil; len(sets.known) != 0 {
+	if l.versionNames = nil; len(sets.byName) != 0 {
 		t.Error("a set that nobody uses is kept")
 	}
-	if follow(); l.asked != nil {
-		t.Errorf("asked for %v", l.asked)
+	if follow(); l.versionNames != nil {
+		t.Errorf("asked for %v", l.versionNames)
 	}
-	most()
+	readMax()
 	delete(l.sets, "sms")
 	follow()
 	if _, err := sets.Take(t.Context(), "sms", []Take{{Cost: 1}}); !errors.Is(err, store.ErrNotFound) {
@@ -116,7 +116,7 @@ func TestTakesSpareTheLedger(t *testing.T) {
 func TestASetReadBeforeItsChangeIsNotKept(t *testing.T) {
 	t.Parallel()
 	l := &setLedger{sets: map[string]store.LimitSet{}}
-	l.set(5, 1, time.UnixMilli(1))
+	l.putSet(5, 1, time.UnixMilli(1))
 	sets := newSets(Config{Ledger: l, Meters: meters.New(nil)})
 	drops := sets.drops
 	set, err := sets.read(t.Context(), "sms")
@@ -124,7 +124,7 @@ func TestASetReadBeforeItsChangeIsNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	sets.Forget("sms")
-	if sets.keep(set, drops); sets.known["sms"] != nil {
+	if sets.cacheSet(set, drops); sets.byName["sms"] != nil {
 		t.Error("kept")
 	}
 }

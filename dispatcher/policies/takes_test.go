@@ -17,13 +17,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// refusesAll refuses every take by its last policy.
-type refusesAll struct{ Takes }
+// refusingTakes refuses every take by its last policy.
+type refusingTakes struct{ Takes }
 
-func (refusesAll) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.Taken, error) {
-	taken := make([]limits.Taken, len(takings))
+func (refusingTakes) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.TakeResult, error) {
+	taken := make([]limits.TakeResult, len(takings))
 	for i := range taken {
-		taken[i].Items = make([]limits.Standing, len(takings[i].Items))
+		taken[i].Items = make([]limits.WindowUse, len(takings[i].Items))
 		last := &taken[i].Items[len(taken[i].Items)-1]
 		last.Refuses, last.Wait = true, time.Second
 	}
@@ -52,8 +52,8 @@ func refusedSeries(t *testing.T, r *prometheus.Registry) map[string]float64 {
 	return found
 }
 
-// named stores a set in the ledger. Each name becomes a policy with a fixed window.
-func (l *setLedger) named(set string, version int64, policies ...string) {
+// putNamedPolicies stores a set in the ledger. Each name becomes a policy with a fixed window.
+func (l *setLedger) putNamedPolicies(set string, version int64, policies ...string) {
 	var list []string
 	for _, name := range policies {
 		list = append(list, fmt.Sprintf(`{"name":%q,"per":"facts.a","algorithm":"fixed","max":5,"per_ms":1000}`, name))
@@ -61,39 +61,39 @@ func (l *setLedger) named(set string, version int64, policies ...string) {
 	l.sets[set] = store.LimitSet{Name: set, Limits: json.RawMessage("[" + strings.Join(list, ",") + "]"), Version: version, CreatedAt: time.UnixMilli(1)}
 }
 
-// takers is a replica that refuses all takes.
-type takers struct {
+// refusingReplica is a replica that refuses all takes.
+type refusingReplica struct {
 	*testing.T
 	*Sets
-	ledger *setLedger
-	shown  *prometheus.Registry
+	ledger   *setLedger
+	registry *prometheus.Registry
 }
 
-func newTakers(t *testing.T) *takers {
+func newRefusingReplica(t *testing.T) *refusingReplica {
 	t.Helper()
-	s := &takers{T: t, ledger: &setLedger{sets: map[string]store.LimitSet{}}, shown: prometheus.NewRegistry()}
-	s.Sets = newSets(Config{Ledger: s.ledger, Limits: &Limits{Takes: refusesAll{}}, Meters: meters.New(s.shown)})
+	s := &refusingReplica{T: t, ledger: &setLedger{sets: map[string]store.LimitSet{}}, registry: prometheus.NewRegistry()}
+	s.Sets = newSets(Config{Ledger: s.ledger, Limits: &Limits{Takes: refusingTakes{}}, Meters: meters.New(s.registry)})
 	return s
 }
 
-func (s *takers) refused(set string) {
+func (s *refusingReplica) expectRefused(set string) {
 	s.Helper()
 	if v, err := s.Take(s.Context(), set, []Take{{Cost: 1}}); err != nil || v[0].Allowed {
 		s.Fatalf("take from %s: %+v, %v", set, v, err)
 	}
 }
 
-func (s *takers) follow() {
+func (s *refusingReplica) followSets() {
 	s.Helper()
-	if err := s.Follow(s.Context()); err != nil {
+	if err := s.ForgetChanged(s.Context()); err != nil {
 		s.Fatal(err)
 	}
 }
 
-func (s *takers) want(want map[string]float64) {
+func (s *refusingReplica) expectSeries(expectSeries map[string]float64) {
 	s.Helper()
-	if got := refusedSeries(s.T, s.shown); !maps.Equal(got, want) {
-		s.Errorf("series of refused takes: %v, want %v", got, want)
+	if got := refusedSeries(s.T, s.registry); !maps.Equal(got, expectSeries) {
+		s.Errorf("series of refused takes: %v, want %v", got, expectSeries)
 	}
 }
 
@@ -101,86 +101,86 @@ func (s *takers) want(want map[string]float64) {
 // is deleted. The other series continue.
 func TestLabelsOfTakesGoWithTheirPolicies(t *testing.T) {
 	t.Parallel()
-	s := newTakers(t)
-	s.ledger.named("sms", 1, "a", "b")
-	s.ledger.named("mail", 1, "a")
-	s.refused("sms")
-	s.refused("mail")
-	s.want(map[string]float64{"sms a window": 0, "sms b window": 1, "mail a window": 1})
-	s.ledger.named("sms", 2, "c", "b")
-	s.follow()
-	s.refused("sms")
-	s.want(map[string]float64{"sms b window": 2, "sms c window": 0, "mail a window": 1})
-	s.Deleted("mail")
-	s.want(map[string]float64{"sms b window": 2, "sms c window": 0})
+	s := newRefusingReplica(t)
+	s.ledger.putNamedPolicies("sms", 1, "a", "b")
+	s.ledger.putNamedPolicies("mail", 1, "a")
+	s.expectRefused("sms")
+	s.expectRefused("mail")
+	s.expectSeries(map[string]float64{"sms a window": 0, "sms b window": 1, "mail a window": 1})
+	s.ledger.putNamedPolicies("sms", 2, "c", "b")
+	s.followSets()
+	s.expectRefused("sms")
+	s.expectSeries(map[string]float64{"sms b window": 2, "sms c window": 0, "mail a window": 1})
+	s.ForgetDeleted("mail")
+	s.expectSeries(map[string]float64{"sms b window": 2, "sms c window": 0})
 	delete(s.ledger.sets, "sms") // another replica deletes the set
-	s.follow()
-	s.want(map[string]float64{})
+	s.followSets()
+	s.expectSeries(map[string]float64{})
 }
 
 // Another replica deletes a set that had no takes at this replica for five minutes, so that this replica no
 // longer reads its version.
 func TestLabelsOfIdleSetsGoWithThem(t *testing.T) {
 	t.Parallel()
-	s := newTakers(t)
-	s.ledger.named("sms", 1, "a")
-	s.refused("sms")
+	s := newRefusingReplica(t)
+	s.ledger.putNamedPolicies("sms", 1, "a")
+	s.expectRefused("sms")
 	for range 2 * idleSets {
-		s.follow()
+		s.followSets()
 	}
-	if len(s.known) != 0 {
+	if len(s.byName) != 0 {
 		t.Fatal("the set is followed still")
 	}
-	s.want(map[string]float64{"sms a window": 1})
-	s.refused("sms")
-	s.want(map[string]float64{"sms a window": 2})
+	s.expectSeries(map[string]float64{"sms a window": 1})
+	s.expectRefused("sms")
+	s.expectSeries(map[string]float64{"sms a window": 2})
 	for range 2 * idleSets {
-		s.follow()
+		s.followSets()
 	}
 	delete(s.ledger.sets, "sms")
 	for range idleSets {
-		s.follow()
+		s.followSets()
 	}
-	s.want(map[string]float64{})
+	s.expectSeries(map[string]float64{})
 }
 
-// deletedMeanwhile is a ledger that deletes a set right after it was read.
-type deletedMeanwhile struct {
+// deletingLedger is a ledger that deletes a set right after it was read.
+type deletingLedger struct {
 	*setLedger
-	deleted func(name string)
+	onDelete func(name string)
 }
 
-func (l *deletedMeanwhile) LimitSet(ctx context.Context, name string) (store.LimitSet, error) {
+func (l *deletingLedger) LimitSet(ctx context.Context, name string) (store.LimitSet, error) {
 	set, err := l.setLedger.LimitSet(ctx, name)
 	if err == nil {
 		delete(l.sets, name)
-		l.deleted(name)
+		l.onDelete(name)
 	}
 	return set, err
 }
 
 func TestASetDeletedWhileItIsReadLeavesNoLabels(t *testing.T) {
 	t.Parallel()
-	s := newTakers(t)
-	s.ledger.named("sms", 1, "a")
-	s.config.Ledger = &deletedMeanwhile{s.ledger, s.Deleted}
+	s := newRefusingReplica(t)
+	s.ledger.putNamedPolicies("sms", 1, "a")
+	s.config.Ledger = &deletingLedger{s.ledger, s.ForgetDeleted}
 	if v, err := s.Take(t.Context(), "sms", []Take{{Cost: 1}}); err == nil {
 		t.Errorf("a take from a set that is gone: %+v", v)
 	}
-	s.want(map[string]float64{})
+	s.expectSeries(map[string]float64{})
 }
 
 // At most 20 policies of a set have series of their own. All other policies share the name other.
 func TestLabelsOfASetAreBounded(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()
-	counts := newTakeCounts(meters.New(r))
+	counts := newTakeMetrics(meters.New(r))
 	var rules []*limits.Rule
 	for i := range 30 {
 		algorithm := []limits.Algorithm{limits.Sliding, limits.Fixed, limits.Calendar, limits.Duplicate}[i%4]
 		rules = append(rules, &limits.Rule{Policy: limits.Policy{Name: fmt.Sprintf("n-%d", i), Algorithm: algorithm}})
 	}
-	counts.of("sms", rules)
+	counts.newCounters("sms", rules)
 	var others, names []string
 	for series := range refusedSeries(t, r) {
 		if name := strings.Split(series, " ")[1]; name == "other" {

@@ -9,38 +9,40 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// uncounted holds, by pool, the rules that let a task start while they could not be checked (on_error: open),
+// uncountedStarts holds, by pool, the rules that let a task start while they could not be checked (on_error: open),
 // until a pass over the limits has counted the start. They must be remembered, because the ledger does not
 // record which starts were counted, and a rule that counted all starts again would count too many.
-type uncounted struct {
+type uncountedStarts struct {
 	mu    sync.Mutex
-	pools map[string]missed
+	pools map[string]missedRules
 }
 
-// missed holds the rules of one pool that may have missed a start.
-type missed struct {
+// missedRules holds the rules of one pool that may have missed a start.
+type missedRules struct {
 	since time.Time // time of the first missed start, by this process's clock
 	rules map[*limits.Rule]bool
 }
 
-func newUncounted() *uncounted { return &uncounted{pools: make(map[string]missed)} }
+func newUncountedStarts() *uncountedStarts {
+	return &uncountedStarts{pools: make(map[string]missedRules)}
+}
 
 // add records, for the policies of checks that let pass what cannot be checked, that a start may be missing in their counts.
-func (u *uncounted) add(pool string, now time.Time, checks []limits.Check) {
+func (u *uncountedStarts) add(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {
-		if failsOpen(rulesOf(c.Items)) { // otherwise the start has a reservation, which is settled when it is overdue
+		if failsOpen(itemRules(c.Items)) { // otherwise the start has a reservation, which is settled when it is overdue
 			for _, item := range c.Items {
 				rules[item.Rule] = true
 			}
 		}
 	}
 	if len(rules) > 0 {
-		u.put(pool, missed{since: now, rules: rules})
+		u.put(pool, missedRules{since: now, rules: rules})
 	}
 }
 
-func (u *uncounted) put(pool string, m missed) {
+func (u *uncountedStarts) put(pool string, m missedRules) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if other, ok := u.pools[pool]; ok {
@@ -53,7 +55,7 @@ func (u *uncounted) put(pool string, m missed) {
 }
 
 // take returns the missed starts of a pool and removes them.
-func (u *uncounted) take(pool string) (m missed, found bool) {
+func (u *uncountedStarts) take(pool string) (m missedRules, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	m, found = u.pools[pool]
@@ -62,7 +64,7 @@ func (u *uncounted) take(pool string) (m missed, found bool) {
 }
 
 // names returns the pools with missed starts.
-func (u *uncounted) names() []string {
+func (u *uncountedStarts) names() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Collect(maps.Keys(u.pools))

@@ -13,20 +13,20 @@ import (
 
 // Usage returns the usage of a device in a pool, for each policy of the pool and of the device's profile. It
 // leaves out policies that count by kind, batch or payload, because their subjects depend on a task.
-func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Device, ofProfile json.RawMessage) ([]limits.Use, error) {
-	rules, err := k.rules.of(sources{pool: pool.Name, ofPool: pool.Limits, profile: device.Profile, ofProfile: ofProfile})
+func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Device, ofProfile json.RawMessage) ([]limits.SubjectUse, error) {
+	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits, profile: device.Profile, ofProfile: ofProfile})
 	if err != nil || k.config.Limits == nil {
 		return nil, err
 	}
-	rules = slices.DeleteFunc(slices.Clone(rules), countsTasks)
+	rules = slices.DeleteFunc(slices.Clone(rules), countsByTask)
 	facts := limits.Facts{Pool: pool.Name, Device: device.ID, Tags: device.Tags, Attributes: device.Attributes}
 	return k.readUses(ctx, pool.Name, limits.NewItems(rules, facts))
 }
 
 // Highest returns at most limit subjects of a pool with the highest usage relative to the maximum of its
 // policies.
-func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]limits.Use, error) {
-	rules, err := k.rules.of(sources{pool: pool.Name, ofPool: pool.Limits})
+func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]limits.SubjectUse, error) {
+	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits})
 	if err != nil || len(rules) == 0 || k.config.Limits == nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]li
 	return k.config.Limits.Usage.Highest(ctx, pool.Name, rules, limit)
 }
 
-func countsTasks(r *limits.Rule) bool {
+func countsByTask(r *limits.Rule) bool {
 	return slices.ContainsFunc(r.Fields(), func(field string) bool {
 		group, _, _ := strings.Cut(field, ".")
 		return !slices.Contains([]string{"device", "pool", "tags", "attributes"}, group)
@@ -44,18 +44,18 @@ func countsTasks(r *limits.Rule) bool {
 }
 
 // readUses returns the usage of the subjects of items. It first fills the rules that Redis does not know.
-func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.Use, error) {
+func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.SubjectUse, error) {
 	for mends := 0; ; mends++ {
 		uses, err := k.config.Limits.Usage.ReadUses(ctx, pool, items)
-		unknown := slices.IndexFunc(uses, func(u limits.Use) bool { return u.Unknown })
+		unknown := slices.IndexFunc(uses, func(u limits.SubjectUse) bool { return u.Unknown })
 		if err != nil || unknown < 0 {
 			return uses, err
 		}
 		owner := uses[unknown].Rule.Owner
-		if mends == mostRepairs {
+		if mends == maxRepairs {
 			return nil, fmt.Errorf("limits of %s: %w", owner, limits.ErrBusy)
 		}
-		if err := k.rebuild(ctx, pool, owner, rulesOf(items)); err != nil {
+		if err := k.rebuild(ctx, pool, owner, itemRules(items)); err != nil {
 			return nil, err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // Ledger stores when devices reported and when operator tokens were used. *store.Store implements it.
 type Ledger interface {
 	TouchTokens(ctx context.Context, ids []int64) error
-	TouchDevices(ctx context.Context, seen map[string]store.Seen) error
+	TouchDevices(ctx context.Context, seen map[string]store.LastReport) error
 }
 
 // Recent stores the devices that reported last. *List implements it.
@@ -40,48 +40,48 @@ type Devices struct {
 // NewDevices returns an empty collection. now is used for elapsed time only.
 func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 	all, reached := newTimes(), newTimes()
-	all.polled, reached.written = newPolled(), make(map[string]store.Seen)
+	all.polled, reached.written = newPolled(), make(map[string]store.LastReport)
 	return &Devices{ledger: ledger, recent: recent, all: all, reached: reached, fresh: newTimes(), Tokens: newTokens(ledger, now)}
 }
 
-// Mark records a report of a device whose reach equals the reach that the ledger had when the report
+// Record records a report of a device whose reach equals the reach that the ledger had when the report
 // was handled. If another reach waits for FlushReached, or its last call wrote another one, Mark
-// records the report like MarkReach.
-func (d *Devices) Mark(device string, seen store.Seen) {
+// records the report like RecordReach.
+func (d *Devices) Record(device string, seen store.LastReport) {
 	d.reached.correct(device, seen)
 	if seen.Reach == store.ReachNone {
-		d.all.markPolled(device, seen)
+		d.all.setPolled(device, seen)
 	} else {
-		d.all.mark(device, seen)
+		d.all.set(device, seen)
 	}
 	if d.recent != nil {
-		d.fresh.mark(device, seen)
+		d.fresh.set(device, seen)
 	}
 }
 
-// MarkReach is Mark for a device whose reach differs from the reach that the ledger has. FlushReached soon
+// RecordReach is Mark for a device whose reach differs from the reach that the ledger has. FlushReached soon
 // writes the new reach, so that tasks that are queued for the device find it.
-func (d *Devices) MarkReach(device string, seen store.Seen) {
-	d.Mark(device, seen)
-	d.all.mark(device, seen)
-	d.reached.mark(device, seen)
+func (d *Devices) RecordReach(device string, seen store.LastReport) {
+	d.Record(device, seen)
+	d.all.set(device, seen)
+	d.reached.set(device, seen)
 }
 
-// At returns the time of the latest report of a device that waits for Flush. If no report of the device
+// LastReport returns the time of the latest report of a device that waits for Flush. If no report of the device
 // waits, it returns the zero time.
-func (d *Devices) At(device string) time.Time { return d.all.at(device) }
+func (d *Devices) LastReport(device string) time.Time { return d.all.lastReport(device) }
 
 // times holds the devices that reported since the last flush.
 type times struct {
 	mu      sync.Mutex
-	seen    map[string]store.Seen
-	written map[string]store.Seen // entries of the last flush, including a flush that is running; if nil, they are not kept
-	polled  *polled               // if nil, every report is recorded
+	seen    map[string]store.LastReport
+	written map[string]store.LastReport // entries of the last flush, including a flush that is running; if nil, they are not kept
+	polled  *polled                     // if nil, every report is recorded
 }
 
-func newTimes() *times { return &times{seen: make(map[string]store.Seen)} }
+func newTimes() *times { return &times{seen: make(map[string]store.LastReport)} }
 
-func (s *times) mark(device string, seen store.Seen) {
+func (s *times) set(device string, seen store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen[device] = seen
@@ -89,21 +89,21 @@ func (s *times) mark(device string, seen store.Seen) {
 
 // correct records the report only if another reach of the device waits for a flush or was taken by the last
 // flush. In that case the caller may have read the ledger before that reach was committed.
-func (s *times) correct(device string, seen store.Seen) {
+func (s *times) correct(device string, seen store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last, known := s.seen[device]
-	if !known {
-		last, known = s.written[device]
+	last, isPending := s.seen[device]
+	if !isPending {
+		last, isPending = s.written[device]
 	}
-	if known && last.Reach != seen.Reach {
+	if isPending && last.Reach != seen.Reach {
 		s.seen[device] = seen
 	}
 }
 
-// markPolled records a report of a device that only polls, at most once in rounds flushes. If the device
-// already waits for the flush, markPolled updates its time, which costs no further write.
-func (s *times) markPolled(device string, seen store.Seen) {
+// setPolled records a report of a device that only polls, at most once in rounds flushes. If the device
+// already waits for the flush, setPolled updates its time, which costs no further write.
+func (s *times) setPolled(device string, seen store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, waits := s.seen[device]
@@ -112,21 +112,21 @@ func (s *times) markPolled(device string, seen store.Seen) {
 	}
 }
 
-// at returns the time of the latest report of a device in s. If s has no report of the device, it returns the
+// lastReport returns the time of the latest report of a device in s. If s has no report of the device, it returns the
 // zero time.
-func (s *times) at(device string) time.Time {
+func (s *times) lastReport(device string) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen[device].At
 }
 
-func (s *times) take() map[string]store.Seen {
+func (s *times) take() map[string]store.LastReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := s.seen
-	s.seen = make(map[string]store.Seen)
+	s.seen = make(map[string]store.LastReport)
 	if s.polled != nil {
-		s.polled.next()
+		s.polled.clearNextPart()
 	}
 	if s.written != nil {
 		s.written = taken
@@ -135,7 +135,7 @@ func (s *times) take() map[string]store.Seen {
 }
 
 // putBack restores entries that could not be flushed, unless there is a newer entry of the same device.
-func (s *times) putBack(times map[string]store.Seen) {
+func (s *times) putBack(times map[string]store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	newer := s.seen
@@ -158,11 +158,11 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 		seen = append(seen, Sighting{Device: device, At: last.At})
 	}
 	slices.SortFunc(seen, func(a, b Sighting) int { return b.At.Compare(a.At) })
-	seen = seen[:min(len(seen), Kept)]
+	seen = seen[:min(len(seen), MaxRecent)]
 	if err := d.recent.Add(ctx, seen); err != nil {
-		kept := make(map[string]store.Seen, len(seen))
+		kept := make(map[string]store.LastReport, len(seen))
 		for _, s := range seen {
-			kept[s.Device] = store.Seen{At: s.At}
+			kept[s.Device] = store.LastReport{At: s.At}
 		}
 		d.fresh.putBack(kept)
 		return fmt.Errorf("telling who was seen last: %w", err)
@@ -176,7 +176,7 @@ func (d *Devices) Flush(ctx context.Context) error {
 	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
 }
 
-// FlushReached writes the time and the reach of the devices that MarkReach recorded.
+// FlushReached writes the time and the reach of the devices that RecordReach recorded.
 func (d *Devices) FlushReached(ctx context.Context) error { return d.flush(ctx, d.reached) }
 
 func (d *Devices) flush(ctx context.Context, seen *times) error {
@@ -186,8 +186,8 @@ func (d *Devices) flush(ctx context.Context, seen *times) error {
 	left := slices.Sorted(maps.Keys(times))
 	for len(left) > 0 {
 		n := min(len(left), seenPart)
-		if err := d.ledger.TouchDevices(ctx, only(times, left[:n])); err != nil {
-			seen.putBack(only(times, left))
+		if err := d.ledger.TouchDevices(ctx, subset(times, left[:n])); err != nil {
+			seen.putBack(subset(times, left))
 			return fmt.Errorf("writing last-seen times: %w", err)
 		}
 		left = left[n:]
@@ -195,9 +195,9 @@ func (d *Devices) flush(ctx context.Context, seen *times) error {
 	return nil
 }
 
-// only returns the entries of the devices ids.
-func only(times map[string]store.Seen, ids []string) map[string]store.Seen {
-	some := make(map[string]store.Seen, len(ids))
+// subset returns the entries of the devices ids.
+func subset(times map[string]store.LastReport, ids []string) map[string]store.LastReport {
+	some := make(map[string]store.LastReport, len(ids))
 	for _, id := range ids {
 		some[id] = times[id]
 	}

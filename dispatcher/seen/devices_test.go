@@ -15,13 +15,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// touchStore records the size of each call, and fails in call number failAt.
-type touchStore struct {
+// sizeRecorder records the size of each call, and fails in call number failAt.
+type sizeRecorder struct {
 	sizes  []int
 	failAt int
 }
 
-func (s *touchStore) TouchDevices(_ context.Context, seen map[string]store.Seen) error {
+func (s *sizeRecorder) TouchDevices(_ context.Context, seen map[string]store.LastReport) error {
 	s.sizes = append(s.sizes, len(seen))
 	if len(s.sizes) == s.failAt {
 		return errors.New("down for the test")
@@ -29,16 +29,16 @@ func (s *touchStore) TouchDevices(_ context.Context, seen map[string]store.Seen)
 	return nil
 }
 
-func (*touchStore) TouchTokens(context.Context, []int64) error { return nil }
+func (*sizeRecorder) TouchTokens(context.Context, []int64) error { return nil }
 
 // TestLastSeenIsWrittenInParts checks that a fleet that reports at once is written in several statements. One
 // statement would lock every device, or exceed its timeout.
 func TestLastSeenIsWrittenInParts(t *testing.T) {
 	t.Parallel()
-	ledger := &touchStore{failAt: 2}
+	ledger := &sizeRecorder{failAt: 2}
 	d := NewDevices(ledger, nil, time.Now)
 	for i := range 2*seenPart + 1 {
-		d.Mark(fmt.Sprint(i), store.Seen{At: time.Unix(int64(i), 0)})
+		d.Record(fmt.Sprint(i), store.LastReport{At: time.Unix(int64(i), 0)})
 	}
 	if err := d.Flush(t.Context()); err == nil {
 		t.Error("a failure that is not told")
@@ -53,17 +53,17 @@ func TestLastSeenIsWrittenInParts(t *testing.T) {
 	}
 }
 
-// recentList records what it receives, and fails if down is true.
-type recentList struct {
-	told [][]Sighting
-	down bool
+// fakeRecentList records what it receives, and fails if down is true.
+type fakeRecentList struct {
+	added [][]Sighting
+	down  bool
 }
 
-func (l *recentList) Add(_ context.Context, seen []Sighting) error {
+func (l *fakeRecentList) Add(_ context.Context, seen []Sighting) error {
 	if l.down {
 		return ErrUnavailable
 	}
-	l.told = append(l.told, seen)
+	l.added = append(l.added, seen)
 	return nil
 }
 
@@ -71,60 +71,60 @@ func (l *recentList) Add(_ context.Context, seen []Sighting) error {
 // more reports than it keeps.
 func TestTheListIsToldOfTheNewest(t *testing.T) {
 	t.Parallel()
-	list := &recentList{down: true}
-	d := NewDevices(&touchStore{}, list, time.Now)
-	d.Mark("old", store.Seen{At: time.Unix(1, 0)})
-	d.Mark("both", store.Seen{At: time.Unix(2, 0)})
+	list := &fakeRecentList{down: true}
+	d := NewDevices(&sizeRecorder{}, list, time.Now)
+	d.Record("old", store.LastReport{At: time.Unix(1, 0)})
+	d.Record("both", store.LastReport{At: time.Unix(2, 0)})
 	for range 2 {
 		if err := d.FlushRecent(t.Context()); !errors.Is(err, ErrUnavailable) {
 			t.Fatal(err)
 		}
 	}
 	list.down = false
-	d.Mark("both", store.Seen{At: time.Unix(4, 0)})
-	d.Mark("new", store.Seen{At: time.Unix(3, 0)})
+	d.Record("both", store.LastReport{At: time.Unix(4, 0)})
+	d.Record("new", store.LastReport{At: time.Unix(3, 0)})
 	if err := d.FlushRecent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := []Sighting{{Device: "both", At: time.Unix(4, 0)}, {Device: "new", At: time.Unix(3, 0)}, {Device: "old", At: time.Unix(1, 0)}}
-	if diff := cmp.Diff(want, list.told[0]); diff != "" {
+	if diff := cmp.Diff(want, list.added[0]); diff != "" {
 		t.Error(diff)
 	}
-	list.told = nil
-	for i := range 2 * Kept {
-		d.Mark(fmt.Sprint(i), store.Seen{At: time.Unix(int64(i), 0)})
+	list.added = nil
+	for i := range 2 * MaxRecent {
+		d.Record(fmt.Sprint(i), store.LastReport{At: time.Unix(int64(i), 0)})
 	}
 	if err := d.FlushRecent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := list.told[0]; len(got) != Kept || got[0].Device != "1999" || got[Kept-1].Device != "1000" {
+	if got := list.added[0]; len(got) != MaxRecent || got[0].Device != "1999" || got[MaxRecent-1].Device != "1000" {
 		t.Errorf("told of %d", len(got))
 	}
 }
 
-// last records the last written value of each device.
-type last map[string]store.Seen
+// lastWrites records the last written value of each device.
+type lastWrites map[string]store.LastReport
 
-func (l last) TouchDevices(_ context.Context, seen map[string]store.Seen) error {
+func (l lastWrites) TouchDevices(_ context.Context, seen map[string]store.LastReport) error {
 	maps.Copy(l, seen)
 	return nil
 }
 
-func (last) TouchTokens(context.Context, []int64) error { return nil }
+func (lastWrites) TouchTokens(context.Context, []int64) error { return nil }
 
 // A device that polls is written about once a minute, so that the precision of its last report in the ledger
 // is store.SeenWithin. A device that can be woken is written in each flush.
 func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	const flushEvery, period = 10 * time.Second, 5 * time.Second
-	written, count := last{}, map[string]int{}
+	written, count := lastWrites{}, map[string]int{}
 	d := NewDevices(written, nil, time.Now)
 	start := time.Unix(0, 0)
 	for now := start; now.Before(start.Add(time.Hour)); now = now.Add(period) {
 		for i := range 100 {
-			d.Mark(fmt.Sprint("polls-", i), store.Seen{At: now})
+			d.Record(fmt.Sprint("polls-", i), store.LastReport{At: now})
 		}
-		d.Mark("told", store.Seen{At: now, Reach: store.ReachPush})
+		d.Record("told", store.LastReport{At: now, Reach: store.ReachPush})
 		if now.Sub(start)%flushEvery != 0 {
 			continue
 		}
@@ -152,24 +152,24 @@ func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 // A device that waits for a flush is written with its latest time and reach.
 func TestALaterPollIsWritten(t *testing.T) {
 	t.Parallel()
-	written := last{}
+	written := lastWrites{}
 	d := NewDevices(written, nil, time.Now)
-	d.Mark("a", store.Seen{At: time.Unix(1, 0)})
+	d.Record("a", store.LastReport{At: time.Unix(1, 0)})
 	if err := d.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.MarkReach("a", store.Seen{At: time.Unix(2, 0), Reach: store.ReachPush})
-	d.Mark("a", store.Seen{At: time.Unix(3, 0)})
-	d.Mark("b", store.Seen{At: time.Unix(3, 0)})
-	d.Mark("b", store.Seen{At: time.Unix(4, 0)})
+	d.RecordReach("a", store.LastReport{At: time.Unix(2, 0), Reach: store.ReachPush})
+	d.Record("a", store.LastReport{At: time.Unix(3, 0)})
+	d.Record("b", store.LastReport{At: time.Unix(3, 0)})
+	d.Record("b", store.LastReport{At: time.Unix(4, 0)})
 	if err := d.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := last{"a": {At: time.Unix(3, 0)}, "b": {At: time.Unix(4, 0)}}
+	want := lastWrites{"a": {At: time.Unix(3, 0)}, "b": {At: time.Unix(4, 0)}}
 	if diff := cmp.Diff(want, written); diff != "" {
 		t.Error(diff)
 	}
-	d.MarkReach("b", store.Seen{At: time.Unix(5, 0)})
+	d.RecordReach("b", store.LastReport{At: time.Unix(5, 0)})
 	if err := d.Flush(t.Context()); err != nil || !written["b"].At.Equal(time.Unix(5, 0)) {
 		t.Errorf("%v, %v: of one that can no longer be told that is written at once", written["b"], err)
 	}
@@ -177,13 +177,13 @@ func TestALaterPollIsWritten(t *testing.T) {
 
 // slowLedger calls before at the start of each write, and records the written values.
 type slowLedger struct {
-	last
-	before func()
+	lastWrites
+	beforeWrite func()
 }
 
-func (l slowLedger) TouchDevices(ctx context.Context, seen map[string]store.Seen) error {
-	l.before()
-	return l.last.TouchDevices(ctx, seen)
+func (l slowLedger) TouchDevices(ctx context.Context, seen map[string]store.LastReport) error {
+	l.beforeWrite()
+	return l.lastWrites.TouchDevices(ctx, seen)
 }
 
 // A report is handled while the reach of an older report waits for a flush, or is being written. The report
@@ -191,20 +191,20 @@ func (l slowLedger) TouchDevices(ctx context.Context, seen map[string]store.Seen
 // the later report.
 func TestALaterWayToBeToldIsWrittenSoon(t *testing.T) {
 	t.Parallel()
-	older, later := store.Seen{At: time.Unix(2, 0)}, store.Seen{At: time.Unix(3, 0), Reach: store.ReachPush}
+	older, later := store.LastReport{At: time.Unix(2, 0)}, store.LastReport{At: time.Unix(3, 0), Reach: store.ReachPush}
 	for name, during := range map[string]bool{"before the flush": false, "during the flush": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var d *Devices
 			var once sync.Once
-			reports := func() { once.Do(func() { d.Mark("a", later) }) }
-			written := slowLedger{last{}, func() {
+			reports := func() { once.Do(func() { d.Record("a", later) }) }
+			written := slowLedger{lastWrites{}, func() {
 				if during {
 					reports()
 				}
 			}}
 			d = NewDevices(written, nil, time.Now)
-			d.MarkReach("a", older)
+			d.RecordReach("a", older)
 			if !during {
 				reports()
 			}
@@ -213,13 +213,13 @@ func TestALaterWayToBeToldIsWrittenSoon(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := written.last["a"]; got != later {
+			if got := written.lastWrites["a"]; got != later {
 				t.Errorf("written %+v, want %+v", got, later)
 			}
-			clear(written.last)
-			d.Mark("a", later)
-			if err := d.FlushReached(t.Context()); err != nil || len(written.last) > 0 {
-				t.Errorf("%v, %v: the ledger knows it by now", written.last, err)
+			clear(written.lastWrites)
+			d.Record("a", later)
+			if err := d.FlushReached(t.Context()); err != nil || len(written.lastWrites) > 0 {
+				t.Errorf("%v, %v: the ledger knows it by now", written.lastWrites, err)
 			}
 		})
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Kept is the maximum number of devices in the list.
-const Kept = 1000
+// MaxRecent is the maximum number of devices in the list.
+const MaxRecent = 1000
 
 // key is the key of the list. There is only one, so the list is on one node of a Cluster.
 const key = "recent:devices"
@@ -48,9 +48,9 @@ func (l *List) Add(ctx context.Context, seen []Sighting) error {
 		return nil
 	}
 	newest := slices.SortedFunc(slices.Values(seen), func(a, b Sighting) int { return b.At.Compare(a.At) })
-	newest = newest[:min(len(newest), Kept)]
+	newest = newest[:min(len(newest), MaxRecent)]
 	args := make([]any, 0, 1+2*len(newest))
-	args = append(args, Kept)
+	args = append(args, MaxRecent)
 	for _, s := range newest {
 		args = append(args, s.At.UnixMilli(), s.Device)
 	}
@@ -63,7 +63,7 @@ func (l *List) Add(ctx context.Context, seen []Sighting) error {
 // Newest returns the devices of the list, at most Kept, newest first. It returns ErrUnavailable if Redis does
 // not answer.
 func (l *List) Newest(ctx context.Context) ([]Sighting, error) {
-	entries, err := l.client.ZRevRangeWithScores(ctx, key, 0, Kept-1).Result()
+	entries, err := l.client.ZRevRangeWithScores(ctx, key, 0, MaxRecent-1).Result()
 	if err != nil {
 		return nil, fmt.Errorf("reading who was seen last: %w: %w", ErrUnavailable, err)
 	}

@@ -13,7 +13,7 @@ const rounds = 5
 // million devices take about 12 MB, without pointers that the garbage collector would follow.
 type polled struct {
 	seed  maphash.Seed
-	noted [rounds]map[hash]struct{}
+	parts [rounds]map[hash]struct{}
 	round int
 }
 
@@ -23,8 +23,8 @@ type hash [7]byte
 
 func newPolled() *polled {
 	p := &polled{seed: maphash.MakeSeed()}
-	for i := range p.noted {
-		p.noted[i] = make(map[hash]struct{})
+	for i := range p.parts {
+		p.parts[i] = make(map[hash]struct{})
 	}
 	return p
 }
@@ -33,15 +33,15 @@ func newPolled() *polled {
 func (p *polled) add(device string) bool {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], maphash.String(p.seed, device))
-	some, key := p.noted[sum[0]%rounds], hash(sum[1:])
+	some, key := p.parts[sum[0]%rounds], hash(sum[1:])
 	_, known := some[key]
 	some[key] = struct{}{}
 	return !known
 }
 
-// next removes one part of the devices, each part in turn, so that not all devices are written in the same
+// clearNextPart removes one part of the devices, each part in turn, so that not all devices are written in the same
 // flush.
-func (p *polled) next() {
+func (p *polled) clearNextPart() {
 	p.round = (p.round + 1) % rounds
-	p.noted[p.round] = make(map[hash]struct{}, len(p.noted[p.round]))
+	p.parts[p.round] = make(map[hash]struct{}, len(p.parts[p.round]))
 }

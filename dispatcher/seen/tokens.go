@@ -32,7 +32,7 @@ func newTokens(ledger Ledger, now func() time.Time) *Tokens {
 func (t *Tokens) Use(id int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at, lately := t.written[id]; !lately || t.now().Sub(at) >= usedWithin {
+	if at, isRecent := t.written[id]; !isRecent || t.now().Sub(at) >= usedWithin {
 		t.waiting[id] = struct{}{}
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// usedTokens records what it receives, and fails while it is down.
-type usedTokens struct {
+// tokenRecorder records what it receives, and fails while it is down.
+type tokenRecorder struct {
 	ids  []int64
 	down bool
 }
 
-func (*usedTokens) TouchDevices(context.Context, map[string]store.Seen) error { return nil }
+func (*tokenRecorder) TouchDevices(context.Context, map[string]store.LastReport) error { return nil }
 
-func (u *usedTokens) TouchTokens(_ context.Context, ids []int64) error {
+func (u *tokenRecorder) TouchTokens(_ context.Context, ids []int64) error {
 	if u.down {
 		return errors.New("down for the test")
 	}
@@ -31,7 +31,7 @@ func (u *usedTokens) TouchTokens(_ context.Context, ids []int64) error {
 func TestTokensAreWrittenOnceAnHour(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	ledger := &usedTokens{down: true}
+	ledger := &tokenRecorder{down: true}
 	tokens := NewDevices(ledger, nil, func() time.Time { return now }).Tokens
 	flush := func(want ...int64) {
 		t.Helper()

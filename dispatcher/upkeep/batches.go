@@ -10,7 +10,7 @@ import (
 
 // Expire ends the pending tasks whose time is over. It returns the number of tasks that it ended.
 func (k *Keeper) Expire(ctx context.Context) (int, error) {
-	expired, err := inParts(ctx, "expiring tasks", k.config.Ledger.Expire)
+	expired, err := runInParts(ctx, "expiring tasks", k.config.Ledger.Expire)
 	if err != nil {
 		return expired, err
 	}
@@ -18,26 +18,26 @@ func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	return expired + late, err
 }
 
-// waited is the position of the search for tasks that waited too long. The next pass continues from mark.
-type waited struct {
+// waitSearch is the position of the search for tasks that waited too long. The next pass continues from mark.
+type waitSearch struct {
 	mu   sync.Mutex
-	mark store.WaitMark
+	mark store.ExpiryPosition
 }
 
-// vainParts is the number of fruitless parts of this search after which a pass stops. A part is fruitless if
+// maxFruitlessParts is the number of fruitless parts of this search after which a pass stops. A part is fruitless if
 // it ends no task.
-const vainParts = 10
+const maxFruitlessParts = 10
 
 func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
-	k.waited.mu.Lock()
-	defer k.waited.mu.Unlock()
-	for vain := 0; vain < vainParts; {
-		n, next, err := k.config.Ledger.ExpireWaited(ctx, k.waited.mark, partSize)
+	k.waitSearch.mu.Lock()
+	defer k.waitSearch.mu.Unlock()
+	for vain := 0; vain < maxFruitlessParts; {
+		n, next, err := k.config.Ledger.ExpireWaited(ctx, k.waitSearch.mark, partSize)
 		if err != nil {
 			return expired, fmt.Errorf("expiring tasks: %w", err)
 		}
-		expired, k.waited.mark = expired+n, next
-		if next == (store.WaitMark{}) {
+		expired, k.waitSearch.mark = expired+n, next
+		if next == (store.ExpiryPosition{}) {
 			break
 		}
 		if n == 0 {
@@ -50,7 +50,7 @@ func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 // EndCancelled ends the waiting tasks of cancelled batches. If a device was granted such a task during the
 // cancellation, it asks the device to stop. It returns the number of tasks that it ended.
 func (k *Keeper) EndCancelled(ctx context.Context) (int, error) {
-	return inParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
+	return runInParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
 
 // foldBatch is the maximum number of count changes that one transaction folds.
@@ -73,12 +73,12 @@ func (k *Keeper) Fold(ctx context.Context) (aborted []int64, err error) {
 
 // RefreshWindows computes the next opening of windows that have closed.
 func (k *Keeper) RefreshWindows(ctx context.Context) error {
-	_, err := inParts(ctx, "refreshing windows", k.config.Ledger.RefreshWindows)
+	_, err := runInParts(ctx, "refreshing windows", k.config.Ledger.RefreshWindows)
 	return err
 }
 
-// inParts calls part with a bounded size until it has no more work. It returns the sum of the results.
-func inParts(ctx context.Context, what string, part func(context.Context, int) (int, error)) (int, error) {
+// runInParts calls part with a bounded size until it has no more work. It returns the sum of the results.
+func runInParts(ctx context.Context, what string, part func(context.Context, int) (int, error)) (int, error) {
 	total := 0
 	for {
 		n, err := part(ctx, partSize)

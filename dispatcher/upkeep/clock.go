@@ -39,45 +39,45 @@ type clockGuard struct {
 	mu      sync.Mutex
 	origin  time.Time     // own time is the time since origin
 	offsets []clockOffset // oldest first; each offset is higher than the one before
-	back    time.Duration // minimum total step back of the ledger's clock since the last call of steppedBack
+	back    time.Duration // minimum total step back of the ledger's clock since the last call of takeStepBack
 }
 
 // clockOffset is the offset since a moment. It is a range from least to most, because a reading takes some
 // time.
 type clockOffset struct {
-	since       time.Duration // own time
-	least, most time.Time     // the ledger's time at origin; zero means unknown
+	since     time.Duration // own time
+	low, high time.Time     // the ledger's time at origin; zero means unknown
 }
 
-// agrees reports whether both ranges may contain the same offset.
-func (o clockOffset) agrees(other clockOffset) bool {
-	return !o.most.Before(other.least) && !other.most.Before(o.least)
+// overlaps reports whether both ranges may contain the same offset.
+func (o clockOffset) overlaps(other clockOffset) bool {
+	return !o.high.Before(other.low) && !other.high.Before(o.low)
 }
 
-// ends records a reading and returns which leases have ended. asked and answered are the times of this
+// findLapses records a reading and returns which leases have ended. asked and answered are the times of this
 // process's clock before and after the reading; both have a monotonic part.
-func (g *clockGuard) ends(clock store.LeaseClock, asked, answered time.Time) store.Lapses {
+func (g *clockGuard) findLapses(clock store.LeaseClock, asked, answered time.Time) store.LapseCutoffs {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.offsets == nil {
 		g.origin = asked
 	}
 	own := asked.Sub(g.origin)
-	reading := clockOffset{since: own, least: clock.Now.Add(-answered.Sub(g.origin)), most: clock.Now.Add(-own)}
+	reading := clockOffset{since: own, low: clock.Now.Add(-answered.Sub(g.origin)), high: clock.Now.Add(-own)}
 	switch {
 	case len(clock.Leases) == 0: // without leases, earlier offsets do not matter
 		g.offsets = []clockOffset{reading}
 	case g.offsets == nil:
-		g.offsets = []clockOffset{before(clock.Kept, reading, asked)}
+		g.offsets = []clockOffset{before(clock.StoredPair, reading, asked)}
 	}
-	g.note(reading)
-	lapses := store.Lapses{}
+	g.addReading(reading)
+	lapses := store.LapseCutoffs{}
 	var longest time.Duration
 	for _, lease := range clock.Leases {
-		lapses[lease] = g.offsets[g.at(own-lease)].least.Add(own)
+		lapses[lease] = g.offsets[g.indexAt(own-lease)].low.Add(own)
 		longest = max(longest, lease)
 	}
-	g.offsets = slices.Delete(g.offsets, 0, g.at(own-longest))
+	g.offsets = slices.Delete(g.offsets, 0, g.indexAt(own-longest))
 	return lapses
 }
 
@@ -87,38 +87,38 @@ func before(kept *store.ClockPair, first clockOffset, asked time.Time) clockOffs
 		return clockOffset{}
 	}
 	shown := kept.Ledger.Add(asked.Round(0).Sub(kept.Wall))
-	if !first.agrees(clockOffset{least: shown.Add(-clockSlack), most: shown.Add(clockSlack)}) {
+	if !first.overlaps(clockOffset{low: shown.Add(-clockSlack), high: shown.Add(clockSlack)}) {
 		return clockOffset{}
 	}
-	return clockOffset{least: shown, most: shown}
+	return clockOffset{low: shown, high: shown}
 }
 
-// note adds a reading. If the reading may have the same offset as the last one, it narrows the range of the
+// addReading adds a reading. If the reading may have the same offset as the last one, it narrows the range of the
 // last one. Otherwise it replaces all offsets that are not below it.
-func (g *clockGuard) note(reading clockOffset) {
+func (g *clockGuard) addReading(reading clockOffset) {
 	last := &g.offsets[len(g.offsets)-1]
-	if last.agrees(reading) {
-		if reading.least.After(last.least) {
-			last.least = reading.least
+	if last.overlaps(reading) {
+		if reading.low.After(last.low) {
+			last.low = reading.low
 		}
-		if reading.most.Before(last.most) {
-			last.most = reading.most
+		if reading.high.Before(last.high) {
+			last.high = reading.high
 		}
 		return
 	}
-	g.back += max(last.least.Sub(reading.most), 0)
+	g.back += max(last.low.Sub(reading.high), 0)
 	// The new reading replaces all offsets that are not below it. They are at the end of the list, so the
 	// reading is the lowest offset since the moment at which the first one of them began.
-	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.least.Before(reading.least) }); first >= 0 {
+	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.low.Before(reading.low) }); first >= 0 {
 		reading.since = g.offsets[first].since
 		g.offsets = g.offsets[:first]
 	}
 	g.offsets = append(g.offsets, reading)
 }
 
-// steppedBack returns the minimum by which the ledger's clock stepped back since the last call. Leases that
+// takeStepBack returns the minimum by which the ledger's clock stepped back since the last call. Leases that
 // were granted before the step end later by this time.
-func (g *clockGuard) steppedBack() time.Duration {
+func (g *clockGuard) takeStepBack() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	back := g.back
@@ -126,8 +126,8 @@ func (g *clockGuard) steppedBack() time.Duration {
 	return back
 }
 
-// at returns the index of the offset that was valid at moment. It is also the lowest offset since moment.
-func (g *clockGuard) at(moment time.Duration) int {
+// indexAt returns the index of the offset that was valid at moment. It is also the lowest offset since moment.
+func (g *clockGuard) indexAt(moment time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
 	if later < 0 {
 		later = len(g.offsets)
@@ -135,17 +135,17 @@ func (g *clockGuard) at(moment time.Duration) int {
 	return max(later-1, 0)
 }
 
-// pair returns the trusted time of the ledger's clock, which is valid for the longest lease in force, and the
+// changedPair returns the trusted time of the ledger's clock, which is valid for the longest lease in force, and the
 // time of this host's clock. It returns false if no time is trusted, or if kept already has the same
 // difference within pairSlack.
-func (g *clockGuard) pair(kept *store.ClockPair, asked time.Time) (store.ClockPair, bool) {
+func (g *clockGuard) changedPair(kept *store.ClockPair, asked time.Time) (store.ClockPair, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	believed := g.offsets[0].least
-	if believed.IsZero() {
+	trusted := g.offsets[0].low
+	if trusted.IsZero() {
 		return store.ClockPair{}, false
 	}
-	pair := store.ClockPair{Ledger: believed.Add(asked.Sub(g.origin)), Wall: asked.Round(0)}
-	known := kept != nil && (pair.Ledger.Sub(kept.Ledger)-pair.Wall.Sub(kept.Wall)).Abs() <= pairSlack
-	return pair, !known
+	pair := store.ClockPair{Ledger: trusted.Add(asked.Sub(g.origin)), Wall: asked.Round(0)}
+	isUnchanged := kept != nil && (pair.Ledger.Sub(kept.Ledger)-pair.Wall.Sub(kept.Wall)).Abs() <= pairSlack
+	return pair, !isUnchanged
 }

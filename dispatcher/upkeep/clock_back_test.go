@@ -17,10 +17,10 @@ func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 	const lease, step, second = 10 * time.Second, time.Hour, time.Second
 	guard, own := &clockGuard{}, time.Now()
 	ended := func(at, shows, until time.Duration) bool {
-		clock := store.LeaseClock{Now: moment().Add(shows), Leases: []time.Duration{lease}}
-		return moment().Add(until).Before(guard.ends(clock, own.Add(at), own.Add(at))[lease])
+		clock := store.LeaseClock{Now: clockStart().Add(shows), Leases: []time.Duration{lease}}
+		return clockStart().Add(until).Before(guard.findLapses(clock, own.Add(at), own.Add(at))[lease])
 	}
-	guard.ends(store.LeaseClock{Now: moment()}, own, own)
+	guard.findLapses(store.LeaseClock{Now: clockStart()}, own, own)
 	older, newer := lease, 6*second-step+lease
 	var back []time.Duration
 	for _, c := range []struct {
@@ -37,25 +37,25 @@ func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 		if got := ended(c.at, c.at-step, c.until); got != c.want {
 			t.Errorf("%s after the grant of the older lease, a lease until %s: ended %t, want %t", c.at, c.until, got, c.want)
 		}
-		back = append(back, guard.steppedBack())
+		back = append(back, guard.takeStepBack())
 	}
 	if want := []time.Duration{step, 0, 0, 0, 0, 0}; !slices.Equal(back, want) {
 		t.Errorf("steps back %s, want %s: each is reported once", back, want)
 	}
 }
 
-// lateRun is a history of a ledger's clock, and one lease that is granted by this clock.
-type lateRun struct {
-	guard  clockGuard
-	start  time.Time
-	own    time.Duration // elapsed time
-	ahead  time.Duration // lead of the ledger's clock over own time
-	lease  time.Duration
-	until  time.Time     // the end of the lease, by the ledger's clock
-	given  time.Duration // lead when the lease was granted
-	least  time.Duration // lowest lead since the grant
-	noted  time.Duration // time of the first reading after the grant, or after the last start of a replica
-	unread bool          // the next reading sets noted
+// lateLeaseRun is a history of a ledger's clock, and one lease that is granted by this clock.
+type lateLeaseRun struct {
+	guard         clockGuard
+	start         time.Time
+	elapsed       time.Duration // elapsed time
+	lead          time.Duration // lead of the ledger's clock over own time
+	lease         time.Duration
+	until         time.Time     // the end of the lease, by the ledger's clock
+	leadAtGrant   time.Duration // lead when the lease was granted
+	minLead       time.Duration // lowest lead since the grant
+	firstReading  time.Duration // time of the first reading after the grant, or after the last start of a replica
+	awaitsReading bool          // the next reading sets noted
 }
 
 // TestNoLeaseEndsLaterThanItsBound checks the bound of docs/operations.md with random steps in both
@@ -67,36 +67,36 @@ func TestNoLeaseEndsLaterThanItsBound(t *testing.T) {
 		seconds := func(from, to int, what string) time.Duration {
 			return time.Duration(rapid.IntRange(from, to).Draw(rt, what)) * time.Second
 		}
-		r := &lateRun{start: time.Now(), lease: seconds(1, 300, "lease")}
-		r.read()
-		r.ahead = seconds(-3600, 3600, "step before the grant")
-		r.read()
-		r.own += seconds(0, 10, "passes before the grant")
-		r.until, r.given, r.least, r.unread = r.shows().Add(r.lease), r.ahead, r.ahead, true
+		r := &lateLeaseRun{start: time.Now(), lease: seconds(1, 300, "lease")}
+		r.readClock()
+		r.lead = seconds(-3600, 3600, "step before the grant")
+		r.readClock()
+		r.elapsed += seconds(0, 10, "passes before the grant")
+		r.until, r.leadAtGrant, r.minLead, r.awaitsReading = r.ledgerTime().Add(r.lease), r.lead, r.lead, true
 		for range rapid.IntRange(1, 40).Draw(rt, "events") {
-			r.own += seconds(0, 20, "passes")
+			r.elapsed += seconds(0, 20, "passes")
 			switch rapid.IntRange(0, 9).Draw(rt, "event") {
 			case 0:
-				r.ahead += seconds(-120, 600, "step")
-				r.least = min(r.least, r.ahead)
+				r.lead += seconds(-120, 600, "step")
+				r.minLead = min(r.minLead, r.lead)
 			case 1:
-				r.guard, r.unread = clockGuard{}, true
+				r.guard, r.awaitsReading = clockGuard{}, true
 			}
-			ended := r.until.Before(r.read())
-			if late := r.own - r.noted - r.lease - (r.given - r.least); !ended && late > 0 {
+			ended := r.until.Before(r.readClock())
+			if late := r.elapsed - r.firstReading - r.lease - (r.leadAtGrant - r.minLead); !ended && late > 0 {
 				rt.Fatalf("a lease of %s has not ended %s after its bound", r.lease, late)
 			}
 		}
 	})
 }
 
-func (r *lateRun) shows() time.Time { return moment().Add(r.own + r.ahead) }
+func (r *lateLeaseRun) ledgerTime() time.Time { return clockStart().Add(r.elapsed + r.lead) }
 
-// read takes a reading without delay, and returns the time before which leases have ended.
-func (r *lateRun) read() (before time.Time) {
-	if r.unread {
-		r.noted, r.unread = r.own, false
+// readClock takes a reading without delay, and returns the time before which leases have ended.
+func (r *lateLeaseRun) readClock() (endedBefore time.Time) {
+	if r.awaitsReading {
+		r.firstReading, r.awaitsReading = r.elapsed, false
 	}
-	at := r.start.Add(r.own)
-	return r.guard.ends(store.LeaseClock{Now: r.shows(), Leases: []time.Duration{r.lease}}, at, at)[r.lease]
+	at := r.start.Add(r.elapsed)
+	return r.guard.findLapses(store.LeaseClock{Now: r.ledgerTime(), Leases: []time.Duration{r.lease}}, at, at)[r.lease]
 }

@@ -10,25 +10,25 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// moment returns the time at which the ledger's clock starts in these tests.
-func moment() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+// clockStart returns the time at which the ledger's clock starts in these tests.
+func clockStart() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-// look is one reading of the ledger's clock. All times are relative to the start.
-type look struct {
-	at    time.Duration // own time
-	shows time.Duration // time of the ledger's clock
-	want  time.Duration // time before which leases of 5 minutes have ended; -1 means that no lease has ended
-	slow  time.Duration // duration of the reading
+// clockReading is one reading of the ledger's clock. All times are relative to the start.
+type clockReading struct {
+	elapsed    time.Duration // own time
+	ledgerTime time.Duration // time of the ledger's clock
+	wantEnded  time.Duration // time before which leases of 5 minutes have ended; -1 means that no lease has ended
+	took       time.Duration // duration of the reading
 }
 
 const (
 	usualLease = 5 * time.Minute
-	none       = time.Duration(-1)
+	noneEnded  = time.Duration(-1)
 )
 
-func looks() map[string][]look {
+func clockReadings() map[string][]clockReading {
 	step := usualLease + 10*time.Second // time of the first reading after the step and after the end of the lease
-	return map[string][]look{
+	return map[string][]clockReading{
 		"both agree":     {{0, 0, 0, 0}, {10 * time.Second, 10 * time.Second, 10 * time.Second, 0}},
 		"a step forward": {{0, 0, 0, 0}, {10 * time.Second, time.Hour, 10 * time.Second, 0}},
 		"a step forward is doubted for the lease": {
@@ -67,17 +67,17 @@ func looks() map[string][]look {
 func TestAClockThatStepsForwardEndsNoLeaseEarly(t *testing.T) {
 	t.Parallel()
 	own := time.Now()
-	for name, all := range looks() {
+	for name, all := range clockReadings() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			guard := &clockGuard{}
-			guard.ends(store.LeaseClock{Now: moment().Add(all[0].shows)}, own, own.Add(all[0].slow))
+			guard.findLapses(store.LeaseClock{Now: clockStart().Add(all[0].ledgerTime)}, own, own.Add(all[0].took))
 			for i, l := range all {
-				at := own.Add(l.at)
-				clock := store.LeaseClock{Now: moment().Add(l.shows), Leases: []time.Duration{usualLease}}
-				got := guard.ends(clock, at, at.Add(l.slow))[usualLease]
-				if got := got.Sub(moment()); got != l.want {
-					t.Fatalf("reading %d: leases ended by %s, want %s", i, got, l.want)
+				at := own.Add(l.elapsed)
+				clock := store.LeaseClock{Now: clockStart().Add(l.ledgerTime), Leases: []time.Duration{usualLease}}
+				got := guard.findLapses(clock, at, at.Add(l.took))[usualLease]
+				if got := got.Sub(clockStart()); got != l.wantEnded {
+					t.Fatalf("reading %d: leases ended by %s, want %s", i, got, l.wantEnded)
 				}
 			}
 		})
@@ -89,17 +89,17 @@ func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()
 	day := 24 * time.Hour
-	read := func(at, shows time.Duration) store.Lapses {
-		clock := store.LeaseClock{Now: moment().Add(shows), Leases: []time.Duration{day, time.Minute}}
-		return guard.ends(clock, own.Add(at), own.Add(at))
+	read := func(at, shows time.Duration) store.LapseCutoffs {
+		clock := store.LeaseClock{Now: clockStart().Add(shows), Leases: []time.Duration{day, time.Minute}}
+		return guard.findLapses(clock, own.Add(at), own.Add(at))
 	}
-	guard.ends(store.LeaseClock{Now: moment()}, own, own)
+	guard.findLapses(store.LeaseClock{Now: clockStart()}, own, own)
 	read(time.Second, time.Hour)
 	lapses := read(time.Second+time.Minute, time.Hour+time.Minute)
-	if got := lapses[time.Minute].Sub(moment()); got != time.Hour+time.Minute {
+	if got := lapses[time.Minute].Sub(clockStart()); got != time.Hour+time.Minute {
 		t.Errorf("short leases ended by %s, want the time that the clock shows", got)
 	}
-	if got := lapses[day].Sub(moment()); got != time.Minute+time.Second {
+	if got := lapses[day].Sub(clockStart()); got != time.Minute+time.Second {
 		t.Errorf("long leases ended by %s, want the time that has passed", got)
 	}
 }
@@ -114,25 +114,25 @@ func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 		alike bool
 	}{
 		"nothing kept":        {nil, false},
-		"alike":               {&store.ClockPair{Ledger: moment().Add(-time.Hour), Wall: own.Add(-time.Hour)}, true},
-		"alike from far":      {&store.ClockPair{Ledger: moment().Add(-time.Hour), Wall: own.Add(-time.Hour + 900*time.Millisecond)}, true},
-		"the ledger's ahead":  {&store.ClockPair{Ledger: moment().Add(-2 * time.Hour), Wall: own.Add(-time.Hour)}, false},
-		"the ledger's behind": {&store.ClockPair{Ledger: moment().Add(-time.Hour), Wall: own.Add(-2 * time.Hour)}, false},
+		"alike":               {&store.ClockPair{Ledger: clockStart().Add(-time.Hour), Wall: own.Add(-time.Hour)}, true},
+		"alike from far":      {&store.ClockPair{Ledger: clockStart().Add(-time.Hour), Wall: own.Add(-time.Hour + 900*time.Millisecond)}, true},
+		"the ledger's ahead":  {&store.ClockPair{Ledger: clockStart().Add(-2 * time.Hour), Wall: own.Add(-time.Hour)}, false},
+		"the ledger's behind": {&store.ClockPair{Ledger: clockStart().Add(-time.Hour), Wall: own.Add(-2 * time.Hour)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			guard := &clockGuard{}
 			read := func(at time.Duration) time.Time {
-				clock := store.LeaseClock{Now: moment().Add(at), Leases: []time.Duration{usualLease}, Kept: c.pair}
-				return guard.ends(clock, own.Add(at), own.Add(at))[usualLease]
+				clock := store.LeaseClock{Now: clockStart().Add(at), Leases: []time.Duration{usualLease}, StoredPair: c.pair}
+				return guard.findLapses(clock, own.Add(at), own.Add(at))[usualLease]
 			}
 			for _, at := range []time.Duration{0, time.Second, usualLease - 1} {
-				behind := moment().Add(at).Sub(read(at))
-				if c.alike && (behind < 0 || behind > clockSlack) || !c.alike && behind < 24*time.Hour {
-					t.Errorf("after %s leases ended by %s before", at, behind)
+				lag := clockStart().Add(at).Sub(read(at))
+				if c.alike && (lag < 0 || lag > clockSlack) || !c.alike && lag < 24*time.Hour {
+					t.Errorf("after %s leases ended by %s before", at, lag)
 				}
 			}
-			if got := read(usualLease); !got.Equal(moment().Add(usualLease)) {
+			if got := read(usualLease); !got.Equal(clockStart().Add(usualLease)) {
 				t.Errorf("after the lease: by %s", got)
 			}
 		})
@@ -143,26 +143,26 @@ func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()
-	clock := store.LeaseClock{Now: moment(), Leases: []time.Duration{usualLease}}
-	guard.ends(clock, own, own)
-	if pair, changed := guard.pair(nil, own); changed {
+	clock := store.LeaseClock{Now: clockStart(), Leases: []time.Duration{usualLease}}
+	guard.findLapses(clock, own, own)
+	if pair, changed := guard.changedPair(nil, own); changed {
 		t.Errorf("kept %+v, of a clock of which nothing is known", pair)
 	}
 	clock.Leases = nil
-	guard.ends(clock, own, own)
-	pair, changed := guard.pair(nil, own)
-	if !changed || !pair.Ledger.Equal(moment()) || !pair.Wall.Equal(own) {
+	guard.findLapses(clock, own, own)
+	pair, changed := guard.changedPair(nil, own)
+	if !changed || !pair.Ledger.Equal(clockStart()) || !pair.Wall.Equal(own) {
 		t.Errorf("keeps %+v, %t", pair, changed)
 	}
-	clock = store.LeaseClock{Now: moment().Add(time.Hour), Leases: []time.Duration{usualLease}}
-	guard.ends(clock, own.Add(time.Second), own.Add(time.Second))
-	if again, changed := guard.pair(&pair, own.Add(time.Second)); changed {
+	clock = store.LeaseClock{Now: clockStart().Add(time.Hour), Leases: []time.Duration{usualLease}}
+	guard.findLapses(clock, own.Add(time.Second), own.Add(time.Second))
+	if again, changed := guard.changedPair(&pair, own.Add(time.Second)); changed {
 		t.Errorf("keeps %+v after a step that is doubted", again)
 	}
 	own = own.Add(time.Second + usualLease)
 	clock.Now = clock.Now.Add(usualLease)
-	guard.ends(clock, own, own)
-	if pair, changed = guard.pair(&pair, own); !changed || !pair.Ledger.Equal(clock.Now) {
+	guard.findLapses(clock, own, own)
+	if pair, changed = guard.changedPair(&pair, own); !changed || !pair.Ledger.Equal(clock.Now) {
 		t.Errorf("keeps %+v, %t after a step that is believed", pair, changed)
 	}
 }
@@ -171,34 +171,34 @@ func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 type clockRun struct {
 	guard   clockGuard
 	start   time.Time
-	own     time.Duration // elapsed time
-	ahead   time.Duration // lead of the ledger's clock over own time
+	elapsed time.Duration // elapsed time
+	lead    time.Duration // lead of the ledger's clock over own time
 	slowest time.Duration // duration of the slowest reading
 	pair    *store.ClockPair
-	leases  []givenLease
+	leases  []modelLease
 }
 
-// givenLease is a lease as the ledger stores it. promised is the latest end that a reply to its holder has
+// modelLease is a lease as the ledger stores it. promised is the latest end that a reply to its holder has
 // contained.
-type givenLease struct {
+type modelLease struct {
 	length, longest time.Duration
 	until           time.Time
 	promised        time.Duration
 }
 
-// answer sends the remaining time to the holder, as a report or a renewal does.
-func (l *givenLease) answer(r *clockRun) {
-	l.promised = max(l.promised, r.own+min(l.until.Sub(r.shows()), l.length))
+// promiseRemaining sends the remaining time to the holder, as a report or a renewal does.
+func (l *modelLease) promiseRemaining(r *clockRun) {
+	l.promised = max(l.promised, r.elapsed+min(l.until.Sub(r.ledgerTime()), l.length))
 }
 
 // renew follows the rule of store.Renew. If length is 0, the lease keeps its length.
-func (l *givenLease) renew(r *clockRun, length time.Duration) {
+func (l *modelLease) renew(r *clockRun, length time.Duration) {
 	length = cmp.Or(length, l.length)
-	if end := r.shows().Add(length); l.until.After(r.shows()) && end.After(l.until) {
+	if end := r.ledgerTime().Add(length); l.until.After(r.ledgerTime()) && end.After(l.until) {
 		l.until, l.length, l.longest = end, length, max(l.longest, length)
 	}
-	if l.until.After(r.shows()) {
-		l.answer(r)
+	if l.until.After(r.ledgerTime()) {
+		l.promiseRemaining(r)
 	}
 }
 
@@ -208,67 +208,67 @@ func TestNoLeaseEndsBeforeItsTime(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		r := &clockRun{start: time.Now()}
-		r.read(rt)
+		r.readClock(rt)
 		for range rapid.IntRange(1, 60).Draw(rt, "events") {
-			r.own += time.Duration(rapid.Int64Range(0, int64(20*time.Second)).Draw(rt, "passes"))
+			r.elapsed += time.Duration(rapid.Int64Range(0, int64(20*time.Second)).Draw(rt, "passes"))
 			switch rapid.IntRange(0, 7).Draw(rt, "event") {
 			case 0:
-				r.step(rt)
-				r.read(rt) // the guard does not notice a step forward and back between two readings
+				r.stepClock(rt)
+				r.readClock(rt) // the guard does not notice a step forward and back between two readings
 			case 1:
-				r.ahead += time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(rt, "slew"))
+				r.lead += time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(rt, "slew"))
 			case 2:
 				length := time.Duration(rapid.SampledFrom([]int{1, 30, 300, 1200}).Draw(rt, "lease")) * time.Second
-				r.leases = append(r.leases, givenLease{length: length, longest: length, until: r.shows().Add(length), promised: r.own + length})
+				r.leases = append(r.leases, modelLease{length: length, longest: length, until: r.ledgerTime().Add(length), promised: r.elapsed + length})
 			case 3:
 				r.guard = clockGuard{}
-				r.read(rt)
+				r.readClock(rt)
 			case 4, 5:
 				if len(r.leases) > 0 {
 					of := rapid.IntRange(0, len(r.leases)-1).Draw(rt, "renewed")
 					r.leases[of].renew(r, time.Duration(rapid.SampledFrom([]int{0, 1, 5, 30, 300, 1200}).Draw(rt, "for"))*time.Second)
 				}
 			default:
-				r.read(rt)
+				r.readClock(rt)
 			}
 		}
 	})
 }
 
-// step lets the ledger's clock jump to a random time, or to shortly before the end of a lease. In the second
+// stepClock lets the ledger's clock jump to a random time, or to shortly before the end of a lease. In the second
 // case a shorter renewal still moves that end.
-func (r *clockRun) step(rt *rapid.T) {
+func (r *clockRun) stepClock(rt *rapid.T) {
 	if len(r.leases) > 0 && rapid.Bool().Draw(rt, "to an end") {
-		of := rapid.IntRange(0, len(r.leases)-1).Draw(rt, "whose")
+		index := rapid.IntRange(0, len(r.leases)-1).Draw(rt, "whose")
 		left := time.Duration(rapid.Int64Range(0, int64(30*time.Second)).Draw(rt, "left"))
-		r.ahead += r.leases[of].until.Sub(r.shows()) - left
+		r.lead += r.leases[index].until.Sub(r.ledgerTime()) - left
 		return
 	}
-	r.ahead += time.Duration(rapid.Int64Range(-int64(time.Minute), int64(time.Hour)).Draw(rt, "step"))
+	r.lead += time.Duration(rapid.Int64Range(-int64(time.Minute), int64(time.Hour)).Draw(rt, "step"))
 }
 
-func (r *clockRun) shows() time.Time { return moment().Add(r.own + r.ahead) }
+func (r *clockRun) ledgerTime() time.Time { return clockStart().Add(r.elapsed + r.lead) }
 
-func (r *clockRun) read(rt *rapid.T) {
-	asked := r.start.Add(r.own)
-	r.own += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way there"))
-	clock := store.LeaseClock{Now: r.shows(), Kept: r.pair}
+func (r *clockRun) readClock(rt *rapid.T) {
+	asked := r.start.Add(r.elapsed)
+	r.elapsed += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way there"))
+	clock := store.LeaseClock{Now: r.ledgerTime(), StoredPair: r.pair}
 	for _, l := range r.leases {
 		clock.Leases = append(clock.Leases, l.longest)
 	}
-	r.own += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way back"))
-	r.slowest = max(r.slowest, r.start.Add(r.own).Sub(asked))
-	lapses := r.guard.ends(clock, asked, r.start.Add(r.own))
-	if pair, changed := r.guard.pair(r.pair, asked); changed {
+	r.elapsed += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way back"))
+	r.slowest = max(r.slowest, r.start.Add(r.elapsed).Sub(asked))
+	lapses := r.guard.findLapses(clock, asked, r.start.Add(r.elapsed))
+	if pair, changed := r.guard.changedPair(r.pair, asked); changed {
 		r.pair = &pair
 	}
-	var left []givenLease
+	var left []modelLease
 	for _, l := range r.leases {
 		if !l.until.Before(lapses[l.longest]) {
 			left = append(left, l)
 			continue
 		}
-		if early := l.promised - r.own; early > r.slowest+pairSlack {
+		if early := l.promised - r.elapsed; early > r.slowest+pairSlack {
 			rt.Fatalf("a lease of %s, once %s, ended %s before the end that its holder was told", l.length, l.longest, early)
 		}
 	}

@@ -14,42 +14,42 @@ import (
 // its COMMIT, by at most the maximum duration of a transaction.
 const changeOverlap = 15 * time.Second
 
-// following is the state that a replica keeps between two passes of Follow.
-type following struct {
-	mu      sync.Mutex
-	read    time.Time        // this process's time of the last reading; the zero value means none
-	told    map[string]int64 // pool -> version that the semaphore knows, for recently changed pools
-	untold  map[string]int64 // pool -> version that is still to be written to the semaphore
-	outages int64            // outages of the semaphore after which all pools became suspect
-	suspect map[string]bool  // pools that were not reconciled since the last outage
+// followState is the state that a replica keeps between two passes of Follow.
+type followState struct {
+	mu        sync.Mutex
+	read      time.Time        // this process's time of the last reading; the zero value means none
+	written   map[string]int64 // pool -> version that the semaphore knows, for recently changed pools
+	unwritten map[string]int64 // pool -> version that is still to be written to the semaphore
+	outages   int64            // outages of the semaphore after which all pools became suspect
+	suspect   map[string]bool  // pools that were not reconciled since the last outage
 }
 
-func newFollowing() *following {
-	return &following{told: make(map[string]int64), untold: make(map[string]int64), suspect: make(map[string]bool)}
+func newFollowState() *followState {
+	return &followState{written: make(map[string]int64), unwritten: make(map[string]int64), suspect: make(map[string]bool)}
 }
 
-// Follow writes recent changes of pools to the semaphore, whichever replica took the change. If the semaphore
+// FollowChanges writes recent changes of pools to the semaphore, whichever replica took the change. If the semaphore
 // answers again after an outage, Follow reconciles all pools. A change that cannot be written is remembered
 // until it can. Follow is cheap enough to run several times a second.
-func (k *Keeper) Follow(ctx context.Context) (ReconcileResult, error) {
-	if !k.following.mu.TryLock() { // another pass is running or hangs: passes must not pile up behind it
+func (k *Keeper) FollowChanges(ctx context.Context) (ReconcileResult, error) {
+	if !k.followState.mu.TryLock() { // another pass is running or hangs: passes must not pile up behind it
 		return ReconcileResult{}, nil
 	}
-	defer k.following.mu.Unlock()
+	defer k.followState.mu.Unlock()
 	// Write the changes first: the reconciliation of all pools may use up the time in each pass while one
 	// node of a Cluster does not answer.
-	result, untold := k.tellChanges(ctx)
-	reconciled, lost := k.afterOutage(ctx)
+	result, writeErr := k.writeChanges(ctx)
+	reconciled, lost := k.reconcileSuspects(ctx)
 	result.add(reconciled)
-	return result, errors.Join(untold, lost)
+	return result, errors.Join(writeErr, lost)
 }
 
-// afterOutage reconciles each suspect pool once the semaphore answers for it again, because the semaphore may
+// reconcileSuspects reconciles each suspect pool once the semaphore answers for it again, because the semaphore may
 // have lost any data. If a node does not answer, the next pass tries again, and the ledger is not read.
-func (k *Keeper) afterOutage(ctx context.Context) (ReconcileResult, error) {
-	f := k.following
+func (k *Keeper) reconcileSuspects(ctx context.Context) (ReconcileResult, error) {
+	f := k.followState
 	if outages := k.config.Semaphore.Outages(); outages != f.outages {
-		if err := k.suspectAll(ctx); err != nil {
+		if err := k.suspectAllPools(ctx); err != nil {
 			return ReconcileResult{}, err
 		}
 		f.outages = outages
@@ -71,14 +71,14 @@ func (k *Keeper) afterOutage(ctx context.Context) (ReconcileResult, error) {
 	return total, failed
 }
 
-func (k *Keeper) suspectAll(ctx context.Context) error {
+func (k *Keeper) suspectAllPools(ctx context.Context) error {
 	for after := ""; ; {
 		pools, err := k.config.Ledger.Pools(ctx, after, poolsPerPage)
 		if err != nil {
 			return fmt.Errorf("reading pools: %w", err)
 		}
 		for _, pool := range pools {
-			k.following.suspect[pool.Name] = true
+			k.followState.suspect[pool.Name] = true
 			after = pool.Name
 		}
 		if len(pools) < poolsPerPage {
@@ -87,23 +87,23 @@ func (k *Keeper) suspectAll(ctx context.Context) error {
 	}
 }
 
-// tellChanges writes recently changed pools to the semaphore.
-func (k *Keeper) tellChanges(ctx context.Context) (ReconcileResult, error) {
-	f := k.following
+// writeChanges writes recently changed pools to the semaphore.
+func (k *Keeper) writeChanges(ctx context.Context) (ReconcileResult, error) {
+	f := k.followState
 	if err := k.readChanges(ctx); err != nil {
 		return ReconcileResult{}, err
 	}
 	var total ReconcileResult
 	var errs []error
-	for pool, version := range f.untold {
-		result, err := k.tell(ctx, pool, version)
+	for pool, version := range f.unwritten {
+		result, err := k.writeChange(ctx, pool, version)
 		total.add(result)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
 		case result.Waiting == 0:
-			f.told[pool] = version
-			delete(f.untold, pool)
+			f.written[pool] = version
+			delete(f.unwritten, pool)
 		}
 	}
 	return total, errors.Join(errs...)
@@ -112,7 +112,7 @@ func (k *Keeper) tellChanges(ctx context.Context) (ReconcileResult, error) {
 // readChanges updates the lists of pools that are written, and still to be written, to the semaphore. Pools
 // that no longer appear among the recent changes are forgotten.
 func (k *Keeper) readChanges(ctx context.Context) error {
-	f := k.following
+	f := k.followState
 	asked, within := k.config.Now(), changeOverlap
 	if !f.read.IsZero() {
 		within += asked.Sub(f.read)
@@ -122,26 +122,26 @@ func (k *Keeper) readChanges(ctx context.Context) error {
 		return fmt.Errorf("reading changed pools: %w", err)
 	}
 	f.read = asked
-	told := make(map[string]int64, len(changed))
+	written := make(map[string]int64, len(changed))
 	for _, p := range changed {
-		if f.told[p.Name] == p.Version {
-			told[p.Name] = p.Version
+		if f.written[p.Name] == p.Version {
+			written[p.Name] = p.Version
 		} else {
-			f.untold[p.Name] = p.Version
+			f.unwritten[p.Name] = p.Version
 		}
 	}
-	f.told = told
+	f.written = written
 	return nil
 }
 
-// tell writes the version of a pool to the semaphore, unless the semaphore has it. Usually the replica that
+// writeChange writes the version of a pool to the semaphore, unless the semaphore has it. Usually the replica that
 // took the change has written it already. If the pool was deleted since, tell does nothing.
-func (k *Keeper) tell(ctx context.Context, pool string, version int64) (ReconcileResult, error) {
-	known, err := k.config.Semaphore.Snapshot(ctx, pool)
+func (k *Keeper) writeChange(ctx context.Context, pool string, version int64) (ReconcileResult, error) {
+	snapshot, err := k.config.Semaphore.Snapshot(ctx, pool)
 	if err != nil {
 		return ReconcileResult{}, fmt.Errorf("reading the slots of pool %s: %w", pool, err)
 	}
-	if known.Known && known.Version >= version {
+	if snapshot.PoolKnown && snapshot.Version >= version {
 		return ReconcileResult{}, nil
 	}
 	result, err := k.ReconcilePool(ctx, pool)

@@ -14,8 +14,8 @@ const (
 	idleShare = 20                     // counting takes at most 1/idleShare of the time
 )
 
-// idleLooks records when this replica counted idle slots last, and when it may count next.
-type idleLooks struct {
+// idleSchedule records when this replica counted idle slots last, and when it may count next.
+type idleSchedule struct {
 	mu         sync.Mutex
 	last, next time.Time
 }
@@ -27,11 +27,11 @@ type idleLooks struct {
 // asks, so the sum over all replicas is correct. A call that fails counts nothing.
 func (k *Keeper) CountIdle(ctx context.Context) error {
 	started := k.config.Now()
-	since, due := k.idle.begin(started)
-	if !due {
+	since, mayCount := k.idle.beginCount(started)
+	if !mayCount {
 		return nil
 	}
-	defer func() { k.idle.end(started, k.config.Now()) }()
+	defer func() { k.idle.endCount(started, k.config.Now()) }()
 	open, err := k.config.Ledger.OpenPools(ctx)
 	if err != nil || len(open) == 0 || since == 0 {
 		return err //nolint:wrapcheck // says what it read
@@ -43,7 +43,7 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	// Count at most the time since the last call of this replica: before it no slot may have been idle.
 	elapsed := min(taken, since)
 	for _, pool := range open {
-		idle, err := k.config.Ledger.WaitingHere(ctx, pool.Name, 3*k.config.ReportPeriod+store.SeenWithin, pool.Free)
+		idle, err := k.config.Ledger.CountWaitingDevices(ctx, pool.Name, 3*k.config.ReportPeriod+store.SeenPrecision, pool.Free)
 		if err != nil {
 			return fmt.Errorf("counting idle slots: %w", err)
 		}
@@ -52,9 +52,9 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	return nil
 }
 
-// begin reports whether to count now, and returns the time since the last count. If since is 0, this is the
+// beginCount reports whether to count now, and returns the time since the last count. If since is 0, this is the
 // first count.
-func (l *idleLooks) begin(now time.Time) (since time.Duration, due bool) {
+func (l *idleSchedule) beginCount(now time.Time) (since time.Duration, mayCount bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Before(l.next) {
@@ -67,7 +67,7 @@ func (l *idleLooks) begin(now time.Time) (since time.Duration, due bool) {
 	return since, true
 }
 
-func (l *idleLooks) end(started, ended time.Time) {
+func (l *idleSchedule) endCount(started, ended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next = ended.Add((idleShare - 1) * ended.Sub(started))

@@ -22,21 +22,21 @@ type Ledger interface {
 	poolLedger
 	idleLedger
 	minuteLedger
-	Retain(ctx context.Context, keep time.Duration, limit int) (store.Retained, error)
+	Retain(ctx context.Context, keep time.Duration, limit int) (store.DeletedCounts, error)
 }
 
 // leaseLedger ends grants whose lease has ended.
 type leaseLedger interface {
 	LeaseClock(ctx context.Context) (store.LeaseClock, error)
-	KeepClockPair(ctx context.Context, pair store.ClockPair) error
-	Reap(ctx context.Context, lapses store.Lapses, limit int, settle store.Settle) ([]store.Reaped, error)
+	StoreClockPair(ctx context.Context, pair store.ClockPair) error
+	Reap(ctx context.Context, lapses store.LapseCutoffs, limit int, settle store.Settle) ([]store.Reaped, error)
 	NextLapse(ctx context.Context) (left time.Duration, found bool, err error)
 }
 
 // batchLedger ends tasks of batches and updates windows and counts.
 type batchLedger interface {
 	Expire(ctx context.Context, limit int) (int, error)
-	ExpireWaited(ctx context.Context, after store.WaitMark, looked int) (int, store.WaitMark, error)
+	ExpireWaited(ctx context.Context, after store.ExpiryPosition, looked int) (int, store.ExpiryPosition, error)
 	EndCancelled(ctx context.Context, limit int) (int, error)
 	RefreshWindows(ctx context.Context, limit int) (int, error)
 	Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error)
@@ -55,7 +55,7 @@ type poolLedger interface {
 // idleLedger divides the counting of idle slots among the replicas.
 type idleLedger interface {
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)
-	WaitingHere(ctx context.Context, pool string, within time.Duration, most int) (int, error)
+	CountWaitingDevices(ctx context.Context, pool string, within time.Duration, most int) (int, error)
 	TakeIdleTime(ctx context.Context, least time.Duration) (time.Duration, error)
 }
 
@@ -63,8 +63,8 @@ type idleLedger interface {
 type Semaphore interface {
 	Snapshot(ctx context.Context, pool string) (slots.Snapshot, error)
 	Configure(ctx context.Context, pool string, config slots.Config) (changed bool, err error)
-	Restore(ctx context.Context, pool string, config slots.Config, holders []slots.Holding) (restored bool, err error)
-	Adopt(ctx context.Context, pool string, holders []slots.Holding) ([]bool, error)
+	Restore(ctx context.Context, pool string, config slots.Config, holders []slots.LedgerGrant) (restored bool, err error)
+	Adopt(ctx context.Context, pool string, holders []slots.LedgerGrant) ([]bool, error)
 	Forget(ctx context.Context, pool string) error
 	Outages() int64
 }
@@ -79,24 +79,24 @@ type Config struct {
 
 	Meters   *meters.Set
 	Logger   *slog.Logger
-	Panicked rescue.Told
+	Panicked rescue.PanicHandler
 	Now      func() time.Time // for elapsed time only
 }
 
 // Keeper has a method for each pass; it does not call them by itself. It is safe for concurrent use.
 type Keeper struct {
-	config    Config
-	metrics   *metrics
-	idle      *idleLooks
-	minutes   *minutes
-	waited    *waited
-	guard     *clockGuard
-	doubted   atomic.Bool // true if it was logged that the ledger's clock is not trusted
-	following *following
-	restoring singleflight.Group // one restore at a time for each pool
+	config         Config
+	metrics        *metrics
+	idle           *idleSchedule
+	minutes        *minuteProgress
+	waitSearch     *waitSearch
+	guard          *clockGuard
+	loggedDistrust atomic.Bool // true if it was logged that the ledger's clock is not trusted
+	followState    *followState
+	restoring      singleflight.Group // one restore at a time for each pool
 }
 
 // New returns a Keeper.
 func New(config Config) *Keeper {
-	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleLooks{}, minutes: &minutes{}, waited: &waited{}, guard: &clockGuard{}, following: newFollowing()}
+	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: &idleSchedule{}, minutes: &minuteProgress{}, waitSearch: &waitSearch{}, guard: &clockGuard{}, followState: newFollowState()}
 }

@@ -22,7 +22,7 @@ func newMetrics(set *meters.Set) *metrics {
 		drift:         set.Gauge("slot_drift", "Slots on which Redis and the ledger disagreed at the last reconciliation.", "pool"),
 		reaperSuccess: set.Gauge("reaper_last_success_timestamp_seconds", "When this replica's reaper last finished a pass.").WithLabelValues(),
 	}
-	set.First(func(pool string) {
+	set.OnNewPool(func(pool string) {
 		m.idle.WithLabelValues(pool)
 		m.reaped.WithLabelValues(pool, reapedRetried)
 		m.reaped.WithLabelValues(pool, reapedEnded)
@@ -30,10 +30,10 @@ func newMetrics(set *meters.Set) *metrics {
 	return m
 }
 
-// drifted records the number of slots on which a reconciliation found a disagreement.
-func (m *metrics) drifted(pool string, slots int) {
+// recordDrift records the number of slots on which a reconciliation found a disagreement.
+func (m *metrics) recordDrift(pool string, slots int) {
 	m.drift.WithLabelValues(pool).Set(float64(slots))
 	if slots > 0 {
-		m.set.Count(pool, meters.Tally{Drift: int64(slots)})
+		m.set.AddTally(pool, meters.Tally{Drift: int64(slots)})
 	}
 }

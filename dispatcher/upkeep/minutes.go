@@ -10,16 +10,16 @@ import (
 
 // minuteLedger counts the events of each pool by minute.
 type minuteLedger interface {
-	MarkEvents(ctx context.Context, sent int64) (store.EventMark, error)
-	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
+	ReadEventPosition(ctx context.Context, sent int64) (store.EventPosition, error)
+	EventsComplete(ctx context.Context, mark store.EventPosition) (bool, error)
 	CountMinutes(ctx context.Context, upTo int64, limit int) (int, error)
 }
 
-// minutes is the position up to which this replica knows the events to be counted.
-type minutes struct {
+// minuteProgress is the position up to which this replica knows the events to be counted.
+type minuteProgress struct {
 	mu      sync.Mutex
-	counted int64           // all events with id <= counted are counted
-	mark    store.EventMark // the next position; valid if marked
+	counted int64               // all events with id <= counted are counted
+	mark    store.EventPosition // the next position; valid if marked
 	marked  bool
 }
 
@@ -33,14 +33,14 @@ func (k *Keeper) CountMinutes(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.marked {
-		mark, err := k.config.Ledger.MarkEvents(ctx, m.counted)
+		mark, err := k.config.Ledger.ReadEventPosition(ctx, m.counted)
 		if err != nil || mark.Last == m.counted {
 			return err //nolint:wrapcheck // says what it read
 		}
 		m.mark, m.marked = mark, true
 	}
-	settled, err := k.config.Ledger.EventsSettled(ctx, m.mark)
-	if err != nil || !settled {
+	isComplete, err := k.config.Ledger.EventsComplete(ctx, m.mark)
+	if err != nil || !isComplete {
 		return err //nolint:wrapcheck // likewise
 	}
 	for {

@@ -7,15 +7,15 @@ import (
 	"github.com/fleetslots/dispatcher/internal/deadline"
 )
 
-// show records that the ledger has the pool, and creates its metrics.
-func (k *Keeper) show(pool string) {
+// registerPool records that the ledger has the pool, and creates its metrics.
+func (k *Keeper) registerPool(pool string) {
 	if k.config.Waiters.Pools.Add(pool) {
-		k.config.Meters.Show(pool)
+		k.config.Meters.InitPool(pool)
 	}
 }
 
-// forget removes deleted pools, with their metrics, from the memory of this replica.
-func (k *Keeper) forget(pools map[string]bool) {
+// forgetPools removes deleted pools, with their metrics, from the memory of this replica.
+func (k *Keeper) forgetPools(pools map[string]bool) {
 	for pool := range pools {
 		k.config.Waiters.Pools.Remove(pool)
 		k.config.Meters.Forget(pool)
@@ -26,7 +26,7 @@ func (k *Keeper) forget(pools map[string]bool) {
 // harmless, because the ledger makes no grants in such a pool. Other replicas forget the pool in their next
 // reconciliation.
 func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
-	k.forget(map[string]bool{pool: true})
+	k.forgetPools(map[string]bool{pool: true})
 	if err := k.config.Semaphore.Forget(ctx, pool); err != nil {
 		return fmt.Errorf("forgetting pool %s: %w", pool, err)
 	}

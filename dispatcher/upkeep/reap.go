@@ -31,14 +31,14 @@ type ReapResult struct {
 // holds it.
 func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	var result ReapResult
-	lapses, err := k.lapses(ctx)
+	lapses, err := k.readLapses(ctx)
 	if err != nil {
 		return result, err
 	}
 	for more := len(lapses) > 0; more; {
 		reaped, err := k.config.Ledger.Reap(ctx, lapses, reapBatch, k.config.Settle)
 		k.releaseAll(ctx, k.countReaped(reaped, &result))
-		k.callCallers(reaped)
+		k.wakeCallers(reaped)
 		if err != nil && len(reaped) == 0 { // only grants that cannot be ended are left
 			return result, fmt.Errorf("reaping: %w", err)
 		}
@@ -58,7 +58,7 @@ func (k *Keeper) NextLapse(ctx context.Context) (left time.Duration, found bool,
 // releaseAll frees slots of several pools concurrently, so that a semaphore that does not answer causes one
 // timeout in total and not one for each pool.
 func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
-	wait := rescue.Crew{Told: k.config.Panicked}
+	wait := rescue.ReportingGroup{OnPanic: k.config.Panicked}
 	for pool, ended := range leases {
 		wait.Go("freeing slots", func() {
 			k.config.Waiters.Slots.Return(ctx, pool, ended...)
@@ -68,8 +68,8 @@ func (k *Keeper) releaseAll(ctx context.Context, leases map[string][]string) {
 	wait.Wait()
 }
 
-// callCallers wakes the callers that wait in pools where the grant of a caller was ended.
-func (k *Keeper) callCallers(reaped []store.Reaped) {
+// wakeCallers wakes the callers that wait in pools where the grant of a caller was ended.
+func (k *Keeper) wakeCallers(reaped []store.Reaped) {
 	called := make(map[string]bool)
 	for _, r := range reaped {
 		if store.IsCaller(r.Grant.Device) && !called[r.Grant.Pool] {
@@ -79,34 +79,34 @@ func (k *Keeper) callCallers(reaped []store.Reaped) {
 	}
 }
 
-// lapses reads the ledger's clock and returns which leases have ended, as far as the clock can be trusted. It
+// readLapses reads the ledger's clock and returns which leases have ended, as far as the clock can be trusted. It
 // stores the offset between this host's clock and the ledger's clock for replicas that start later.
-func (k *Keeper) lapses(ctx context.Context) (store.Lapses, error) {
+func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	asked := k.config.Now()
 	clock, err := k.config.Ledger.LeaseClock(ctx)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the store says what it was doing
 	}
-	lapses := k.guard.ends(clock, asked, k.config.Now())
-	if back := k.guard.steppedBack(); back > clockSlack {
+	lapses := k.guard.findLapses(clock, asked, k.config.Now())
+	if back := k.guard.takeStepBack(); back > clockSlack {
 		k.config.Logger.WarnContext(ctx, "the database clock stepped back; leases that were given before end as much later", "by", back)
 	}
-	k.tellDoubt(ctx, clock.Now, lapses)
-	if pair, changed := k.guard.pair(clock.Kept, asked); changed {
-		err = k.config.Ledger.KeepClockPair(ctx, pair)
+	k.logClockTrust(ctx, clock.Now, lapses)
+	if pair, changed := k.guard.changedPair(clock.StoredPair, asked); changed {
+		err = k.config.Ledger.StoreClockPair(ctx, pair)
 	}
 	return lapses, err
 }
 
-// tellDoubt logs when the clock stops being trusted, and when it is trusted again.
-func (k *Keeper) tellDoubt(ctx context.Context, now time.Time, lapses store.Lapses) {
-	doubted := false
+// logClockTrust logs when the clock stops being trusted, and when it is trusted again.
+func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, lapses store.LapseCutoffs) {
+	distrusted := false
 	for _, before := range lapses {
-		doubted = doubted || now.Sub(before) > clockSlack
+		distrusted = distrusted || now.Sub(before) > clockSlack
 	}
 	switch {
-	case k.doubted.Swap(doubted) == doubted:
-	case doubted:
+	case k.loggedDistrust.Swap(distrusted) == distrusted:
+	case distrusted:
 		k.config.Logger.WarnContext(ctx, "the database clock stepped, or nothing is known of it from before this process; leases end by elapsed time")
 	default:
 		k.config.Logger.InfoContext(ctx, "the database clock is believed again")

@@ -48,7 +48,7 @@ func (r ReconcileResult) Drift() int { return r.Freed + r.Added + r.Refused }
 func (k *Keeper) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	var total ReconcileResult
 	var errs []error
-	gone := k.config.Waiters.Pools.Known() // read before the ledger, so a pool that is created during this call is not forgotten
+	gone := k.config.Waiters.Pools.NameSet() // read before the ledger, so a pool that is created during this call is not forgotten
 	for after := ""; ; {
 		pools, err := k.config.Ledger.Pools(ctx, after, poolsPerPage)
 		if err != nil {
@@ -68,7 +68,7 @@ func (k *Keeper) Reconcile(ctx context.Context) (ReconcileResult, error) {
 			}
 		}
 		if len(pools) < poolsPerPage {
-			k.forget(gone)
+			k.forgetPools(gone)
 			return total, errors.Join(errs...)
 		}
 		after = pools[len(pools)-1].Name
@@ -89,9 +89,9 @@ func (k *Keeper) ReconcilePool(ctx context.Context, name string) (ReconcileResul
 	return k.reconcile(ctx, pool, snapshot)
 }
 
-// MakeKnown restores a pool that the semaphore has lost. Concurrent calls for the same pool share one
+// RestorePool restores a pool that the semaphore has lost. Concurrent calls for the same pool share one
 // restore. The restore does not use the deadline of the first report, which may have little time left.
-func (k *Keeper) MakeKnown(ctx context.Context, pool string) error {
+func (k *Keeper) RestorePool(ctx context.Context, pool string) error {
 	_, err, _ := k.restoring.Do(pool, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreLimit)
 		defer cancel()
@@ -105,13 +105,13 @@ func (k *Keeper) MakeKnown(ctx context.Context, pool string) error {
 // never treated as an orphan.
 func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.Snapshot) (ReconcileResult, error) {
 	var result ReconcileResult
-	k.show(pool.Name)
+	k.registerPool(pool.Name)
 	config := slots.Config{Capacity: pool.Capacity, Version: pool.Version}
 	grants, err := k.config.Ledger.Grants(ctx, pool.Name)
 	if err != nil {
 		return result, fmt.Errorf("reading the grants of pool %s: %w", pool.Name, err)
 	}
-	if !snapshot.Known {
+	if !snapshot.PoolKnown {
 		err := k.restore(ctx, pool.Name, config, grants, &result)
 		return result, err
 	}
@@ -122,7 +122,7 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 		return result, err
 	}
 	err = k.addMissing(ctx, pool.Name, snapshot, grants, &result)
-	k.metrics.drifted(pool.Name, result.Drift())
+	k.metrics.recordDrift(pool.Name, result.Drift())
 	return result, err
 }
 
@@ -175,7 +175,7 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 		case l.Age.Abs() > orphanAge:
 			orphans = append(orphans, l.ID)
 		default:
-			young = append(young, store.TaskLease{Task: decision.TaskOf(l.ID), Lease: l.ID})
+			young = append(young, store.TaskLease{Task: decision.LeaseTask(l.ID), Lease: l.ID})
 		}
 	}
 	ended, err := k.config.Ledger.EndedLeases(ctx, young)
@@ -190,20 +190,20 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 	if err != nil {
 		return fmt.Errorf("freeing orphans of pool %s: %w", pool, err)
 	}
-	result.Freed += count(freed)
+	result.Freed += countTrue(freed)
 	return nil
 }
 
 // addMissing adds the grants that the semaphore lacks, and then reads their rows again. It removes a grant
 // that ended in between, because the release may have come before the addition.
 func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
-	known := make(map[string]bool, len(snapshot.Leases))
+	inSemaphore := make(map[string]bool, len(snapshot.Leases))
 	for _, l := range snapshot.Leases {
-		known[l.ID] = true
+		inSemaphore[l.ID] = true
 	}
 	var missing []store.Grant
 	for _, g := range grants {
-		if !known[g.Lease] {
+		if !inSemaphore[g.Lease] {
 			missing = append(missing, g)
 		}
 	}
@@ -214,8 +214,8 @@ func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Sna
 	if err != nil {
 		return fmt.Errorf("adding grants to pool %s: %w", pool, err)
 	}
-	result.Added += count(adopted)
-	result.Refused += len(adopted) - count(adopted)
+	result.Added += countTrue(adopted)
+	result.Refused += len(adopted) - countTrue(adopted)
 	return k.undoEnded(ctx, pool, missing)
 }
 
@@ -243,10 +243,10 @@ func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant
 	return nil
 }
 
-func holdings(grants []store.Grant) []slots.Holding {
-	held := make([]slots.Holding, len(grants))
+func holdings(grants []store.Grant) []slots.LedgerGrant {
+	held := make([]slots.LedgerGrant, len(grants))
 	for i, g := range grants {
-		held[i] = slots.Holding{
+		held[i] = slots.LedgerGrant{
 			Lease: g.Lease, Device: g.Device, Slot: g.Slot, Batch: g.Batch, Remaining: g.Remaining,
 			Age: g.LeaseUntil.Add(-g.Remaining).Sub(g.GrantedAt),
 		}
@@ -254,7 +254,7 @@ func holdings(grants []store.Grant) []slots.Holding {
 	return held
 }
 
-func count(flags []bool) int {
+func countTrue(flags []bool) int {
 	n := 0
 	for _, f := range flags {
 		if f {

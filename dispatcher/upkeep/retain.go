@@ -13,8 +13,8 @@ const retainBatch = 2000
 
 // Retain deletes rows that are older than keep, in batches, until nothing is left to delete or ctx ends. If
 // keep is 0, it deletes only rows that have their own retention time. It returns the numbers of deleted rows.
-func (k *Keeper) Retain(ctx context.Context, keep time.Duration) (store.Retained, error) {
-	var total store.Retained
+func (k *Keeper) Retain(ctx context.Context, keep time.Duration) (store.DeletedCounts, error) {
+	var total store.DeletedCounts
 	for {
 		removed, err := k.config.Ledger.Retain(ctx, keep, retainBatch)
 		total.Events += removed.Events
@@ -28,7 +28,7 @@ func (k *Keeper) Retain(ctx context.Context, keep time.Duration) (store.Retained
 		if err != nil {
 			return total, fmt.Errorf("retention: %w", err)
 		}
-		if removed.Most() < retainBatch {
+		if removed.Largest() < retainBatch {
 			return total, nil
 		}
 	}

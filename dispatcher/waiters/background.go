@@ -16,7 +16,7 @@ type background struct {
 
 	mu      sync.Mutex
 	stopped bool
-	crew    rescue.Crew
+	crew    rescue.ReportingGroup
 }
 
 // start runs work. After stop it does nothing: the passes of the other replicas do the remaining work.
@@ -43,7 +43,7 @@ type mergedWork[W any] struct {
 	background *background
 	log        *slog.Logger
 	merge      func(earlier, more W) W
-	do         func(ctx context.Context, pool string, work W) error
+	runWork    func(ctx context.Context, pool string, work W) error
 	doing      string // names the work if it panics
 	warning    string // is logged if the work fails in the background
 
@@ -55,7 +55,7 @@ type mergedWork[W any] struct {
 func (m *mergedWork[W]) start(pool string, work W) {
 	if m.add(pool, work) {
 		m.background.start(func(ctx context.Context) {
-			if err := m.background.crew.Told.Tell(m.doing, m.run(ctx, pool)); err != nil {
+			if err := m.background.crew.OnPanic.Report(m.doing, m.run(ctx, pool)); err != nil {
 				m.log.WarnContext(ctx, m.warning, "pool", pool, "err", err) //nolint:sloglint // a constant of each kind of work
 			}
 		})
@@ -63,7 +63,7 @@ func (m *mergedWork[W]) start(pool string, work W) {
 }
 
 // add adds work. mine reports whether no goroutine works for the pool: then the caller must call run.
-func (m *mergedWork[W]) add(pool string, work W) (mine bool) {
+func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.left == nil {
@@ -80,14 +80,14 @@ func (m *mergedWork[W]) add(pool string, work W) (mine bool) {
 // run does the work of the pool until no work remains. A panic is returned as an error, and run
 // continues with the work that was added before the panic: no other goroutine would ever do it.
 func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
-	for work, ok := m.next(pool); ok; work, ok = m.next(pool) {
-		failed = errors.Join(failed, rescue.Call(func() error { return m.do(ctx, pool, work) }))
+	for work, ok := m.takeNext(pool); ok; work, ok = m.takeNext(pool) {
+		failed = errors.Join(failed, rescue.Call(func() error { return m.runWork(ctx, pool, work) }))
 	}
 	return failed
 }
 
-// next takes the remaining work. If ok is false, no work remains and the goroutine must end.
-func (m *mergedWork[W]) next(pool string) (work W, ok bool) {
+// takeNext takes the remaining work. If ok is false, no work remains and the goroutine must end.
+func (m *mergedWork[W]) takeNext(pool string) (work W, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	left := m.left[pool]

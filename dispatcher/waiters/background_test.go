@@ -11,13 +11,13 @@ import (
 // A panic in background work is reported, and ends no other work.
 func TestPanicsAreTold(t *testing.T) {
 	t.Parallel()
-	told := make(chan string, 1)
-	b := &background{ctx: t.Context(), crew: rescue.Crew{Told: func(doing string, _ *rescue.Panic) { told <- doing }}}
+	reported := make(chan string, 1)
+	b := &background{ctx: t.Context(), crew: rescue.ReportingGroup{OnPanic: func(doing string, _ *rescue.Panic) { reported <- doing }}}
 	b.start(func(context.Context) { panic("by the test") })
 	if err := b.stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if doing := <-told; doing != "handing on" {
+	if doing := <-reported; doing != "handing on" {
 		t.Errorf("told of %q", doing)
 	}
 }
@@ -25,7 +25,7 @@ func TestPanicsAreTold(t *testing.T) {
 func TestTurnGoesOnAfterAPanic(t *testing.T) {
 	t.Parallel()
 	calls, work := 0, &mergedWork[int]{merge: func(_, more int) int { return more }}
-	work.do = func(_ context.Context, _ string, n int) error {
+	work.runWork = func(_ context.Context, _ string, n int) error {
 		if calls++; n == 1 {
 			work.add("p", 2) // work that is added while the goroutine runs
 			panic("by the test")

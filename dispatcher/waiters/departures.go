@@ -23,7 +23,7 @@ type Departures struct {
 	relay       *Relay
 	offers      *Offers
 	ledger      Ledger
-	unreachable func(view store.View)
+	unreachable func(view store.DeviceView)
 	reports     *mergedWork[[]parked.Report] // reports that ended; the pool is always ""
 }
 
@@ -31,31 +31,31 @@ type Departures struct {
 // background the slots that are reserved for the device. The device keeps its place in the queue,
 // and gets no offer until it reports again. If it has parked a newer report at any replica, Add
 // gives nothing back.
-func (d *Departures) Add(p *Park) {
+func (d *Departures) Add(p *ParkedReport) {
 	if d.parks.Leave(p) == Parked {
 		d.reports.start("", []parked.Report{{Device: p.Device, Number: p.number}})
 	}
 }
 
-// giveBackAll calls giveBack for the reports, departuresAtOnce at a time.
-func (d *Departures) giveBackAll(ctx context.Context, _ string, reports []parked.Report) (failed error) {
+// leaveAllQueues calls leaveQueues for the reports, departuresAtOnce at a time.
+func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []parked.Report) (failed error) {
 	for part := range slices.Chunk(reports, departuresAtOnce) {
-		failed = errors.Join(failed, d.giveBack(ctx, part))
+		failed = errors.Join(failed, d.leaveQueues(ctx, part))
 	}
 	return failed
 }
 
-// giveBack notifies the queues that the devices of reports left. A device may return during this
-// work, and enter a queue before the queue is notified that it left. So giveBack looks for returned
+// leaveQueues notifies the queues that the devices of reports left. A device may return during this
+// work, and enter a queue before the queue is notified that it left. So leaveQueues looks for returned
 // devices a second time and wakes their reports. Relay.Park wakes the reports that are parked later.
-func (d *Departures) giveBack(ctx context.Context, reports []parked.Report) error {
+func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	names := make([]string, len(reports))
 	for i, r := range reports {
 		names[i] = r.Device
 	}
-	views, err := d.ledger.Views(ctx, names) // read before findGone, so that findGone finds devices that return during the read
+	views, err := d.ledger.DeviceViews(ctx, names) // read before findGone, so that findGone finds devices that return during the read
 	if err != nil {
 		return fmt.Errorf("looking at devices that left: %w", err)
 	}
@@ -71,13 +71,13 @@ func (d *Departures) giveBack(ctx context.Context, reports []parked.Report) erro
 		if views[i].Device != nil {
 			d.unreachable(views[i])
 		}
-		for _, pool := range decision.PoolsOf(views[i].Candidates) {
-			updates[pool] = append(updates[pool], slots.Update{Kind: slots.WaiterAway, Device: r.Device})
+		for _, pool := range decision.DistinctPools(views[i].Candidates) {
+			updates[pool] = append(updates[pool], slots.Update{Kind: slots.WaiterPassedOver, Device: r.Device})
 		}
 	}
 	var failed error
-	for pool, of := range updates {
-		failed = errors.Join(failed, d.offers.carryOut(ctx, pool, round{updates: of}))
+	for pool, poolUpdates := range updates {
+		failed = errors.Join(failed, d.offers.runRounds(ctx, pool, round{updates: poolUpdates}))
 	}
 	return errors.Join(failed, d.relay.wakeReturned(ctx, gone))
 }

@@ -51,7 +51,7 @@ func (f *Filler) Fill(pool string) {
 // waiters poll or no slot is free, is filled in turn with other such pools, so that devices that
 // no longer report leave its queue.
 func (f *Filler) FillAll(ctx context.Context) error {
-	waiting, due, err := f.semaphore.Queues(ctx, f.pools.Names())
+	waiting, due, err := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
 	if err != nil {
 		return fmt.Errorf("handing on: %w", err)
 	}
@@ -59,8 +59,8 @@ func (f *Filler) FillAll(ctx context.Context) error {
 	for _, pool := range append(due, f.pools.setWaiting(waiting)...) {
 		requests[pool] = fillRequest{}
 	}
-	work, failed := f.ledger.PoolsWithWork(ctx, f.pools.next())
-	searched := f.pools.toSearch(work)
+	work, failed := f.ledger.PoolsWithWork(ctx, f.pools.nextToRead())
+	searched := f.pools.poolsToSearch(work)
 	var urgent []string
 	if len(searched) > 0 { // a window may have opened, or a backoff have ended, without a call of Fill
 		urgent, err = f.ledger.PoolsWithUrgent(ctx, searched)
@@ -85,7 +85,7 @@ func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest)
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	var updates []slots.Update
-	if f.parks.count() > 0 { // only this replica can wake its parked reports, and may have missed a message to do so
+	if f.parks.countParked() > 0 { // only this replica can wake its parked reports, and may have missed a message to do so
 		updates = []slots.Update{{Kind: slots.OffersMissed}}
 	}
 	queue, err := f.semaphore.OfferSlots(ctx, pool, f.pools.Pace(pool), updates)
@@ -93,7 +93,7 @@ func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest)
 		return fmt.Errorf("handing on in pool %s: %w", pool, err)
 	}
 	f.offers.Send(pool, queue.Offers, time.Time{})
-	if !queue.Known || !request.mayWake {
+	if !queue.PoolKnown || !request.mayWake {
 		return nil
 	}
 	joiners, err := f.sleepers.find(ctx, pool, queue, request)

@@ -20,30 +20,30 @@ type forecast struct {
 
 // outcomes returns for each of the named devices the outcome that an offer in the pool will have.
 func (f *forecast) outcomes(ctx context.Context, pool string, names []string) ([]slots.UpdateKind, error) {
-	views, err := f.ledger.Views(ctx, names)
+	views, err := f.ledger.DeviceViews(ctx, names)
 	if err != nil {
 		return nil, fmt.Errorf("looking at devices for pool %s: %w", pool, err)
 	}
-	limited, kinds := f.policies.Among(ctx, pool, views), make([]slots.UpdateKind, len(views))
+	obstacles, kinds := f.policies.LimitedTasks(ctx, pool, views), make([]slots.UpdateKind, len(views))
 	for i, view := range views {
-		kinds[i] = outcomeOf(view, pool, limited)
+		kinds[i] = predictOutcome(view, pool, obstacles)
 	}
 	return kinds, nil
 }
 
-// outcomeOf returns OfferSent if the device could start a task of the pool, WaiterAway if it is
+// predictOutcome returns OfferSent if the device could start a task of the pool, WaiterPassedOver if it is
 // only busy, and WaiterLeft if it should leave the queue. limited holds the obstacles that
 // policies found for its tasks.
-func outcomeOf(view store.View, pool string, limited map[int64]decision.Obstacle) slots.UpdateKind {
+func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]decision.Obstacle) slots.UpdateKind {
 	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })
-	choice := decision.Decide(decision.Foreseen(view, limited))
+	choice := decision.Decide(decision.ExpectedSituation(view, obstacles))
 	switch {
 	case view.Device == nil:
 		return slots.WaiterLeft
 	case choice.Reason == devices.ReasonGranted:
 		return slots.OfferSent
-	case decision.WaitingOf(choice.Reason).Queueing == decision.Away:
-		return slots.WaiterAway
+	case decision.WaitRuleFor(choice.Reason).Queueing == decision.PassedOver:
+		return slots.WaiterPassedOver
 	}
 	return slots.WaiterLeft
 }
@@ -52,7 +52,7 @@ func outcomeOf(view store.View, pool string, limited map[int64]decision.Obstacle
 // would be ahead of devices that can start. A policy that the latest pass has not read is not
 // applied; then the stopped devices give their offers back.
 func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (able []slots.Joiner, err error) {
-	if !f.policies.Any(pool) || len(joiners) == 0 {
+	if !f.policies.HasPolicies(pool) || len(joiners) == 0 {
 		return joiners, nil
 	}
 	names := make([]string, len(joiners))

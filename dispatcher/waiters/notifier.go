@@ -18,7 +18,7 @@ import (
 
 // Ledger reads devices and tasks. *store.Store implements it.
 type Ledger interface {
-	Views(ctx context.Context, devices []string) ([]store.View, error)
+	DeviceViews(ctx context.Context, devices []string) ([]store.DeviceView, error)
 	PoolsWithWork(ctx context.Context, pools []string) ([]string, error)
 	PoolsWithUrgent(ctx context.Context, pools []string) ([]string, error)
 	OpenBatches(ctx context.Context, pool string, after int64, limit int) ([]store.OpenBatch, error)
@@ -29,29 +29,29 @@ type Ledger interface {
 
 // Semaphore keeps the slots and the queues of the pools. *slots.Semaphore implements it.
 type Semaphore interface {
-	Serve(ctx context.Context, calls []slots.Call) []slots.Served
+	Serve(ctx context.Context, calls []slots.Call) []slots.ExchangeResult
 	Node(ctx context.Context, pool string) string
 	OfferSlots(ctx context.Context, pool string, pace slots.Pace, updates []slots.Update) (slots.QueueState, error)
 	Join(ctx context.Context, pool string, pace slots.Pace, joiners []slots.Joiner) (slots.QueueState, error)
-	Queues(ctx context.Context, pools []string) (waiting, due []string, err error)
-	Offered(ctx context.Context, pools []string, device string) ([]string, error)
+	FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error)
+	PoolsWithOffer(ctx context.Context, pools []string, device string) ([]string, error)
 }
 
 // Policies limit how often tasks may start.
 type Policies interface {
-	// Any reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a
+	// HasPolicies reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a
 	// device that holds one of its slots.
-	Any(pool string) bool
-	// Among returns the obstacle of each task in the pool that its policies refuse now, by task id. It skips tasks
+	HasPolicies(pool string) bool
+	// LimitedTasks returns the obstacle of each task in the pool that its policies refuse now, by task id. It skips tasks
 	// whose policies cannot be checked.
-	Among(ctx context.Context, pool string, views []store.View) map[int64]decision.Obstacle
+	LimitedTasks(ctx context.Context, pool string, views []store.DeviceView) map[int64]decision.Obstacle
 }
 
 // Parking exchanges messages about parked reports between replicas. *parked.Board implements it.
 type Parking interface {
-	Newest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error)
-	Gone(ctx context.Context, reports []parked.Report) (gone []parked.Report, err error)
-	Wake(ctx context.Context, calls []parked.Call) error
+	RegisterNewest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error)
+	RecordEnded(ctx context.Context, reports []parked.Report) (gone []parked.Report, err error)
+	Wake(ctx context.Context, calls []parked.WakeMessage) error
 }
 
 // Waker notifies devices by push. *mqtt.Client implements it.
@@ -74,12 +74,12 @@ type Config struct {
 	UrgentShare  int           // percent of a pool for which urgent batches go before all other batches
 	MaxParked    int           // maximum number of parked reports; default 20,000
 
-	Unreachable func(view store.View) // is called when a device cannot be notified any more
+	Unreachable func(view store.DeviceView) // is called when a device cannot be notified any more
 
 	Meters   *meters.Set
 	Logger   *slog.Logger
 	Debug    *slog.Logger // for the steps of each handoff
-	Panicked rescue.Told
+	Panicked rescue.PanicHandler
 	Now      func() time.Time // for elapsed time only
 }
 
@@ -100,27 +100,27 @@ type Notifier struct {
 
 // New builds a Notifier.
 func New(config Config) *Notifier {
-	pools := newPools(slots.Pace{Soonest: decision.Soonest, Period: config.ReportPeriod, Offer: config.Offer})
+	pools := newPools(slots.Pace{MinWait: decision.MinReportDelay, ReportPeriod: config.ReportPeriod, OfferTTL: config.Offer})
 	parks := newParks(cmp.Or(config.MaxParked, maxParked), config.Now)
-	config.Meters.Func("reports_parked", "Reports whose answer waits for a task (long poll).", parks.count)
-	background, log := &background{ctx: context.Background(), crew: rescue.Crew{Told: config.Panicked}}, config.Logger
+	config.Meters.GaugeFunc("reports_parked", "Reports whose answer waits for a task (long poll).", parks.countParked)
+	background, log := &background{ctx: context.Background(), crew: rescue.ReportingGroup{OnPanic: config.Panicked}}, config.Logger
 	relay := &Relay{parks: parks, board: config.Parking, ledger: config.Ledger, background: background, log: log}
 	forecast, handoffs := &forecast{ledger: config.Ledger, policies: config.Policies}, newHandoffs(config.Meters, config.Debug)
 	offers := &Offers{pools: pools, relay: relay, forecast: forecast, handoffs: handoffs, semaphore: config.Semaphore, waker: config.Waker, now: config.Now}
 	offers.rounds = &mergedWork[round]{
-		background: background, log: log, merge: round.add, do: offers.carryOut,
+		background: background, log: log, merge: round.add, runWork: offers.runRounds,
 		doing: "handing on", warning: "slots are handed on by the next pass",
 	}
 	sleepers := &sleepers{pools: pools, forecast: forecast, ledger: config.Ledger, period: config.ReportPeriod, urgentShare: config.UrgentShare, now: config.Now}
 	filler := &Filler{pools: pools, parks: parks, offers: offers, sleepers: sleepers, ledger: config.Ledger, semaphore: config.Semaphore}
 	filler.requests = &mergedWork[fillRequest]{
-		background: background, log: log, merge: fillRequest.add, do: filler.fillPool,
+		background: background, log: log, merge: fillRequest.add, runWork: filler.fillPool,
 		doing: "handing on", warning: "free slots are offered by the next pass",
 	}
 	departures := &Departures{parks: parks, relay: relay, offers: offers, ledger: config.Ledger, unreachable: config.Unreachable}
 	merge := func(earlier, more []parked.Report) []parked.Report { return append(earlier, more...) }
 	departures.reports = &mergedWork[[]parked.Report]{
-		background: background, log: log, merge: merge, do: departures.giveBackAll,
+		background: background, log: log, merge: merge, runWork: departures.leaveAllQueues,
 		doing: "letting go who left", warning: "devices that left are passed over when they miss their offers",
 	}
 	return &Notifier{

@@ -76,9 +76,9 @@ func (o *Offers) RemoveBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: slices.Repeat([]slots.Update{{Kind: slots.BatchLeft, Batch: batch}}, leaveRounds)})
 }
 
-// FindPools returns the pools in which a slot is offered to the device. It searches only in the given pools.
-func (o *Offers) FindPools(ctx context.Context, pools []string, device string) ([]string, error) {
-	return o.semaphore.Offered(ctx, o.pools.AmongWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing
+// OfferedPools returns the pools in which a slot is offered to the device. It searches only in the given pools.
+func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string) ([]string, error) {
+	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing
 }
 
 // addTimes adds to each offer the time at which its slot became free: freed, or when the offer
@@ -94,9 +94,9 @@ func (o *Offers) addTimes(offers []slots.Offer, freed time.Time) []timedOffer {
 	return timed
 }
 
-// carryOut carries out a round, and the rounds of the offers that follow from it. The semaphore
+// runRounds carries out a round, and the rounds of the offers that follow from it. The semaphore
 // offers an unused slot to the next waiter in the call that reports the outcome.
-func (o *Offers) carryOut(ctx context.Context, pool string, r round) error {
+func (o *Offers) runRounds(ctx context.Context, pool string, r round) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	var failed error
@@ -141,9 +141,9 @@ func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedO
 // It returns no outcome for a report that is not parked here: no reply shows whether another
 // replica has the report, so the offer counts as not sent.
 func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffer) (outcomes []slots.Update, err error) {
-	calls, now := make([]parked.Call, len(offers)), o.now()
+	calls, now := make([]parked.WakeMessage, len(offers)), o.now()
 	for i, offer := range offers {
-		calls[i] = parked.Call{Device: offer.Device, Pool: pool}
+		calls[i] = parked.WakeMessage{Device: offer.Device, Pool: pool}
 		if !offer.freed.IsZero() {
 			calls[i].Age = max(now.Sub(offer.freed), 1)
 		}

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	poolsPerLook = 500 // pools whose work one pass reads from the ledger
+	poolsPerRead = 500 // pools whose work one pass reads from the ledger
 	poolsTidied  = 50  // queues that one pass tidies, of pools in which no slot can be offered
 
 	holdWeight  = 0.05            // weight of the newest hold time in the moving average
 	unknownHold = 5 * time.Second // assumed hold time until a grant of the pool has ended
-	mostKinds   = 10_000          // maximum number of kinds per pool, to limit memory; beyond it, all kinds are forgotten
+	maxKinds    = 10_000          // maximum number of kinds per pool, to limit memory; beyond it, all kinds are forgotten
 )
 
 // Pools holds the state that this replica keeps for each pool. It is safe for concurrent
@@ -25,28 +25,28 @@ type Pools struct {
 	pace slots.Pace // pace of every pool, without the hold time
 
 	mu     sync.Mutex
-	all    map[string]*pool
+	all    map[string]*poolState
 	asked  []string // pools whose work this pass read from the ledger
 	last   string   // last pool that was searched, or had no work
 	tidied string   // last pool whose queue was tidied
 }
 
-// pool is the state of one pool.
-type pool struct {
-	listed  bool                     // the ledger has the pool
-	waiting bool                     // devices wait in its queue, as of the last pass and later calls of Wait
-	hold    time.Duration            // moving average of hold times at this replica; 0 if unknown
-	kinds   map[string]time.Duration // moving average of hold times, by kind of task
-	search  *search                  // progress of the search for sleeping devices; if nil, the search begins anew
-	urgent  time.Time                // time until which the search for urgent tasks rests
+// poolState is the state of one pool.
+type poolState struct {
+	listed          bool                     // the ledger has the pool
+	waiting         bool                     // devices wait in its queue, as of the last pass and later calls of Wait
+	hold            time.Duration            // moving average of hold times at this replica; 0 if unknown
+	kinds           map[string]time.Duration // moving average of hold times, by kind of task
+	search          *search                  // progress of the search for sleeping devices; if nil, the search begins anew
+	urgentRestUntil time.Time                // time until which the search for urgent tasks rests
 }
 
-func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*pool)} }
+func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*poolState)} }
 
-// of returns the state of a pool, and makes it if there is no state yet. mu must be held.
-func (p *Pools) of(name string) *pool {
+// stateOf returns the state of a pool, and makes it if there is no state yet. mu must be held.
+func (p *Pools) stateOf(name string) *poolState {
 	if p.all[name] == nil {
-		p.all[name] = &pool{kinds: make(map[string]time.Duration)}
+		p.all[name] = &poolState{kinds: make(map[string]time.Duration)}
 	}
 	return p.all[name]
 }
@@ -55,7 +55,7 @@ func (p *Pools) of(name string) *pool {
 func (p *Pools) Add(name string) (isNew bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one := p.of(name)
+	one := p.stateOf(name)
 	isNew, one.listed = !one.listed, true
 	return isNew
 }
@@ -67,15 +67,15 @@ func (p *Pools) Remove(name string) {
 	delete(p.all, name)
 }
 
-// Known returns all pools with a state, even if the ledger does not have them.
-func (p *Pools) Known() map[string]bool {
+// NameSet returns all pools with a state, even if the ledger does not have them.
+func (p *Pools) NameSet() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	known := make(map[string]bool, len(p.all))
+	set := make(map[string]bool, len(p.all))
 	for name := range p.all {
-		known[name] = true
+		set[name] = true
 	}
-	return known
+	return set
 }
 
 // Names returns all pools that the ledger has, sorted.
@@ -96,19 +96,19 @@ func (p *Pools) names() []string {
 	return names
 }
 
-// next returns the pools whose work is read from the ledger in this pass. A pool is
+// nextToRead returns the pools whose work is read from the ledger in this pass. A pool is
 // returned again after all other pools.
-func (p *Pools) next() []string {
+func (p *Pools) nextToRead() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked, _ = roundRobin(p.names(), p.last, poolsPerLook)
+	p.asked, _ = roundRobin(p.names(), p.last, poolsPerRead)
 	return p.asked
 }
 
-// toSearch returns the pools of the latest call of next that have work, at most
+// poolsToSearch returns the pools of the latest call of next that have work, at most
 // searchesAPass of them. The next pass continues behind the last pool that was returned
 // or had no work.
-func (p *Pools) toSearch(work []string) (searched []string) {
+func (p *Pools) poolsToSearch(work []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range p.asked {
@@ -126,24 +126,24 @@ func (p *Pools) toSearch(work []string) (searched []string) {
 // roundRobin returns at most `most` elements of the sorted list all, beginning behind last
 // and continuing at the start of the list. newLast is the last returned element, or last if
 // part is empty.
-func roundRobin(all []string, last string, most int) (part []string, newLast string) {
+func roundRobin(all []string, last string, limit int) (part []string, newLast string) {
 	from, found := slices.BinarySearch(all, last)
 	if found {
 		from++
 	}
 	part = slices.Concat(all[from:], all[:from])
-	part = part[:min(len(part), most)]
+	part = part[:min(len(part), limit)]
 	if len(part) > 0 {
 		last = part[len(part)-1]
 	}
 	return part, last
 }
 
-// Wait records that a device waits for a slot of a pool.
-func (p *Pools) Wait(name string) {
+// MarkWaiting records that a device waits for a slot of a pool.
+func (p *Pools) MarkWaiting(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.of(name).waiting = true
+	p.stateOf(name).waiting = true
 }
 
 // setWaiting records in which pools devices wait; names must be sorted. It returns the
@@ -155,14 +155,14 @@ func (p *Pools) setWaiting(names []string) (tidy []string) {
 		one.waiting = false
 	}
 	for _, name := range names {
-		p.of(name).waiting = true
+		p.stateOf(name).waiting = true
 	}
 	tidy, p.tidied = roundRobin(names, p.tidied, poolsTidied)
 	return tidy
 }
 
-// AmongWaiting returns the pools of names in which devices wait.
-func (p *Pools) AmongWaiting(names []string) (waiting []string) {
+// FilterWaiting returns the pools of names in which devices wait.
+func (p *Pools) FilterWaiting(names []string) (waiting []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range names {
@@ -173,29 +173,29 @@ func (p *Pools) AmongWaiting(names []string) (waiting []string) {
 	return waiting
 }
 
-// searchOf returns the progress of the search in a pool, for the goroutine that fills the pool
+// searchProgress returns the progress of the search in a pool, for the goroutine that fills the pool
 // now. If restarts is true, the search begins with the first batch.
-func (p *Pools) searchOf(name string, restarts bool) *search {
+func (p *Pools) searchProgress(name string, restarts bool) *search {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one := p.of(name)
+	one := p.stateOf(name)
 	if restarts || one.search == nil {
-		one.search = &search{marks: make(map[int64]store.Mark)}
+		one.search = &search{marks: make(map[int64]store.TaskPosition)}
 	}
 	return one.search
 }
 
-// urgentRests reports whether the search for urgent tasks of a pool rests.
-func (p *Pools) urgentRests(name string, now time.Time) bool {
+// isUrgentResting reports whether the search for urgent tasks of a pool rests.
+func (p *Pools) isUrgentResting(name string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return now.Before(p.of(name).urgent)
+	return now.Before(p.stateOf(name).urgentRestUntil)
 }
 
-func (p *Pools) restUrgent(name string, until time.Time) {
+func (p *Pools) restUrgentSearch(name string, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.of(name).urgent = until
+	p.stateOf(name).urgentRestUntil = until
 }
 
 // RestartSearches lets the next pass search every pool from its first batch: ended tasks may
@@ -208,27 +208,27 @@ func (p *Pools) RestartSearches() {
 	}
 }
 
-// Held records how long a grant was held. The averages are weighted exponentially.
-func (p *Pools) Held(name, kind string, held time.Duration) {
+// RecordHold records how long a grant was held. The averages are weighted exponentially.
+func (p *Pools) RecordHold(name, kind string, held time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one := p.of(name)
-	if len(one.kinds) >= mostKinds {
+	one := p.stateOf(name)
+	if len(one.kinds) >= maxKinds {
 		clear(one.kinds)
 	}
-	one.hold = moved(one.hold, held)
-	one.kinds[kind] = moved(one.kinds[kind], held)
+	one.hold = updateMean(one.hold, held)
+	one.kinds[kind] = updateMean(one.kinds[kind], held)
 }
 
-// moved returns the moving average updated with held. A mean of 0 means that there is no earlier sample.
-func moved(mean, held time.Duration) time.Duration {
+// updateMean returns the moving average updated with held. A mean of 0 means that there is no earlier sample.
+func updateMean(mean, held time.Duration) time.Duration {
 	mean = cmp.Or(mean, held)
 	return mean + time.Duration(holdWeight*float64(held-mean))
 }
 
-// Hold returns the usual hold time of grants of a pool. known reports whether a grant of the pool has ended at this
+// UsualHold returns the usual hold time of grants of a pool. known reports whether a grant of the pool has ended at this
 // replica.
-func (p *Pools) Hold(name string) (usual time.Duration, known bool) {
+func (p *Pools) UsualHold(name string) (usual time.Duration, isMeasured bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if one := p.all[name]; one != nil {
@@ -240,12 +240,12 @@ func (p *Pools) Hold(name string) (usual time.Duration, known bool) {
 // Pace returns the times from which the queue of a pool computes when a device reports again.
 func (p *Pools) Pace(name string) slots.Pace {
 	pace := p.pace
-	pace.Hold, _ = p.Hold(name)
+	pace.MeanHold, _ = p.UsualHold(name)
 	return pace
 }
 
-// HoldOf returns the usual hold time of a kind of task, or of the pool if no task of the kind has ended here.
-func (p *Pools) HoldOf(name, kind string) time.Duration {
+// UsualKindHold returns the usual hold time of a kind of task, or of the pool if no task of the kind has ended here.
+func (p *Pools) UsualKindHold(name, kind string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if one := p.all[name]; one != nil {

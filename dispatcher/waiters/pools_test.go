@@ -11,22 +11,22 @@ import (
 func TestEachPoolIsAskedInTurn(t *testing.T) {
 	t.Parallel()
 	l := newPools(slots.Pace{})
-	for i := range poolsPerLook + 100 {
+	for i := range poolsPerRead + 100 {
 		l.Add(time.Duration(i).String())
 	}
 	seen := map[string]int{}
 	for range 6 {
-		for _, pool := range l.next() {
+		for _, pool := range l.nextToRead() {
 			seen[pool]++
 		}
-		l.toSearch(nil)
+		l.poolsToSearch(nil)
 	}
 	for pool, n := range seen {
 		if n != 5 {
 			t.Errorf("%s was asked %d times, want 5", pool, n)
 		}
 	}
-	if len(seen) != poolsPerLook+100 {
+	if len(seen) != poolsPerRead+100 {
 		t.Errorf("%d pools were asked", len(seen))
 	}
 }
@@ -43,9 +43,9 @@ func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 			work = append(work, fmt.Sprintf("work%05d", i))
 		}
 		seen := map[string]int{}
-		for range passes + 2*pools/poolsPerLook + 1 { // pools without work are also returned by next
-			l.next()
-			searched := l.toSearch(work)
+		for range passes + 2*pools/poolsPerRead + 1 { // pools without work are also returned by next
+			l.nextToRead()
+			searched := l.poolsToSearch(work)
 			if len(searched) > searchesAPass {
 				t.Errorf("%d pools in one pass", len(searched))
 			}
@@ -78,7 +78,7 @@ func TestEachQueueIsTidiedInTurn(t *testing.T) {
 				seen[pool] = true
 			}
 		}
-		if len(seen) != pools || len(l.AmongWaiting(waiting)) != pools {
+		if len(seen) != pools || len(l.FilterWaiting(waiting)) != pools {
 			t.Errorf("%d of %d pools were tidied in %d passes", len(seen), pools, passes)
 		}
 	}
@@ -87,24 +87,24 @@ func TestEachQueueIsTidiedInTurn(t *testing.T) {
 func TestHoldTimesFollow(t *testing.T) {
 	t.Parallel()
 	h := newPools(slots.Pace{})
-	if got := held(h); got != unknownHold {
+	if got := holdTime(h); got != unknownHold {
 		t.Errorf("unknown pool: %s", got)
 	}
 	for range 100 {
-		h.Held("a", "k", 20*time.Second)
+		h.RecordHold("a", "k", 20*time.Second)
 	}
-	if got := held(h); got != 20*time.Second {
+	if got := holdTime(h); got != 20*time.Second {
 		t.Errorf("constant holds: %s", got)
 	}
 	for range 100 {
-		h.Held("a", "k", 2*time.Second)
+		h.RecordHold("a", "k", 2*time.Second)
 	}
-	if got := held(h); got < 2*time.Second || got > 3*time.Second {
+	if got := holdTime(h); got < 2*time.Second || got > 3*time.Second {
 		t.Errorf("after a change: %s, want about 2 s", got)
 	}
 }
 
-func held(p *Pools) time.Duration {
-	usual, _ := p.Hold("a")
+func holdTime(p *Pools) time.Duration {
+	usual, _ := p.UsualHold("a")
 	return usual
 }

@@ -25,18 +25,18 @@ type Relay struct {
 
 // Park ends the older parked reports of the device at other replicas, and parks p for at most
 // remembered. It does so even if ctx has ended because the device left: Departures needs the number of p.
-func (r *Relay) Park(ctx context.Context, p *Park, remembered time.Duration) error {
+func (r *Relay) Park(ctx context.Context, p *ParkedReport, remembered time.Duration) error {
 	var number int64
 	var gap bool
 	if r.board != nil {
 		var err error
-		if number, gap, err = r.board.Newest(context.WithoutCancel(ctx), p.Device, remembered); err != nil {
+		if number, gap, err = r.board.RegisterNewest(context.WithoutCancel(ctx), p.Device, remembered); err != nil {
 			return err //nolint:wrapcheck // the board says what it was doing
 		}
 	}
-	r.parks.begin(p, number)
+	r.parks.markParked(p, number)
 	if gap { // the queues may have been notified since that the device left
-		r.parks.wake([]parked.Call{{Device: p.Device}})
+		r.parks.wake([]parked.WakeMessage{{Device: p.Device}})
 	}
 	return nil
 }
@@ -44,7 +44,7 @@ func (r *Relay) Park(ctx context.Context, p *Park, remembered time.Duration) err
 // Wake wakes the parked reports of devices. It returns the calls of the reports that are not
 // parked here. It sends these calls to the other replicas. No reply shows whether a replica has
 // the report.
-func (r *Relay) Wake(ctx context.Context, calls []parked.Call) (elsewhere []parked.Call, err error) {
+func (r *Relay) Wake(ctx context.Context, calls []parked.WakeMessage) (elsewhere []parked.WakeMessage, err error) {
 	elsewhere = r.parks.wake(calls)
 	if len(elsewhere) > 0 && r.board != nil {
 		err = r.board.Wake(ctx, elsewhere)
@@ -60,9 +60,9 @@ func (r *Relay) WakeCallers(pool string) {
 		ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 		defer cancel()
 		holders, err := r.ledger.NextCallers(ctx, pool, callersAtOnce)
-		calls := make([]parked.Call, len(holders))
+		calls := make([]parked.WakeMessage, len(holders))
 		for i, holder := range holders {
-			calls[i] = parked.Call{Device: holder, Pool: pool}
+			calls[i] = parked.WakeMessage{Device: holder, Pool: pool}
 		}
 		if err == nil {
 			_, err = r.Wake(ctx, calls)
@@ -79,7 +79,7 @@ func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []par
 	if r.board == nil || len(gone) == 0 {
 		return gone, nil
 	}
-	if gone, err = r.board.Gone(ctx, gone); err != nil {
+	if gone, err = r.board.RecordEnded(ctx, gone); err != nil {
 		return nil, fmt.Errorf("letting devices go that left: %w", err)
 	}
 	return gone, nil
@@ -91,10 +91,10 @@ func (r *Relay) wakeReturned(ctx context.Context, left []parked.Report) error {
 	if err != nil {
 		return err
 	}
-	var calls []parked.Call
+	var calls []parked.WakeMessage
 	for _, report := range left {
 		if !slices.Contains(gone, report) {
-			calls = append(calls, parked.Call{Device: report.Device})
+			calls = append(calls, parked.WakeMessage{Device: report.Device})
 		}
 	}
 	_, err = r.Wake(ctx, calls)

@@ -18,9 +18,9 @@ const (
 
 	// A search that reached its end rests. The rest grows with the number of examined tasks, so that
 	// a search examines at most about 200 tasks a second.
-	restAtLeast = 400 * time.Millisecond
+	minRest     = 400 * time.Millisecond
 	restPerTask = 5 * time.Millisecond
-	restAtMost  = 10 * time.Second
+	maxRest     = 10 * time.Second
 )
 
 // sleepers finds devices that sleep: they could start a task of a pool and can be notified, but
@@ -36,22 +36,22 @@ type sleepers struct {
 
 // search is the progress of the search for devices of a pool.
 type search struct {
-	after  int64                // batches up to this id were examined in this round
-	marks  map[int64]store.Mark // position in each batch; the zero value means that the batch was examined to its end
-	looked int                  // number of tasks examined in this round
-	rest   time.Time            // time until which the search rests
+	after    int64                        // batches up to this id were examined in this round
+	marks    map[int64]store.TaskPosition // position in each batch; the zero value means that the batch was examined to its end
+	examined int                          // number of tasks examined in this round
+	rest     time.Time                    // time until which the search rests
 }
 
 // find returns the devices that should join the queue of a pool, for its free slots. If there
 // are new tasks or slots, or an urgent task may start, it includes devices with urgent tasks even
 // if no slot is free: they go before all other waiters.
 func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (found []slots.Joiner, err error) {
-	if request.restarts || request.hasUrgent && !s.pools.urgentRests(pool, s.now()) {
+	if request.restarts || request.hasUrgent && !s.pools.isUrgentResting(pool, s.now()) {
 		if found, err = s.findUrgent(ctx, pool); err != nil {
 			return nil, err
 		}
 	}
-	if hold, _ := s.pools.Hold(pool); missingWaiters(queue, hold) > 0 {
+	if hold, _ := s.pools.UsualHold(pool); missingWaiters(queue, hold) > 0 {
 		more, err := s.findNext(ctx, pool, request.restarts)
 		if err != nil {
 			return nil, err
@@ -67,7 +67,7 @@ func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState
 func missingWaiters(queue slots.QueueState, hold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
-	return free + min(max(soon, 4), tasksPerSearch) - queue.Ready
+	return free + min(max(soon, 4), tasksPerSearch) - queue.Notifiable
 }
 
 // findUrgent looks at the first tasks of the newest urgent batches. A device that it misses is
@@ -78,16 +78,16 @@ func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner,
 	if err != nil {
 		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 	}
-	progress := &search{marks: make(map[int64]store.Mark)}
+	progress := &search{marks: make(map[int64]store.TaskPosition)}
 	found, _, err := s.searchBatches(ctx, pool, progress, open, 9*s.period+seenSlack)
-	s.pools.restUrgent(pool, s.now().Add(restAfter(progress.looked)))
+	s.pools.restUrgentSearch(pool, s.now().Add(searchRest(progress.examined)))
 	return found, err
 }
 
 // findNext looks at the next tasks of the open batches of a pool, in the order of each batch.
 // The queue keeps the order between batches. A sleeping device has missed two reports at most.
 func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]slots.Joiner, error) {
-	progress := s.pools.searchOf(pool, restarts)
+	progress := s.pools.searchProgress(pool, restarts)
 	if s.now().Before(progress.rest) {
 		return nil, nil
 	}
@@ -95,55 +95,55 @@ func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]
 	if err != nil {
 		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 	}
-	joiners, through, err := s.searchBatches(ctx, pool, progress, open, 3*s.period+seenSlack)
+	joiners, reachedEnd, err := s.searchBatches(ctx, pool, progress, open, 3*s.period+seenSlack)
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case !through: // the next pass continues
+	case !reachedEnd: // the next pass continues
 	case len(open) == batchesPerSearch:
 		progress.after = open[len(open)-1].ID
 	default:
-		*progress = search{marks: make(map[int64]store.Mark), rest: s.now().Add(restAfter(progress.looked))}
+		*progress = search{marks: make(map[int64]store.TaskPosition), rest: s.now().Add(searchRest(progress.examined))}
 	}
 	return joiners, nil
 }
 
-func restAfter(looked int) time.Duration {
-	return min(restAtLeast+time.Duration(looked)*restPerTask, restAtMost)
+func searchRest(examined int) time.Duration {
+	return min(minRest+time.Duration(examined)*restPerTask, maxRest)
 }
 
 // searchBatches examines the next tasks of the open batches that may start, for devices that
 // reported within seen. through reports whether it reached the last task of each such batch.
-func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch, seen time.Duration) (found []slots.Joiner, through bool, err error) {
-	through = true
-	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.Running })
+func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch, seenWithin time.Duration) (found []slots.Joiner, reachedEnd bool, err error) {
+	reachedEnd = true
+	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.MayStart })
 	for _, b := range running {
 		mark, begun := progress.marks[b.ID]
 		if begun && !mark.Set { // the batch was examined to its end in this round
 			continue
 		}
 		limit := max(tasksPerSearch/len(running), fewestTasks)
-		part, err := s.ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: b.ID, After: mark, Seen: seen, Limit: limit})
+		part, err := s.ledger.ReachableDevices(ctx, store.ReachableSearch{Pool: pool, Batch: b.ID, After: mark, SeenWithin: seenWithin, Limit: limit})
 		if err != nil {
 			return nil, false, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 		}
-		progress.looked += part.Looked
-		if part.Looked < limit {
-			part.Last = store.Mark{}
+		progress.examined += part.TasksRead
+		if part.TasksRead < limit {
+			part.Last = store.TaskPosition{}
 		}
 		progress.marks[b.ID] = part.Last
-		through = through && !part.Last.Set
+		reachedEnd = reachedEnd && !part.Last.Set
 		for _, d := range part.Devices {
 			joiner := slots.Joiner{
 				Waiter: slots.Waiter{Device: d.Device, Batch: d.Batch, Task: d.Task, Weight: d.Weight, Priority: d.Priority},
 				Reach:  d.Reach,
 			}
 			if d.Urgent {
-				joiner.Lane = s.urgentShare
+				joiner.LanePercent = s.urgentShare
 			}
 			found = append(found, joiner)
 		}
 	}
-	return found, through, nil
+	return found, reachedEnd, nil
 }

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	serveLimit   = 3 * time.Second // time limit of one call; a slot that is given later is not claimed
-	slotsAtOnce  = 64              // maximum number of requests and leases in one call
-	servingLanes = 2
-	servingFill  = 32 // waiting entries for which a second call begins; so a call that hangs does not block the rest for long
+	serveLimit          = 3 * time.Second // time limit of one call; a slot that is given later is not claimed
+	slotsAtOnce         = 64              // maximum number of requests and leases in one call
+	maxConcurrentServes = 2
+	secondCallFill      = 32 // waiting entries for which a second call begins; so a call that hangs does not block the rest for long
 )
 
 // Slots acquires and releases slots. Requests and releases for the pools of one node of Redis
@@ -24,7 +24,7 @@ type Slots struct {
 	pools     *Pools
 	offers    *Offers
 	semaphore Semaphore
-	calls     *coalesce.Calls[string, slots.Call, slots.Served] // by node
+	calls     *coalesce.Calls[string, slots.Call, slots.ExchangeResult] // by node
 	log       *slog.Logger
 	now       func() time.Time
 }
@@ -33,63 +33,63 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	s := &Slots{pools: pools, offers: offers, semaphore: config.Semaphore, log: config.Logger, now: config.Now}
 	never := func(error) bool { return false } // a failed call may have given slots, so it is not repeated
 	size := func(c slots.Call) int { return len(c.Leases) + len(c.Requests) }
-	s.calls = &coalesce.Calls[string, slots.Call, slots.Served]{
-		Call: s.serve, Alone: never, Lanes: servingLanes, Fill: servingFill, Most: slotsAtOnce, Size: size,
-		Limit: serveLimit, Panicked: config.Panicked,
+	s.calls = &coalesce.Calls[string, slots.Call, slots.ExchangeResult]{
+		Call: s.serve, MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Size: size,
+		Limit: serveLimit, OnPanic: config.Panicked,
 	}
 	return s
 }
 
 // serve merges the calls for the same pool into one, sends all calls, and sends the offers that
 // they return.
-func (s *Slots) serve(ctx context.Context, _ string, some []slots.Call) ([]slots.Served, error) {
-	calls, of := merged(some)
+func (s *Slots) serve(ctx context.Context, _ string, some []slots.Call) ([]slots.ExchangeResult, error) {
+	calls, indexes := mergeCalls(some)
 	freed := s.now()
 	served := s.semaphore.Serve(ctx, calls)
 	for i, c := range calls {
 		s.offers.Send(c.Pool, served[i].Offers, freed)
 	}
-	each := make([]slots.Served, len(some))
+	each := make([]slots.ExchangeResult, len(some))
 	for i, c := range some {
-		each[i] = take(&served[of[i]], c.Exchange)
+		each[i] = takeOutcomes(&served[indexes[i]], c.Exchange)
 	}
 	return each, nil
 }
 
-// merged merges the calls for the same pool and report period into one call, with the pace of the
+// mergeCalls merges the calls for the same pool and report period into one call, with the pace of the
 // first. of[i] is the index of the merged call that contains some[i]. Calls with different periods
 // stay separate, because the queue depends on the period: a parked device does not ask again before
 // its wait is over.
-func merged(some []slots.Call) (calls []slots.Call, of []int) {
-	of = make([]int, len(some))
+func mergeCalls(some []slots.Call) (calls []slots.Call, indexes []int) {
+	indexes = make([]int, len(some))
 	for i, c := range some {
-		of[i] = slices.IndexFunc(calls, func(one slots.Call) bool { return one.Pool == c.Pool && one.Pace.Period == c.Pace.Period })
-		if of[i] < 0 {
-			of[i] = len(calls)
+		indexes[i] = slices.IndexFunc(calls, func(one slots.Call) bool { return one.Pool == c.Pool && one.Pace.ReportPeriod == c.Pace.ReportPeriod })
+		if indexes[i] < 0 {
+			indexes[i] = len(calls)
 			calls = append(calls, slots.Call{Pool: c.Pool, Pace: c.Pace})
 		}
-		one := &calls[of[i]]
+		one := &calls[indexes[i]]
 		one.Leases, one.Requests = append(one.Leases, c.Leases...), append(one.Requests, c.Requests...)
 	}
-	return calls, of
+	return calls, indexes
 }
 
-// take removes the outcomes of part, the first part of a merged call, from the result and returns them.
-func take(from *slots.Served, part slots.Exchange) slots.Served {
+// takeOutcomes removes the outcomes of part, the first part of a merged call, from the result and returns them.
+func takeOutcomes(from *slots.ExchangeResult, part slots.Exchange) slots.ExchangeResult {
 	if from.Err != nil {
-		return slots.Served{Err: from.Err}
+		return slots.ExchangeResult{Err: from.Err}
 	}
 	freed, got := len(part.Leases), len(part.Requests)
-	first := slots.Served{Freed: from.Freed[:freed], Got: from.Got[:got]}
-	from.Freed, from.Got = from.Freed[freed:], from.Got[got:]
+	first := slots.ExchangeResult{Freed: from.Freed[:freed], Acquisitions: from.Acquisitions[:got]}
+	from.Freed, from.Acquisitions = from.Freed[freed:], from.Acquisitions[got:]
 	return first
 }
 
 // exchange requests and frees slots of the pool. period is as in Acquire.
-func (s *Slots) exchange(ctx context.Context, pool string, period time.Duration, of slots.Exchange) (slots.Served, error) {
+func (s *Slots) exchange(ctx context.Context, pool string, period time.Duration, content slots.Exchange) (slots.ExchangeResult, error) {
 	pace := s.pools.Pace(pool)
-	pace.Period = max(pace.Period, period)
-	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), slots.Call{Pool: pool, Pace: pace, Exchange: of})
+	pace.ReportPeriod = max(pace.ReportPeriod, period)
+	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), slots.Call{Pool: pool, Pace: pace, Exchange: content})
 	return done, cmp.Or(err, done.Err) //nolint:wrapcheck // the semaphore says what it was doing
 }
 
@@ -100,7 +100,7 @@ func (s *Slots) Acquire(ctx context.Context, pool string, period time.Duration, 
 	if err != nil {
 		return slots.Acquisition{}, err
 	}
-	return done.Got[0], nil
+	return done.Acquisitions[0], nil
 }
 
 // Release frees the slots of leases and hands them on. It reports for each lease whether it

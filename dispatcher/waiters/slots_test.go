@@ -16,37 +16,37 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// oneByOne is a semaphore whose calls end when the test sends to ends. A pool with the suffix "bad"
+// steppedSemaphore is a semaphore whose calls end when the test sends to ends. A pool with the suffix "bad"
 // fails. A lease with the prefix "held" holds a slot. A device gets the slot whose number is the
 // length of its name.
-type oneByOne struct {
+type steppedSemaphore struct {
 	Semaphore
 
-	ends   chan struct{}
-	served [][]string // the calls of each round trip
+	endCall    chan struct{}
+	roundTrips [][]string // the calls of each round trip
 }
 
-func (s *oneByOne) Node(_ context.Context, pool string) string { return pool[:1] }
+func (s *steppedSemaphore) Node(_ context.Context, pool string) string { return pool[:1] }
 
-func (s *oneByOne) Serve(_ context.Context, calls []slots.Call) []slots.Served {
+func (s *steppedSemaphore) Serve(_ context.Context, calls []slots.Call) []slots.ExchangeResult {
 	var texts []string
-	served := make([]slots.Served, len(calls))
+	served := make([]slots.ExchangeResult, len(calls))
 	for i, c := range calls {
-		text := fmt.Sprint(c.Pool, " ", c.Pace.Period, " ", c.Leases)
+		text := fmt.Sprint(c.Pool, " ", c.Pace.ReportPeriod, " ", c.Leases)
 		for _, r := range c.Requests {
 			text += " " + r.Device
-			served[i].Got = append(served[i].Got, slots.Acquisition{Status: slots.StatusAcquired, Slot: len(r.Device)})
+			served[i].Acquisitions = append(served[i].Acquisitions, slots.Acquisition{Status: slots.StatusAcquired, Slot: len(r.Device)})
 		}
 		for _, lease := range c.Leases {
 			served[i].Freed = append(served[i].Freed, strings.HasPrefix(lease, "held"))
 		}
 		if strings.HasSuffix(c.Pool, "bad") {
-			served[i] = slots.Served{Err: slots.ErrUnavailable}
+			served[i] = slots.ExchangeResult{Err: slots.ErrUnavailable}
 		}
 		texts = append(texts, text)
 	}
-	s.served = append(s.served, texts)
-	<-s.ends
+	s.roundTrips = append(s.roundTrips, texts)
+	<-s.endCall
 	return served
 }
 
@@ -56,7 +56,7 @@ func (s *oneByOne) Serve(_ context.Context, calls []slots.Call) []slots.Served {
 func TestPoolsAreServedTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &oneByOne{ends: make(chan struct{})}
+		s := &steppedSemaphore{endCall: make(chan struct{})}
 		n := New(Config{Semaphore: s, ReportPeriod: time.Second, Meters: meters.New(prometheus.NewRegistry()), Now: time.Now})
 		acquire := func(pool, device string, period time.Duration, want error) {
 			go func() {
@@ -85,7 +85,7 @@ func TestPoolsAreServedTogether(t *testing.T) {
 		release("a2", []bool{true}, "held2")
 		acquire("b", "other node", 0, nil)
 		for range 3 {
-			s.ends <- struct{}{}
+			s.endCall <- struct{}{}
 			synctest.Wait()
 		}
 		want := [][]string{
@@ -93,8 +93,8 @@ func TestPoolsAreServedTogether(t *testing.T) {
 			{"b 1s [] other node"},
 			{"a1 1s [gone2] d dddd", "a-bad 1s [] dd", "a2 1s [held1 gone1 held2]", "a1 1m0s [] ddd"},
 		}
-		if !slices.EqualFunc(s.served, want, slices.Equal) {
-			t.Errorf("served %q, want %q", s.served, want)
+		if !slices.EqualFunc(s.roundTrips, want, slices.Equal) {
+			t.Errorf("served %q, want %q", s.roundTrips, want)
 		}
 	})
 }

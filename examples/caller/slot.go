@@ -41,10 +41,10 @@ func (s *slot) acquire(ctx context.Context, out io.Writer) error {
 		case err == nil:
 			s.Lease = l
 			_, _ = fmt.Fprintln(out, "waiting:", l.Detail)
-		case !operators.Transient(err):
+		case !operators.IsTransient(err):
 			return err
 		}
-		if err := operators.Pause(ctx, time.Second); err != nil {
+		if err := operators.Sleep(ctx, time.Second); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (s *slot) hold(ctx context.Context, work func(context.Context) error) error
 		switch {
 		case err == nil:
 			pause = third
-		case (!refused || operators.Transient(err)) && time.Now().Before(latest):
+		case (!refused || operators.IsTransient(err)) && time.Now().Before(latest):
 			pause = time.Second
 		default:
 			cancel(fmt.Errorf("%w: %w", errLost, err))
@@ -104,6 +104,6 @@ func (s *slot) giveBack(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answers)
 	defer cancel()
-	for operators.Transient(s.leases.Release(ctx, s.pool, s.Lease.Lease, s.Token)) && operators.Pause(ctx, time.Second) == nil {
+	for operators.IsTransient(s.leases.Release(ctx, s.pool, s.Lease.Lease, s.Token)) && operators.Sleep(ctx, time.Second) == nil {
 	}
 }

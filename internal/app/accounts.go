@@ -16,26 +16,26 @@ import (
 type provisioning struct {
 	*dynsec.Client
 
-	checked atomic.Bool // whether the dispatcher's own rights were checked since the last connection to the broker
+	rightsChecked atomic.Bool // whether the dispatcher's own rights were checked since the last connection to the broker
 }
 
-// check verifies the dispatcher's rights once after each connection to the broker, because the broker
+// checkRights verifies the dispatcher's rights once after each connection to the broker, because the broker
 // may have restarted with another list of accounts.
-func (p *provisioning) check(ctx context.Context) error {
-	if p == nil || p.checked.Swap(true) {
+func (p *provisioning) checkRights(ctx context.Context) error {
+	if p == nil || p.rightsChecked.Swap(true) {
 		return nil
 	}
 	err := p.Check(ctx)
 	if err != nil {
-		p.checked.Store(false)
+		p.rightsChecked.Store(false)
 		return fmt.Errorf("checking the rights at the broker: %w", err)
 	}
 	return nil
 }
 
-func (p *provisioning) connectedAgain() {
+func (p *provisioning) onConnected() {
 	if p != nil {
-		p.checked.Store(false)
+		p.rightsChecked.Store(false)
 	}
 }
 
@@ -47,7 +47,7 @@ func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 	if config.MQTTProvision != provisionDynsec {
 		return nil, nil //nolint:nilnil // off is no error
 	}
-	options, err := config.Broker()
+	options, err := config.BrokerOptions()
 	if err != nil {
 		return nil, err
 	}
@@ -60,39 +60,39 @@ func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 
 // followAccounts makes the accounts at the broker agree with the devices.
 func (a *App) followAccounts(ctx context.Context) (int, error) {
-	if err := a.accounts.check(ctx); err != nil {
+	if err := a.accounts.checkRights(ctx); err != nil {
 		return 0, err
 	}
-	return a.dispatcher.Devices.FollowDevices(ctx)
+	return a.dispatcher.Devices.ApplyAccountChanges(ctx)
 }
 
-// sessions manages the accounts at the embedded broker. The broker asks the ledger at each connection,
+// brokerSessions manages the accounts at the embedded broker. The broker asks the ledger at each connection,
 // so sessions only has to end the connections that are open.
-type sessions struct{ broker func() *broker.Broker }
+type brokerSessions struct{ broker func() *broker.Broker }
 
-var _ credentials.Accounts = sessions{}
+var _ credentials.Accounts = brokerSessions{}
 
 // Set does nothing.
-func (s sessions) Set(context.Context, ...devices.Account) error { return nil }
+func (s brokerSessions) Set(context.Context, ...devices.Account) error { return nil }
 
 // AsksLedger returns true.
-func (s sessions) AsksLedger() bool { return true }
+func (s brokerSessions) AsksLedger() bool { return true }
 
 // Enable does nothing.
-func (s sessions) Enable(context.Context, devices.ID) error { return nil }
+func (s brokerSessions) Enable(context.Context, devices.ID) error { return nil }
 
 // Disable ends the device's sessions.
-func (s sessions) Disable(ctx context.Context, device devices.ID) error {
+func (s brokerSessions) Disable(ctx context.Context, device devices.ID) error {
 	return s.Disconnect(ctx, device)
 }
 
 // Delete ends the device's sessions.
-func (s sessions) Delete(ctx context.Context, device devices.ID) error {
+func (s brokerSessions) Delete(ctx context.Context, device devices.ID) error {
 	return s.Disconnect(ctx, device)
 }
 
 // Disconnect ends the device's sessions.
-func (s sessions) Disconnect(_ context.Context, device devices.ID) error {
+func (s brokerSessions) Disconnect(_ context.Context, device devices.ID) error {
 	s.broker().Disconnect(device)
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// importing imports devices, and returns the tokens of the devices that were given one.
-func (i *instance) importing(t *testing.T, existing string, lines ...string) (map[devices.ID]string, error) {
+// importDevices imports devices, and returns the tokens of the devices that were given one.
+func (i *instance) importDevices(t *testing.T, existing string, lines ...string) (map[devices.ID]string, error) {
 	t.Helper()
 	client, err := operators.New(operators.Config{URL: i.url, Token: i.admin})
 	if err != nil {
@@ -41,8 +41,8 @@ func (i *instance) importing(t *testing.T, existing string, lines ...string) (ma
 	return tokens, nil
 }
 
-// csvOf returns the lines of an import with this number of devices.
-func csvOf(prefix string, number int) []string {
+// csvLines returns the lines of an import with this number of devices.
+func csvLines(prefix string, number int) []string {
 	all := []string{"device"}
 	for i := range number {
 		all = append(all, fmt.Sprint(prefix, i))
@@ -50,16 +50,16 @@ func csvOf(prefix string, number int) []string {
 	return all
 }
 
-func refusedWith(err error, code string) bool {
+func isRefusedWith(err error, code string) bool {
 	var problem *operators.Problem
 	return errors.As(err, &problem) && problem.Code == code
 }
 
-// connect opens a session with each token, and ends it.
-func (p provisioned) connect(t *testing.T, tokens map[devices.ID]string) {
+// connectAll opens a session with each token, and ends it.
+func (p provisionedReplicas) connectAll(t *testing.T, tokens map[devices.ID]string) {
 	t.Helper()
 	for id, secret := range tokens {
-		f := join(t, p.broker.Addr, id, secret)
+		f := connectDevice(t, p.broker.Addr, id, secret)
 		if f.err != nil {
 			t.Errorf("%s does not get in: %v", id, f.err)
 		}
@@ -67,8 +67,8 @@ func (p provisioned) connect(t *testing.T, tokens map[devices.ID]string) {
 	}
 }
 
-// noAccounts waits until the only account at the broker is the dispatcher's.
-func (p provisioned) noAccounts(t *testing.T) {
+// waitForNoAccounts waits until the only account at the broker is the dispatcher's.
+func (p provisionedReplicas) waitForNoAccounts(t *testing.T) {
 	t.Helper()
 	eventually(t, "no account is left behind", func() bool {
 		return slices.Equal(p.broker.Accounts(t), []string{servers.DispatcherUser})
@@ -95,19 +95,19 @@ func TestManyDevicesAreImportedAtMosquitto(t *testing.T) {
 			}
 			began := time.Now()
 			replica := []*instance{p.instance, p.other}[i%2]
-			f := join(t, p.broker.Addr, "meanwhile", token(t, replica.operate(t, http.MethodPost, "/v1/devices", `{"id":"meanwhile"}`)))
+			f := connectDevice(t, p.broker.Addr, "meanwhile", tokenIn(t, replica.callOperator(t, http.MethodPost, "/v1/devices", `{"id":"meanwhile"}`)))
 			if f.err != nil {
 				t.Error(f.err)
 			}
-			replica.operate(t, http.MethodDelete, "/v1/devices/meanwhile", "")
-			f.ends(t)
+			replica.callOperator(t, http.MethodDelete, "/v1/devices/meanwhile", "")
+			f.expectEnd(t)
 			if took := time.Since(began); i%10 == 0 {
 				t.Logf("created, connected and deleted meanwhile: %s", took)
 			}
 		}
 	})
 	began := time.Now()
-	tokens, err := p.importing(t, "", csvOf("d-", number)...)
+	tokens, err := p.importDevices(t, "", csvLines("d-", number)...)
 	took := time.Since(began)
 	close(done)
 	meanwhile.Wait()
@@ -115,57 +115,57 @@ func TestManyDevicesAreImportedAtMosquitto(t *testing.T) {
 		t.Fatalf("%d tokens, %v", len(tokens), err)
 	}
 	t.Logf("%d devices were imported in %s", number, took)
-	p.connect(t, tokens)
-	f := join(t, p.broker.Addr, "d-7", tokens["d-7"])
-	f.reports(t)
-	if _, err := p.importing(t, "rotate", csvOf("d-", 2)...); !refusedWith(err, "one_by_one") {
+	p.connectAll(t, tokens)
+	f := connectDevice(t, p.broker.Addr, "d-7", tokens["d-7"])
+	f.reportUntilReply(t)
+	if _, err := p.importDevices(t, "rotate", csvLines("d-", 2)...); !isRefusedWith(err, "one_by_one") {
 		t.Errorf("rotated together: %v", err)
 	}
-	f.reports(t) // its session continues
-	if tokens, err = p.importing(t, "skip", csvOf("d-", number+1)...); err != nil || len(tokens) != 1 {
+	f.reportUntilReply(t) // its session continues
+	if tokens, err = p.importDevices(t, "skip", csvLines("d-", number+1)...); err != nil || len(tokens) != 1 {
 		t.Errorf("one more: %d, %v", len(tokens), err)
 	}
-	p.connect(t, tokens)
+	p.connectAll(t, tokens)
 }
 
 func TestAnImportThatFailsLeavesNoAccounts(t *testing.T) {
 	t.Parallel()
 	p := startProvisioned(t)
 	p.broker.Kill()
-	if _, err := p.importing(t, "", csvOf("d-", 100)...); !refusedWith(err, "broker_unavailable") {
+	if _, err := p.importDevices(t, "", csvLines("d-", 100)...); !isRefusedWith(err, "broker_unavailable") {
 		t.Errorf("imported without the broker: %v", err)
 	}
 	p.broker.Start()
-	p.noAccounts(t)
-	bad := csvOf("d-", 100)
+	p.waitForNoAccounts(t)
+	bad := csvLines("d-", 100)
 	for i := range bad {
 		bad[i] += []string{",:profile", ","}[min(i, 1)]
 	}
 	bad[100] += "unknown"
-	if _, err := p.importing(t, "", bad...); !refusedWith(err, "unknown_profile") && !refusedWith(err, "invalid_line") {
+	if _, err := p.importDevices(t, "", bad...); !isRefusedWith(err, "unknown_profile") && !isRefusedWith(err, "invalid_line") {
 		t.Errorf("imported with an unknown profile: %v", err)
 	}
-	p.noAccounts(t)
+	p.waitForNoAccounts(t)
 	failed := make(chan error)
 	go func() {
-		_, err := p.importing(t, "", csvOf("d-", 300)...)
+		_, err := p.importDevices(t, "", csvLines("d-", 300)...)
 		failed <- err
 	}()
 	eventually(t, "some accounts are made", func() bool { return len(p.broker.Accounts(t)) > 20 })
-	p.broker.Paused(func() {
-		if err := <-failed; !refusedWith(err, "broker_unavailable") {
+	p.broker.WhilePaused(func() {
+		if err := <-failed; !isRefusedWith(err, "broker_unavailable") {
 			t.Errorf("imported though the broker hangs: %v", err)
 		}
 	})
 	if status, _ := p.call(t, http.MethodGet, "/v1/devices/d-0", p.admin, ""); status != http.StatusNotFound {
 		t.Errorf("half of it was imported: %d", status)
 	}
-	p.noAccounts(t)
-	tokens, err := p.importing(t, "", csvOf("d-", 100)...)
+	p.waitForNoAccounts(t)
+	tokens, err := p.importDevices(t, "", csvLines("d-", 100)...)
 	if err != nil || len(tokens) != 100 {
 		t.Errorf("the same again: %d, %v", len(tokens), err)
 	}
-	p.connect(t, tokens)
+	p.connectAll(t, tokens)
 }
 
 // TestReplicasImportAtOnce checks that replicas can import the same devices concurrently: every device
@@ -181,7 +181,7 @@ func TestReplicasImportAtOnce(t *testing.T) {
 		take := func(tokens map[devices.ID]string, err error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil && !refusedWith(err, "broker_unavailable") {
+			if err != nil && !isRefusedWith(err, "broker_unavailable") {
 				t.Error(err)
 			}
 			for id, secret := range tokens {
@@ -192,13 +192,13 @@ func TestReplicasImportAtOnce(t *testing.T) {
 			}
 		}
 		for _, replica := range []*instance{p.instance, p.other, p.instance} {
-			wait.Go(func() { take(replica.importing(t, "skip", csvOf(prefix, 60)...)) })
+			wait.Go(func() { take(replica.importDevices(t, "skip", csvLines(prefix, 60)...)) })
 		}
 		wait.Wait()
-		take(p.importing(t, "skip", csvOf(prefix, 60)...)) // the lines that were refused before
+		take(p.importDevices(t, "skip", csvLines(prefix, 60)...)) // the lines that were refused before
 		if len(all) != 60 {
 			t.Errorf("%d of 60 devices have a token", len(all))
 		}
-		p.connect(t, all)
+		p.connectAll(t, all)
 	}
 }

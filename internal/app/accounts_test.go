@@ -14,28 +14,28 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// provisioned is two replicas that manage accounts at one mosquitto.
-type provisioned struct {
+// provisionedReplicas is two replicas that manage accounts at one mosquitto.
+type provisionedReplicas struct {
 	*instance
 	other  *instance
 	broker *servers.DeployedMosquitto
 }
 
-func startProvisioned(t *testing.T, more ...string) provisioned {
+func startProvisioned(t *testing.T, settings ...string) provisionedReplicas {
 	t.Helper()
-	b := servers.MosquittoDynsec(t)
-	more = append(more, "DISPATCHER_MQTT_URL="+b.Inside, "DISPATCHER_MQTT_USER="+servers.DispatcherUser,
+	b := servers.StartMosquittoDynsec(t)
+	settings = append(settings, "DISPATCHER_MQTT_URL="+b.DispatcherURL, "DISPATCHER_MQTT_USER="+servers.DispatcherUser,
 		"DISPATCHER_MQTT_PASSWORD="+servers.DispatcherPassword, "DISPATCHER_MQTT_PROVISION=dynsec")
-	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(), more...)
+	config := serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL(), settings...)
 	one, _ := startServing(t, config)
 	two, _ := startServing(t, config)
-	eventuallyOnline(t, one)
-	eventuallyOnline(t, two)
-	return provisioned{one, two, b}
+	waitForBroker(t, one)
+	waitForBroker(t, two)
+	return provisionedReplicas{one, two, b}
 }
 
-// token returns the token in an answer that shows one.
-func token(t *testing.T, content []byte) string {
+// tokenIn returns the token in an answer that shows one.
+func tokenIn(t *testing.T, content []byte) string {
 	t.Helper()
 	var made struct{ Token string }
 	if err := json.Unmarshal(content, &made); err != nil || made.Token == "" {
@@ -44,13 +44,13 @@ func token(t *testing.T, content []byte) string {
 	return made.Token
 }
 
-func (p provisioned) create(t *testing.T, id string) string {
+func (p provisionedReplicas) createDevice(t *testing.T, id string) string {
 	t.Helper()
-	return token(t, p.operate(t, http.MethodPost, "/v1/devices", fmt.Sprintf(`{"id":%q}`, id)))
+	return tokenIn(t, p.callOperator(t, http.MethodPost, "/v1/devices", fmt.Sprintf(`{"id":%q}`, id)))
 }
 
-// field is a device that is connected to a broker.
-type field struct {
+// brokerDevice is a device that is connected to a broker.
+type brokerDevice struct {
 	paho.Client
 	err     error
 	id      devices.ID
@@ -58,9 +58,9 @@ type field struct {
 	lost    chan struct{}
 }
 
-func join(t *testing.T, addr string, id devices.ID, password string) *field {
+func connectDevice(t *testing.T, addr string, id devices.ID, password string) *brokerDevice {
 	t.Helper()
-	f := &field{id: id, replies: make(chan []byte, 10), lost: make(chan struct{})}
+	f := &brokerDevice{id: id, replies: make(chan []byte, 10), lost: make(chan struct{})}
 	f.Client = paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + addr).SetClientID(string(id)).SetUsername(string(id)).SetPassword(password).
 		SetProtocolVersion(4).SetAutoReconnect(false).SetConnectTimeout(patience).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { f.replies <- m.Payload() }).
@@ -74,9 +74,9 @@ func join(t *testing.T, addr string, id devices.ID, password string) *field {
 	return f
 }
 
-// reports sends a report until a reply arrives, because reports that are sent while the dispatcher is
+// reportUntilReply sends a report until a reply arrives, because reports that are sent while the dispatcher is
 // not subscribed are lost.
-func (f *field) reports(t *testing.T) devices.Reply {
+func (f *brokerDevice) reportUntilReply(t *testing.T) devices.Reply {
 	t.Helper()
 	var reply devices.Reply
 	eventually(t, "an answer", func() bool {
@@ -94,7 +94,7 @@ func (f *field) reports(t *testing.T) devices.Reply {
 	return reply
 }
 
-func (f *field) ends(t *testing.T) {
+func (f *brokerDevice) expectEnd(t *testing.T) {
 	t.Helper()
 	since := time.Now()
 	select {
@@ -105,14 +105,14 @@ func (f *field) ends(t *testing.T) {
 	}
 }
 
-// out polls until the device cannot connect. The promised limit is 5 s. out logs how long it took
+// waitUntilRefused polls until the device cannot connect. The promised limit is 5 s. out logs how long it took
 // instead of checking the limit, because a busy machine does not break the promise.
-func (p provisioned) out(t *testing.T, id devices.ID, password string) {
+func (p provisionedReplicas) waitUntilRefused(t *testing.T, id devices.ID, password string) {
 	t.Helper()
 	since := time.Now()
 	defer func() { t.Logf("%s was kept out after %s", id, time.Since(since)) }()
 	eventually(t, string(id)+" is kept out", func() bool {
-		f := join(t, p.broker.Addr, id, password)
+		f := connectDevice(t, p.broker.Addr, id, password)
 		defer f.Disconnect(0)
 		return f.err != nil
 	})
@@ -121,39 +121,39 @@ func (p provisioned) out(t *testing.T, id devices.ID, password string) {
 func TestAccountsFollowAtMosquitto(t *testing.T) {
 	t.Parallel()
 	p := startProvisioned(t)
-	first := p.create(t, "ar-7")
-	f := join(t, p.broker.Addr, "ar-7", first)
+	first := p.createDevice(t, "ar-7")
+	f := connectDevice(t, p.broker.Addr, "ar-7", first)
 	if f.err != nil {
 		t.Fatal(f.err)
 	}
-	if reply := f.reports(t); reply.Reason != devices.ReasonNone {
+	if reply := f.reportUntilReply(t); reply.Reason != devices.ReasonNone {
 		t.Errorf("reply %+v", reply)
 	}
-	second := token(t, p.other.operate(t, http.MethodPost, "/v1/devices/ar-7/token", ""))
-	f.ends(t)
-	if f = join(t, p.broker.Addr, "ar-7", first); f.err == nil {
+	second := tokenIn(t, p.other.callOperator(t, http.MethodPost, "/v1/devices/ar-7/token", ""))
+	f.expectEnd(t)
+	if f = connectDevice(t, p.broker.Addr, "ar-7", first); f.err == nil {
 		t.Error("the older token opens a session: the broker has one password")
 	}
 	if status, body := p.call(t, http.MethodPost, "/v1/devices/ar-7/report", first, `{}`); status != http.StatusOK {
 		t.Errorf("the older token over HTTP: %d %s", status, body)
 	}
-	f = join(t, p.broker.Addr, "ar-7", second)
-	f.reports(t)
-	p.operate(t, http.MethodPost, "/v1/devices/ar-7/block", "")
-	f.ends(t)
-	p.out(t, "ar-7", second)
-	p.other.operate(t, http.MethodPost, "/v1/devices/ar-7/unblock", "")
+	f = connectDevice(t, p.broker.Addr, "ar-7", second)
+	f.reportUntilReply(t)
+	p.callOperator(t, http.MethodPost, "/v1/devices/ar-7/block", "")
+	f.expectEnd(t)
+	p.waitUntilRefused(t, "ar-7", second)
+	p.other.callOperator(t, http.MethodPost, "/v1/devices/ar-7/unblock", "")
 	eventually(t, "it may come back", func() bool {
-		f = join(t, p.broker.Addr, "ar-7", second)
+		f = connectDevice(t, p.broker.Addr, "ar-7", second)
 		return f.err == nil
 	})
-	f.reports(t)
-	p.operate(t, http.MethodDelete, "/v1/devices/ar-7", "")
-	f.ends(t)
-	p.out(t, "ar-7", second)
-	third := p.create(t, "ar-7")
-	f = join(t, p.broker.Addr, "ar-7", third)
-	f.reports(t)
+	f.reportUntilReply(t)
+	p.callOperator(t, http.MethodDelete, "/v1/devices/ar-7", "")
+	f.expectEnd(t)
+	p.waitUntilRefused(t, "ar-7", second)
+	third := p.createDevice(t, "ar-7")
+	f = connectDevice(t, p.broker.Addr, "ar-7", third)
+	f.reportUntilReply(t)
 }
 
 func TestAccountsWithoutTheBroker(t *testing.T) {
@@ -161,7 +161,7 @@ func TestAccountsWithoutTheBroker(t *testing.T) {
 	p := startProvisioned(t)
 	tokens := map[devices.ID]string{}
 	for _, id := range []devices.ID{"blocked-down", "deleted-down", "blocked-paused", "deleted-paused"} {
-		tokens[id] = p.create(t, string(id))
+		tokens[id] = p.createDevice(t, string(id))
 	}
 	refused := func(id string) {
 		t.Helper()
@@ -175,22 +175,22 @@ func TestAccountsWithoutTheBroker(t *testing.T) {
 		}
 	}
 	p.broker.Kill()
-	p.operate(t, http.MethodPost, "/v1/devices/blocked-down/block", "")
-	p.operate(t, http.MethodDelete, "/v1/devices/deleted-down", "")
+	p.callOperator(t, http.MethodPost, "/v1/devices/blocked-down/block", "")
+	p.callOperator(t, http.MethodDelete, "/v1/devices/deleted-down", "")
 	refused("new-down")
 	p.broker.Start()
-	p.out(t, "blocked-down", tokens["blocked-down"])
-	p.out(t, "deleted-down", tokens["deleted-down"])
-	p.broker.Paused(func() {
-		p.operate(t, http.MethodPost, "/v1/devices/blocked-paused/block", "")
-		p.operate(t, http.MethodDelete, "/v1/devices/deleted-paused", "")
+	p.waitUntilRefused(t, "blocked-down", tokens["blocked-down"])
+	p.waitUntilRefused(t, "deleted-down", tokens["deleted-down"])
+	p.broker.WhilePaused(func() {
+		p.callOperator(t, http.MethodPost, "/v1/devices/blocked-paused/block", "")
+		p.callOperator(t, http.MethodDelete, "/v1/devices/deleted-paused", "")
 		refused("new-paused")
 	})
-	p.out(t, "blocked-paused", tokens["blocked-paused"])
-	p.out(t, "deleted-paused", tokens["deleted-paused"])
+	p.waitUntilRefused(t, "blocked-paused", tokens["blocked-paused"])
+	p.waitUntilRefused(t, "deleted-paused", tokens["deleted-paused"])
 	for _, id := range []devices.ID{"new-down", "new-paused"} {
-		f := join(t, p.broker.Addr, id, p.create(t, string(id)))
-		f.reports(t)
+		f := connectDevice(t, p.broker.Addr, id, p.createDevice(t, string(id)))
+		f.reportUntilReply(t)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestReplicasProvisionAtOnce(t *testing.T) {
 	}
 	wait.Wait()
 	for i, body := range made {
-		f := join(t, p.broker.Addr, devices.ID(fmt.Sprint("d-", i)), token(t, body))
+		f := connectDevice(t, p.broker.Addr, devices.ID(fmt.Sprint("d-", i)), tokenIn(t, body))
 		if f.err != nil {
 			t.Errorf("d-%d: the account has not the secret of the one that was created: %v", i, f.err)
 		}
@@ -230,38 +230,38 @@ func TestReplicasProvisionAtOnce(t *testing.T) {
 func TestEnrollmentAtMosquitto(t *testing.T) {
 	t.Parallel()
 	p := startProvisioned(t, "DISPATCHER_FLEET_TOKEN_MODE=enroll")
-	credential := p.report(t, "new", `{}`).Credential
-	f := join(t, p.broker.Addr, "new", credential)
+	credential := p.sendReport(t, "new", `{}`).Credential
+	f := connectDevice(t, p.broker.Addr, "new", credential)
 	if f.err != nil {
 		t.Fatal(f.err)
 	}
-	f.reports(t)
+	f.reportUntilReply(t)
 }
 
 func TestDevEndsSessions(t *testing.T) {
 	t.Parallel()
 	i, d := startDev(t, t.TempDir())
-	eventuallyOnline(t, i)
+	waitForBroker(t, i)
 	addr := d.MQTTURL[len("mqtt://"):]
 	for _, id := range []devices.ID{"blocked", "deleted", "rotated"} {
-		secret := token(t, i.operate(t, http.MethodPost, "/v1/devices", fmt.Sprintf(`{"id":%q}`, id)))
-		f := join(t, addr, id, secret)
+		secret := tokenIn(t, i.callOperator(t, http.MethodPost, "/v1/devices", fmt.Sprintf(`{"id":%q}`, id)))
+		f := connectDevice(t, addr, id, secret)
 		if f.err != nil {
 			t.Fatal(f.err)
 		}
-		f.reports(t)
+		f.reportUntilReply(t)
 		switch id {
 		case "blocked":
-			i.operate(t, http.MethodPost, "/v1/devices/blocked/block", "")
+			i.callOperator(t, http.MethodPost, "/v1/devices/blocked/block", "")
 		case "deleted":
-			i.operate(t, http.MethodDelete, "/v1/devices/deleted", "")
+			i.callOperator(t, http.MethodDelete, "/v1/devices/deleted", "")
 		case "rotated":
-			i.operate(t, http.MethodPost, "/v1/devices/rotated/token", `{"overlap_ms":60000}`)
-			f.reports(t) // the session continues, and the older token is still valid
-			i.operate(t, http.MethodPost, "/v1/devices/rotated/token", `{"overlap_ms":0}`)
+			i.callOperator(t, http.MethodPost, "/v1/devices/rotated/token", `{"overlap_ms":60000}`)
+			f.reportUntilReply(t) // the session continues, and the older token is still valid
+			i.callOperator(t, http.MethodPost, "/v1/devices/rotated/token", `{"overlap_ms":0}`)
 		}
-		f.ends(t)
-		if again := join(t, addr, id, secret); again.err == nil {
+		f.expectEnd(t)
+		if again := connectDevice(t, addr, id, secret); again.err == nil {
 			t.Errorf("%s opened a new session", id)
 		}
 	}

@@ -11,19 +11,19 @@ import (
 func TestEmbeddedKeysEnd(t *testing.T) {
 	t.Parallel()
 	var opened cleanup
-	b, err := embedded(t.Context(), t.TempDir(), &opened)
+	b, err := openEmbedded(t.Context(), t.TempDir(), &opened)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = opened.run(context.WithoutCancel(t.Context())) })
+	t.Cleanup(func() { _ = opened.closeAll(context.WithoutCancel(t.Context())) })
 	if err := b.redis.Client.Set(t.Context(), "k", "v", time.Hour).Err(); err != nil {
 		t.Fatal(err)
 	}
-	b.age(59 * time.Minute)
+	b.advanceTTLs(59 * time.Minute)
 	if n := b.redis.Client.Exists(t.Context(), "k").Val(); n != 1 {
 		t.Error("the key has ended too soon")
 	}
-	b.age(time.Minute)
+	b.advanceTTLs(time.Minute)
 	if n := b.redis.Client.Exists(t.Context(), "k").Val(); n != 0 {
 		t.Error("the key is still there")
 	}

@@ -43,12 +43,12 @@ const (
 
 // backends are the parts that differ between serve and dev. App closes them.
 type backends struct {
-	store    *store.Store
-	redis    *redisconn.Conn
-	accounts credentials.Accounts // nil if no accounts follow the devices
-	dev      bool
-	link     string              // secret of the link that signs in to the dashboard once; empty without a link
-	age      func(time.Duration) // advances the clock for the TTLs of an in-process Redis, which has no own clock; nil for a real Redis
+	store       *store.Store
+	redis       *redisconn.Conn
+	accounts    credentials.Accounts // nil if no accounts follow the devices
+	dev         bool
+	signInLink  string              // secret of the link that signs in to the dashboard once; empty without a link
+	advanceTTLs func(time.Duration) // advances the clock for the TTLs of an in-process Redis, which has no own clock; nil for a real Redis
 }
 
 // App is a dispatcher whose parts are connected and whose listeners are bound. It does nothing before
@@ -74,47 +74,47 @@ func assemble(config Config, log *slog.Logger, version string, b backends, f *fr
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		buildInfo(version))
 	if b.accounts != nil {
-		b.store.NoteAccounts()
+		b.store.RecordAccountChanges()
 	}
 	a := &App{config: config, log: log, semaphore: slots.New(b.redis.Client), front: f}
-	proxies, _ := config.proxies() // Validate has checked them
+	proxies, _ := config.trustedNetworks() // Validate has checked them
 	a.gate = gate.New(gate.Options{Log: log, Ledger: b.store, Proxies: proxies})
 	metrics.MustRegister(a.gate)
 	seen := seen.NewList(b.redis.Client)
 	board := parked.New(b.redis.Client, b.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: b.store, Semaphore: a.semaphore, Limits: policies.LimitsOf(limits.New(b.redis.Client)), Accounts: b.accounts, Recent: seen, Parking: board,
+		Store: b.store, Semaphore: a.semaphore, Limits: policies.NewLimits(limits.New(b.redis.Client)), Accounts: b.accounts, Recent: seen, Parking: board,
 		Waker: a, Marks: marks.NewHashes(b.redis.Client),
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, UrgentShare: config.urgentShare(),
 		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode),
 		Logger: log, Registerer: metrics,
 	})
-	b.store.OnNews(a.dispatcher.Marks.Wrote)
-	throttled := throttle.Log(log, time.Now)
+	b.store.OnNews(a.dispatcher.Marks.FollowCommit)
+	throttled := throttle.NewLogger(log, time.Now)
 	a.api = api.New(api.Options{
 		Dispatcher: a.dispatcher, Store: b.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
-		LongPollMax: config.LongPollMax, SpoolDir: config.SpoolDir, Checks: a.checks(b), Version: version, Logger: throttled,
+		LongPollMax: config.LongPollMax, SpoolDir: config.SpoolDir, Checks: a.dependencyChecks(b), Version: version, Logger: throttled,
 		Metrics: exposition.Sources{metrics, newStateMetrics(b.store, log, a.dispatcher.Panicked)},
-		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Refused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: throttled}),
+		Reports: devicehttp.New(devicehttp.Options{Handler: a.dispatcher, OnRefused: a.gate.RefuseReport, LongPollMax: config.LongPollMax, Logger: throttled}),
 	})
 	a.presence = newPresence(b.store, version, time.Now())
 	a.web = a.newWeb(b, version)
 	a.passes = a.newPasses(b)
-	a.passes.beside(func(ctx context.Context) { board.Listen(ctx, a.dispatcher.Waiters.Parks, nil) })
-	a.passes.beside(a.recall)
+	a.passes.addBackground(func(ctx context.Context) { board.Listen(ctx, a.dispatcher.Waiters.Parks, nil) })
+	a.passes.addBackground(a.loadHistory)
 	return a
 }
 
 // attachMQTT adds the MQTT transport.
 func (a *App) attachMQTT(options mqtt.Options) error {
-	options.Handler, options.Logger, options.Panicked = a.dispatcher, throttle.Log(a.log, time.Now), a.dispatcher.Panicked
-	options.Connected = a.accounts.connectedAgain
+	options.Handler, options.Logger, options.Panicked = a.dispatcher, throttle.NewLogger(a.log, time.Now), a.dispatcher.Panicked
+	options.OnConnected = a.accounts.onConnected
 	client, err := mqtt.New(options)
 	a.mqtt = client
 	return err
 }
 
-func (a *App) checks(b backends) []api.Check {
+func (a *App) dependencyChecks(b backends) []api.Check {
 	return []api.Check{
 		{Name: "postgres", Required: true, Probe: b.store.Ready},
 		redisCheck(b.redis, a.dispatcher.Waiters.Pools.Names),
@@ -131,7 +131,7 @@ func (a *App) checks(b backends) []api.Check {
 // first report.
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
-	a.open(a.api, a.web)
+	a.useHandlers(a.api, a.web)
 	return a.serve(ctx)
 }
 
@@ -141,14 +141,14 @@ func (a *App) Start(ctx context.Context) error {
 func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
-	a.api.StopReady()
+	a.api.FailReadiness()
 	a.dispatcher.Waiters.Parks.Stop()
 	if a.web != nil {
 		a.web.Stop()
 	}
-	err := errors.Join(a.drain(ctx), a.passes.stop(ctx), a.dispatcher.Waiters.Stop(ctx), within(ctx, a.dispatcher.Seen.Flush))
-	a.leave(ctx)
-	return errors.Join(err, a.cleanup.run(ctx))
+	err := errors.Join(a.drain(ctx), a.passes.stop(ctx), a.dispatcher.Waiters.Stop(ctx), runWithin(ctx, a.dispatcher.Seen.Flush))
+	a.removePresence(ctx)
+	return errors.Join(err, a.cleanup.closeAll(ctx))
 }
 
 // run starts the app and stops it when ctx ends.
@@ -177,12 +177,12 @@ func (c *cleanup) add(name string, close func() error) {
 	c.steps = append(c.steps, cleanupStep{name, close})
 }
 
-// run closes all resources once. A step that fails or hangs does not prevent the other steps.
-func (c *cleanup) run(ctx context.Context) error {
+// closeAll closes all resources once. A step that fails or hangs does not prevent the other steps.
+func (c *cleanup) closeAll(ctx context.Context) error {
 	var errs []error
 	for _, step := range slices.Backward(c.steps) {
-		err := within(ctx, func(context.Context) error { return step.close() })
-		if err != nil && !closedBefore(err) {
+		err := runWithin(ctx, func(context.Context) error { return step.close() })
+		if err != nil && !isAlreadyClosed(err) {
 			errs = append(errs, fmt.Errorf("closing %s: %w", step.name, err))
 		}
 	}
@@ -190,14 +190,14 @@ func (c *cleanup) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// closedBefore reports whether the error means that the connection was already closed. A server resets
+// isAlreadyClosed reports whether the error means that the connection was already closed. A server resets
 // its connections when it restarts, and an idle connection notices this only when it is closed.
-func closedBefore(err error) bool {
+func isAlreadyClosed(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// within runs a step. If the step has not ended when ctx ends, within returns without it, because a
+// runWithin runs a step. If the step has not ended when ctx ends, within returns without it, because a
 // driver that waits for a server that does not answer ignores contexts.
-func within(ctx context.Context, step func(context.Context) error) error {
-	return rescue.Within(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the step's own
+func runWithin(ctx context.Context, step func(context.Context) error) error {
+	return rescue.CallWithin(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the step's own
 }

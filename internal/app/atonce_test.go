@@ -10,9 +10,9 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// atOnce sends a report of one device concurrently over both transports to both replicas, each with a
+// reportConcurrently sends a report of one device concurrently over both transports to both replicas, each with a
 // different id, and returns all replies.
-func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices.Reply {
+func reportConcurrently(t *testing.T, replicas []*instance, m *mqttDevice, body string) []devices.Reply {
 	t.Helper()
 	const overMQTT = 2
 	var all sync.WaitGroup
@@ -22,7 +22,7 @@ func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices
 		all.Go(func() {
 			<-begin
 			status, content := i.call(t, http.MethodPost, "/v1/devices/"+string(m.id)+"/report", fleetToken, fmt.Sprintf(body, n))
-			answers <- replyOfHTTP(t, status, content)
+			answers <- replyFromHTTP(t, status, content)
 		})
 	}
 	all.Go(func() {
@@ -31,7 +31,7 @@ func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices
 			m.Publish(devices.ReportTopic(m.id), 1, false, fmt.Sprintf(body, len(replicas)+n))
 		}
 		for heard := 0; heard < overMQTT; {
-			reply := m.hear(t)
+			reply := m.nextReply(t)
 			if reply.Reason == devices.ReasonUnavailable && reply.Acks == nil {
 				continue // a busy machine took longer than 3 s, and the real reply follows
 			}
@@ -53,26 +53,26 @@ func atOnce(t *testing.T, replicas []*instance, m *meter, body string) []devices
 // replica answers.
 func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	t.Parallel()
-	broker := servers.Mosquitto(t)
-	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
+	broker := servers.StartMosquitto(t)
+	config := serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
 	replicas := make([]*instance, 2)
 	for n := range replicas {
 		replicas[n], _ = startServing(t, config)
-		eventuallyOnline(t, replicas[n])
+		waitForBroker(t, replicas[n])
 	}
-	m := newMeter(t, &DevServer{MQTTURL: broker.URL}, "meter")
-	replicas[0].operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":60}`)
+	m := newMQTTDevice(t, &DevServer{MQTTURL: broker.URL}, "meter")
+	replicas[0].callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":60}`)
 	delivered, answered := map[devices.Reason]int{}, map[devices.Outcome]int{}
 	const rounds = 25
 	for round := range rounds {
-		replicas[round%2].operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["meter","meter"]}`)
-		task := theOneGrant(t, atOnce(t, replicas, m, `{"id":"ask-%d"}`), delivered)
+		replicas[round%2].callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["meter","meter"]}`)
+		task := expectOneGrant(t, reportConcurrently(t, replicas, m, `{"id":"ask-%d"}`), delivered)
 		if task == nil { // all reports collided; the next report shows the grant
-			task = replicas[round%2].report(t, "meter", `{"id":"once more"}`).Task
+			task = replicas[round%2].sendReport(t, "meter", `{"id":"once more"}`).Task
 		}
 		result := fmt.Sprintf(`{"id":"tell-%%d","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded","output":{"round":%d}}]}`, task.ID, task.Token, round)
 		recorded := 0
-		for _, reply := range atOnce(t, replicas, m, result) {
+		for _, reply := range reportConcurrently(t, replicas, m, result) {
 			if len(reply.Acks) != 1 {
 				t.Fatalf("%+v, want the result acknowledged", reply)
 			}
@@ -85,10 +85,10 @@ func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 			t.Errorf("round %d: recorded %d times", round, recorded)
 		}
 		// The second task of the round ends, so that the next round starts from the same state.
-		if task = replicas[round%2].report(t, "meter", `{"id":"rest"}`).Task; task == nil {
+		if task = replicas[round%2].sendReport(t, "meter", `{"id":"rest"}`).Task; task == nil {
 			t.Fatal("the second task was not granted")
 		}
-		replicas[round%2].report(t, "meter", fmt.Sprintf(`{"id":"rest","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, task.ID, task.Token))
+		replicas[round%2].sendReport(t, "meter", fmt.Sprintf(`{"id":"rest","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, task.ID, task.Token))
 	}
 	if len(answered) != 2 || answered[devices.OutcomeDuplicate] == 0 {
 		t.Errorf("outcomes %v, want recorded and duplicate", answered)
@@ -99,8 +99,8 @@ func TestOneDeviceAtTwoReplicasAtOnce(t *testing.T) {
 	t.Logf("reasons %v, outcomes %v", delivered, answered)
 }
 
-// theOneGrant checks that all grants among the replies are the same grant, and returns it.
-func theOneGrant(t *testing.T, replies []devices.Reply, reasons map[devices.Reason]int) (granted *devices.Task) {
+// expectOneGrant checks that all grants among the replies are the same grant, and returns it.
+func expectOneGrant(t *testing.T, replies []devices.Reply, reasons map[devices.Reason]int) (granted *devices.Task) {
 	t.Helper()
 	for _, reply := range replies {
 		reasons[reply.Reason]++

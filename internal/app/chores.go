@@ -13,58 +13,58 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// ageEvery is the interval at which expired keys of an in-process Redis are deleted. A late pass keeps
+// advanceTTLsEvery is the interval at which expired keys of an in-process Redis are deleted. A late pass keeps
 // the keys longer, and nothing depends on that.
-const ageEvery = 10 * time.Second
+const advanceTTLsEvery = 10 * time.Second
 
-// warmEvery is the interval at which ended connections are replaced. Most connections live for 20
+// replaceConnsEvery is the interval at which ended connections are replaced. Most connections live for 20
 // minutes.
-const warmEvery = 15 * time.Second
+const replaceConnsEvery = 15 * time.Second
 
 func (a *App) newPasses(b backends) *passes {
 	const limit = 30 * time.Second
-	c := chores{a.dispatcher, a.log}
+	c := loggedPasses{a.dispatcher, a.log}
 	keep, seen := a.dispatcher.Upkeep, a.dispatcher.Seen
 	reap := &pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: c.reap}
 	p := newPasses(
 		a.log, a.dispatcher.Panicked,
-		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: c.reconciling(keep.Follow), quiet: true},
+		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: c.logReconcile(keep.FollowChanges), quiet: true},
 		&pass{name: "marks", every: time.Second, limit: 2 * time.Minute, run: a.dispatcher.Marks.Follow, quiet: true},
-		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.FollowTokens, quiet: true},
-		&pass{name: "limit sets", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Policies.Sets.Follow, quiet: true},
+		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.DropChangedTokens, quiet: true},
+		&pass{name: "limit sets", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Policies.Sets.ForgetChanged, quiet: true},
 		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.Filler.FillAll, quiet: true},
 		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: c.settleLimits},
-		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: c.reconciling(keep.Reconcile)},
+		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: c.logReconcile(keep.Reconcile)},
 		reap,
 		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
-		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: c.counting("tasks expired", "tasks", keep.Expire)},
-		&pass{name: "accounts", every: time.Second, limit: limit, run: c.counting("accounts at the broker followed their devices", "accounts", a.followAccounts)},
-		&pass{name: "cancel", every: time.Second, limit: limit, run: c.counting("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
+		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: c.logCount("tasks expired", "tasks", keep.Expire)},
+		&pass{name: "accounts", every: time.Second, limit: limit, run: c.logCount("accounts at the broker followed their devices", "accounts", a.followAccounts)},
+		&pass{name: "cancel", every: time.Second, limit: limit, run: c.logCount("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
 		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdle, quiet: true},
-		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.watch, quiet: true},
-		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.sign, quiet: true},
+		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.updatePages, quiet: true},
+		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.recordHeartbeat, quiet: true},
 		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: seen.FlushReached, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: seen.Flush},
-		&pass{name: "warm", every: warmEvery, limit: time.Minute, run: b.store.Warm, quiet: true},
-		&pass{name: "memory", every: memoryEvery, limit: time.Minute, run: keepMemory, quiet: true},
-		&pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: (&redisWatch{conn: b.redis, log: a.log}).look, quiet: true},
+		&pass{name: "warm", every: replaceConnsEvery, limit: time.Minute, run: b.store.Warm, quiet: true},
+		&pass{name: "memory", every: memoryEvery, limit: time.Minute, run: adjustMemoryLimit, quiet: true},
+		&pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: (&redisWatch{conn: b.redis, log: a.log}).examine, quiet: true},
 	)
-	if b.age != nil {
-		p.all = append(p.all, &pass{name: "age", every: ageEvery, limit: time.Minute, run: func(context.Context) error {
-			b.age(ageEvery)
+	if b.advanceTTLs != nil {
+		p.all = append(p.all, &pass{name: "age", every: advanceTTLsEvery, limit: time.Minute, run: func(context.Context) error {
+			b.advanceTTLs(advanceTTLsEvery)
 			return nil
 		}})
 	}
-	p.beside(func(ctx context.Context) { p.onTime(ctx, reap, keep.NextLapse) })
+	p.addBackground(func(ctx context.Context) { p.reapOnTime(ctx, reap, keep.NextLapse) })
 	return p
 }
 
-// watch updates the open pages of the dashboard.
-func (a *App) watch(ctx context.Context) error {
+// updatePages updates the open pages of the dashboard.
+func (a *App) updatePages(ctx context.Context) error {
 	if a.web == nil {
 		return nil
 	}
@@ -77,31 +77,31 @@ func (a *App) retain(ctx context.Context) error {
 		return err
 	}
 	removed, err := a.dispatcher.Upkeep.Retain(ctx, keep)
-	if removed.Most() > 0 {
+	if removed.Largest() > 0 {
 		a.log.InfoContext(ctx, "old history removed", "events", removed.Events, "attempts", removed.Attempts, "results", removed.Results, "answers", removed.Answers,
 			"tasks", removed.Tasks, "batches", removed.Batches)
 	}
 	return err
 }
 
-// chores are passes of the dispatcher that log their results.
-type chores struct {
+// loggedPasses are passes of the dispatcher that log their results.
+type loggedPasses struct {
 	dispatcher *dispatcher.Dispatcher
 	log        *slog.Logger
 }
 
-// counting returns a pass that logs the count returned by run if it is above 0.
-func (c chores) counting(message, of string, run func(context.Context) (int, error)) func(context.Context) error {
+// logCount returns a pass that logs the count returned by run if it is above 0.
+func (c loggedPasses) logCount(message, attribute string, run func(context.Context) (int, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, err := run(ctx)
 		if n > 0 {
-			c.log.InfoContext(ctx, message, of, n) //nolint:sloglint // constant for each pass
+			c.log.InfoContext(ctx, message, attribute, n) //nolint:sloglint // constant for each pass
 		}
 		return err
 	}
 }
 
-func (c chores) reap(ctx context.Context) error {
+func (c loggedPasses) reap(ctx context.Context) error {
 	result, err := c.dispatcher.Upkeep.Reap(ctx)
 	if result.Retried+result.Ended > 0 {
 		c.log.InfoContext(ctx, "slots of silent devices taken back", "tasks_pending_again", result.Retried, "tasks_ended", result.Ended)
@@ -109,15 +109,15 @@ func (c chores) reap(ctx context.Context) error {
 	return err
 }
 
-func (c chores) settleLimits(ctx context.Context) error {
+func (c loggedPasses) settleLimits(ctx context.Context) error {
 	done, err := c.dispatcher.Policies.SettleAll(ctx)
-	if done.Doubted > 0 {
-		c.log.InfoContext(ctx, "limits are counted anew: something started while they could not be asked", "policies", done.Doubted)
+	if done.Invalidated > 0 {
+		c.log.InfoContext(ctx, "limits are counted anew: something started while they could not be asked", "policies", done.Invalidated)
 	}
 	return err
 }
 
-func (c chores) reconciling(run func(context.Context) (upkeep.ReconcileResult, error)) func(context.Context) error {
+func (c loggedPasses) logReconcile(run func(context.Context) (upkeep.ReconcileResult, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		result, err := run(ctx)
 		if result.Drift() > 0 {
@@ -127,7 +127,7 @@ func (c chores) reconciling(run func(context.Context) (upkeep.ReconcileResult, e
 	}
 }
 
-func (c chores) fold(ctx context.Context) error {
+func (c loggedPasses) fold(ctx context.Context) error {
 	aborted, err := c.dispatcher.Upkeep.Fold(ctx)
 	if len(aborted) > 0 {
 		c.log.WarnContext(ctx, "batches paused by their abort rule", "batches", aborted)
@@ -143,14 +143,14 @@ const (
 	// does not return the memory.
 	memoryGoal = 160 << 20
 
-	// memoryBeside is the memory that is needed in addition to heap and stacks, for data of the garbage
+	// memoryOverhead is the memory that is needed in addition to heap and stacks, for data of the garbage
 	// collector.
-	memoryBeside = 32 << 20
+	memoryOverhead = 32 << 20
 )
 
-// keepMemory is a pass that sets the memory limit of the Go runtime, so that garbage is collected more
-// often as the process approaches memoryGoal. If GOMEMLIMIT is set, keepMemory changes nothing.
-func keepMemory(context.Context) error {
+// adjustMemoryLimit is a pass that sets the memory limit of the Go runtime, so that garbage is collected more
+// often as the process approaches memoryGoal. If GOMEMLIMIT is set, adjustMemoryLimit changes nothing.
+func adjustMemoryLimit(context.Context) error {
 	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	if metrics.Read(used); os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit(int64(used[0].Value.Uint64() + used[1].Value.Uint64())))
@@ -161,4 +161,4 @@ func keepMemory(context.Context) error {
 // memoryLimit returns the memory limit for used bytes. It leaves room if more than memoryGoal is
 // needed, for example for many connections: with a limit closer to the used memory, the garbage
 // collector would run all the time.
-func memoryLimit(used int64) int64 { return max(memoryGoal, used*5/4+memoryBeside) }
+func memoryLimit(used int64) int64 { return max(memoryGoal, used*5/4+memoryOverhead) }

@@ -27,7 +27,7 @@ func TestClosingWhatTheOtherSideClosedIsNoFault(t *testing.T) {
 			t.Parallel()
 			var all cleanup
 			all.add(c.name, func() error { return c.err })
-			if err := all.run(t.Context()); !errors.Is(err, c.want) {
+			if err := all.closeAll(t.Context()); !errors.Is(err, c.want) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 		})

@@ -18,20 +18,20 @@ import (
 // Waiting devices are counted task by task, which takes long, so a scrape returns the previous counts
 // while new ones are read.
 const (
-	readingFresh = time.Second
-	waitingFresh = 10 * time.Second
-	waitingSpare = time.Minute
+	statsMaxAge        = time.Second
+	waitingMaxAge      = 10 * time.Second
+	waitingFallbackAge = time.Minute
 )
 
 const (
-	scrapeTime  = 3 * time.Second  // maximum time that a scrape waits for a read
-	readingTime = 10 * time.Second // time limit of a read, even if no scrape waits for it
+	scrapeTimeout = 3 * time.Second  // maximum time that a scrape waits for a read
+	readingTime   = 10 * time.Second // time limit of a read, even if no scrape waits for it
 )
 
 // poolReader reads the state of the pools. *store.Store implements it.
 type poolReader interface {
 	PoolStats(ctx context.Context) ([]store.PoolStat, error)
-	PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolView, error)
+	PoolOverviews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolOverview, error)
 }
 
 // stateMetrics are metrics that are read from the ledger when they are gathered. No value is kept by
@@ -39,75 +39,75 @@ type poolReader interface {
 // compare and sort all metrics, which takes longer for thousands of pools than reading and writing
 // them.
 type stateMetrics struct {
-	stats    *reading.Shared[[]store.PoolStat]
-	waits    *reading.Shared[map[string]int]
-	patience time.Duration
+	stats    *reading.SharedRead[[]store.PoolStat]
+	waits    *reading.SharedRead[map[string]int]
+	timeout  time.Duration
 	log      *slog.Logger
-	panicked rescue.Told
+	panicked rescue.PanicHandler
 }
 
-func newStateMetrics(r poolReader, log *slog.Logger, panicked rescue.Told) *stateMetrics {
+func newStateMetrics(r poolReader, log *slog.Logger, panicked rescue.PanicHandler) *stateMetrics {
 	return &stateMetrics{
-		stats: reading.New(readingFresh, readingTime, time.Now, r.PoolStats),
-		waits: reading.NewSpared(waitingFresh, waitingSpare, readingTime, time.Now,
-			(&waitingCounts{pools: r, share: waitingShare, counting: map[string]int{}, counted: map[string]int{}}).read),
-		patience: scrapeTime, log: log, panicked: panicked,
+		stats: reading.New(statsMaxAge, readingTime, time.Now, r.PoolStats),
+		waits: reading.NewServingStale(waitingMaxAge, waitingFallbackAge, readingTime, time.Now,
+			(&waitingCounts{pools: r, readTime: waitingReadTime, current: map[string]int{}, previous: map[string]int{}}).readCounts),
+		timeout: scrapeTimeout, log: log, panicked: panicked,
 	}
 }
 
 // Gather reads the ledger. If a value cannot be read in time, it is absent: no value is better than an
 // old one, and a scrape must end.
 func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), m.patience)
+	ctx, cancel := context.WithTimeout(context.Background(), m.timeout)
 	defer cancel()
 	stats, err := m.stats.Read(ctx)
-	if m.panicked.Tell("collecting", err) != nil {
+	if m.panicked.Report("collecting", err) != nil {
 		m.log.WarnContext(ctx, "metrics of pools not read", "err", err)
 		return nil, nil
 	}
 	waiting, err := m.waits.Read(ctx)
-	if m.panicked.Tell("collecting", err) != nil {
+	if m.panicked.Report("collecting", err) != nil {
 		m.log.WarnContext(ctx, "metric of waiting devices not read", "err", err)
 	}
-	return gauges(stats, waiting), nil
+	return metricFamilies(stats, waiting), nil
 }
 
-// gauges returns the metric families of the pools that have at least one series. A pool whose waiting
+// metricFamilies returns the metric families of the pools that have at least one series. A pool whose waiting
 // devices were not counted yet has no series for them.
-func gauges(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
-	held := family("slots_held", "Slots held by devices, by the ledger.")
-	capacity := family("slots_capacity", "Slots of the pool.")
-	queued := family("slots_waiting", "Devices with a task that could start now and no slot, up to 10000; up to a minute old, or as old as it takes to count in all pools.")
-	tasks := family("tasks", "Tasks by state.")
-	oldest := family("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: none is pending.")
+func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
+	held := newFamily("slots_held", "Slots held by devices, by the ledger.")
+	capacity := newFamily("slots_capacity", "Slots of the pool.")
+	queued := newFamily("slots_waiting", "Devices with a task that could start now and no slot, up to 10000; up to a minute old, or as old as it takes to count in all pools.")
+	tasks := newFamily("tasks", "Tasks by state.")
+	oldest := newFamily("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: none is pending.")
 	states := map[store.TaskState]*dto.LabelPair{}
 	for _, state := range store.TaskStates() {
-		states[state] = label("state", string(state))
+		states[state] = newLabel("state", string(state))
 	}
 	for _, s := range stats {
-		pool := label("pool", s.Pool)
-		gauge(held, float64(s.Held), pool)
-		gauge(capacity, float64(s.Capacity), pool)
-		gauge(oldest, s.OldestPending.Seconds(), pool)
+		pool := newLabel("pool", s.Pool)
+		addGauge(held, float64(s.Held), pool)
+		addGauge(capacity, float64(s.Capacity), pool)
+		addGauge(oldest, s.OldestPending.Seconds(), pool)
 		for _, state := range store.TaskStates() {
-			gauge(tasks, float64(s.Tasks[state]), pool, states[state])
+			addGauge(tasks, float64(s.Tasks[state]), pool, states[state])
 		}
 		if n, counted := waiting[s.Pool]; counted {
-			gauge(queued, float64(n), pool)
+			addGauge(queued, float64(n), pool)
 		}
 	}
 	return slices.DeleteFunc([]*dto.MetricFamily{oldest, capacity, held, queued, tasks}, func(f *dto.MetricFamily) bool { return len(f.GetMetric()) == 0 })
 }
 
-func family(name, help string) *dto.MetricFamily {
+func newFamily(name, help string) *dto.MetricFamily {
 	name = "dispatcher_" + name
 	return &dto.MetricFamily{Name: &name, Help: &help, Type: dto.MetricType_GAUGE.Enum()}
 }
 
-func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
+func newLabel(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
 
-func gauge(of *dto.MetricFamily, value float64, labels ...*dto.LabelPair) {
-	of.Metric = append(of.Metric, &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}})
+func addGauge(target *dto.MetricFamily, value float64, labels ...*dto.LabelPair) {
+	target.Metric = append(target.Metric, &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}})
 }
 
 // buildInfo returns a metric that is always 1 and carries the version as a label.

@@ -20,50 +20,50 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pools is a poolReader. It returns the errors stats and waits, after hold has been closed.
-type pools struct {
-	hold         chan struct{}
-	stats, waits error
-	readings     atomic.Int64
+// fakePools is a poolReader. It returns the errors stats and waits, after hold has been closed.
+type fakePools struct {
+	release            chan struct{}
+	statsErr, viewsErr error
+	reads              atomic.Int64
 }
 
-func (p *pools) PoolStats(context.Context) ([]store.PoolStat, error) {
-	p.readings.Add(1)
-	<-p.hold
+func (p *fakePools) PoolStats(context.Context) ([]store.PoolStat, error) {
+	p.reads.Add(1)
+	<-p.release
 	return []store.PoolStat{
 		{Pool: "busy", Capacity: 60, Held: 58, OldestPending: 90 * time.Second, Tasks: map[store.TaskState]int64{store.Pending: 7, store.Dispatched: 58}},
 		{Pool: "quiet", Capacity: 3},
-	}, p.stats
+	}, p.statsErr
 }
 
-func (p *pools) PoolViews(_ context.Context, _ string, _, most int) ([]store.PoolView, error) {
-	<-p.hold
-	return []store.PoolView{{Pool: store.Pool{Name: "busy"}, Waiting: min(5, most)}, {Pool: store.Pool{Name: "quiet"}}}, p.waits
+func (p *fakePools) PoolOverviews(_ context.Context, _ string, _, maxWaiting int) ([]store.PoolOverview, error) {
+	<-p.release
+	return []store.PoolOverview{{Pool: store.Pool{Name: "busy"}, Waiting: min(5, maxWaiting)}, {Pool: store.Pool{Name: "quiet"}}}, p.viewsErr
 }
 
-func newPools() *pools {
-	p := &pools{hold: make(chan struct{})}
-	close(p.hold)
+func newFakePools() *fakePools {
+	p := &fakePools{release: make(chan struct{})}
+	close(p.release)
 	return p
 }
 
-func stateOf(p *pools) *stateMetrics {
+func newTestStateMetrics(p *fakePools) *stateMetrics {
 	return newStateMetrics(p, slog.New(slog.DiscardHandler), nil)
 }
 
-// scrape returns the text that Prometheus would scrape.
-func scrape(t *testing.T, all ...prometheus.Gatherer) string {
+// scrapeText returns the text that Prometheus would scrape.
+func scrapeText(t *testing.T, gatherers ...prometheus.Gatherer) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	exposition.Handler(exposition.Sources(all)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	exposition.Handler(exposition.Sources(gatherers)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if w.Code != http.StatusOK {
 		t.Fatalf("%d: %s", w.Code, w.Body)
 	}
 	return w.Body.String()
 }
 
-// samples returns the lines of a scrape with these names.
-func samples(text string, names ...string) (lines []string) {
+// sampleLines returns the lines of a scrape with these names.
+func sampleLines(text string, names ...string) (lines []string) {
 	for line := range strings.Lines(text) {
 		name, _, _ := strings.Cut(line, "{")
 		if slices.Contains(names, name) {
@@ -75,9 +75,9 @@ func samples(text string, names ...string) (lines []string) {
 
 func TestMetricsShowTheStateOfPools(t *testing.T) {
 	t.Parallel()
-	c := stateOf(newPools())
-	c.patience = time.Minute
-	text := scrape(t, c)
+	c := newTestStateMetrics(newFakePools())
+	c.timeout = time.Minute
+	text := scrapeText(t, c)
 	want := []string{
 		`dispatcher_oldest_pending_task_age_seconds{pool="busy"} 90`,
 		`dispatcher_oldest_pending_task_age_seconds{pool="quiet"} 0`,
@@ -88,11 +88,11 @@ func TestMetricsShowTheStateOfPools(t *testing.T) {
 		`dispatcher_slots_waiting{pool="busy"} 5`,
 		`dispatcher_slots_waiting{pool="quiet"} 0`,
 	}
-	got := samples(text, "dispatcher_oldest_pending_task_age_seconds", "dispatcher_slots_capacity", "dispatcher_slots_held", "dispatcher_slots_waiting")
+	got := sampleLines(text, "dispatcher_oldest_pending_task_age_seconds", "dispatcher_slots_capacity", "dispatcher_slots_held", "dispatcher_slots_waiting")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if n, want := len(samples(text, "dispatcher_tasks")), 2*len(store.TaskStates()); n != want {
+	if n, want := len(sampleLines(text, "dispatcher_tasks")), 2*len(store.TaskStates()); n != want {
 		t.Errorf("%d series of tasks, want %d", n, want)
 	}
 	faults, err := promlint.New(strings.NewReader(text)).Lint()
@@ -112,15 +112,15 @@ func TestStateThatCannotBeRead(t *testing.T) {
 		"waiting": {waits: errors.New("timeout"), want: 2},
 		"stats":   {stats: errors.New("connection refused"), want: 0},
 	} {
-		p := newPools()
-		p.stats, p.waits = test.stats, test.waits
-		c := stateOf(p)
-		c.patience = time.Minute
-		text := scrape(t, c)
-		if held := samples(text, "dispatcher_slots_held"); len(held) != test.want {
+		p := newFakePools()
+		p.statsErr, p.viewsErr = test.stats, test.waits
+		c := newTestStateMetrics(p)
+		c.timeout = time.Minute
+		text := scrapeText(t, c)
+		if held := sampleLines(text, "dispatcher_slots_held"); len(held) != test.want {
 			t.Errorf("%s: %q, want %d pools", name, held, test.want)
 		}
-		if waiting := samples(text, "dispatcher_slots_waiting"); len(waiting) != 0 {
+		if waiting := sampleLines(text, "dispatcher_slots_waiting"); len(waiting) != 0 {
 			t.Errorf("%s: %q, want none", name, waiting)
 		}
 	}
@@ -130,19 +130,19 @@ func TestStateThatCannotBeRead(t *testing.T) {
 // not start more and more reads.
 func TestScrapeOfADeadLedger(t *testing.T) {
 	t.Parallel()
-	p := &pools{hold: make(chan struct{})}
-	defer close(p.hold)
-	c := stateOf(p)
-	c.patience = time.Millisecond
+	p := &fakePools{release: make(chan struct{})}
+	defer close(p.release)
+	c := newTestStateMetrics(p)
+	c.timeout = time.Millisecond
 	version := prometheus.NewRegistry()
 	version.MustRegister(buildInfo("v1"))
 	for range 5 {
-		text := scrape(t, c, version)
+		text := scrapeText(t, c, version)
 		if strings.Contains(text, "pool") || !strings.Contains(text, "dispatcher_build_info{") {
 			t.Fatalf("%s; want the version alone", text)
 		}
 	}
-	if n := p.readings.Load(); n != 1 {
+	if n := p.reads.Load(); n != 1 {
 		t.Errorf("%d readings, want one that hangs", n)
 	}
 }

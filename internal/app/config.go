@@ -60,25 +60,25 @@ type Config struct {
 	LogLevel  string `koanf:"log_level"`
 
 	// AfterRestore is not a setting: in a configuration file, it would block grants to the whole fleet
-	// after each start. If it is true, no pool grants anything for at least RestoreLeast. See
+	// after each start. If it is true, no pool grants anything for at least StandstillMin. See
 	// store.AfterRestore.
-	AfterRestore bool          `koanf:"-"`
-	RestoreLeast time.Duration `koanf:"-"`
+	AfterRestore  bool          `koanf:"-"`
+	StandstillMin time.Duration `koanf:"-"`
 }
 
 // Validate returns an error that names every invalid setting and its limits.
 func (c Config) Validate() error {
 	values, err := c.values()
-	_, badProxy := c.proxies()
+	_, badProxy := c.trustedNetworks()
 	errs := []error{err, badProxy}
 	for _, s := range Settings() {
-		errs = append(errs, s.check(values[s.Key]))
+		errs = append(errs, s.checkValue(values[s.Key]))
 	}
 	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb())...)
 }
 
-// Complete returns an error if a setting that Serve needs is missing.
-func (c Config) Complete() error {
+// CheckComplete returns an error if a setting that Serve needs is missing.
+func (c Config) CheckComplete() error {
 	var missing []string
 	for _, s := range []struct{ key, value string }{{"postgres_dsn", c.PostgresDSN}, {"redis_url", c.RedisURL}} {
 		if s.value == "" {
@@ -130,21 +130,21 @@ func (c Config) validateUrgentShare() error {
 	return nil
 }
 
-// minToken is the minimum length of a token. Shorter tokens are refused because they can be guessed.
-const minToken = 16
+// minTokenLength is the minimum length of a token. Shorter tokens are refused because they can be guessed.
+const minTokenLength = 16
 
 func (c Config) validateTokens() error {
 	var errs []error
-	if c.AdminToken != "" && len(c.AdminToken) < minToken {
-		errs = append(errs, fmt.Errorf("admin_token: at least %d characters", minToken))
+	if c.AdminToken != "" && len(c.AdminToken) < minTokenLength {
+		errs = append(errs, fmt.Errorf("admin_token: at least %d characters", minTokenLength))
 	}
 	fleet := c.fleetTokens()
 	if len(fleet) > 2 {
 		errs = append(errs, errors.New("fleet_token: at most two, with a comma between"))
 	}
 	for _, t := range fleet {
-		if len(t) < minToken {
-			errs = append(errs, fmt.Errorf("fleet_token: at least %d characters each", minToken))
+		if len(t) < minTokenLength {
+			errs = append(errs, fmt.Errorf("fleet_token: at least %d characters each", minTokenLength))
 		}
 		if t == c.AdminToken {
 			errs = append(errs, errors.New("fleet_token: must differ from admin_token"))
@@ -231,8 +231,8 @@ func (c Config) validateWeb() error {
 	return errors.New("web_prefix: a path such as /dispatcher, without a slash at its end")
 }
 
-// proxies returns the networks whose X-Forwarded-For header is trusted.
-func (c Config) proxies() ([]netip.Prefix, error) {
+// trustedNetworks returns the networks whose X-Forwarded-For header is trusted.
+func (c Config) trustedNetworks() ([]netip.Prefix, error) {
 	var list []netip.Prefix
 	for text := range strings.FieldsFuncSeq(c.TrustedProxies, func(r rune) bool { return r == ',' || r == ' ' }) {
 		network, err := netip.ParsePrefix(text)

@@ -35,16 +35,16 @@ const brokerGrace = 5 * time.Second
 
 // DevOptions configure the embedded mode.
 type DevOptions struct {
-	Listen       string // address for HTTP
-	ListenMoves  bool   // if the port is taken, use the next free port
-	MQTT         string // address of the embedded MQTT broker
-	MQTTMoves    bool
-	Data         string        // folder of the ledger and the tokens; created if it is missing
-	Announce     []string      // folders in which the commands on this machine look for the server
-	Program      string        // how a shell in the current folder calls this program; empty means dispatcher
-	ReportPeriod time.Duration // report period of idle devices
-	Version      string
-	Logger       *slog.Logger
+	Listen        string // address for HTTP
+	ListenMayMove bool   // if the port is taken, use the next free port
+	MQTT          string // address of the embedded MQTT broker
+	MQTTMayMove   bool
+	Data          string        // folder of the ledger and the tokens; created if it is missing
+	AnnounceDirs  []string      // folders in which the commands on this machine look for the server
+	Program       string        // how a shell in the current folder calls this program; empty means dispatcher
+	ReportPeriod  time.Duration // report period of idle devices
+	Version       string
+	Logger        *slog.Logger
 }
 
 // DevServer is a dispatcher with all its servers embedded: SQLite, an in-process Redis that runs the
@@ -57,10 +57,10 @@ type DevServer struct {
 	SignInURL              string // address that signs a browser in once
 	Program                string // how a shell calls this program
 
-	app      *App
-	broker   *broker.Broker
-	announce []string
-	log      *slog.Logger
+	app          *App
+	broker       *broker.Broker
+	announceDirs []string
+	log          *slog.Logger
 }
 
 // NewDev opens the ledger and binds the addresses. It starts nothing.
@@ -68,26 +68,26 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	var opened cleanup
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, opened.run(context.WithoutCancel(ctx)))
+			err = errors.Join(err, opened.closeAll(context.WithoutCancel(ctx)))
 		}
 	}()
-	d := &DevServer{Data: o.Data, Program: cmp.Or(o.Program, "dispatcher"), announce: o.Announce, log: o.Logger}
-	if err := d.prepare(o, &opened); err != nil {
+	d := &DevServer{Data: o.Data, Program: cmp.Or(o.Program, "dispatcher"), announceDirs: o.AnnounceDirs, log: o.Logger}
+	if err := d.prepareFolder(o, &opened); err != nil {
 		return nil, err
 	}
-	httpListener, err := listen(ctx, o.Listen, o.ListenMoves)
+	httpListener, err := listen(ctx, o.Listen, o.ListenMayMove)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
 	opened.add("http", httpListener.Close)
-	mqttListener, err := listen(ctx, o.MQTT, o.MQTTMoves)
+	mqttListener, err := listen(ctx, o.MQTT, o.MQTTMayMove)
 	if err != nil {
 		return nil, fmt.Errorf("--mqtt-listen: %w", err)
 	}
 	opened.add("mqtt", mqttListener.Close)
 	d.URL = "http://" + httpListener.Addr().String()
 	d.MQTTURL = "mqtt://" + mqttListener.Addr().String()
-	b, err := embedded(ctx, o.Data, &opened)
+	b, err := openEmbedded(ctx, o.Data, &opened)
 	if err != nil {
 		return nil, err
 	}
@@ -95,11 +95,11 @@ func NewDev(ctx context.Context, o DevOptions) (_ *DevServer, err error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	b.accounts = sessions{func() *broker.Broker { return d.broker }}
-	b.link = credentials.NewToken()
-	d.SignInURL = d.URL + "/sign-in?link=" + b.link
+	b.accounts = brokerSessions{func() *broker.Broker { return d.broker }}
+	b.signInLink = credentials.NewToken()
+	d.SignInURL = d.URL + "/sign-in?link=" + b.signInLink
 	d.app = assemble(config, o.Logger, o.Version, b, newFront(listeners{device: httpListener}, o.Logger)) //nolint:contextcheck // handlers take each request's
-	if err := d.connect(mqttListener, o.Logger, &opened); err != nil {                                    //nolint:contextcheck // the broker lives until it is closed
+	if err := d.connectBroker(mqttListener, o.Logger, &opened); err != nil {                              //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
 	}
 	// From here on the app closes the resources: first the broker, which asks the ledger, and last the
@@ -117,8 +117,8 @@ func (d *DevServer) config(o DevOptions) Config {
 	}
 }
 
-// prepare creates the folder, locks it for this process and reads its tokens.
-func (d *DevServer) prepare(o DevOptions, opened *cleanup) error {
+// prepareFolder creates the folder, locks it for this process and reads its tokens.
+func (d *DevServer) prepareFolder(o DevOptions, opened *cleanup) error {
 	if err := os.MkdirAll(o.Data, 0o700); err != nil {
 		return err
 	}
@@ -130,15 +130,15 @@ func (d *DevServer) prepare(o DevOptions, opened *cleanup) error {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("another dispatcher works in the folder %s: %w", o.Data, err)
 	}
-	if d.AdminToken, err = keptToken(filepath.Join(o.Data, "admin-token")); err != nil {
+	if d.AdminToken, err = readOrCreateToken(filepath.Join(o.Data, "admin-token")); err != nil {
 		return err
 	}
-	d.FleetToken, err = keptToken(filepath.Join(o.Data, "fleet-token"))
+	d.FleetToken, err = readOrCreateToken(filepath.Join(o.Data, "fleet-token"))
 	return err
 }
 
-// keptToken reads a token from the file. If there is no token, it creates one and stores it.
-func keptToken(path string) (string, error) {
+// readOrCreateToken reads a token from the file. If there is no token, it creates one and stores it.
+func readOrCreateToken(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	if token := strings.TrimSpace(string(content)); err == nil && token != "" {
 		return token, nil
@@ -150,9 +150,9 @@ func keptToken(path string) (string, error) {
 	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
-// embedded opens the SQLite ledger and an in-process Redis. Redis starts empty each time, and is
+// openEmbedded opens the SQLite ledger and an in-process Redis. Redis starts empty each time, and is
 // restored from the ledger.
-func embedded(ctx context.Context, data string, opened *cleanup) (backends, error) {
+func openEmbedded(ctx context.Context, data string, opened *cleanup) (backends, error) {
 	ledger, err := store.OpenSQLite(ctx, filepath.Join(data, "ledger.db"))
 	if err != nil {
 		return backends{}, err
@@ -172,19 +172,19 @@ func embedded(ctx context.Context, data string, opened *cleanup) (backends, erro
 	options.Password = password
 	client := redisconn.Open(options)
 	opened.add("redis client", client.Close)
-	return backends{store: ledger, redis: client, dev: true, age: memory.FastForward}, nil
+	return backends{store: ledger, redis: client, dev: true, advanceTTLs: memory.FastForward}, nil
 }
 
-// connect creates the embedded broker on the listener, and connects the dispatcher to it like to any
+// connectBroker creates the embedded broker on the listener, and connects the dispatcher to it like to any
 // other broker.
-func (d *DevServer) connect(l net.Listener, log *slog.Logger, opened *cleanup) error {
+func (d *DevServer) connectBroker(l net.Listener, log *slog.Logger, opened *cleanup) error {
 	internal := broker.Credentials{User: internalUser, Password: credentials.NewToken()}
 	b, err := broker.New(broker.Options{
 		Listener: l, Internal: internal, Logger: log,
 		Authenticate: func(ctx context.Context, device devices.ID, password string) error {
 			return d.app.dispatcher.AuthenticateSession(ctx, device, password)
 		},
-		Refused: d.app.refusedSession,
+		OnRefused: d.app.refuseSession,
 	})
 	if err != nil {
 		return err
@@ -199,17 +199,17 @@ func (d *DevServer) connect(l net.Listener, log *slog.Logger, opened *cleanup) e
 }
 
 // Run runs the dispatcher until ctx ends. It calls started after everything has been started.
-func (d *DevServer) Run(ctx context.Context, started func()) error {
+func (d *DevServer) Run(ctx context.Context, onStarted func()) error {
 	err := d.broker.Start()
 	if err == nil {
 		err = d.app.Start(ctx)
 	}
 	if err == nil {
-		notice, failed := d.announceItself()
+		notice, failed := d.announceServer()
 		if failed != nil { // if the home directory is not writable, the commands need DISPATCHER_URL
 			d.log.WarnContext(ctx, "commands may not find this server by themselves", "err", failed)
 		}
-		started()
+		onStarted()
 		select {
 		case <-ctx.Done():
 		case err = <-d.app.Failed():
@@ -219,22 +219,22 @@ func (d *DevServer) Run(ctx context.Context, started func()) error {
 	return errors.Join(err, d.app.Stop(context.WithoutCancel(ctx)))
 }
 
-// announceItself writes the notices by which the commands on this machine find the server.
-func (d *DevServer) announceItself() (*localdev.Notice, error) {
+// announceServer writes the notices by which the commands on this machine find the server.
+func (d *DevServer) announceServer() (*localdev.Announcement, error) {
 	data, err := filepath.Abs(d.Data) // commands may run in other folders
 	if err != nil {
 		data = d.Data
 	}
-	return localdev.Announce(localdev.Server{URL: d.URL, MQTTURL: d.MQTTURL, Token: d.AdminToken, FleetToken: d.FleetToken, Data: data}, d.announce...)
+	return localdev.Announce(localdev.Server{URL: d.URL, MQTTURL: d.MQTTURL, Token: d.AdminToken, FleetToken: d.FleetToken, DataDir: data}, d.announceDirs...)
 }
 
 // portsTried is the number of ports that listen tries after the requested port.
 const portsTried = 50
 
 // listen binds an address. If the port is taken and moves is true, it binds the next free port.
-func listen(ctx context.Context, address string, moves bool) (net.Listener, error) {
+func listen(ctx context.Context, address string, mayMove bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
-	if err == nil || !moves || !errors.Is(err, syscall.EADDRINUSE) {
+	if err == nil || !mayMove || !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
 	host, port, splitErr := net.SplitHostPort(address)
@@ -250,8 +250,8 @@ func listen(ctx context.Context, address string, moves bool) (net.Listener, erro
 	return nil, err
 }
 
-// Banner writes what this server is and how to use it, with command lines to paste.
-func (d *DevServer) Banner(w io.Writer) {
+// WriteBanner writes what this server is and how to use it, with command lines to paste.
+func (d *DevServer) WriteBanner(w io.Writer) {
 	host, port, _ := net.SplitHostPort(strings.TrimPrefix(d.MQTTURL, "mqtt://"))
 	_, _ = fmt.Fprintf(w, `
   dispatcher dev: one process for trying things out (SQLite, in-process Redis, embedded MQTT broker).

@@ -23,7 +23,7 @@ import (
 func devOptions(data string) DevOptions {
 	return DevOptions{
 		Listen: "127.0.0.1:0", MQTT: "127.0.0.1:0", Data: data,
-		ReportPeriod: time.Second, Version: "test", Logger: quiet(),
+		ReportPeriod: time.Second, Version: "test", Logger: discardLogger(),
 	}
 }
 
@@ -34,10 +34,10 @@ func startDev(t *testing.T, data string) (*instance, *DevServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return launch(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run), d
+	return startInstance(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run), d
 }
 
-func taken(t *testing.T) string {
+func occupiedAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,12 +50,12 @@ func taken(t *testing.T) string {
 func TestDevMovesOnlyDefaultPorts(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(o *DevOptions, address string, moves bool){
-		"--listen":      func(o *DevOptions, address string, moves bool) { o.Listen, o.ListenMoves = address, moves },
-		"--mqtt-listen": func(o *DevOptions, address string, moves bool) { o.MQTT, o.MQTTMoves = address, moves },
+		"--listen":      func(o *DevOptions, address string, moves bool) { o.Listen, o.ListenMayMove = address, moves },
+		"--mqtt-listen": func(o *DevOptions, address string, moves bool) { o.MQTT, o.MQTTMayMove = address, moves },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address, o := taken(t), devOptions(t.TempDir())
+			address, o := occupiedAddr(t), devOptions(t.TempDir())
 			set(&o, address, false)
 			_, err := NewDev(t.Context(), o)
 			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), address) {
@@ -69,7 +69,7 @@ func TestDevMovesOnlyDefaultPorts(t *testing.T) {
 			if strings.HasSuffix(d.URL, address) || strings.HasSuffix(d.MQTTURL, address) {
 				t.Errorf("%s, %s: one is in use by another", d.URL, d.MQTTURL)
 			}
-			i := launch(t, instance{url: d.URL}, d.Run)
+			i := startInstance(t, instance{url: d.URL}, d.Run)
 			if status, body := i.call(t, http.MethodGet, "/readyz", "", ""); status != http.StatusOK {
 				t.Errorf("ready: %d %s", status, body)
 			}
@@ -127,9 +127,9 @@ func TestDevGoesOnWithItsData(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	i, _ := startDev(t, data)
-	i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
-	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b"]}`)
-	grant := i.report(t, "a", `{"id":"1"}`).Task
+	i.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b"]}`)
+	grant := i.sendReport(t, "a", `{"id":"1"}`).Task
 	if grant == nil {
 		t.Fatal("a was not granted")
 	}
@@ -138,32 +138,32 @@ func TestDevGoesOnWithItsData(t *testing.T) {
 	}
 
 	i, _ = startDev(t, data)
-	if got := i.report(t, "b", `{"id":"1"}`).Reason; got != devices.ReasonFull {
+	if got := i.sendReport(t, "b", `{"id":"1"}`).Reason; got != devices.ReasonFull {
 		t.Errorf("b is told %q; want full: the slot of a is held over the restart", got)
 	}
-	if slots := i.operate(t, http.MethodGet, "/v1/pools/p/slots", ""); !bytes.Contains(slots, []byte(`"device":"a"`)) {
+	if slots := i.callOperator(t, http.MethodGet, "/v1/pools/p/slots", ""); !bytes.Contains(slots, []byte(`"device":"a"`)) {
 		t.Errorf("slots after the restart: %s", slots)
 	}
 	result := fmt.Sprintf(`{"id":"2","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded","output":{"n":1}}]}`, grant.ID, grant.Token)
-	reply := i.report(t, "a", result)
+	reply := i.sendReport(t, "a", result)
 	if len(reply.Acks) != 1 || reply.Acks[0].Outcome != devices.OutcomeRecorded {
 		t.Errorf("result of a: %+v, want recorded", reply.Acks)
 	}
-	if reply := i.report(t, "b", `{"id":"2"}`); reply.Reason != devices.ReasonGranted {
+	if reply := i.sendReport(t, "b", `{"id":"2"}`); reply.Reason != devices.ReasonGranted {
 		t.Errorf("b is told %q; want its task, queued before the restart", reply.Reason)
 	}
 }
 
-// meter is a device that uses MQTT.
-type meter struct {
+// mqttDevice is a device that uses MQTT.
+type mqttDevice struct {
 	paho.Client
 	id      devices.ID
 	replies chan []byte
 }
 
-func newMeter(t *testing.T, d *DevServer, id devices.ID) *meter {
+func newMQTTDevice(t *testing.T, d *DevServer, id devices.ID) *mqttDevice {
 	t.Helper()
-	m := &meter{id: id, replies: make(chan []byte, 10)}
+	m := &mqttDevice{id: id, replies: make(chan []byte, 10)}
 	m.Client = paho.NewClient(paho.NewClientOptions().
 		AddBroker(d.MQTTURL).SetClientID(string(id)).SetUsername(string(id)).SetPassword(d.FleetToken).
 		SetAutoReconnect(false))
@@ -179,14 +179,14 @@ func newMeter(t *testing.T, d *DevServer, id devices.ID) *meter {
 	return m
 }
 
-func (m *meter) report(t *testing.T, body string) devices.Reply {
+func (m *mqttDevice) sendReport(t *testing.T, body string) devices.Reply {
 	t.Helper()
 	m.Publish(devices.ReportTopic(m.id), 1, false, body)
-	return m.hear(t)
+	return m.nextReply(t)
 }
 
-// hear returns the next reply. It skips wake-ups.
-func (m *meter) hear(t *testing.T) devices.Reply {
+// nextReply returns the next reply. It skips wake-ups.
+func (m *mqttDevice) nextReply(t *testing.T) devices.Reply {
 	t.Helper()
 	late := time.After(patience)
 	for {
@@ -204,14 +204,14 @@ func (m *meter) hear(t *testing.T) devices.Reply {
 func TestDevServesHTTPAndMQTT(t *testing.T) {
 	t.Parallel()
 	i, d := startDev(t, t.TempDir())
-	eventuallyOnline(t, i)
-	m := newMeter(t, d, "meter")
+	waitForBroker(t, i)
+	m := newMQTTDevice(t, d, "meter")
 	for name, report := range map[string]func(string) devices.Reply{
-		"box":   func(body string) devices.Reply { return i.report(t, "box", body) },
-		"meter": func(body string) devices.Reply { return m.report(t, body) },
+		"box":   func(body string) devices.Reply { return i.sendReport(t, "box", body) },
+		"meter": func(body string) devices.Reply { return m.sendReport(t, body) },
 	} {
-		i.operate(t, http.MethodPut, "/v1/pools/"+name, `{"capacity":1}`)
-		i.operate(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":%q,"kind":"k","devices":[%q]}`, name, name))
+		i.callOperator(t, http.MethodPut, "/v1/pools/"+name, `{"capacity":1}`)
+		i.callOperator(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":%q,"kind":"k","devices":[%q]}`, name, name))
 		reply := report(`{"id":"1"}`)
 		if reply.Task == nil || reply.Re != "1" {
 			t.Errorf("%s: %+v, want a grant", name, reply)
@@ -222,7 +222,7 @@ func TestDevServesHTTPAndMQTT(t *testing.T) {
 			t.Errorf("%s: %+v, want the result recorded", name, reply)
 		}
 	}
-	metrics := string(i.operate(t, http.MethodGet, "/metrics", ""))
+	metrics := string(i.callOperator(t, http.MethodGet, "/metrics", ""))
 	for _, want := range []string{
 		`dispatcher_reports_total{reason="granted",transport="http"} 1`, `dispatcher_reports_total{reason="granted",transport="mqtt"} 1`,
 		`dispatcher_slots_capacity{pool="box"} 1`, `dispatcher_slots_held{pool="box"} 0`, `dispatcher_slots_waiting{pool="meter"} 0`,
@@ -235,7 +235,7 @@ func TestDevServesHTTPAndMQTT(t *testing.T) {
 	if status, body := i.call(t, http.MethodPost, "/v1/devices/other/report", "wrong", "{}"); status != http.StatusUnauthorized {
 		t.Errorf("a wrong token: %d %s", status, body)
 	}
-	if reply := m.report(t, "{"); reply.Reason != devices.ReasonInvalid {
+	if reply := m.sendReport(t, "{"); reply.Reason != devices.ReasonInvalid {
 		t.Errorf("a broken report: %+v", reply)
 	}
 }
@@ -247,7 +247,7 @@ func TestDevBannerLinesWork(t *testing.T) {
 	t.Parallel()
 	i, d := startDev(t, t.TempDir())
 	var banner bytes.Buffer
-	d.Banner(&banner)
+	d.WriteBanner(&banner)
 	lines := make(map[string]string)
 	for line := range strings.Lines(banner.String()) {
 		line = strings.TrimSpace(line)
@@ -263,9 +263,9 @@ func TestDevBannerLinesWork(t *testing.T) {
 	if len(lines) != 6 {
 		t.Fatalf("lines to paste: %v in %s", lines, &banner)
 	}
-	eventuallyOnline(t, i)
+	waitForBroker(t, i)
 	t.Run("curl", func(t *testing.T) {
-		servers.Need(t, "curl")
+		servers.RequireProgram(t, "curl")
 		for _, step := range []struct{ line, want string }{
 			{"device", `"reason":"none"`},
 			{"pool", `"capacity":60`},
@@ -273,14 +273,14 @@ func TestDevBannerLinesWork(t *testing.T) {
 			{"device", `"reason":"granted"`},
 			{"slots", `"device":"my-device"`},
 		} {
-			if got := paste(t, lines[step.line]); !strings.Contains(got, step.want) {
+			if got := runShell(t, lines[step.line]); !strings.Contains(got, step.want) {
 				t.Errorf("%s:\n%s\nwant %s", lines[step.line], got, step.want)
 			}
 		}
 	})
 	t.Run("mosquitto", func(t *testing.T) {
-		servers.Need(t, "mosquitto_pub")
-		if got := paste(t, lines["sub"]+"\n"+lines["pub"]+"\nwait"); !strings.Contains(got, `"re":"r1"`) || !strings.Contains(got, `"granted"`) {
+		servers.RequireProgram(t, "mosquitto_pub")
+		if got := runShell(t, lines["sub"]+"\n"+lines["pub"]+"\nwait"); !strings.Contains(got, `"re":"r1"`) || !strings.Contains(got, `"granted"`) {
 			t.Errorf("%s\n%s:\n%s\nwant a grant", lines["sub"], lines["pub"], got)
 		}
 	})
@@ -292,7 +292,7 @@ func TestDevBannerSignsIn(t *testing.T) {
 	t.Parallel()
 	_, d := startDev(t, t.TempDir())
 	var banner bytes.Buffer
-	d.Banner(&banner)
+	d.WriteBanner(&banner)
 	if !strings.Contains(banner.String(), d.SignInURL+"\n") {
 		t.Fatalf("no link in %s", &banner)
 	}
@@ -314,7 +314,7 @@ func TestDevBannerSignsIn(t *testing.T) {
 	}
 }
 
-func paste(t *testing.T, script string) string {
+func runShell(t *testing.T, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -329,8 +329,8 @@ func TestDevEndsCleanly(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	i, d := startDev(t, data)
-	newMeter(t, d, "connected-meter")
-	i.report(t, "box", `{"id":"1"}`)
+	newMQTTDevice(t, d, "connected-meter")
+	i.sendReport(t, "box", `{"id":"1"}`)
 	if err := i.stop(); err != nil {
 		t.Errorf("end: %v", err)
 	}

@@ -12,48 +12,48 @@ import (
 // exchange is a script of what a device and operators do, and the expected reply to the last report,
 // over HTTP and over MQTT. Each line of script is one step of play. @device, @other and @pool, and
 // @task and @token of the latest grant, stand for the values of this run. want is a reply in short form
-// (see inShort).
+// (see replySummary).
 type exchange struct {
 	script, want string
 	mqtt         string // expected over MQTT instead of want, if the protocol defines a difference
 }
 
 const (
-	// held grants a task to the device.
-	held = `pool {"capacity":1}
+	// grantScript grants a task to the device.
+	grantScript = `pool {"capacity":1}
 batch {"devices":["@device"],"retry_backoff_ms":0}
 report {"id":"held"}
 `
-	done = `{"task":@task,"token":@token,"status":"succeeded"}`
-	// failed is the result for a task that was cancelled; stopped is the earlier reply that cancelled
+	succeededResult = `{"task":@task,"token":@token,"status":"succeeded"}`
+	// failedReport is the result for a task that was cancelled; stopped is the earlier reply that cancelled
 	// it.
-	failed  = `report {"id":"2","results":[{"task":@task,"token":@token,"status":"failed"}]}`
-	stopped = `report {"id":"1","running":[{"task":@task,"token":@token}]}` + "\n" + failed
+	failedReport   = `report {"id":"2","results":[{"task":@task,"token":@token,"status":"failed"}]}`
+	stopThenFailed = `report {"id":"1","running":[{"task":@task,"token":@token}]}` + "\n" + failedReport
 )
 
-func exchanges() map[string]exchange {
+func allExchanges() map[string]exchange {
 	all := make(map[string]exchange)
-	for _, some := range []map[string]exchange{reasonsTold(), outcomesTold(), reportsRead(), reportsRefused()} {
+	for _, some := range []map[string]exchange{reasonExchanges(), outcomeExchanges(), acceptedExchanges(), refusedExchanges()} {
 		maps.Copy(all, some)
 	}
 	return all
 }
 
-// reasonsTold returns exchanges for all reasons of replies, including replies to reports without an id.
-func reasonsTold() map[string]exchange {
+// reasonExchanges returns exchanges for all reasons of replies, including replies to reports without an id.
+func reasonExchanges() map[string]exchange {
 	return map[string]exchange{
-		"granted":              {script: held, want: "granted"},
+		"granted":              {script: grantScript, want: "granted"},
 		"none":                 {script: `report {"id":"1"}`, want: "none"},
 		"full":                 {script: "pool {\"capacity\":1}\nbatch {\"devices\":[\"@other\"]}\nother\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "full"},
 		"closed pool":          {script: "pool {\"capacity\":0}\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "full"},
 		"window":               {script: "pool {\"capacity\":60}\nbatch {\"devices\":[\"@device\"],\"not_before\":\"2100-01-01T00:00:00.000Z\"}\nreport {\"id\":\"1\"}", want: "window"},
 		"paused":               {script: "pool {\"capacity\":60,\"paused\":true}\nbatch {\"devices\":[\"@device\"]}\nreport {\"id\":\"1\"}", want: "paused"},
-		"busy":                 {script: held + `report {"id":"1","running":[{"task":@task,"token":@token,"progress":0.5}]}`, want: "busy renewed"},
-		"declined":             {script: held + `report {"id":"1","accept":false}`, want: "declined"},
-		"delivered again":      {script: held + `report {"id":"1"}`, want: "granted again:1"},
-		"and a third time":     {script: held + "report {\"id\":\"1\"}\nreport {\"id\":\"2\"}", want: "granted again:2"},
-		"blocked":              {script: held + "block\nreport {\"id\":\"1\",\"results\":[" + done + "]}", want: "blocked recorded", mqtt: "forbidden:forbidden"},
-		"blocked while inside": {script: held + "block\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "blocked cancel:blocked", mqtt: "forbidden:forbidden"},
+		"busy":                 {script: grantScript + `report {"id":"1","running":[{"task":@task,"token":@token,"progress":0.5}]}`, want: "busy renewed"},
+		"declined":             {script: grantScript + `report {"id":"1","accept":false}`, want: "declined"},
+		"delivered again":      {script: grantScript + `report {"id":"1"}`, want: "granted again:1"},
+		"and a third time":     {script: grantScript + "report {\"id\":\"1\"}\nreport {\"id\":\"2\"}", want: "granted again:2"},
+		"blocked":              {script: grantScript + "block\nreport {\"id\":\"1\",\"results\":[" + succeededResult + "]}", want: "blocked recorded", mqtt: "forbidden:forbidden"},
+		"blocked while inside": {script: grantScript + "block\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "blocked cancel:blocked", mqtt: "forbidden:forbidden"},
 
 		"no body":       {script: `report `, want: "none"},
 		"blank body":    {script: "report  \t", want: "none"},
@@ -61,63 +61,63 @@ func reasonsTold() map[string]exchange {
 		"null id":       {script: `report {"id":null}`, want: "none"},
 		"empty id":      {script: `report {"id":""}`, want: "none"},
 		"work, no id":   {script: "pool {\"capacity\":60}\nbatch {\"devices\":[\"@device\"]}\nreport {}", want: "granted", mqtt: "declined:id_required"},
-		"held, no id":   {script: held + `report {}`, want: "granted again:1", mqtt: "declined:id_required"},
-		"result, no id": {script: held + `report {"results":[` + done + `]}`, want: "none recorded"},
-		"renew, no id":  {script: held + `report {"running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
+		"held, no id":   {script: grantScript + `report {}`, want: "granted again:1", mqtt: "declined:id_required"},
+		"result, no id": {script: grantScript + `report {"results":[` + succeededResult + `]}`, want: "none recorded"},
+		"renew, no id":  {script: grantScript + `report {"running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
 	}
 }
 
-// outcomesTold returns exchanges for the acknowledgements of results, and for tasks that are to be
+// outcomeExchanges returns exchanges for the acknowledgements of results, and for tasks that are to be
 // stopped.
-func outcomesTold() map[string]exchange {
+func outcomeExchanges() map[string]exchange {
 	return map[string]exchange{
-		"recorded":          {script: held + `report {"id":"1","results":[` + done + `]}`, want: "none recorded"},
-		"failed":            {script: held + `report {"id":"1","accept":false,"results":[{"task":@task,"token":@token,"status":"failed","error":"e"}]}`, want: "declined recorded"},
-		"failed, and again": {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"}]}`, want: "granted recorded"},
-		"rejected task":     {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"rejected"}]}`, want: "none recorded"},
-		"returned":          {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"returned","retry_after_ms":600000}]}`, want: "window recorded"},
-		"duplicate":         {script: held + "report {\"id\":\"1\",\"results\":[" + done + "]}\nreport {\"id\":\"1\",\"results\":[" + done + "]}", want: "none duplicate"},
-		"twice in one":      {script: held + `report {"id":"1","results":[` + done + `,` + done + `]}`, want: "none recorded duplicate"},
-		"late":              {script: held + "lapsed\nreport {\"id\":\"1\",\"results\":[" + done + "]}", want: "none late"},
+		"recorded":          {script: grantScript + `report {"id":"1","results":[` + succeededResult + `]}`, want: "none recorded"},
+		"failed":            {script: grantScript + `report {"id":"1","accept":false,"results":[{"task":@task,"token":@token,"status":"failed","error":"e"}]}`, want: "declined recorded"},
+		"failed, and again": {script: grantScript + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"}]}`, want: "granted recorded"},
+		"rejected task":     {script: grantScript + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"rejected"}]}`, want: "none recorded"},
+		"returned":          {script: grantScript + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"returned","retry_after_ms":600000}]}`, want: "window recorded"},
+		"duplicate":         {script: grantScript + "report {\"id\":\"1\",\"results\":[" + succeededResult + "]}\nreport {\"id\":\"1\",\"results\":[" + succeededResult + "]}", want: "none duplicate"},
+		"twice in one":      {script: grantScript + `report {"id":"1","results":[` + succeededResult + `,` + succeededResult + `]}`, want: "none recorded duplicate"},
+		"late":              {script: grantScript + "lapsed\nreport {\"id\":\"1\",\"results\":[" + succeededResult + "]}", want: "none late"},
 		"unknown":           {script: `report {"id":"1","results":[{"task":9007199254740991,"token":7,"status":"failed"}]}`, want: "none unknown"},
-		"of another token":  {script: held + `report {"id":"1","results":[{"task":@task,"token":9007199254740991,"status":"succeeded"}]}`, want: "granted again:1 unknown"},
-		"output dropped":    {script: held + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"succeeded","output":"` + strings.Repeat("x", 32<<10) + `"}]}`, want: "none recorded:output_dropped"},
+		"of another token":  {script: grantScript + `report {"id":"1","results":[{"task":@task,"token":9007199254740991,"status":"succeeded"}]}`, want: "granted again:1 unknown"},
+		"output dropped":    {script: grantScript + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"succeeded","output":"` + strings.Repeat("x", 32<<10) + `"}]}`, want: "none recorded:output_dropped"},
 		"bad entries": {
-			script: held + `report {"id":"1","results":[7,null,{},{"task":1.5},{"task":@task,"token":-1},{"task":@task,"token":@token,"status":"done"},` + done + `]}`,
+			script: grantScript + `report {"id":"1","results":[7,null,{},{"task":1.5},{"task":@task,"token":-1},{"task":@task,"token":@token,"status":"done"},` + succeededResult + `]}`,
 			want:   "none rejected:not_an_object rejected:not_an_object rejected:invalid_task rejected:invalid_task rejected:invalid_token rejected:invalid_status recorded",
 		},
 		"bad fields": {
-			script: held + `report {"id":"1","results":[{"task":9007199254740992,"token":1},{"task":@task,"token":@token,"status":"failed","error":7},` +
-				`{"task":@task,"token":@token,"status":"returned","retry_after_ms":-1},` + done + `]}`,
+			script: grantScript + `report {"id":"1","results":[{"task":9007199254740992,"token":1},{"task":@task,"token":@token,"status":"failed","error":7},` +
+				`{"task":@task,"token":@token,"status":"returned","retry_after_ms":-1},` + succeededResult + `]}`,
 			want: "none rejected:invalid_task rejected:invalid_error rejected:invalid_retry_after recorded",
 		},
-		"numbers as strings": {script: held + `report {"id":"1","results":[{"task":"@task","token":"@token","status":"succeeded"}]}`, want: "none recorded"},
+		"numbers as strings": {script: grantScript + `report {"id":"1","results":[{"task":"@task","token":"@token","status":"succeeded"}]}`, want: "none recorded"},
 
-		"cancelled":               {script: held + "cancel\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:cancelled"},
-		"cancelled, silent of it": {script: held + "cancel\nreport {\"id\":\"1\"}", want: "busy cancel:cancelled"},
-		"expired":                 {script: held + "lapsed\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:expired"},
-		"run too long":            {script: held + "sql UPDATE grants SET max_until = now() + interval '100 ms', lease_until = now() + interval '100 ms' WHERE device = '@device'\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:max_run"},
-		"failed after cancelled":  {script: held + "cancel\n" + stopped, want: "none recorded"},
-		"failed after expired":    {script: held + "lapsed\n" + stopped, want: "none late"},
-		"failed after stale":      {script: held + "report {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":9007199254740991}]}\n" + failed, want: "granted recorded"},
-		"stale":                   {script: held + `report {"id":"1","running":[{"task":@task,"token":9007199254740991}]}`, want: "busy cancel:stale"},
-		"bad running entries":     {script: held + `report {"id":"1","running":[7,{"task":-1},{"task":@task,"token":@token,"progress":"x"}]}`, want: "busy renewed cancel:stale cancel:stale"},
+		"cancelled":               {script: grantScript + "cancel\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:cancelled"},
+		"cancelled, silent of it": {script: grantScript + "cancel\nreport {\"id\":\"1\"}", want: "busy cancel:cancelled"},
+		"expired":                 {script: grantScript + "lapsed\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:expired"},
+		"run too long":            {script: grantScript + "sql UPDATE grants SET max_until = now() + interval '100 ms', lease_until = now() + interval '100 ms' WHERE device = '@device'\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:max_run"},
+		"failed after cancelled":  {script: grantScript + "cancel\n" + stopThenFailed, want: "none recorded"},
+		"failed after expired":    {script: grantScript + "lapsed\n" + stopThenFailed, want: "none late"},
+		"failed after stale":      {script: grantScript + "report {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":9007199254740991}]}\n" + failedReport, want: "granted recorded"},
+		"stale":                   {script: grantScript + `report {"id":"1","running":[{"task":@task,"token":9007199254740991}]}`, want: "busy cancel:stale"},
+		"bad running entries":     {script: grantScript + `report {"id":"1","running":[7,{"task":-1},{"task":@task,"token":@token,"progress":"x"}]}`, want: "busy renewed cancel:stale cancel:stale"},
 	}
 }
 
-// reportsRead returns exchanges whose reports have texts and fields of all kinds. The examples in the
+// acceptedExchanges returns exchanges whose reports have texts and fields of all kinds. The examples in the
 // documentation are found by their names.
-func reportsRead() map[string]exchange {
+func acceptedExchanges() map[string]exchange {
 	return map[string]exchange{
 		"nothing but null":       {script: `report {"id":null,"results":null,"running":null,"accept":null,"attributes":null}`, want: "none"},
 		"128 characters":         {script: `report {"id":"` + strings.Repeat("é", 128) + `"}`, want: "none"},
 		"100 entries":            {script: `report {"id":"1","accept":false,"results":[` + strings.Repeat("{},", 99) + `{}]}`, want: "declined" + strings.Repeat(" rejected:invalid_task", 100)},
-		"64 attributes":          {script: `report {"id":"1","attributes":{` + attributes(64) + `}}`, want: "none"},
+		"64 attributes":          {script: `report {"id":"1","attributes":{` + attributeMembers(64) + `}}`, want: "none"},
 		"16 levels":              {script: `report {"id":"1","x":` + strings.Repeat("[", 15) + strings.Repeat("]", 15) + `}`, want: "none"},
-		"declined, at work":      {script: held + `report {"id":"1","accept":false,"running":[{"task":@task,"token":@token}]}`, want: "declined renewed"},
+		"declined, at work":      {script: grantScript + `report {"id":"1","accept":false,"running":[{"task":@task,"token":@token}]}`, want: "declined renewed"},
 		"unknown fields":         {script: `report {"id":"1","unknown":{"a":[1]},"results":[]}`, want: "none"},
 		"NUL in the id":          {script: `report {"id":"a\u0000b"}`, want: "none"},
-		"surrogates":             {script: held + `report {"id":"\ud800x","results":[{"task":@task,"token":@token,"status":"failed","error":"\udc00\u0000"}],"accept":false}`, want: "declined recorded"},
+		"surrogates":             {script: grantScript + `report {"id":"\ud800x","results":[{"task":@task,"token":@token,"status":"failed","error":"\udc00\u0000"}],"accept":false}`, want: "declined recorded"},
 		"not UTF-8":              {script: "report {\"id\":\"\xff\xc3\"}", want: "none"},
 		"attributes":             {script: `report {"id":"1","attributes":{"firmware":"7.2","gone":null}}`, want: "none"},
 		"attributes grown large": {script: `report {"id":"1","attributes":{"a":"` + strings.Repeat("x", 5000) + "\"}}\n" + `report {"id":"2","attributes":{"b":"` + strings.Repeat("x", 5000) + `"}}`, want: "none:attributes_too_large"},
@@ -129,8 +129,8 @@ func reportsRead() map[string]exchange {
 	}
 }
 
-// attributes returns n members of an object.
-func attributes(n int) string {
+// attributeMembers returns n members of an object.
+func attributeMembers(n int) string {
 	members := make([]string, n)
 	for i := range members {
 		members[i] = fmt.Sprintf(`"k%d":1`, i)
@@ -138,8 +138,8 @@ func attributes(n int) string {
 	return strings.Join(members, ",")
 }
 
-// reportsRefused returns exchanges whose reports are answered with errors.
-func reportsRefused() map[string]exchange {
+// refusedExchanges returns exchanges whose reports are answered with errors.
+func refusedExchanges() map[string]exchange {
 	deep, many := strings.Repeat("[", 17)+strings.Repeat("]", 17), strings.Repeat(`{},`, 100)+`{}`
 	return map[string]exchange{
 		"not JSON":             {script: `report {"id":"1",]`, want: "invalid:invalid_json"},
@@ -152,21 +152,21 @@ func reportsRefused() map[string]exchange {
 		"too deep":             {script: `report {"id":"1","x":` + deep + `}`, want: "invalid:too_deep"},
 		"101 results":          {script: `report {"id":"1","results":[` + many + `]}`, want: "invalid:too_many_results"},
 		"101 running":          {script: `report {"id":"1","running":[` + many + `]}`, want: "invalid:too_many_running"},
-		"65 attributes":        {script: `report {"id":"1","attributes":{` + attributes(65) + `}}`, want: "invalid:attributes_too_large"},
+		"65 attributes":        {script: `report {"id":"1","attributes":{` + attributeMembers(65) + `}}`, want: "invalid:attributes_too_large"},
 		"65,537 bytes":         {script: `report {"id":"1"}` + strings.Repeat(" ", 65537-len(`{"id":"1"}`)), want: "too_large:body_too_large"},
 		"65,536 bytes":         {script: `report {"id":"1"}` + strings.Repeat(" ", 65536-len(`{"id":"1"}`)), want: "none"},
-		"refused whole":        {script: held + `report {"id":"1","results":[` + done + `],"accept":1}` + "\nreport {\"id\":\"2\"}", want: "granted again:1"},
+		"refused whole":        {script: grantScript + `report {"id":"1","results":[` + succeededResult + `],"accept":1}` + "\nreport {\"id\":\"2\"}", want: "granted again:1"},
 	}
 }
 
-// outages returns exchanges while a server cannot be reached.
-func outages() map[string]exchange {
+// outageExchanges returns exchanges while a server cannot be reached.
+func outageExchanges() map[string]exchange {
 	return map[string]exchange{
 		"no Redis":             {script: "pool {\"capacity\":60}\nbatch {\"devices\":[\"@device\"]}\nwithout redis\nreport {\"id\":\"1\"}", want: "unavailable"},
-		"no Redis, a result":   {script: held + "without redis\n" + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"}]}`, want: "unavailable recorded"},
-		"no Redis, a renewal":  {script: held + "without redis\n" + `report {"id":"1","running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
+		"no Redis, a result":   {script: grantScript + "without redis\n" + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"}]}`, want: "unavailable recorded"},
+		"no Redis, a renewal":  {script: grantScript + "without redis\n" + `report {"id":"1","running":[{"task":@task,"token":@token}]}`, want: "busy renewed"},
 		"no Postgres":          {script: "without postgres\nreport {\"id\":\"1\"}", want: "unavailable:unavailable"},
-		"no Postgres, results": {script: held + "without postgres\n" + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"},7]}`, want: "unavailable:unavailable"},
+		"no Postgres, results": {script: grantScript + "without postgres\n" + `report {"id":"1","results":[{"task":@task,"token":@token,"status":"failed"},7]}`, want: "unavailable:unavailable"},
 		"no Postgres, invalid": {script: "without postgres\nreport {", want: "invalid:invalid_json"},
 	}
 }

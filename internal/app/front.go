@@ -31,12 +31,12 @@ type listeners struct {
 type front struct {
 	servers  []*server    // server of the devices, then the server of the operators if there is a separate one
 	mqtt     *mqtt.Client // nil if MQTT is off
-	starting *api.Starting
+	starting *api.StartingHandler
 	failed   chan error // errors of servers that ended by themselves
 }
 
 func newFront(l listeners, log *slog.Logger) *front {
-	f := &front{starting: &api.Starting{}, failed: make(chan error, 2)}
+	f := &front{starting: &api.StartingHandler{}, failed: make(chan error, 2)}
 	for _, listener := range []net.Listener{l.device, l.operator} {
 		if listener != nil {
 			f.servers = append(f.servers, newServer(listener, f.starting, f.failed, log))
@@ -62,8 +62,8 @@ func (f *front) serve(ctx context.Context) error {
 	return nil
 }
 
-// open makes the servers answer with the API, and with the dashboard if there is one.
-func (f *front) open(a *api.API, dashboard *web.Web) {
+// useHandlers makes the servers answer with the API, and with the dashboard if there is one.
+func (f *front) useHandlers(a *api.API, dashboard *web.Web) {
 	operators := a.Handler()
 	if dashboard != nil {
 		operators = dashboard.Handler(operators)
@@ -73,7 +73,7 @@ func (f *front) open(a *api.API, dashboard *web.Web) {
 		handlers = []http.Handler{a.DeviceHandler(), operators}
 	}
 	for i, s := range f.servers {
-		s.use(handlers[i])
+		s.setHandler(handlers[i])
 	}
 }
 
@@ -118,18 +118,18 @@ func (f *front) mqttState() string {
 
 // server is one HTTP listener with its server.
 type server struct {
-	listener net.Listener
-	http     *http.Server
-	handler  atomic.Pointer[http.Handler]
-	underway atomic.Int64 // number of requests that are not answered yet
-	begin    sync.Once
-	failed   chan<- error // receives the error when the server ends by itself; buffered, so that sending does not block
+	listener  net.Listener
+	http      *http.Server
+	handler   atomic.Pointer[http.Handler]
+	inFlight  atomic.Int64 // number of requests that are not answered yet
+	startOnce sync.Once
+	failed    chan<- error // receives the error when the server ends by itself; buffered, so that sending does not block
 }
 
 // newServer creates a server with all time and size limits, because net/http has none by default.
 func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
 	s := &server{listener: l, failed: failed}
-	s.use(handler)
+	s.setHandler(handler)
 	s.http = &http.Server{
 		Handler:           http.HandlerFunc(s.serve),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -142,18 +142,18 @@ func newServer(l net.Listener, handler http.Handler, failed chan<- error, log *s
 	return s
 }
 
-// use replaces the handler that answers requests.
-func (s *server) use(handler http.Handler) { s.handler.Store(&handler) }
+// setHandler replaces the handler that answers requests.
+func (s *server) setHandler(handler http.Handler) { s.handler.Store(&handler) }
 
 func (s *server) serve(w http.ResponseWriter, r *http.Request) {
-	s.underway.Add(1)
-	defer s.underway.Add(-1)
+	s.inFlight.Add(1)
+	defer s.inFlight.Add(-1)
 	(*s.handler.Load()).ServeHTTP(w, r)
 }
 
 // start begins to serve. Further calls do nothing.
 func (s *server) start() {
-	s.begin.Do(func() {
+	s.startOnce.Do(func() {
 		rescue.Async(func() error {
 			err := rescue.Call(func() error { return s.http.Serve(s.listener) })
 			if !errors.Is(err, http.ErrServerClosed) {
@@ -169,7 +169,7 @@ func (s *server) start() {
 func (s *server) stop(ctx context.Context) error {
 	defer s.listener.Close()
 	if err := s.http.Shutdown(ctx); err != nil {
-		return fmt.Errorf("closing %s with %d requests unanswered: %w", s.listener.Addr(), s.underway.Load(), errors.Join(err, s.http.Close()))
+		return fmt.Errorf("closing %s with %d requests unanswered: %w", s.listener.Addr(), s.inFlight.Load(), errors.Join(err, s.http.Close()))
 	}
 	return nil
 }
@@ -181,9 +181,9 @@ func (a *App) Wake(device devices.ID, hold time.Duration) {
 	}
 }
 
-// refusedSession reports to the gate that the embedded broker refused a device.
-func (a *App) refusedSession(ctx context.Context, r broker.Refusal) {
-	refusal := gate.Refusal{At: gate.Broker, Reason: gate.ReasonOf(r.Err), Principal: r.User, Detail: r.Err.Error()}
+// refuseSession reports to the gate that the embedded broker refused a device.
+func (a *App) refuseSession(ctx context.Context, r broker.RefusedSession) {
+	refusal := gate.Refusal{EntryPoint: gate.Broker, Reason: gate.ReasonOf(r.Err), Principal: r.User, Detail: r.Err.Error()}
 	if remote, err := netip.ParseAddrPort(r.Remote); err == nil {
 		refusal.From = remote.Addr().Unmap()
 	}

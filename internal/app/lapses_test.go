@@ -23,12 +23,12 @@ func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 			p.every = time.Hour
 		}
 	}
-	i := launch(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run)
-	i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1,"lease_ms":3000}`)
-	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","max_attempts":1,"devices":["d1","d2","d3"]}`)
+	i := startInstance(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run)
+	i.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1,"lease_ms":3000}`)
+	i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","max_attempts":1,"devices":["d1","d2","d3"]}`)
 	for n := 1; n <= 3; n++ {
 		eventually(t, "a slot for the next one", func() bool {
-			return i.report(t, fmt.Sprintf("d%d", n), `{"id":"x"}`).Reason == devices.ReasonGranted
+			return i.sendReport(t, fmt.Sprintf("d%d", n), `{"id":"x"}`).Reason == devices.ReasonGranted
 		})
 	}
 }
@@ -46,7 +46,7 @@ func TestALeaseThatIsOverIsLookedAtAgain(t *testing.T) {
 		-10 * time.Millisecond: {50 * time.Millisecond, true},
 		-time.Hour:             {time.Second, true},
 	} {
-		if wait, ends := waitFor(left); wait != want.wait || ends != want.ends {
+		if wait, ends := lapseWait(left); wait != want.wait || ends != want.ends {
 			t.Errorf("%s left: wait %s, %t; want %s, %t", left, wait, ends, want.wait, want.ends)
 		}
 	}

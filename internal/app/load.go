@@ -24,15 +24,15 @@ import (
 // Errors name settings. They never quote a secret, or a value that may be a secret by mistake.
 func Load(file []byte, environ []string, flags map[string]string) (Config, error) {
 	k := koanf.New("\x00") // the delimiter never occurs: keys are flat names, not paths
-	inFile, err := fromFile(file)
+	inFile, err := parseFile(file)
 	if err != nil {
 		return Config{}, fmt.Errorf("configuration file: %w", err)
 	}
-	env, err := fromEnvironment(environ)
+	env, err := readEnvironment(environ)
 	if err != nil {
 		return Config{}, err
 	}
-	set, err := fromFlags(flags)
+	set, err := readFlags(flags)
 	if err != nil {
 		return Config{}, err
 	}
@@ -64,7 +64,7 @@ func decode(k *koanf.Koanf) (Config, error) {
 func checkDurations(k *koanf.Koanf) error {
 	var errs []error
 	for _, s := range Settings() {
-		if s.Most == 0 {
+		if s.Max == 0 {
 			continue
 		}
 		if _, err := time.ParseDuration(k.String(s.Key)); err != nil {
@@ -82,11 +82,11 @@ func defaults() map[string]any {
 	return values
 }
 
-// fromFile reads the YAML file, which must be one mapping from settings to strings.
-func fromFile(file []byte) (map[string]any, error) {
+// parseFile reads the YAML file, which must be one mapping from settings to strings.
+func parseFile(file []byte) (map[string]any, error) {
 	content, err := yaml.Parser().Unmarshal(file)
 	if err != nil {
-		return nil, notYAML(err)
+		return nil, yamlError(err)
 	}
 	values := make(map[string]any)
 	for key, value := range content {
@@ -96,12 +96,12 @@ func fromFile(file []byte) (map[string]any, error) {
 		switch v := value.(type) {
 		case nil:
 		case string:
-			put(values, key, v)
+			setNonEmpty(values, key, v)
 		case int:
 			if v != 0 { // 10 has no unit, and the password 0755 would become 493.
 				return nil, fmt.Errorf("%s: a number; durations have a unit (10s), and other numbers go in quotes", key)
 			}
-			put(values, key, "0")
+			setNonEmpty(values, key, "0")
 		default:
 			return nil, fmt.Errorf("%s: not text; what looks like something else goes in quotes", key)
 		}
@@ -109,8 +109,8 @@ func fromFile(file []byte) (map[string]any, error) {
 	return values, nil
 }
 
-// notYAML keeps only the line number of a parser's error, because the error quotes the file.
-func notYAML(err error) error {
+// yamlError keeps only the line number of a parser's error, because the error quotes the file.
+func yamlError(err error) error {
 	const what = "not a YAML mapping of settings to values"
 	if line := regexp.MustCompile(`line \d+`).FindString(err.Error()); line != "" {
 		return fmt.Errorf("%s: %s", line, what)
@@ -118,27 +118,27 @@ func notYAML(err error) error {
 	return errors.New(what)
 }
 
-// fromEnvironment reads the DISPATCHER_ variables. It ignores the variables that Kubernetes injects for
+// readEnvironment reads the DISPATCHER_ variables. It ignores the variables that Kubernetes injects for
 // a service named dispatcher.
-func fromEnvironment(environ []string) (map[string]any, error) {
-	values, by := make(map[string]any), make(map[string]string)
+func readEnvironment(environ []string) (map[string]any, error) {
+	values, sources := make(map[string]any), make(map[string]string)
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		short, ours := strings.CutPrefix(name, envPrefix)
-		if !ours || injected(short) {
+		if !ours || isForeign(short) {
 			continue
 		}
-		s, isFile, ok := variable(name)
+		s, isFile, ok := settingOfVariable(name)
 		if !ok {
 			return nil, fmt.Errorf("%s: no such setting", name)
 		}
 		if value == "" {
 			continue
 		}
-		if other := by[s.Key]; other != "" && other != name {
+		if other := sources[s.Key]; other != "" && other != name {
 			return nil, fmt.Errorf("%s: given as a value and as a file", s.Env())
 		}
-		by[s.Key] = name
+		sources[s.Key] = name
 		if isFile {
 			var err error
 			if value, err = readSecret(value); err != nil {
@@ -150,14 +150,14 @@ func fromEnvironment(environ []string) (map[string]any, error) {
 	return values, nil
 }
 
-func injected(short string) bool {
+func isForeign(short string) bool {
 	return strings.HasPrefix(short, "PORT") || strings.HasPrefix(short, "SERVICE_") ||
 		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, short) // of the command line, and set by run for its command
 }
 
-// variable returns the setting of an environment variable. For a secret, the variable may name a file
+// settingOfVariable returns the setting of an environment variable. For a secret, the variable may name a file
 // that contains it.
-func variable(name string) (s Setting, isFile, ok bool) {
+func settingOfVariable(name string) (s Setting, isFile, ok bool) {
 	for _, s := range Settings() {
 		switch {
 		case name == s.Env():
@@ -186,20 +186,20 @@ func readSecret(path string) (string, error) {
 	return value, nil
 }
 
-func fromFlags(flags map[string]string) (map[string]any, error) {
+func readFlags(flags map[string]string) (map[string]any, error) {
 	values := make(map[string]any, len(flags))
 	for name, value := range flags {
 		i := slices.IndexFunc(Settings(), func(s Setting) bool { return s.Flag() == name && !s.Secret })
 		if i < 0 {
 			return nil, fmt.Errorf("--%s: no such setting", name)
 		}
-		put(values, Settings()[i].Key, value)
+		setNonEmpty(values, Settings()[i].Key, value)
 	}
 	return values, nil
 }
 
-// put adds a value if it is not empty, so that an empty value does not override an earlier source.
-func put(values map[string]any, key, value string) {
+// setNonEmpty adds a value if it is not empty, so that an empty value does not override an earlier source.
+func setNonEmpty(values map[string]any, key, value string) {
 	if value != "" {
 		values[key] = value
 	}

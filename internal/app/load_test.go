@@ -17,7 +17,7 @@ import (
 // canary is a secret. No message may contain it or a part of it.
 const canary = "Kq7vW2canaryX9pL4"
 
-func leaks(text string) bool {
+func leaksCanary(text string) bool {
 	for i := range len(canary) - 5 {
 		if strings.Contains(text, canary[i:i+6]) {
 			return true
@@ -97,7 +97,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		fmt.Fprintf(&file, "%s: %q\n", s.Key, value)
 		environ = append(environ, s.Env()+"="+value)
 		if s.Secret {
-			secrets = append(secrets, s.Env()+"_FILE="+write(t, value+"\n"))
+			secrets = append(secrets, s.Env()+"_FILE="+writeTempFile(t, value+"\n"))
 		} else {
 			flags[s.Flag()] = value
 		}
@@ -114,7 +114,7 @@ func TestEverySettingIsRead(t *testing.T) {
 	}
 }
 
-func write(tb testing.TB, content string) string {
+func writeTempFile(tb testing.TB, content string) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "file")
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -172,15 +172,15 @@ func TestKubernetesVariablesAreIgnored(t *testing.T) {
 	}
 }
 
-// refused is a configuration with an error, and the text that the error must contain.
-type refused struct {
+// brokenConfig is a configuration with an error, and the text that the error must contain.
+type brokenConfig struct {
 	file    string
 	environ []string
 	flags   map[string]string
 	want    string
 }
 
-func broken(tb testing.TB) map[string]refused {
+func brokenConfigs(tb testing.TB) map[string]brokenConfig {
 	tb.Helper()
 	all := brokenSources(tb)
 	maps.Copy(all, brokenValues())
@@ -188,22 +188,22 @@ func broken(tb testing.TB) map[string]refused {
 }
 
 // brokenSources returns configurations that cannot be read, or not as settings.
-func brokenSources(tb testing.TB) map[string]refused {
+func brokenSources(tb testing.TB) map[string]brokenConfig {
 	tb.Helper()
 	type set = []string
-	return map[string]refused{
+	return map[string]brokenConfig{
 		"unknown key":              {file: "http_lisen: ':1'", want: "http_lisen"},
 		"unknown variable":         {environ: set{"DISPATCHER_HTTP_LISEN=" + canary}, want: "DISPATCHER_HTTP_LISEN"},
 		"variable in lower case":   {environ: set{"DISPATCHER_http_listen=:1"}, want: "DISPATCHER_http_listen"},
 		"file of no secret":        {environ: set{"DISPATCHER_HTTP_LISTEN_FILE=/x"}, want: "DISPATCHER_HTTP_LISTEN_FILE"},
 		"unknown flag":             {flags: map[string]string{"http-lisen": ":1"}, want: "--http-lisen"},
 		"secret as a flag":         {flags: map[string]string{"admin-token": canary}, want: "--admin-token"},
-		"value and file":           {environ: set{"DISPATCHER_ADMIN_TOKEN=" + canary, "DISPATCHER_ADMIN_TOKEN_FILE=" + write(tb, canary)}, want: "DISPATCHER_ADMIN_TOKEN"},
-		"file and value":           {environ: set{"DISPATCHER_ADMIN_TOKEN_FILE=" + write(tb, canary), "DISPATCHER_ADMIN_TOKEN=" + canary}, want: "DISPATCHER_ADMIN_TOKEN"},
+		"value and file":           {environ: set{"DISPATCHER_ADMIN_TOKEN=" + canary, "DISPATCHER_ADMIN_TOKEN_FILE=" + writeTempFile(tb, canary)}, want: "DISPATCHER_ADMIN_TOKEN"},
+		"file and value":           {environ: set{"DISPATCHER_ADMIN_TOKEN_FILE=" + writeTempFile(tb, canary), "DISPATCHER_ADMIN_TOKEN=" + canary}, want: "DISPATCHER_ADMIN_TOKEN"},
 		"secret as its path":       {environ: set{"DISPATCHER_ADMIN_TOKEN_FILE=" + canary}, want: "DISPATCHER_ADMIN_TOKEN_FILE"},
 		"unreadable file":          {environ: set{"DISPATCHER_FLEET_TOKEN_FILE=" + tb.TempDir()}, want: "DISPATCHER_FLEET_TOKEN_FILE"},
-		"empty file":               {environ: set{"DISPATCHER_FLEET_TOKEN_FILE=" + write(tb, " \n")}, want: "DISPATCHER_FLEET_TOKEN_FILE"},
-		"file with a short token":  {environ: set{"DISPATCHER_FLEET_TOKEN_FILE=" + write(tb, canary[:15])}, want: "fleet_token"},
+		"empty file":               {environ: set{"DISPATCHER_FLEET_TOKEN_FILE=" + writeTempFile(tb, " \n")}, want: "DISPATCHER_FLEET_TOKEN_FILE"},
+		"file with a short token":  {environ: set{"DISPATCHER_FLEET_TOKEN_FILE=" + writeTempFile(tb, canary[:15])}, want: "fleet_token"},
 		"environment file as YAML": {file: "DISPATCHER_ADMIN_TOKEN=" + canary, want: "configuration file"},
 		"short scalar":             {file: canary[:9], want: "configuration file"},
 		"list":                     {file: "- " + canary, want: "configuration file"},
@@ -224,9 +224,9 @@ func brokenSources(tb testing.TB) map[string]refused {
 }
 
 // brokenValues returns configurations with settings that are out of range or contradict each other.
-func brokenValues() map[string]refused {
+func brokenValues() map[string]brokenConfig {
 	type set = []string
-	return map[string]refused{
+	return map[string]brokenConfig{
 		"no duration":             {environ: set{"DISPATCHER_REAP_INTERVAL=5"}, want: "reap_interval"},
 		"short interval":          {environ: set{"DISPATCHER_REAP_INTERVAL=1ms"}, want: "reap_interval"},
 		"long interval":           {environ: set{"DISPATCHER_RECONCILE_INTERVAL=1h"}, want: "reconcile_interval"},
@@ -265,13 +265,13 @@ func brokenValues() map[string]refused {
 
 func TestBrokenConfigurationsAreRefusedByName(t *testing.T) {
 	t.Parallel()
-	for name, c := range broken(t) {
+	for name, c := range brokenConfigs(t) {
 		_, err := Load([]byte(c.file), c.environ, c.flags)
 		if err == nil {
 			t.Errorf("%s: accepted", name)
 			continue
 		}
-		if text := err.Error(); !strings.Contains(text, c.want) || leaks(text) || len(text) > 300 {
+		if text := err.Error(); !strings.Contains(text, c.want) || leaksCanary(text) || len(text) > 300 {
 			t.Errorf("%s: %q; want it short, to name %q and to hold no secret", name, text, c.want)
 		}
 	}
@@ -310,14 +310,14 @@ func TestLoggedConfigurationHoldsNoSecret(t *testing.T) {
 	} {
 		var b bytes.Buffer
 		slog.New(handler(&b)).Info("configuration", "settings", config)
-		if text := b.String(); leaks(text) || strings.Count(text, redacted) != 4 || !strings.Contains(text, "mqtt://broker") || !strings.Contains(text, "lease_margin") {
+		if text := b.String(); leaksCanary(text) || strings.Count(text, redacted) != 4 || !strings.Contains(text, "mqtt://broker") || !strings.Contains(text, "lease_margin") {
 			t.Errorf("logged: %s", text)
 		}
 	}
 }
 
 func FuzzLoad(f *testing.F) {
-	for _, c := range broken(f) {
+	for _, c := range brokenConfigs(f) {
 		f.Add([]byte(c.file), strings.Join(c.environ, "\n"))
 	}
 	f.Add([]byte("http_listen: ':1'\nlease_margin: 0\nmigrate: off\n"), "DISPATCHER_LOG_LEVEL=debug\nDISPATCHER_SERVICE_HOST=x")
@@ -343,7 +343,7 @@ func FuzzLoad(f *testing.F) {
 		var b bytes.Buffer
 		slog.New(slog.NewTextHandler(&b, nil)).Info("x", "settings", config)
 		for _, secret := range append(config.fleetTokens(), config.AdminToken) {
-			if len(secret) >= minToken && !overlaps(config, secret) && strings.Contains(b.String(), secret) {
+			if len(secret) >= minTokenLength && !overlaps(config, secret) && strings.Contains(b.String(), secret) {
 				t.Errorf("the log shows a secret")
 			}
 		}

@@ -2,7 +2,7 @@ package app
 
 import "testing"
 
-// TestMemoryLimitLeavesRoom checks the limit: heap and stacks plus a quarter, plus memoryBeside, and at
+// TestMemoryLimitLeavesRoom checks the limit: heap and stacks plus a quarter, plus memoryOverhead, and at
 // least memoryGoal.
 func TestMemoryLimitLeavesRoom(t *testing.T) {
 	t.Parallel()
@@ -12,7 +12,7 @@ func TestMemoryLimitLeavesRoom(t *testing.T) {
 			t.Errorf("%d MiB used: a limit of %d MiB, want %d", used, got/mib, want)
 		}
 	}
-	if err := keepMemory(t.Context()); err != nil {
+	if err := adjustMemoryLimit(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

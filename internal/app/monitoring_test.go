@@ -17,10 +17,10 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 )
 
-// names is a registerer that records the names of the registered metrics.
-type names map[string]bool
+// metricNameSet is a registerer that records the names of the registered metrics.
+type metricNameSet map[string]bool
 
-func (n names) Register(c prometheus.Collector) error {
+func (n metricNameSet) Register(c prometheus.Collector) error {
 	descs := make(chan *prometheus.Desc)
 	go func() {
 		defer close(descs)
@@ -32,24 +32,24 @@ func (n names) Register(c prometheus.Collector) error {
 	return nil
 }
 
-func (n names) MustRegister(all ...prometheus.Collector) {
+func (n metricNameSet) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
 		_ = n.Register(c)
 	}
 }
 
-func (names) Unregister(prometheus.Collector) bool { return false }
+func (metricNameSet) Unregister(prometheus.Collector) bool { return false }
 
-// metricNames returns the names of all metrics of a dispatcher: the metrics that the package dispatcher
+// registeredMetrics returns the names of all metrics of a dispatcher: the metrics that the package dispatcher
 // registers, of which some have no value before their first event, and the metrics that an instance
 // exposes.
-func metricNames(t *testing.T) names {
+func registeredMetrics(t *testing.T) metricNameSet {
 	t.Helper()
-	all := names{}
+	all := metricNameSet{}
 	dispatcher.New(dispatcher.Config{Registerer: all})
 	i, _ := startDev(t, t.TempDir())
-	i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
-	for line := range strings.Lines(string(i.operate(t, http.MethodGet, "/metrics", ""))) {
+	i.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	for line := range strings.Lines(string(i.callOperator(t, http.MethodGet, "/metrics", ""))) {
 		if words := strings.Fields(line); words[0] == "#" && words[1] == "TYPE" {
 			all[words[2]] = true
 		}
@@ -57,8 +57,8 @@ func metricNames(t *testing.T) names {
 	return all
 }
 
-// queries returns the expressions of the alerts and the dashboard, by their place.
-func queries(t *testing.T) map[string]string {
+// monitoringQueries returns the expressions of the alerts and the dashboard, by their place.
+func monitoringQueries(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
 	var alerts struct {
@@ -73,7 +73,7 @@ func queries(t *testing.T) map[string]string {
 			} `yaml:"rules"`
 		} `yaml:"groups"`
 	}
-	decoder := yaml.NewDecoder(strings.NewReader(file(t, "deploy/prometheus/alerts.yaml")))
+	decoder := yaml.NewDecoder(strings.NewReader(readRepoFile(t, "deploy/prometheus/alerts.yaml")))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&alerts); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func queries(t *testing.T) map[string]string {
 			} `json:"targets"`
 		} `json:"panels"`
 	}
-	if err := json.Unmarshal([]byte(file(t, "deploy/grafana/dispatcher.json")), &board); err != nil {
+	if err := json.Unmarshal([]byte(readRepoFile(t, "deploy/grafana/dispatcher.json")), &board); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range board.Panels {
@@ -106,7 +106,7 @@ func queries(t *testing.T) map[string]string {
 	return all
 }
 
-func file(t *testing.T, path string) string {
+func readRepoFile(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("../..", path))
 	if err != nil {
@@ -119,7 +119,7 @@ func file(t *testing.T, path string) string {
 // metrics that exist. Prometheus itself provides the metric up.
 func TestQueriesAreOfMetricsThatExist(t *testing.T) {
 	t.Parallel()
-	metrics, all := metricNames(t), queries(t)
+	metrics, all := registeredMetrics(t), monitoringQueries(t)
 	if len(all) < 30 {
 		t.Errorf("%d queries", len(all))
 	}
@@ -131,7 +131,7 @@ func TestQueriesAreOfMetricsThatExist(t *testing.T) {
 		}
 		parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
 			if s, ok := node.(*parser.VectorSelector); ok {
-				if s.Name != "up" && !metrics[base(metrics, s.Name)] {
+				if s.Name != "up" && !metrics[histogramName(metrics, s.Name)] {
 					t.Errorf("%s: there is no metric %q", source, s.Name)
 				}
 			}
@@ -140,9 +140,9 @@ func TestQueriesAreOfMetricsThatExist(t *testing.T) {
 	}
 }
 
-// base returns the histogram to which a series belongs. If it belongs to none, it returns the series
+// histogramName returns the histogram to which a series belongs. If it belongs to none, it returns the series
 // itself.
-func base(metrics names, series string) string {
+func histogramName(metrics metricNameSet, series string) string {
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 		if of, ok := strings.CutSuffix(series, suffix); ok && metrics[of] {
 			return of
@@ -155,9 +155,9 @@ func base(metrics names, series string) string {
 // other metrics.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
-	metrics := metricNames(t)
+	metrics := registeredMetrics(t)
 	name := regexp.MustCompile(`\bdispatcher_[a-z_]+`)
-	_, table, _ := strings.Cut(file(t, "docs/protocol.md"), "\n## Metrics\n")
+	_, table, _ := strings.Cut(readRepoFile(t, "docs/protocol.md"), "\n## Metrics\n")
 	listed := name.FindAllString(table, -1)
 	for metric := range metrics {
 		if strings.HasPrefix(metric, "dispatcher_") && !slices.Contains(listed, metric) {
@@ -165,14 +165,14 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 	}
 	for _, page := range []string{"docs/protocol.md", "docs/operations.md", "docs/architecture.md"} {
-		for _, metric := range name.FindAllString(file(t, page), -1) {
-			if !metrics[base(metrics, metric)] {
+		for _, metric := range name.FindAllString(readRepoFile(t, page), -1) {
+			if !metrics[histogramName(metrics, metric)] {
 				t.Errorf("%s names %s, which does not exist", page, metric)
 			}
 		}
 	}
-	for alert := range queries(t) {
-		if strings.HasPrefix(alert, "Dispatcher") && !strings.Contains(file(t, "docs/operations.md"), "`"+alert+"`") {
+	for alert := range monitoringQueries(t) {
+		if strings.HasPrefix(alert, "Dispatcher") && !strings.Contains(readRepoFile(t, "docs/operations.md"), "`"+alert+"`") {
 			t.Errorf("docs/operations.md does not say what to do about %s", alert)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-type noReports struct{ devices.Handler }
+type nilHandler struct{ devices.Handler }
 
 // TestBrokerWithTLS checks that the dispatcher and the broker each present a certificate, and verify
 // the certificate of the other side.
@@ -19,7 +19,7 @@ func TestBrokerWithTLS(t *testing.T) {
 	t.Parallel()
 	serverCert, serverKey, _ := selfSigned(t)
 	clientCert, clientKey, _ := selfSigned(t)
-	plain, secure := servers.MosquittoTLS(t, serverCert, serverKey, clientCert)
+	plain, secure := servers.StartMosquittoTLS(t, serverCert, serverKey, clientCert)
 	for name, test := range map[string]struct {
 		config    Config
 		connected bool
@@ -34,12 +34,12 @@ func TestBrokerWithTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			options, err := test.config.Broker()
+			options, err := test.config.BrokerOptions()
 			if err != nil {
 				t.Fatal(err)
 			}
-			failed := hear("no connection to the MQTT broker; trying on")
-			options.Handler, options.Logger = noReports{}, slog.New(failed)
+			failed := newMessageWatch("no connection to the MQTT broker; trying on")
+			options.Handler, options.Logger = nilHandler{}, slog.New(failed)
 			client, err := mqtt.New(options)
 			if err != nil {
 				t.Fatal(err)
@@ -54,7 +54,7 @@ func TestBrokerWithTLS(t *testing.T) {
 			}()
 			eventually(t, "an end of the attempt", func() bool {
 				select {
-				case <-failed.said:
+				case <-failed.logged:
 					return true
 				default:
 					return client.Connected()
@@ -75,7 +75,7 @@ func TestWrongFilesForTheBrokerAreNamed(t *testing.T) {
 		"holds no certificate": {MQTTCAFile: key},
 		"mqtt_key_file":        {MQTTCertFile: certificate, MQTTKeyFile: certificate},
 	} {
-		if _, err := config.Broker(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := config.BrokerOptions(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// longPoll sends a report that may be parked, and returns the channel for its reply.
-func (i *instance) longPoll(t *testing.T, device string) <-chan devices.Reply {
+// startLongPoll sends a report that may be parked, and returns the channel for its reply.
+func (i *instance) startLongPoll(t *testing.T, device string) <-chan devices.Reply {
 	t.Helper()
 	replies := make(chan devices.Reply, 1)
 	request, err := http.NewRequest(http.MethodPost, i.url+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"waits"}`))
@@ -43,9 +43,9 @@ func (i *instance) longPoll(t *testing.T, device string) <-chan devices.Reply {
 	return replies
 }
 
-// brokenLongPoll sends a report that may be parked. Its connection breaks when the returned function is
+// startBreakableLongPoll sends a report that may be parked. Its connection breaks when the returned function is
 // called.
-func (i *instance) brokenLongPoll(t *testing.T, device string) (breaks func()) {
+func (i *instance) startBreakableLongPoll(t *testing.T, device string) (cut func()) {
 	t.Helper()
 	link := servers.NewProxy(t, strings.TrimPrefix(i.url, "http://"))
 	request, err := http.NewRequest(http.MethodPost, "http://"+link.Addr+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"breaks"}`))
@@ -70,19 +70,19 @@ func (i *instance) brokenLongPoll(t *testing.T, device string) (breaks func()) {
 	return link.Cut
 }
 
-// parked waits until want reports are parked at this replica.
-func (i *instance) parked(t *testing.T, want string) {
+// waitForParked waits until want reports are parked at this replica.
+func (i *instance) waitForParked(t *testing.T, want string) {
 	t.Helper()
 	eventually(t, want+" parked", func() bool {
-		return bytes.Contains(i.operate(t, http.MethodGet, "/metrics", ""), []byte("dispatcher_reports_parked "+want+"\n"))
+		return bytes.Contains(i.callOperator(t, http.MethodGet, "/metrics", ""), []byte("dispatcher_reports_parked "+want+"\n"))
 	})
 }
 
 func TestEndAnswersWhatIsParked(t *testing.T) {
 	t.Parallel()
-	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL()))
-	replies := []<-chan devices.Reply{i.longPoll(t, "a"), i.longPoll(t, "b"), i.longPoll(t, "c")}
-	i.parked(t, "3")
+	i, _ := startServing(t, serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL()))
+	replies := []<-chan devices.Reply{i.startLongPoll(t, "a"), i.startLongPoll(t, "b"), i.startLongPoll(t, "c")}
+	i.waitForParked(t, "3")
 	if err := i.stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
@@ -97,7 +97,7 @@ func TestEndAnswersWhatIsParked(t *testing.T) {
 // reports to another replica, as can happen behind a load balancer.
 func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 	t.Parallel()
-	server, dsn := servers.Redis(t), shared.NewLedger(t)
+	server, dsn := servers.StartRedis(t), sharedPostgres.NewLedger(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { _ = client.Close() })
 	one, _ := startServing(t, serveConfig(t, dsn, server.URL()))
@@ -106,16 +106,16 @@ func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 		hearing, err := client.PubSubNumSub(t.Context(), "parked:0").Result()
 		return err == nil && hearing["parked:0"] == 2
 	})
-	older := one.longPoll(t, "a")
-	one.parked(t, "1")
+	older := one.startLongPoll(t, "a")
+	one.waitForParked(t, "1")
 	begin := time.Now()
-	newer := other.longPoll(t, "a")
+	newer := other.startLongPoll(t, "a")
 	if reply := <-older; reply.Reason != devices.ReasonNone {
 		t.Errorf("the older report: %+v, want none", reply)
 	}
 	t.Logf("ended %s after the newer was sent", time.Since(begin).Round(time.Millisecond))
-	other.parked(t, "1")
-	one.parked(t, "0")
+	other.waitForParked(t, "1")
+	one.waitForParked(t, "0")
 	if err := other.stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
@@ -130,7 +130,7 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 	for name, replicas := range map[string]int{"one replica": 1, "two replicas": 2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, dsn := servers.Redis(t), shared.NewLedger(t)
+			server, dsn := servers.StartRedis(t), sharedPostgres.NewLedger(t)
 			client := redis.NewClient(&redis.Options{Addr: server.Addr})
 			t.Cleanup(func() { _ = client.Close() })
 			one, _ := startServing(t, serveConfig(t, dsn, server.URL()))
@@ -138,13 +138,13 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 			if replicas == 2 {
 				other, _ = startServing(t, serveConfig(t, dsn, server.URL()))
 			}
-			one.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
-			one.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["holds","breaks","waits"]}`)
-			held := one.report(t, "holds", `{"id":"1"}`)
+			one.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+			one.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["holds","breaks","waits"]}`)
+			held := one.sendReport(t, "holds", `{"id":"1"}`)
 			if held.Task == nil {
 				t.Fatalf("%+v, want a grant", held)
 			}
-			breaks := other.brokenLongPoll(t, "breaks")
+			breaks := other.startBreakableLongPoll(t, "breaks")
 			reachable := func(want bool) func() bool {
 				return func() bool {
 					position, err := client.HGet(t.Context(), "slots:{p}:waiter", "breaks").Result()
@@ -152,20 +152,20 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 				}
 			}
 			eventually(t, "a device that can be told", reachable(true))
-			other.parked(t, "1")
-			replies := one.longPoll(t, "waits")
+			other.waitForParked(t, "1")
+			replies := one.startLongPoll(t, "waits")
 			breaks()
 			eventually(t, "a device that cannot be told", reachable(false))
 			if in, err := client.HExists(t.Context(), "slots:{p}:waiter", "breaks").Result(); err != nil || !in {
 				t.Errorf("it lost its position in the queue: %v, %v", in, err)
 			}
 			begin := time.Now()
-			one.report(t, "holds", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, held.Task.ID, held.Task.Token))
+			one.sendReport(t, "holds", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, held.Task.ID, held.Task.Token))
 			if reply := <-replies; reply.Task == nil {
 				t.Errorf("the next in line: %+v, want a grant", reply)
 			}
 			t.Logf("handed on %s after the result was sent", time.Since(begin).Round(time.Millisecond))
-			if reply := other.report(t, "breaks", `{"id":"3"}`); reply.Reason != devices.ReasonFull {
+			if reply := other.sendReport(t, "breaks", `{"id":"3"}`); reply.Reason != devices.ReasonFull {
 				t.Errorf("whose connection broke: %+v, want full", reply)
 			}
 		})

@@ -17,14 +17,14 @@ import (
 // The tests of passes run in synctest bubbles with a fake clock: time advances when every goroutine
 // waits.
 
-// elapse advances the time by d, and waits until everything that is due has happened.
-func elapse(d time.Duration) {
+// advanceTime advances the time by d, and waits until everything that is due has happened.
+func advanceTime(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// running starts passes, and stops them at the end of the test.
-func running(t *testing.T, all ...*pass) *passes {
+// startPasses starts passes, and stops them at the end of the test.
+func startPasses(t *testing.T, all ...*pass) *passes {
 	t.Helper()
 	p := newPasses(slog.New(slog.DiscardHandler), nil, all...)
 	p.start()
@@ -37,7 +37,7 @@ func running(t *testing.T, all ...*pass) *passes {
 	return p
 }
 
-func counting(runs *atomic.Int32, every time.Duration) *pass {
+func countingPass(runs *atomic.Int32, every time.Duration) *pass {
 	return &pass{name: "healthy", every: every, limit: time.Second, run: func(context.Context) error {
 		runs.Add(1)
 		return nil
@@ -48,11 +48,11 @@ func TestPassRunsAtOnceAndThenEveryInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
-		running(t, counting(&runs, 5*time.Second))
+		startPasses(t, countingPass(&runs, 5*time.Second))
 		if got := runs.Load(); got != 1 {
 			t.Fatalf("%d runs at the start, want 1", got)
 		}
-		elapse(time.Minute + time.Second)
+		advanceTime(time.Minute + time.Second)
 		if got := runs.Load(); got != 13 {
 			t.Errorf("%d runs in a minute of 5 s intervals, want 13", got)
 		}
@@ -73,8 +73,8 @@ func TestPassThatFailsOrPanicsRunsAgain(t *testing.T) {
 					runs.Add(1)
 					return end()
 				}}
-				running(t, bad, counting(&others, time.Second))
-				elapse(10 * time.Second)
+				startPasses(t, bad, countingPass(&others, time.Second))
+				advanceTime(10 * time.Second)
 				if runs.Load() < 10 || others.Load() < 10 {
 					t.Errorf("%d runs of the bad pass and %d of another in 10 s, want 10 of each", runs.Load(), others.Load())
 				}
@@ -97,8 +97,8 @@ func TestPassNeverRunsBesideItself(t *testing.T) {
 			}
 			return nil
 		}}
-		running(t, slow)
-		elapse(20 * time.Second)
+		startPasses(t, slow)
+		advanceTime(20 * time.Second)
 		if most.Load() != 1 || runs.Load() < 4 {
 			t.Errorf("%d runs, at most %d at once; want several, one at a time", runs.Load(), most.Load())
 		}
@@ -114,18 +114,18 @@ func TestPassThatHangsIsEndedByItsLimit(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
-		running(t, hangs, counting(&others, time.Second))
-		elapse(30 * time.Second)
+		startPasses(t, hangs, countingPass(&others, time.Second))
+		advanceTime(30 * time.Second)
 		if runs.Load() < 5 || others.Load() < 30 {
 			t.Errorf("%d runs of the hanging pass and %d of another in 30 s; want 5 and 30", runs.Load(), others.Load())
 		}
 	})
 }
 
-// deaf returns a pass. One run of it hangs and ignores its context.
-func deaf(runs *atomic.Int32, hangs int32, release <-chan struct{}) *pass {
+// hangingPass returns a pass. One run of it hangs and ignores its context.
+func hangingPass(runs *atomic.Int32, hangingRun int32, release <-chan struct{}) *pass {
 	return &pass{name: "deaf", every: time.Second, limit: 2 * time.Second, run: func(context.Context) error {
-		if runs.Add(1) == hangs {
+		if runs.Add(1) == hangingRun {
 			<-release
 		}
 		return nil
@@ -140,15 +140,15 @@ func TestPassThatHangsForEverIsLeftBehind(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var runs atomic.Int32
 				release := make(chan struct{})
-				p := running(t, deaf(&runs, hangs, release))
+				p := startPasses(t, hangingPass(&runs, hangs, release))
 				if hangs == 2 { // a run that the ticker starts
 					p.cron.Stop()
 				}
-				elapse(3 * time.Second)
+				advanceTime(3 * time.Second)
 				if got := runs.Load(); got != hangs {
 					t.Errorf("%d runs before twice the limit, want %d", got, hangs)
 				}
-				elapse(12 * time.Second)
+				advanceTime(12 * time.Second)
 				if got := runs.Load(); got < 5 {
 					t.Errorf("%d runs after twice the limit, want many", got)
 				}
@@ -162,17 +162,17 @@ func TestLateEndOfAnOldRunDoesNotEndTheNewOne(t *testing.T) {
 	t.Parallel()
 	o := &pass{limit: time.Second}
 	start := time.Now()
-	old, _ := o.enter(start)
-	fresh, ok := o.enter(start.Add(2 * time.Second))
+	old, _ := o.beginRun(start)
+	fresh, ok := o.beginRun(start.Add(2 * time.Second))
 	if !ok {
 		t.Fatal("a run that hangs for twice its limit is still in the way")
 	}
-	o.leave(old)
-	if _, ok := o.enter(start.Add(3 * time.Second)); ok {
+	o.endRun(old)
+	if _, ok := o.beginRun(start.Add(3 * time.Second)); ok {
 		t.Error("a third run beside the second")
 	}
-	o.leave(fresh)
-	if _, ok := o.enter(start.Add(3 * time.Second)); !ok {
+	o.endRun(fresh)
+	if _, ok := o.beginRun(start.Add(3 * time.Second)); !ok {
 		t.Error("no run after the second has ended")
 	}
 }
@@ -184,9 +184,9 @@ func TestPassesGoOnWhenCronIsSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
-		p := running(t, counting(&runs, 5*time.Second))
+		p := startPasses(t, countingPass(&runs, 5*time.Second))
 		<-p.cron.Stop().Done()
-		elapse(time.Minute + time.Second)
+		advanceTime(time.Minute + time.Second)
 		if got := runs.Load(); got < 6 {
 			t.Errorf("%d runs in a minute without cron, want one in 10 s at least", got)
 		}
@@ -197,10 +197,10 @@ func TestOverdueIsByElapsedTime(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	o := &pass{every: 5 * time.Second, limit: time.Second}
-	run, _ := o.enter(start)
-	o.leave(run)
+	run, _ := o.beginRun(start)
+	o.endRun(run)
 	for after, want := range map[time.Duration]bool{0: false, 9 * time.Second: false, 10 * time.Second: true, time.Hour: true} {
-		if got := o.overdue(start.Add(after)); got != want {
+		if got := o.isOverdue(start.Add(after)); got != want {
 			t.Errorf("overdue %s after the last start: %t, want %t", after, got, want)
 		}
 	}
@@ -255,7 +255,7 @@ func TestStopEndsTheContextOfPasses(t *testing.T) {
 		if err := p.stop(t.Context()); err != nil || time.Since(before) != 0 {
 			t.Errorf("stop: %v after %s", err, time.Since(before))
 		}
-		elapse(10 * time.Second)
+		advanceTime(10 * time.Second)
 		if got := runs.Load(); got != 1 {
 			t.Errorf("%d runs, want none after the stop", got-1)
 		}
@@ -276,12 +276,12 @@ func TestSkipIfStillRunningOfCronWedgesAfterAPanic(t *testing.T) {
 		c := cron.New(cron.WithChain(cron.Recover(cron.DiscardLogger), cron.SkipIfStillRunning(cron.DiscardLogger)))
 		c.Schedule(cron.Every(time.Second), job)
 		c.Start()
-		running(t, &pass{name: "same", every: time.Second, limit: time.Second, run: func(context.Context) error {
+		startPasses(t, &pass{name: "same", every: time.Second, limit: time.Second, run: func(context.Context) error {
 			ours.Add(1)
 			onceOurs.Do(func() { panic("broken once") })
 			return nil
 		}})
-		elapse(30 * time.Second)
+		advanceTime(30 * time.Second)
 		<-c.Stop().Done()
 		if got := theirs.Load(); got != 1 {
 			t.Errorf("cron ran the job %d times: SkipIfStillRunning no longer wedges, and our guard has lost its reason", got)

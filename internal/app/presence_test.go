@@ -14,12 +14,12 @@ import (
 // one without a dashboard, and that a stopped replica leaves the list.
 func TestReplicasKnowOneAnother(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewLedger(t), servers.Redis(t)
+	dsn, redis := sharedPostgres.NewLedger(t), servers.StartRedis(t)
 	one, a := startServing(t, serveConfig(t, dsn, redis.URL()))
 	two, b := startServing(t, serveConfig(t, dsn, redis.URL(), "DISPATCHER_WEB=off"))
 	cookie := signIn(t, one)
 	shows := func(which *App) bool {
-		text := read(t, one.url+"/system", cookie)
+		text := getPage(t, one.url+"/system", cookie)
 		_, after, found := strings.Cut(text, fmt.Sprintf(`id="replica-%s"`, which.presence.id))
 		row, _, _ := strings.Cut(after, "</tr>")
 		return found && strings.Contains(row, which.Addr()) && strings.Contains(row, "✓ ok") && !strings.Contains(row, "none yet")
@@ -28,7 +28,7 @@ func TestReplicasKnowOneAnother(t *testing.T) {
 	if err := two.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if text := read(t, one.url+"/system", cookie); strings.Contains(text, b.presence.id) {
+	if text := getPage(t, one.url+"/system", cookie); strings.Contains(text, b.presence.id) {
 		t.Error("a replica that was stopped is still there")
 	}
 }
@@ -48,7 +48,7 @@ func signIn(t *testing.T, i *instance) *http.Cookie {
 	return response.Cookies()[0]
 }
 
-func read(t *testing.T, url string, cookie *http.Cookie) string {
+func getPage(t *testing.T, url string, cookie *http.Cookie) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {

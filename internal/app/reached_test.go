@@ -10,9 +10,9 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// soonGranted is the longest time between the answer to a batch and the grant of its task to
+// grantLimit is the longest time between the answer to a batch and the grant of its task to
 // a parked report. It is far below the 10 s between two runs of the pass "last-seen".
-const soonGranted = 3 * time.Second
+const grantLimit = 3 * time.Second
 
 // TestALongPollIsGrantedANewTaskAtOnce checks that a new task for the device of a parked report is
 // granted at once, even if a report without Prefer was sent to any replica just before the parked one.
@@ -25,12 +25,12 @@ func TestALongPollIsGrantedANewTaskAtOnce(t *testing.T) {
 	})
 	t.Run("serve", func(t *testing.T) {
 		t.Parallel()
-		one := newTestReplica(t, serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL()))
+		one := newTestReplica(t, serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL()))
 		expectSoonGranted(t, one, one)
 	})
 	t.Run("two replicas", func(t *testing.T) {
 		t.Parallel()
-		config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL())
+		config := serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL())
 		expectSoonGranted(t, newTestReplica(t, config), newTestReplica(t, config))
 	})
 }
@@ -51,44 +51,44 @@ func newTestReplica(t *testing.T, config Config) testReplica {
 // creates the batches, the replica other parks the reports.
 func expectSoonGranted(t *testing.T, one, other testReplica) {
 	t.Helper()
-	one.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":10}`)
+	one.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":10}`)
 	other.flushReached(t) // after this, the other replica knows the pool
 	for n := range 2 {
 		device := fmt.Sprint("d", n)
-		first := other.longPoll(t, device)
-		other.parked(t, "1")
+		first := other.startLongPoll(t, device)
+		other.waitForParked(t, "1")
 		other.flushReached(t)
-		one.queue(t, device)
+		one.createBatch(t, device)
 		task := (<-first).Task
 		if task == nil {
 			t.Fatal("no first grant")
 		}
-		one.succeeds(t, device, task)
-		second := other.longPoll(t, device)
-		other.parked(t, "1")
+		one.sendResult(t, device, task)
+		second := other.startLongPoll(t, device)
+		other.waitForParked(t, "1")
 		one.flushReached(t)
 		other.flushReached(t)
-		one.queue(t, device)
+		one.createBatch(t, device)
 		answered := time.Now()
 		reply := <-second
 		took := time.Since(answered)
 		t.Logf("%s: granted %s after the answer to the batch", device, took.Round(time.Millisecond))
-		if reply.Task == nil || took > soonGranted {
-			t.Errorf("%s: %+v after %s, want a grant within %s", device, reply, took, soonGranted)
+		if reply.Task == nil || took > grantLimit {
+			t.Errorf("%s: %+v after %s, want a grant within %s", device, reply, took, grantLimit)
 		}
 	}
 }
 
-// queue creates a batch with one task.
-func (r testReplica) queue(t *testing.T, device string) {
+// createBatch creates a batch with one task.
+func (r testReplica) createBatch(t *testing.T, device string) {
 	t.Helper()
-	r.operate(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":"p","kind":"k","devices":[%q]}`, device))
+	r.callOperator(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":"p","kind":"k","devices":[%q]}`, device))
 }
 
-// succeeds sends a result in a report without Prefer.
-func (r testReplica) succeeds(t *testing.T, device string, task *devices.Task) {
+// sendResult sends a result in a report without Prefer.
+func (r testReplica) sendResult(t *testing.T, device string, task *devices.Task) {
 	t.Helper()
-	reply := r.report(t, device, fmt.Sprintf(`{"id":"done","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, task.ID, task.Token))
+	reply := r.sendReport(t, device, fmt.Sprintf(`{"id":"done","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, task.ID, task.Token))
 	if reply.Reason != devices.ReasonNone || len(reply.Acks) != 1 {
 		t.Fatalf("%s: %+v, want the result recorded and no task", device, reply)
 	}
@@ -97,12 +97,12 @@ func (r testReplica) succeeds(t *testing.T, device string, task *devices.Task) {
 // flushReached waits until a run of the pass "reached" that began after the call has ended.
 func (r testReplica) flushReached(t *testing.T) {
 	t.Helper()
-	reached := r.pass(t, "reached")
+	reached := r.findPass(t, "reached")
 	want := reached.startedRuns() + 2
-	eventually(t, "two runs of the pass reached", func() bool { return reached.startedRuns() >= want && !reached.busy() })
+	eventually(t, "two runs of the pass reached", func() bool { return reached.startedRuns() >= want && !reached.isRunning() })
 }
 
-func (r testReplica) pass(t *testing.T, name string) *pass {
+func (r testReplica) findPass(t *testing.T, name string) *pass {
 	t.Helper()
 	for _, p := range r.app.passes.all {
 		if p.name == name {
@@ -117,5 +117,5 @@ func (r testReplica) pass(t *testing.T, name string) *pass {
 func (o *pass) startedRuns() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.runs
+	return o.runCount
 }

@@ -25,11 +25,11 @@ func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
 		known := pools()
 		keys := make([]string, len(known))
 		for i, pool := range known {
-			keys[i] = slots.Key(pool)
+			keys[i] = slots.NodeKey(pool)
 		}
-		served, err := conn.Served(ctx, keys)
+		served, err := conn.CountServedKeys(ctx, keys)
 		if err != nil {
-			return &api.UnservedError{Served: served, Known: len(known), Err: err}
+			return &api.UnservedError{ServedPools: served, KnownPools: len(known), Err: err}
 		}
 		return nil
 	}}
@@ -37,38 +37,38 @@ func redisCheck(conn *redisconn.Conn, pools func() []string) api.Check {
 
 // redisWatch logs the kind, the version and the faults of Redis, at the start and after each change.
 type redisWatch struct {
-	conn *redisconn.Conn
-	log  *slog.Logger
-	said []string // what the last call logged or would have logged
+	conn       *redisconn.Conn
+	log        *slog.Logger
+	lastLogged []string // what the last call logged or would have logged
 }
 
-func (w *redisWatch) look(ctx context.Context) error {
+func (w *redisWatch) examine(ctx context.Context) error {
 	notes, err := w.conn.Examine(ctx)
 	if err != nil {
-		w.say([]string{err.Error()}, func() {
+		w.logChange([]string{err.Error()}, func() {
 			w.log.ErrorContext(ctx, "Redis cannot be used: results are taken, and NOTHING IS GRANTED", "err", err)
 		})
 		return err
 	}
 	all := []string{notes.Kind, notes.Version}
 	for _, trouble := range notes.Trouble {
-		all = append(all, trouble.Says)
+		all = append(all, trouble.Text)
 	}
-	w.say(all, func() {
+	w.logChange(all, func() {
 		w.log.InfoContext(ctx, "Redis answers", "redis", notes.Kind, "version", notes.Version)
 		for _, trouble := range notes.Trouble {
-			w.log.WarnContext(ctx, "trouble with Redis", "trouble", trouble.Says)
+			w.log.WarnContext(ctx, "trouble with Redis", "trouble", trouble.Text)
 		}
 	})
 	return nil
 }
 
-// say calls log if now differs from the previous call.
-func (w *redisWatch) say(now []string, log func()) {
-	if !slices.Equal(now, w.said) {
+// logChange calls log if now differs from the previous call.
+func (w *redisWatch) logChange(now []string, log func()) {
+	if !slices.Equal(now, w.lastLogged) {
 		log()
 	}
-	w.said = now
+	w.lastLogged = now
 }
 
 // LogRedis sends the log of the Redis client to log, at level debug. By default, the client writes a

@@ -28,24 +28,26 @@ func TestServeWithTheLeastRights(t *testing.T) {
 	}
 	certificate, key, _ := selfSigned(t)
 	_, port, _ := strings.Cut(servers.FreeAddr(t), ":")
-	plain := servers.Redis(t, "--aclfile", users, "--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-auth-clients", "no")
-	config := serveConfig(t, shared.NewLedger(t), "rediss://dispatcher:change-me@127.0.0.1:"+port+"/1?ca_file="+certificate)
+	plain := servers.StartRedis(t, "--aclfile", users, "--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-auth-clients", "no")
+	config := serveConfig(t, sharedPostgres.NewLedger(t), "rediss://dispatcher:change-me@127.0.0.1:"+port+"/1?ca_file="+certificate)
 	i, a := startServing(t, config)
-	grantAndResult(t, i, i)
-	i.operate(t, http.MethodPut, "/v1/pools/q", `{"capacity":1,"limits":[{"name":"daily","per":"device","algorithm":"calendar","period":"day","timezone":"UTC","max":1},
+	exchangeTask(t, i, i)
+	i.callOperator(t, http.MethodPut, "/v1/pools/q", `{"capacity":1,"limits":[{"name":"daily","per":"device","algorithm":"calendar","period":"day","timezone":"UTC","max":1},
 		{"name":"often","per":"device","algorithm":"sliding","windows":[{"max":9,"per_ms":60000}]},{"name":"same","per":"device","algorithm":"duplicate","max":9,"per_ms":60000}]}`)
-	waits := i.longPoll(t, "b")
+	waits := i.startLongPoll(t, "b")
 	eventually(t, "parked", func() bool {
-		return a.dispatcher.Waiters.Parks != nil && bytes.Contains(i.operate(t, "GET", "/metrics", ""), []byte("dispatcher_reports_parked 1\n"))
+		return a.dispatcher.Waiters.Parks != nil && bytes.Contains(i.callOperator(t, "GET", "/metrics", ""), []byte("dispatcher_reports_parked 1\n"))
 	})
-	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["b","c"]}`)
+	i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["b","c"]}`)
 	if reply := <-waits; reply.Task == nil {
 		t.Errorf("%+v, want a grant", reply)
 	}
-	if reply := i.report(t, "c", `{"id":"1"}`); reply.Reason != devices.ReasonFull {
+	if reply := i.sendReport(t, "c", `{"id":"1"}`); reply.Reason != devices.ReasonFull {
 		t.Errorf("%+v, want full", reply)
 	}
-	eventually(t, "device seen", func() bool { return bytes.Contains(i.operate(t, "GET", "/v1/devices?recent=5", ""), []byte(`"b"`)) })
+	eventually(t, "device seen", func() bool {
+		return bytes.Contains(i.callOperator(t, "GET", "/v1/devices?recent=5", ""), []byte(`"b"`))
+	})
 	if _, err := a.dispatcher.Policies.SettleAll(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -63,32 +65,32 @@ func TestServeWithTheLeastRights(t *testing.T) {
 // if there is no pool.
 func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t, "--requirepass", "another")
-	log := hear("Redis cannot be used: results are taken, and NOTHING IS GRANTED")
-	config := serveConfig(t, shared.NewLedger(t), "redis://:"+canary+"@"+server.Addr)
-	a, err := newServing(t.Context(), config, slog.New(log), "test")
+	server := servers.StartRedis(t, "--requirepass", "another")
+	log := newMessageWatch("Redis cannot be used: results are taken, and NOTHING IS GRANTED")
+	config := serveConfig(t, sharedPostgres.NewLedger(t), "redis://:"+canary+"@"+server.Addr)
+	a, err := newServerApp(t.Context(), config, slog.New(log), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin(t, a)
-	<-log.said
+	startApp(t, a)
+	<-log.logged
 }
 
 // TestHealthSaysWhichPoolsAreServed checks that all pools are served through one address of a Cluster.
 // If a master without a replica dies, health reports for how many of the pools nothing is granted.
 func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 	t.Parallel()
-	cluster := servers.RedisCluster3(t, false, "--cluster-require-full-coverage", "no")
-	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), cluster.Nodes[0].URL()))
+	cluster := servers.StartRedisNodes(t, false, "--cluster-require-full-coverage", "no")
+	i, _ := startServing(t, serveConfig(t, sharedPostgres.NewLedger(t), cluster.Nodes[0].URL()))
 	const pools = 12
 	for n := range pools {
-		i.operate(t, http.MethodPut, fmt.Sprint("/v1/pools/p", n), `{"capacity":1}`)
-		i.operate(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":"p%d","kind":"k","devices":["d%d"]}`, n, n))
-		if reply := i.report(t, fmt.Sprint("d", n), `{"id":"1"}`); reply.Task == nil {
+		i.callOperator(t, http.MethodPut, fmt.Sprint("/v1/pools/p", n), `{"capacity":1}`)
+		i.callOperator(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":"p%d","kind":"k","devices":["d%d"]}`, n, n))
+		if reply := i.sendReport(t, fmt.Sprint("d", n), `{"id":"1"}`); reply.Task == nil {
 			t.Errorf("pool %d: %+v, want a grant", n, reply)
 		}
 	}
-	if said := i.operate(t, http.MethodGet, "/readyz", ""); !bytes.Contains(said, []byte(`"redis":"ok"`)) {
+	if said := i.callOperator(t, http.MethodGet, "/readyz", ""); !bytes.Contains(said, []byte(`"redis":"ok"`)) {
 		t.Errorf("%s", said)
 	}
 	cluster.Nodes[2].Kill()
@@ -97,7 +99,7 @@ func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 		Pools  struct{ Served, Known int }
 	}
 	eventually(t, "health that says it", func() bool {
-		if err := json.Unmarshal(i.operate(t, http.MethodGet, "/readyz", ""), &ready); err != nil {
+		if err := json.Unmarshal(i.callOperator(t, http.MethodGet, "/readyz", ""), &ready); err != nil {
 			t.Fatal(err)
 		}
 		return ready.Checks["redis"] == "degraded"
@@ -106,7 +108,7 @@ func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 		t.Errorf("%+v", ready)
 	}
 	eventually(t, "metrics that say it", func() bool {
-		said := i.operate(t, http.MethodGet, "/metrics", "")
+		said := i.callOperator(t, http.MethodGet, "/metrics", "")
 		return bytes.Contains(said, []byte(`dispatcher_dependency_up{dependency="redis"} 0`)) &&
 			bytes.Contains(said, fmt.Appendf(nil, "dispatcher_pools_served_ratio %g", float64(ready.Pools.Served)/pools))
 	})
@@ -119,36 +121,36 @@ func TestGrantsGoOnAfterAFailover(t *testing.T) {
 	for kind, start := range map[string]func(*testing.T) (url string, kill func()){
 		"cluster": func(t *testing.T) (string, func()) {
 			t.Helper()
-			cluster := servers.RedisCluster3(t, true)
-			master := cluster.Master(slots.Key("p"))
+			cluster := servers.StartRedisNodes(t, true)
+			master := cluster.MasterIndex(slots.NodeKey("p"))
 			return cluster.Nodes[master].URL(), func() {
 				cluster.Nodes[master].Kill()
-				cluster.UntilFailedOver(slots.Key("p"), master)
+				cluster.WaitFailedOver(slots.NodeKey("p"), master)
 			}
 		},
 		"sentinel": func(t *testing.T) (string, func()) {
 			t.Helper()
-			s := servers.Sentinel(t, "")
+			s := servers.StartSentinels(t, "")
 			return s.URL(), func() {
 				s.Servers[0].Kill()
-				s.UntilMaster(1)
+				s.WaitMaster(1)
 			}
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			url, kill := start(t)
-			i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), url))
-			i.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":2}`)
-			i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b","c"]}`)
-			if reply := i.report(t, "a", `{"id":"1"}`); reply.Task == nil {
+			i, _ := startServing(t, serveConfig(t, sharedPostgres.NewLedger(t), url))
+			i.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":2}`)
+			i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b","c"]}`)
+			if reply := i.sendReport(t, "a", `{"id":"1"}`); reply.Task == nil {
 				t.Fatalf("%+v, want a grant", reply)
 			}
 			kill()
 			began := time.Now()
-			eventually(t, "grant", func() bool { return i.report(t, "b", `{"id":"1"}`).Task != nil })
+			eventually(t, "grant", func() bool { return i.sendReport(t, "b", `{"id":"1"}`).Task != nil })
 			t.Logf("granted %.1f s after the failover", time.Since(began).Seconds())
-			if reply := i.report(t, "c", `{"id":"1"}`); reply.Reason != devices.ReasonFull {
+			if reply := i.sendReport(t, "c", `{"id":"1"}`); reply.Reason != devices.ReasonFull {
 				t.Errorf("%+v, want full: two of two are held", reply)
 			}
 		})

@@ -17,7 +17,7 @@ const referenceFile = "../../docs/configuration.md"
 // they cannot differ.
 func TestReferenceIsTheSettings(t *testing.T) {
 	t.Parallel()
-	want := reference()
+	want := settingsReference()
 	if *update {
 		if err := os.WriteFile(referenceFile, []byte(want), 0o644); err != nil { //nolint:gosec // a page for everybody
 			t.Fatal(err)
@@ -29,7 +29,7 @@ func TestReferenceIsTheSettings(t *testing.T) {
 	}
 }
 
-func reference() string {
+func settingsReference() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
@@ -51,12 +51,12 @@ variable with ` + "`_FILE`" + ` behind it names a file that holds it.
 		if s.Secret {
 			name = "secret"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s | %s |\n", s.Env(), s.Key, name, code(s.Default), s.Range(), s.Help)
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s | %s |\n", s.Env(), s.Key, name, codeMarked(s.Default), s.Range(), s.Help)
 	}
 	return b.String()
 }
 
-func code(text string) string {
+func codeMarked(text string) string {
 	if text == "" {
 		return ""
 	}
@@ -68,11 +68,11 @@ func TestRangesAreSaidBriefly(t *testing.T) {
 	for want, s := range map[string]Setting{
 		"":              {},
 		"on, off":       {Choices: []string{"on", "off"}},
-		"0s to 1m30s":   {Most: 90 * time.Second},
-		"10ms to 5m":    {Least: 10 * time.Millisecond, Most: 5 * time.Minute},
-		"1m to 24h":     {Least: time.Minute, Most: 24 * time.Hour},
-		"10m to 1h20m":  {Least: 10 * time.Minute, Most: 80 * time.Minute},
-		"1s to 10h0m5s": {Least: time.Second, Most: 10*time.Hour + 5*time.Second},
+		"0s to 1m30s":   {Max: 90 * time.Second},
+		"10ms to 5m":    {Min: 10 * time.Millisecond, Max: 5 * time.Minute},
+		"1m to 24h":     {Min: time.Minute, Max: 24 * time.Hour},
+		"10m to 1h20m":  {Min: 10 * time.Minute, Max: 80 * time.Minute},
+		"1s to 10h0m5s": {Min: time.Second, Max: 10*time.Hour + 5*time.Second},
 	} {
 		if got := s.Range(); got != want {
 			t.Errorf("%+v: %q, want %q", s, got, want)

@@ -11,19 +11,19 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 )
 
-// lines is a log that can be read while it is written.
-type lines struct {
+// lockedLog is a log that can be read while it is written.
+type lockedLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *lockedLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-func (l *lines) lacks(parts ...string) bool {
+func (l *lockedLog) lacksLine(parts ...string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range strings.Lines(l.text.String()) {
@@ -42,15 +42,15 @@ func (l *lines) lacks(parts ...string) bool {
 // device, the address and the reason, and counted.
 func TestRefusedSessionsAreSeen(t *testing.T) {
 	t.Parallel()
-	o, log := devOptions(t.TempDir()), &lines{}
+	o, log := devOptions(t.TempDir()), &lockedLog{}
 	o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	d, err := NewDev(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := launch(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run)
-	i.operate(t, http.MethodPost, "/v1/devices", `{"id":"blocked"}`)
-	i.operate(t, http.MethodPost, "/v1/devices/blocked/block", ``)
+	i := startInstance(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run)
+	i.callOperator(t, http.MethodPost, "/v1/devices", `{"id":"blocked"}`)
+	i.callOperator(t, http.MethodPost, "/v1/devices/blocked/block", ``)
 	refused := func(id, user, password string) {
 		t.Helper()
 		c := paho.NewClient(paho.NewClientOptions().AddBroker(d.MQTTURL).SetClientID(id).SetUsername(user).SetPassword(password).SetConnectRetry(false))
@@ -65,11 +65,11 @@ func TestRefusedSessionsAreSeen(t *testing.T) {
 	for _, want := range [][]string{
 		{"principal=m1 ", "reason=unauthenticated"}, {"principal=blocked ", "reason=forbidden"}, {"principal=m2 ", "client id"}, {`principal="no device"`, "user name"},
 	} {
-		if log.lacks(append(want, "level=WARN", "msg=refused", "at=broker", "from=127.0.0.1")...) {
+		if log.lacksLine(append(want, "level=WARN", "msg=refused", "at=broker", "from=127.0.0.1")...) {
 			t.Errorf("the log lacks a line with %q", want)
 		}
 	}
-	metrics := string(i.operate(t, http.MethodGet, "/metrics", ""))
+	metrics := string(i.callOperator(t, http.MethodGet, "/metrics", ""))
 	for _, want := range []string{`{at="broker",reason="forbidden"} 3`, `{at="broker",reason="unauthenticated"} 1`} {
 		if !strings.Contains(metrics, "dispatcher_refusals_total"+want+"\n") {
 			t.Errorf("metrics lack %s", want)

@@ -17,14 +17,14 @@ import (
 // replicas within 1 s, even if the replica that made the change cannot reach Redis.
 func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewLedger(t), servers.Redis(t)
+	dsn, redis := sharedPostgres.NewLedger(t), servers.StartRedis(t)
 	link := servers.NewProxy(t, redis.Addr)
 	const slow = "DISPATCHER_RECONCILE_INTERVAL=5m" // reconciliation runs too rarely to be the cause of the repair
 	cutOff, _ := startServing(t, serveConfig(t, dsn, "redis://"+link.Addr, slow))
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL(), slow))
-	other.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
-	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b","c","d"]}`)
-	if reply := other.report(t, "a", `{"id":"1"}`); reply.Reason != devices.ReasonGranted {
+	other.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	other.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a","b","c","d"]}`)
+	if reply := other.sendReport(t, "a", `{"id":"1"}`); reply.Reason != devices.ReasonGranted {
 		t.Fatalf("%+v, want a grant", reply)
 	}
 	link.Cut()
@@ -39,7 +39,7 @@ func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 		{`{"capacity":0}`, "d", devices.ReasonFull},
 		{`{"capacity":4,"lease_ms":600000}`, "d", devices.ReasonGranted},
 	} {
-		cutOff.operate(t, http.MethodPut, "/v1/pools/p", change.settings)
+		cutOff.callOperator(t, http.MethodPut, "/v1/pools/p", change.settings)
 		begin := time.Now()
 		eventually(t, string(change.want), func() bool {
 			status, body := other.call(t, http.MethodPost, "/v1/devices/"+change.device+"/report", other.fleet, fmt.Sprintf(`{"id":"%d"}`, n))
@@ -56,8 +56,8 @@ func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 	}
 }
 
-// alter changes the ledger without the knowledge of the dispatcher.
-func alter(t *testing.T, dsn, statement string) {
+// alterLedger changes the ledger without the knowledge of the dispatcher.
+func alterLedger(t *testing.T, dsn, statement string) {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {
@@ -74,32 +74,32 @@ func alter(t *testing.T, dsn, statement string) {
 // that finds the pool unknown.
 func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	t.Parallel()
-	redis := servers.Redis(t)
-	dsn := shared.NewLedger(t)
+	redis := servers.StartRedis(t)
+	dsn := sharedPostgres.NewLedger(t)
 	i, a := startServing(t, serveConfig(t, dsn, redis.URL(), "DISPATCHER_RECONCILE_INTERVAL=5m"))
 	for _, pool := range []string{"p", "q"} {
-		i.operate(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1}`)
+		i.callOperator(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1}`)
 	}
-	alter(t, dsn, `UPDATE pools SET updated_at = updated_at - interval '1 minute'`) // so that p is not sent to Redis as a changed pool
-	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a"]}`)
-	if reply := i.report(t, "a", `{"id":"1"}`); reply.Task == nil {
+	alterLedger(t, dsn, `UPDATE pools SET updated_at = updated_at - interval '1 minute'`) // so that p is not sent to Redis as a changed pool
+	i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a"]}`)
+	if reply := i.sendReport(t, "a", `{"id":"1"}`); reply.Task == nil {
 		t.Fatalf("%+v, want a grant", reply)
 	}
 	redis.Kill()
 	// A result is recorded without Redis, and its report finds Redis unreachable.
 	eventually(t, "Redis missed", func() bool {
-		i.operate(t, http.MethodPut, "/v1/pools/q", fmt.Sprintf(`{"capacity":%d}`, time.Now().UnixNano()%1000))
+		i.callOperator(t, http.MethodPut, "/v1/pools/q", fmt.Sprintf(`{"capacity":%d}`, time.Now().UnixNano()%1000))
 		return a.semaphore.Outages() > 0
 	})
 	redis.Start()
 	begin := time.Now()
 	eventually(t, "both pools known", func() bool {
 		p, err := a.semaphore.Snapshot(t.Context(), "p")
-		if err != nil || !p.Known {
+		if err != nil || !p.PoolKnown {
 			return false
 		}
 		q, err := a.semaphore.Snapshot(t.Context(), "q")
-		return err == nil && q.Known && len(p.Leases) == 1
+		return err == nil && q.PoolKnown && len(p.Leases) == 1
 	})
 	t.Logf("reconciled %s after Redis was back", time.Since(begin).Round(time.Millisecond))
 }
@@ -109,21 +109,21 @@ func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 // granted.
 func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 	t.Parallel()
-	redis := servers.Redis(t)
+	redis := servers.StartRedis(t)
 	link := servers.NewProxy(t, redis.Addr)
-	i, _ := startServing(t, serveConfig(t, shared.NewLedger(t), "redis://"+link.Addr))
+	i, _ := startServing(t, serveConfig(t, sharedPostgres.NewLedger(t), "redis://"+link.Addr))
 	const fleet = 30
 	names := make([]string, fleet)
 	for n := range names {
 		names[n] = fmt.Sprintf("d%d", n)
 	}
-	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, fleet+1)) // the slots of the ended grants are freed only 10 s later
+	i.callOperator(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, fleet+1)) // the slots of the ended grants are freed only 10 s later
 	queued := `{"pool":"p","kind":"k","devices":["` + strings.Join(names, `","`) + `"]}`
-	i.operate(t, http.MethodPost, "/v1/batches", queued)
-	i.operate(t, http.MethodPost, "/v1/batches", queued)
+	i.callOperator(t, http.MethodPost, "/v1/batches", queued)
+	i.callOperator(t, http.MethodPost, "/v1/batches", queued)
 	results := make([]string, fleet)
 	for n, name := range names {
-		reply := i.report(t, name, `{"id":"1"}`)
+		reply := i.sendReport(t, name, `{"id":"1"}`)
 		if reply.Task == nil {
 			t.Fatalf("%+v, want a grant", reply)
 		}
@@ -146,7 +146,7 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 		t.Error("each report waited for Redis")
 	}
 	link.ReleaseReplies()
-	if reply := i.report(t, "d0", `{"id":"3"}`); reply.Reason != devices.ReasonGranted {
+	if reply := i.sendReport(t, "d0", `{"id":"3"}`); reply.Reason != devices.ReasonGranted {
 		t.Errorf("%+v, want a grant again", reply)
 	}
 }
@@ -155,13 +155,13 @@ func TestBlackHoledRedisDoesNotHoldReportsUp(t *testing.T) {
 // replicas, newest first.
 func TestRecentDevicesOfAllReplicas(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewLedger(t), servers.Redis(t)
+	dsn, redis := sharedPostgres.NewLedger(t), servers.StartRedis(t)
 	one, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
-	one.report(t, "a", `{"id":"1"}`)
-	other.report(t, "b", `{"id":"1"}`)
-	one.report(t, "c", `{"id":"1"}`)
-	other.report(t, "a", `{"id":"2"}`)
+	one.sendReport(t, "a", `{"id":"1"}`)
+	other.sendReport(t, "b", `{"id":"1"}`)
+	one.sendReport(t, "c", `{"id":"1"}`)
+	other.sendReport(t, "a", `{"id":"2"}`)
 	for _, i := range []*instance{one, other} {
 		eventually(t, "the list", func() bool {
 			status, body := i.call(t, http.MethodGet, "/v1/devices?recent=10", i.admin, "")

@@ -15,47 +15,47 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// restored is a ledger that was restored from a backup while devices hold grants that it does not
+// restoredLedger is a ledger that was restored from a backup while devices hold grants that it does not
 // contain, as many as the pool has slots.
-type restored struct {
-	first, second *instance // first may have been started with --after-restore
-	app           *App      // the app of first
-	dsn           string
-	inside        []devices.Task // the unknown tasks of the devices "a" and "b"
-	tokens        []int64        // fencing tokens that were assigned so far
+type restoredLedger struct {
+	first, second  *instance // first may have been started with --after-restore
+	app            *App      // the app of first
+	dsn            string
+	unknownTasks   []devices.Task // the unknown tasks of the devices "a" and "b"
+	assignedTokens []int64        // fencing tokens that were assigned so far
 }
 
 const restoredSlots = 2
 
-func restore(t *testing.T, told bool) *restored {
+func startRestored(t *testing.T, afterRestore bool) *restoredLedger {
 	t.Helper()
-	redis, dsn := servers.Redis(t), shared.NewLedger(t)
+	redis, dsn := servers.StartRedis(t), sharedPostgres.NewLedger(t)
 	i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
-	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, restoredSlots))
-	i.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["old","a","b","c","d"]}`)
-	old := i.report(t, "old", `{"id":"1"}`).Task
-	r := &restored{dsn: backUp(t, dsn, i), tokens: []int64{old.Token}}
+	i.callOperator(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d}`, restoredSlots))
+	i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["old","a","b","c","d"]}`)
+	old := i.sendReport(t, "old", `{"id":"1"}`).Task
+	r := &restoredLedger{dsn: stopAndCopy(t, dsn, i), assignedTokens: []int64{old.Token}}
 
 	// After the backup, the old grant ends and two new grants are made.
 	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
-	i.operate(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":200000}`, restoredSlots))
-	i.report(t, "old", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, old.ID, old.Token))
+	i.callOperator(t, http.MethodPut, "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":200000}`, restoredSlots))
+	i.sendReport(t, "old", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, old.ID, old.Token))
 	for _, device := range []string{"a", "b"} {
-		task := i.report(t, device, `{"id":"1"}`).Task
-		r.inside, r.tokens = append(r.inside, *task), append(r.tokens, task.Token)
+		task := i.sendReport(t, device, `{"id":"1"}`).Task
+		r.unknownTasks, r.assignedTokens = append(r.unknownTasks, *task), append(r.assignedTokens, task.Token)
 	}
 	if err := i.stop(); err != nil {
 		t.Fatal(err)
 	}
 	config := serveConfig(t, r.dsn, redis.URL())
-	config.AfterRestore = told
+	config.AfterRestore = afterRestore
 	r.first, r.app = startServing(t, config)
 	r.second, _ = startServing(t, serveConfig(t, r.dsn, redis.URL()))
 	return r
 }
 
-// reports lets each device without a grant report once, to one of the replicas.
-func (r *restored) reports(t *testing.T) map[string]devices.Reply {
+// reportAll lets each device without a grant report once, to one of the replicas.
+func (r *restoredLedger) reportAll(t *testing.T) map[string]devices.Reply {
 	t.Helper()
 	replies := make(map[string]devices.Reply)
 	for device, at := range map[string]*instance{"old": r.first, "c": r.second, "d": r.first} {
@@ -70,30 +70,30 @@ func (r *restored) reports(t *testing.T) map[string]devices.Reply {
 // assigned twice.
 func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 	t.Parallel()
-	r := restore(t, true)
-	for device, reply := range r.reports(t) {
+	r := startRestored(t, true)
+	for device, reply := range r.reportAll(t) {
 		if reply.Task != nil || reply.Reason != devices.ReasonUnavailable || reply.ReportAfterMS < 30_000 {
 			t.Errorf("%s: %+v, want unavailable and a time", device, reply)
 		}
 	}
 	status, body := r.first.call(t, http.MethodPost, "/v1/devices/a/report", fleetToken,
-		fmt.Sprintf(`{"id":"3","running":[{"task":%d,"token":%d}]}`, r.inside[0].ID, r.inside[0].Token))
+		fmt.Sprintf(`{"id":"3","running":[{"task":%d,"token":%d}]}`, r.unknownTasks[0].ID, r.unknownTasks[0].Token))
 	if reply := decodeReply(t, body); status != http.StatusOK || len(reply.Cancel) != 1 || reply.Task != nil {
 		t.Errorf("%d %+v: want it told to stop", status, reply)
 	}
-	alter(t, r.dsn, `UPDATE pools SET stands_until = clock_timestamp()`)
-	alter(t, r.dsn, `DELETE FROM grants`)
+	alterLedger(t, r.dsn, `UPDATE pools SET stands_until = clock_timestamp()`)
+	alterLedger(t, r.dsn, `DELETE FROM grants`)
 	for _, device := range []string{"c", "d"} {
 		eventually(t, "a grant", func() bool {
-			task := r.second.report(t, device, `{"id":"4"}`).Task
-			if task != nil && (slices.Contains(r.tokens, task.Token) || task.Token < 1_000_000_000) {
+			task := r.second.sendReport(t, device, `{"id":"4"}`).Task
+			if task != nil && (slices.Contains(r.assignedTokens, task.Token) || task.Token < 1_000_000_000) {
 				t.Errorf("%s: token %d, want one that was never given", device, task.Token)
 			}
 			return task != nil
 		})
 	}
 	// Redis had a later version of the pool than the backup.
-	r.first.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":7}`)
+	r.first.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":7}`)
 	eventually(t, "the new capacity in Redis", func() bool {
 		snapshot, err := r.app.semaphore.Snapshot(t.Context(), "p")
 		return err == nil && snapshot.Capacity == 7
@@ -104,9 +104,9 @@ func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 // made than the pool has slots.
 func TestARestoreThatNobodyIsToldOfLetsTooManyIn(t *testing.T) {
 	t.Parallel()
-	r := restore(t, false)
-	inside := len(r.inside)
-	for _, reply := range r.reports(t) {
+	r := startRestored(t, false)
+	inside := len(r.unknownTasks)
+	for _, reply := range r.reportAll(t) {
 		if reply.Task != nil {
 			inside++
 		}
@@ -116,14 +116,14 @@ func TestARestoreThatNobodyIsToldOfLetsTooManyIn(t *testing.T) {
 	}
 }
 
-// backUp stops a replica, and returns a copy of its database.
-func backUp(t *testing.T, dsn string, i *instance) (backup string) {
+// stopAndCopy stops a replica, and returns a copy of its database.
+func stopAndCopy(t *testing.T, dsn string, i *instance) (copyDSN string) {
 	t.Helper()
 	if err := i.stop(); err != nil {
 		t.Fatal(err)
 	}
-	backup = shared.NewDatabase(t)
-	from, to := databaseOf(t, dsn), databaseOf(t, backup)
+	copyDSN = sharedPostgres.NewDatabase(t)
+	from, to := databaseName(t, dsn), databaseName(t, copyDSN)
 	db, err := sql.Open("postgres", strings.Replace(dsn, "/"+from, "/postgres", 1))
 	if err != nil {
 		t.Fatal(err)
@@ -134,10 +134,10 @@ func backUp(t *testing.T, dsn string, i *instance) (backup string) {
 			t.Fatal(err)
 		}
 	}
-	return backup
+	return copyDSN
 }
 
-func databaseOf(t *testing.T, dsn string) string {
+func databaseName(t *testing.T, dsn string) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
 	if err != nil {
@@ -151,20 +151,20 @@ func databaseOf(t *testing.T, dsn string) string {
 // hours; the other pool grants again after five minutes.
 func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
 	t.Parallel()
-	redis, dsn := servers.Redis(t), shared.NewLedger(t)
+	redis, dsn := servers.StartRedis(t), sharedPostgres.NewLedger(t)
 	i, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
 	for _, pool := range []string{"ci-runners", "other"} {
-		i.operate(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1,"lease_ms":60000}`)
-		i.operate(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":%q,"kind":"k","devices":["of-%s"]}`, pool, pool))
+		i.callOperator(t, http.MethodPut, "/v1/pools/"+pool, `{"capacity":1,"lease_ms":60000}`)
+		i.callOperator(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":%q,"kind":"k","devices":["of-%s"]}`, pool, pool))
 	}
 	var token struct{ Token string }
-	if err := json.Unmarshal(i.operate(t, http.MethodPost, "/v1/tokens", `{"name":"ci","role":"caller","pools":["ci-*"]}`), &token); err != nil {
+	if err := json.Unmarshal(i.callOperator(t, http.MethodPost, "/v1/tokens", `{"name":"ci","role":"caller","pools":["ci-*"]}`), &token); err != nil {
 		t.Fatal(err)
 	}
-	backup := backUp(t, dsn, i)
+	backup := stopAndCopy(t, dsn, i)
 
 	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
-	i.eventuallyLeases(t, "ci-runners", token.Token, `{"holder":"job","lease_ms":86400000}`)
+	i.waitForLease(t, "ci-runners", token.Token, `{"holder":"job","lease_ms":86400000}`)
 	if err := i.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -176,14 +176,14 @@ func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
 		if reply := decodeReply(t, body); reply.Task != nil || reply.Reason != devices.ReasonUnavailable {
 			t.Errorf("%s: %+v, want unavailable", pool, reply)
 		}
-		if left := i.standsStill(t, "of-"+pool); left > want || left < want-2*time.Minute {
+		if left := i.standstillLeft(t, "of-"+pool); left > want || left < want-2*time.Minute {
 			t.Errorf("pool %s stands still for %s, want %s", pool, left, want)
 		}
 	}
 }
 
-// eventuallyLeases waits until a caller is granted a lease.
-func (i *instance) eventuallyLeases(t *testing.T, pool, token, body string) {
+// waitForLease waits until a caller is granted a lease.
+func (i *instance) waitForLease(t *testing.T, pool, token, body string) {
 	t.Helper()
 	eventually(t, "a lease", func() bool {
 		status, _ := i.call(t, http.MethodPost, "/v1/pools/"+pool+"/leases", token, body)
@@ -191,11 +191,11 @@ func (i *instance) eventuallyLeases(t *testing.T, pool, token, body string) {
 	})
 }
 
-// standsStill returns how long nothing is granted to the only task of a device, as `why` reports it.
-func (i *instance) standsStill(t *testing.T, device string) time.Duration {
+// standstillLeft returns how long nothing is granted to the only task of a device, as `why` reports it.
+func (i *instance) standstillLeft(t *testing.T, device string) time.Duration {
 	t.Helper()
 	var list struct{ Tasks []struct{ ID int64 } }
-	if err := json.Unmarshal(i.operate(t, http.MethodGet, "/v1/tasks?device="+device, ""), &list); err != nil || len(list.Tasks) != 1 {
+	if err := json.Unmarshal(i.callOperator(t, http.MethodGet, "/v1/tasks?device="+device, ""), &list); err != nil || len(list.Tasks) != 1 {
 		t.Fatalf("tasks of %s: %+v, %v", device, list, err)
 	}
 	var why struct {
@@ -204,7 +204,7 @@ func (i *instance) standsStill(t *testing.T, device string) time.Duration {
 			Until time.Time
 		}
 	}
-	text := i.operate(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d/why", list.Tasks[0].ID), "")
+	text := i.callOperator(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d/why", list.Tasks[0].ID), "")
 	if err := json.Unmarshal(text, &why); err != nil || len(why.Reasons) == 0 || why.Reasons[0].Code != "standstill" {
 		t.Fatalf("why: %s, %v", text, err)
 	}

@@ -22,8 +22,8 @@ func TestScrapeOfManyPools(t *testing.T) {
 	if os.Getenv("POOLS") == "" {
 		t.Skip("runs with POOLS=1 in the environment")
 	}
-	dsn := shared.NewLedger(t)
-	i, _ := startServing(t, serveConfig(t, dsn, servers.Redis(t).URL()))
+	dsn := sharedPostgres.NewLedger(t)
+	i, _ := startServing(t, serveConfig(t, dsn, servers.StartRedis(t).URL()))
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -49,12 +49,12 @@ func TestScrapeOfManyPools(t *testing.T) {
 	waiting := 0 // number of scrapes with the count of waiting devices
 	for range 15 {
 		begin := time.Now()
-		text = i.operate(t, http.MethodGet, "/metrics", "")
+		text = i.callOperator(t, http.MethodGet, "/metrics", "")
 		took = append(took, time.Since(begin))
 		if bytes.Contains(text, []byte("dispatcher_slots_waiting{pool=\"p-1\"} 80\n")) {
 			waiting++
 		}
-		eventually(t, "a reading of its own for the next", func() bool { return time.Since(begin) > took[len(took)-1]+readingFresh })
+		eventually(t, "a reading of its own for the next", func() bool { return time.Since(begin) > took[len(took)-1]+statsMaxAge })
 	}
 	slices.Sort(took)
 	t.Logf("%d series, %d kB: median %s, highest %s; %d of %d told who waits",

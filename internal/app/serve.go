@@ -26,25 +26,25 @@ const (
 
 // Serve runs a dispatcher on real servers until ctx ends.
 func Serve(ctx context.Context, config Config, log *slog.Logger, version string) error {
-	if err := config.Complete(); err != nil {
+	if err := config.CheckComplete(); err != nil {
 		return err
 	}
 	log.InfoContext(ctx, "configuration", "settings", config)
-	a, err := newServing(ctx, config, log, version)
+	a, err := newServerApp(ctx, config, log, version)
 	if err != nil {
 		return err
 	}
 	return a.run(ctx)
 }
 
-func newServing(ctx context.Context, config Config, log *slog.Logger, version string) (_ *App, err error) {
+func newServerApp(ctx context.Context, config Config, log *slog.Logger, version string) (_ *App, err error) {
 	var opened cleanup
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, opened.run(context.WithoutCancel(ctx)))
+			err = errors.Join(err, opened.closeAll(context.WithoutCancel(ctx)))
 		}
 	}()
-	l, err := bind(config, &opened)
+	l, err := bindListeners(config, &opened)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	a := assemble(config, log, version, b, f) //nolint:contextcheck // handlers take each request's
 	a.accounts = accounts
 	if config.MQTTURL != "" {
-		options, err := config.Broker()
+		options, err := config.BrokerOptions()
 		if err != nil {
 			return nil, err
 		}
@@ -88,8 +88,8 @@ func newServing(ctx context.Context, config Config, log *slog.Logger, version st
 	return a, nil
 }
 
-// bind opens the listeners, with TLS if it is configured.
-func bind(config Config, opened *cleanup) (listeners, error) {
+// bindListeners opens the listeners, with TLS if it is configured.
+func bindListeners(config Config, opened *cleanup) (listeners, error) {
 	var l listeners
 	for _, one := range []struct {
 		name, address string
@@ -125,7 +125,7 @@ func withTLS(l net.Listener, config Config) (net.Listener, error) {
 
 // openPostgres waits for Postgres, refuses a server that may lose commits, applies or checks the
 // migrations, and blocks grants after a restore.
-func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.Starting) (*store.Store, error) {
+func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.StartingHandler) (*store.Store, error) {
 	starting.WaitFor("postgres")
 	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
 	if err != nil {
@@ -137,7 +137,7 @@ func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting
 		err = migrate(ctx, ledger, config.Migrate, log)
 	}
 	if err == nil {
-		err = standStill(ctx, ledger, config, log)
+		err = blockGrantsAfterRestore(ctx, ledger, config, log)
 	}
 	if err != nil {
 		return nil, errors.Join(err, ledger.Close()) //nolint:contextcheck // closing goes on without it
@@ -184,25 +184,25 @@ func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Lo
 	return nil
 }
 
-// standStill blocks grants if this start follows a restore. At each start while grants are blocked, it
+// blockGrantsAfterRestore blocks grants if this start follows a restore. At each start while grants are blocked, it
 // logs in how many pools and until when.
-func standStill(ctx context.Context, ledger *store.Store, config Config, log *slog.Logger) error {
+func blockGrantsAfterRestore(ctx context.Context, ledger *store.Store, config Config, log *slog.Logger) error {
 	if config.AfterRestore {
-		if _, err := ledger.AfterRestore(ctx, "serve --after-restore", config.RestoreLeast); err != nil {
+		if _, err := ledger.ProtectAfterRestore(ctx, "serve --after-restore", config.StandstillMin); err != nil {
 			return err
 		}
 		log.WarnContext(ctx, "told of a restore: leave --after-restore out at the next start, or the time begins anew")
 	}
-	stands, err := ledger.Standstill(ctx)
-	if err == nil && stands.Pools > 0 {
+	standstill, err := ledger.Standstill(ctx)
+	if err == nil && standstill.Pools > 0 {
 		log.WarnContext(ctx, "the ledger was restored: NOTHING IS GRANTED in these pools, by any replica, for now",
-			"pools", stands.Pools, "first_until", stands.First, "last_until", stands.Last)
+			"pools", standstill.Pools, "first_until", standstill.First, "last_until", standstill.Last)
 	}
 	return err
 }
 
-// Broker returns the options for the connection to the MQTT broker.
-func (c Config) Broker() (mqtt.Options, error) {
+// BrokerOptions returns the options for the connection to the MQTT broker.
+func (c Config) BrokerOptions() (mqtt.Options, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.MQTTCAFile != "" {
 		pem, err := os.ReadFile(c.MQTTCAFile)

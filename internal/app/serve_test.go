@@ -28,12 +28,12 @@ import (
 
 // serveConfig returns the configuration of a dispatcher with these servers. more has settings in the
 // form variable=value.
-func serveConfig(t *testing.T, dsn, redisURL string, more ...string) Config {
+func serveConfig(t *testing.T, dsn, redisURL string, settings ...string) Config {
 	t.Helper()
 	environ := append([]string{
 		"DISPATCHER_POSTGRES_DSN=" + dsn, "DISPATCHER_REDIS_URL=" + redisURL, "DISPATCHER_HTTP_LISTEN=127.0.0.1:0",
 		"DISPATCHER_ADMIN_TOKEN=" + adminToken, "DISPATCHER_FLEET_TOKEN=" + fleetToken,
-	}, more...)
+	}, settings...)
 	config, err := Load(nil, environ, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -44,17 +44,17 @@ func serveConfig(t *testing.T, dsn, redisURL string, more ...string) Config {
 // startServing runs a replica. The listener is bound when it returns.
 func startServing(t *testing.T, config Config) (*instance, *App) {
 	t.Helper()
-	a, err := newServing(t.Context(), config, quiet(), "test")
+	a, err := newServerApp(t.Context(), config, discardLogger(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return begin(t, a), a
+	return startApp(t, a), a
 }
 
-// begin runs an app, and waits until its API answers. Before that, only its front answers.
-func begin(t *testing.T, a *App) *instance {
+// startApp runs an app, and waits until its API answers. Before that, only its front answers.
+func startApp(t *testing.T, a *App) *instance {
 	t.Helper()
-	i := launch(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
+	i := startInstance(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {
 		started()
 		return a.run(ctx)
 	})
@@ -65,17 +65,17 @@ func begin(t *testing.T, a *App) *instance {
 	return i
 }
 
-// grantAndResult lets a device take the task of a new pool at one replica, and sends the result to
+// exchangeTask lets a device take the task of a new pool at one replica, and sends the result to
 // other.
-func grantAndResult(t *testing.T, one, other *instance) {
+func exchangeTask(t *testing.T, one, other *instance) {
 	t.Helper()
-	one.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
-	one.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a"]}`)
-	reply := one.report(t, "a", `{"id":"1"}`)
+	one.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	one.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["a"]}`)
+	reply := one.sendReport(t, "a", `{"id":"1"}`)
 	if reply.Task == nil {
 		t.Fatalf("%+v, want a grant", reply)
 	}
-	reply = other.report(t, "a", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, reply.Task.ID, reply.Task.Token))
+	reply = other.sendReport(t, "a", fmt.Sprintf(`{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, reply.Task.ID, reply.Task.Token))
 	if len(reply.Acks) != 1 || reply.Acks[0].Outcome != devices.OutcomeRecorded {
 		t.Fatalf("%+v, want the result recorded", reply)
 	}
@@ -83,21 +83,21 @@ func grantAndResult(t *testing.T, one, other *instance) {
 
 func TestServeWithABroker(t *testing.T) {
 	t.Parallel()
-	broker := servers.Mosquitto(t)
-	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
+	broker := servers.StartMosquitto(t)
+	config := serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL(), "DISPATCHER_MQTT_URL="+broker.URL)
 	config.FleetToken = "" // a fleet token would admit unknown devices
 	i, _ := startServing(t, config)
-	eventuallyOnline(t, i)
-	m := newMeter(t, &DevServer{MQTTURL: broker.URL}, "stranger")
-	if reply := m.report(t, `{"id":"1"}`); reply.Reason != devices.ReasonForbidden {
+	waitForBroker(t, i)
+	m := newMQTTDevice(t, &DevServer{MQTTURL: broker.URL}, "stranger")
+	if reply := m.sendReport(t, `{"id":"1"}`); reply.Reason != devices.ReasonForbidden {
 		t.Errorf("an unknown device: %+v, want forbidden", reply)
 	}
 	m.Publish("fleet/v1/-no-device-/report", 1, false, "{}")
 	eventually(t, "what was dropped is counted", func() bool {
-		return bytes.Contains(i.operate(t, http.MethodGet, "/metrics", ""), []byte(`dispatcher_reports_total{reason="bad_topic",transport="mqtt"} 1`+"\n"))
+		return bytes.Contains(i.callOperator(t, http.MethodGet, "/metrics", ""), []byte(`dispatcher_reports_total{reason="bad_topic",transport="mqtt"} 1`+"\n"))
 	})
-	i.operate(t, http.MethodPost, "/v1/devices", `{"id":"meter"}`)
-	if reply := newMeter(t, &DevServer{MQTTURL: broker.URL}, "meter").report(t, `{"id":"1"}`); reply.Reason != devices.ReasonNone {
+	i.callOperator(t, http.MethodPost, "/v1/devices", `{"id":"meter"}`)
+	if reply := newMQTTDevice(t, &DevServer{MQTTURL: broker.URL}, "meter").sendReport(t, `{"id":"1"}`); reply.Reason != devices.ReasonNone {
 		t.Errorf("a known device: %+v, want none", reply)
 	}
 }
@@ -105,7 +105,7 @@ func TestServeWithABroker(t *testing.T) {
 func TestServeNeedsBothServers(t *testing.T) {
 	t.Parallel()
 	for missing, config := range map[string]Config{"redis_url": {PostgresDSN: "x"}, "postgres_dsn": {RedisURL: "x"}, "postgres_dsn, redis_url": {}} {
-		err := Serve(t.Context(), config, quiet(), "test")
+		err := Serve(t.Context(), config, discardLogger(), "test")
 		if err == nil || !strings.Contains(err.Error(), "missing: "+missing+";") {
 			t.Errorf("%v, want an error that names %s", err, missing)
 		}
@@ -114,9 +114,9 @@ func TestServeNeedsBothServers(t *testing.T) {
 
 func TestServeRefusesAServerThatLosesCommits(t *testing.T) {
 	t.Parallel()
-	dsn := shared.NewLedger(t)
+	dsn := sharedPostgres.NewLedger(t)
 	config := serveConfig(t, dsn+"&synchronous_commit=off", "redis://127.0.0.1:1")
-	err := Serve(t.Context(), config, quiet(), "test")
+	err := Serve(t.Context(), config, discardLogger(), "test")
 	if err == nil || !strings.Contains(err.Error(), "synchronous_commit") {
 		t.Errorf("%v, want an error that names synchronous_commit", err)
 	}
@@ -124,9 +124,9 @@ func TestServeRefusesAServerThatLosesCommits(t *testing.T) {
 
 func TestServeWithoutMigrations(t *testing.T) {
 	t.Parallel()
-	dsn, redis := shared.NewDatabase(t), servers.Redis(t).URL()
+	dsn, redis := sharedPostgres.NewDatabase(t), servers.StartRedis(t).URL()
 	off := serveConfig(t, dsn, redis, "DISPATCHER_MIGRATE=off")
-	if err := Serve(t.Context(), off, quiet(), "test"); err == nil || !strings.Contains(err.Error(), "dispatcher migrate up") {
+	if err := Serve(t.Context(), off, discardLogger(), "test"); err == nil || !strings.Contains(err.Error(), "dispatcher migrate up") {
 		t.Fatalf("empty database: %v; want an error that says what to do", err)
 	}
 	i, _ := startServing(t, serveConfig(t, dsn, redis))
@@ -134,16 +134,16 @@ func TestServeWithoutMigrations(t *testing.T) {
 		t.Fatal(err)
 	}
 	i, _ = startServing(t, off)
-	grantAndResult(t, i, i)
+	exchangeTask(t, i, i)
 }
 
 func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL())
+	config := serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL())
 	apps, errs := make([]*App, 2), make([]error, 2)
 	var wait sync.WaitGroup
 	for n := range apps {
-		wait.Go(func() { apps[n], errs[n] = newServing(context.Background(), config, quiet(), "test") })
+		wait.Go(func() { apps[n], errs[n] = newServerApp(context.Background(), config, discardLogger(), "test") })
 	}
 	wait.Wait()
 	replicas := make([]*instance, len(apps))
@@ -151,28 +151,28 @@ func TestReplicasStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 		if errs[n] != nil {
 			t.Fatalf("replica %d: %v", n, errs[n])
 		}
-		replicas[n] = begin(t, a)
+		replicas[n] = startApp(t, a)
 	}
-	grantAndResult(t, replicas[0], replicas[1])
+	exchangeTask(t, replicas[0], replicas[1])
 }
 
-// heard is a log handler that signals when a message was logged.
-type heard struct {
+// messageWatch is a log handler that signals when a message was logged.
+type messageWatch struct {
 	slog.Handler
 	message string
 	once    sync.Once
-	said    chan struct{}
+	logged  chan struct{}
 }
 
-func hear(message string) *heard {
-	return &heard{Handler: slog.DiscardHandler, message: message, said: make(chan struct{})}
+func newMessageWatch(message string) *messageWatch {
+	return &messageWatch{Handler: slog.DiscardHandler, message: message, logged: make(chan struct{})}
 }
 
-func (h *heard) Enabled(context.Context, slog.Level) bool { return true }
+func (h *messageWatch) Enabled(context.Context, slog.Level) bool { return true }
 
-func (h *heard) Handle(_ context.Context, r slog.Record) error {
+func (h *messageWatch) Handle(_ context.Context, r slog.Record) error {
 	if r.Message == h.message {
-		h.once.Do(func() { close(h.said) })
+		h.once.Do(func() { close(h.logged) })
 	}
 	return nil
 }
@@ -180,14 +180,14 @@ func (h *heard) Handle(_ context.Context, r slog.Record) error {
 func TestWaitingForPostgresEndsWithTheProcess(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	log, ended := hear("waiting for Postgres"), make(chan error, 1)
+	log, ended := newMessageWatch("waiting for Postgres"), make(chan error, 1)
 	config := serveConfig(t, "postgres://u:"+canary+"@"+servers.FreeAddr(t)+"/x?sslmode=disable", "redis://127.0.0.1:1")
 	go func() { ended <- Serve(ctx, config, slog.New(log), "test") }()
-	<-log.said
+	<-log.logged
 	cancel()
 	select {
 	case err := <-ended:
-		if err == nil || leaks(err.Error()) {
+		if err == nil || leaksCanary(err.Error()) {
 			t.Errorf("%v, want an error without the password", err)
 		}
 	case <-time.After(patience):
@@ -197,9 +197,9 @@ func TestWaitingForPostgresEndsWithTheProcess(t *testing.T) {
 
 func TestOperatorsHaveAnAddressOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	i, a := startServing(t, serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(), "DISPATCHER_OPERATOR_LISTEN=127.0.0.1:0"))
+	i, a := startServing(t, serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL(), "DISPATCHER_OPERATOR_LISTEN=127.0.0.1:0"))
 	operators := &instance{url: "http://" + a.servers[1].listener.Addr().String(), admin: adminToken, fleet: fleetToken}
-	operators.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	operators.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
 	for path, want := range map[string]struct{ device, operator int }{
 		"/healthz": {200, 200}, "/readyz": {200, 200},
 		"/metrics": {404, 200}, "/openapi.json": {404, 200}, "/v1/pools/p": {404, 200}, "/v1/pools/p/slots": {404, 200},
@@ -211,17 +211,17 @@ func TestOperatorsHaveAnAddressOfTheirOwn(t *testing.T) {
 			t.Errorf("%s: %d at the devices' address, %d at the operators'; want %d and %d", path, device, operator, want.device, want.operator)
 		}
 	}
-	if reply := i.report(t, "a", `{"id":"1"}`); reply.Reason != devices.ReasonNone {
+	if reply := i.sendReport(t, "a", `{"id":"1"}`); reply.Reason != devices.ReasonNone {
 		t.Errorf("a report at the devices' address: %+v", reply)
 	}
 }
 
 func TestTakenAddressFailsAtOnce(t *testing.T) {
 	t.Parallel()
-	address := taken(t)
+	address := occupiedAddr(t)
 	for _, name := range []string{"DISPATCHER_HTTP_LISTEN", "DISPATCHER_OPERATOR_LISTEN"} {
 		config := serveConfig(t, "postgres://127.0.0.1:1/x", "redis://127.0.0.1:1", name+"="+address)
-		_, err := newServing(t.Context(), config, quiet(), "test")
+		_, err := newServerApp(t.Context(), config, discardLogger(), "test")
 		if err == nil || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), strings.ToLower(name[len(envPrefix):])) {
 			t.Errorf("%s in use: %v; want an error that names it", name, err)
 		}
@@ -231,7 +231,7 @@ func TestTakenAddressFailsAtOnce(t *testing.T) {
 func TestServeWithTLS(t *testing.T) {
 	t.Parallel()
 	certificate, key, roots := selfSigned(t)
-	config := serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL(),
+	config := serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL(),
 		"DISPATCHER_TLS_CERT_FILE="+certificate, "DISPATCHER_TLS_KEY_FILE="+key)
 	_, a := startServing(t, config)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
@@ -248,7 +248,7 @@ func TestServeWithTLS(t *testing.T) {
 		}
 	}
 	config.TLSKeyFile = certificate
-	if _, err := newServing(t.Context(), config, quiet(), "test"); err == nil || !strings.Contains(err.Error(), "tls_key_file") {
+	if _, err := newServerApp(t.Context(), config, discardLogger(), "test"); err == nil || !strings.Contains(err.Error(), "tls_key_file") {
 		t.Errorf("no key in the file: %v; want an error that names tls_key_file", err)
 	}
 }
@@ -291,7 +291,7 @@ func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
 // TestFailedListenerEndsTheProcess checks that a listener that fails ends the process with its error.
 func TestFailedListenerEndsTheProcess(t *testing.T) {
 	t.Parallel()
-	a, err := newServing(t.Context(), serveConfig(t, shared.NewLedger(t), servers.Redis(t).URL()), quiet(), "test")
+	a, err := newServerApp(t.Context(), serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL()), discardLogger(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,21 +312,21 @@ func TestFailedListenerEndsTheProcess(t *testing.T) {
 // and not ready, and that devices are asked to report again later.
 func TestAnswersWhileItWaitsForPostgres(t *testing.T) {
 	t.Parallel()
-	server := servers.Postgres(t)
+	server := servers.StartPostgres(t)
 	dsn := server.NewDatabase(t)
 	server.Stop()
-	config := serveConfig(t, dsn, servers.Redis(t).URL())
+	config := serveConfig(t, dsn, servers.StartRedis(t).URL())
 	config.HTTPListen = servers.FreeAddr(t)
 	i := &instance{url: "http://" + config.HTTPListen, admin: adminToken, fleet: fleetToken}
-	log, ready := hear("waiting for Postgres"), make(chan *App, 1)
+	log, ready := newMessageWatch("waiting for Postgres"), make(chan *App, 1)
 	go func() {
-		a, err := newServing(context.Background(), config, slog.New(log), "test")
+		a, err := newServerApp(context.Background(), config, slog.New(log), "test")
 		if err != nil {
 			t.Errorf("Postgres came up, and: %v", err)
 		}
 		ready <- a
 	}()
-	<-log.said
+	<-log.logged
 	if status, body := i.call(t, http.MethodGet, "/healthz", "", ""); status != http.StatusOK {
 		t.Errorf("healthz: %d %s", status, body)
 	}
@@ -344,7 +344,7 @@ func TestAnswersWhileItWaitsForPostgres(t *testing.T) {
 		t.Errorf("report: %d %v %s, want a problem that says when to come back", response.StatusCode, response.Header, body)
 	}
 	server.Start()
-	begin(t, <-ready)
+	startApp(t, <-ready)
 	if status, body := i.call(t, http.MethodGet, "/readyz", "", ""); status != http.StatusOK || !bytes.Contains(body, []byte(`"redis":"ok"`)) {
 		t.Errorf("with Postgres: %d %s, want ready", status, body)
 	}

@@ -22,8 +22,8 @@ type Setting struct {
 	Secret  bool // it has no flag, and can also be read from the file that the variable KEY_FILE names
 	Help    string
 
-	Least, Most time.Duration // limits of a duration; if Most is 0, there are no limits
-	Choices     []string      // the permitted values; if empty, any value is permitted
+	Min, Max time.Duration // limits of a duration; if Most is 0, there are no limits
+	Choices  []string      // the permitted values; if empty, any value is permitted
 }
 
 // Env returns the environment variable of the setting.
@@ -34,26 +34,26 @@ func (s Setting) Flag() string { return strings.ReplaceAll(s.Key, "_", "-") }
 
 // Range returns the permitted values as text. It is empty if any value is permitted.
 func (s Setting) Range() string {
-	if s.Most > 0 {
-		return terminal.Duration(s.Least) + " to " + terminal.Duration(s.Most)
+	if s.Max > 0 {
+		return terminal.FormatDuration(s.Min) + " to " + terminal.FormatDuration(s.Max)
 	}
 	return strings.Join(s.Choices, ", ")
 }
 
 // Usage returns the help and, for a duration, its limits in one line.
 func (s Setting) Usage() string {
-	if s.Most > 0 {
+	if s.Max > 0 {
 		return s.Help + "; " + s.Range()
 	}
 	return s.Help
 }
 
-// check returns an error if the value is not permitted.
-func (s Setting) check(value any) error {
+// checkValue returns an error if the value is not permitted.
+func (s Setting) checkValue(value any) error {
 	switch v := value.(type) {
 	case time.Duration:
-		if s.Most > 0 && (v < s.Least || v > s.Most) {
-			return fmt.Errorf("%s: %s is not between %s and %s", s.Key, v, terminal.Duration(s.Least), terminal.Duration(s.Most))
+		if s.Max > 0 && (v < s.Min || v > s.Max) {
+			return fmt.Errorf("%s: %s is not between %s and %s", s.Key, v, terminal.FormatDuration(s.Min), terminal.FormatDuration(s.Max))
 		}
 	case string:
 		if len(s.Choices) > 0 && !slices.Contains(s.Choices, v) {
@@ -83,12 +83,12 @@ func Settings() []Setting {
 		{Key: "admin_token", Secret: true, Help: "first operator token, role admin; at least 16 characters"},
 		{Key: "fleet_token", Secret: true, Help: "one token, or two with a comma between, that stand for any device; at least 16 characters each"},
 		{Key: "fleet_token_mode", Default: "any", Choices: []string{string(credentials.FleetAny), string(credentials.FleetEnroll)}, Help: "any: acts for any device; enroll: gives each a token of its own"},
-		{Key: "reap_interval", Default: "5s", Help: "how often slots of silent devices are taken back", Least: time.Second, Most: time.Minute},
-		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger", Least: time.Second, Most: 5 * time.Minute},
-		{Key: "lease_margin", Default: "10s", Help: "kept back from every lease, at most a fifth of it", Least: 0, Most: 5 * time.Minute},
-		{Key: "lease_min", Default: "1s", Help: "no device is given less; below 1s only for tests", Least: 10 * time.Millisecond, Most: time.Minute},
-		{Key: "report_period", Default: "30s", Help: "when an idle device reports again", Least: time.Second, Most: 24 * time.Hour},
-		{Key: "long_poll_max", Default: "60s", Help: "how long the answer to a report may wait for a task (Prefer: wait), in whole seconds; 0: none waits", Least: 0, Most: 10 * time.Minute},
+		{Key: "reap_interval", Default: "5s", Help: "how often slots of silent devices are taken back", Min: time.Second, Max: time.Minute},
+		{Key: "reconcile_interval", Default: "10s", Help: "how often Redis is compared with the ledger", Min: time.Second, Max: 5 * time.Minute},
+		{Key: "lease_margin", Default: "10s", Help: "kept back from every lease, at most a fifth of it", Min: 0, Max: 5 * time.Minute},
+		{Key: "lease_min", Default: "1s", Help: "no device is given less; below 1s only for tests", Min: 10 * time.Millisecond, Max: time.Minute},
+		{Key: "report_period", Default: "30s", Help: "when an idle device reports again", Min: time.Second, Max: 24 * time.Hour},
+		{Key: "long_poll_max", Default: "60s", Help: "how long the answer to a report may wait for a task (Prefer: wait), in whole seconds; 0: none waits", Min: 0, Max: 10 * time.Minute},
 		{Key: "urgent_share", Default: "10%", Help: "part of a pool's capacity, rounded up to whole slots, for which batches of the lane urgent go before all others: 1% to 100%"},
 		{Key: "retention", Default: "90d", Help: "how long events, attempts and batches that ended are kept: days (90d) or a duration (2160h), at least 1d; 0: for ever"},
 		{Key: "spool_dir", Help: "folder for streamed batches above 1 MiB until they are whole, at most 5 of 2 GiB at once; empty: the system's for temporary files"},

@@ -17,11 +17,11 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// reportInFlight starts a replica with a report whose claim the ledger does not answer. answered
+// startReportInFlight starts a replica with a report whose claim the ledger does not answer. answered
 // receives the status, or 0 without an answer.
-func reportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Proxy, answered <-chan int) {
+func startReportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Proxy, httpStatus <-chan int) {
 	t.Helper()
-	server := shared.Server(t)
+	server := sharedPostgres.Server(t)
 	ledger = servers.NewProxy(t, server.Addr())
 	underway := make(chan struct{})
 	var once sync.Once
@@ -31,10 +31,10 @@ func reportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Proxy, a
 			once.Do(func() { close(underway) })
 		}
 	})
-	dsn := strings.Replace(shared.NewLedger(t), server.Addr(), ledger.Addr, 1)
-	i, a = startServing(t, serveConfig(t, dsn, servers.Redis(t).URL()))
+	dsn := strings.Replace(sharedPostgres.NewLedger(t), server.Addr(), ledger.Addr, 1)
+	i, a = startServing(t, serveConfig(t, dsn, servers.StartRedis(t).URL()))
 	t.Cleanup(ledger.ReleaseReplies)
-	i.report(t, "fast-device", `{"id":"1"}`)
+	i.sendReport(t, "fast-device", `{"id":"1"}`)
 	status := make(chan int, 1)
 	go func() {
 		request, _ := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, i.url+"/v1/devices/slow-device/report", strings.NewReader(`{}`))
@@ -59,10 +59,10 @@ func reportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Proxy, a
 // is answered.
 func TestEndAnswersWhatIsInFlight(t *testing.T) {
 	t.Parallel()
-	i, a, ledger, answered := reportInFlight(t)
+	i, a, ledger, answered := startReportInFlight(t)
 	ended := make(chan error, 1)
 	go func() { ended <- i.stop() }()
-	eventuallyClosed(t, a)
+	waitUntilClosed(t, a)
 	select {
 	case err := <-ended:
 		t.Fatalf("ended with a report in flight: %v", err)
@@ -83,7 +83,7 @@ func TestEndAnswersWhatIsInFlight(t *testing.T) {
 // what had not ended.
 func TestEndHasALimit(t *testing.T) {
 	t.Parallel()
-	i, _, _, answered := reportInFlight(t)
+	i, _, _, answered := startReportInFlight(t)
 	begin := time.Now()
 	err := i.stop()
 	t.Logf("ended after %s: %v", time.Since(begin).Round(time.Millisecond), err)
@@ -98,32 +98,32 @@ func TestEndHasALimit(t *testing.T) {
 // another replica.
 func TestEndInOrder(t *testing.T) {
 	t.Parallel()
-	broker, redis, dsn := servers.Mosquitto(t), servers.Redis(t), shared.NewLedger(t)
+	broker, redis, dsn := servers.StartMosquitto(t), servers.StartRedis(t), sharedPostgres.NewLedger(t)
 	ending, a := startServing(t, serveConfig(t, dsn+"&lock_timeout=60000", redis.URL(), "DISPATCHER_MQTT_URL="+broker.URL))
-	eventuallyOnline(t, ending)
+	waitForBroker(t, ending)
 	other, _ := startServing(t, serveConfig(t, dsn, redis.URL()))
-	other.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":3}`)
-	other.operate(t, http.MethodPut, "/v1/pools/q", `{"capacity":1}`)
-	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["runs","by-mqtt"]}`)
-	other.operate(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["by-http"]}`)
-	runs := ending.report(t, "runs", `{"id":"1"}`)
+	other.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":3}`)
+	other.callOperator(t, http.MethodPut, "/v1/pools/q", `{"capacity":1}`)
+	other.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["runs","by-mqtt"]}`)
+	other.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["by-http"]}`)
+	runs := ending.sendReport(t, "runs", `{"id":"1"}`)
 	if runs.Task == nil {
 		t.Fatalf("%+v, want a grant", runs)
 	}
-	meter := newMeter(t, &DevServer{MQTTURL: broker.URL}, "by-mqtt")
+	meter := newMQTTDevice(t, &DevServer{MQTTURL: broker.URL}, "by-mqtt")
 
-	claims := holdClaims(t, dsn, "p", "q")
+	claims := lockClaims(t, dsn, "p", "q")
 	replies := make(chan devices.Reply, 2)
-	go func() { replies <- meter.report(t, `{"id":"m"}`) }()
-	eventually(t, "a claim in flight", func() bool { return claims.waiting(t) == 1 })
+	go func() { replies <- meter.sendReport(t, `{"id":"m"}`) }()
+	eventually(t, "a claim in flight", func() bool { return claims.waitingClaims(t) == 1 })
 	go func() {
 		_, body := ending.call(t, http.MethodPost, "/v1/devices/by-http/report", fleetToken, `{"id":"h"}`)
 		replies <- decodeReply(t, body)
 	}()
-	eventually(t, "two claims in flight", func() bool { return claims.waiting(t) == 2 })
+	eventually(t, "two claims in flight", func() bool { return claims.waitingClaims(t) == 2 })
 	ended := make(chan error, 1)
 	go func() { ended <- ending.stop() }()
-	eventuallyClosed(t, a)
+	waitUntilClosed(t, a)
 	select {
 	case <-a.passes.ctx.Done():
 		t.Error("the passes were ended with reports in flight")
@@ -134,24 +134,24 @@ func TestEndInOrder(t *testing.T) {
 	default:
 	}
 	claims.release(t)
-	tokens := append(tokensOf(t, replies, 2), runs.Task.Token)
+	tokens := append(grantTokens(t, replies, 2), runs.Task.Token)
 	if err := <-ended; err != nil {
 		t.Errorf("end: %v", err)
 	}
-	slots := slices.Concat(other.operate(t, http.MethodGet, "/v1/pools/p/slots", ""), other.operate(t, http.MethodGet, "/v1/pools/q/slots", ""))
+	slots := slices.Concat(other.callOperator(t, http.MethodGet, "/v1/pools/p/slots", ""), other.callOperator(t, http.MethodGet, "/v1/pools/q/slots", ""))
 	for _, token := range tokens { // all slots are still held, and all grants were delivered
 		if !bytes.Contains(slots, fmt.Appendf(nil, `"token":%d,`, token)) {
 			t.Errorf("%s: token %d is missing", slots, token)
 		}
 	}
-	reply := other.report(t, "runs", fmt.Sprintf(`{"id":"2","running":[{"task":%d,"token":%d}]}`, runs.Task.ID, runs.Task.Token))
+	reply := other.sendReport(t, "runs", fmt.Sprintf(`{"id":"2","running":[{"task":%d,"token":%d}]}`, runs.Task.ID, runs.Task.Token))
 	if len(reply.Renewed) != 1 {
 		t.Errorf("%+v: want the run renewed at the other replica", reply)
 	}
 }
 
-// tokensOf waits for n grants, and returns their fencing tokens.
-func tokensOf(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64) {
+// grantTokens waits for n grants, and returns their fencing tokens.
+func grantTokens(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64) {
 	t.Helper()
 	for range n {
 		select {
@@ -167,10 +167,10 @@ func tokensOf(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64
 	return tokens
 }
 
-// heldClaims is a database session that holds the locks of pools exclusively, as a resize does.
-type heldClaims struct{ conn *sql.Conn }
+// claimLocks is a database session that holds the locks of pools exclusively, as a resize does.
+type claimLocks struct{ conn *sql.Conn }
 
-func holdClaims(t *testing.T, dsn string, pools ...string) *heldClaims {
+func lockClaims(t *testing.T, dsn string, pools ...string) *claimLocks {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {
@@ -186,11 +186,11 @@ func holdClaims(t *testing.T, dsn string, pools ...string) *heldClaims {
 			t.Fatal(err)
 		}
 	}
-	return &heldClaims{conn}
+	return &claimLocks{conn}
 }
 
-// waiting returns how many claims wait for the lock.
-func (h *heldClaims) waiting(t *testing.T) (n int) {
+// waitingClaims returns how many claims wait for the lock.
+func (h *claimLocks) waitingClaims(t *testing.T) (n int) {
 	t.Helper()
 	err := h.conn.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks
 		WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
@@ -200,7 +200,7 @@ func (h *heldClaims) waiting(t *testing.T) (n int) {
 	return n
 }
 
-func (h *heldClaims) release(t *testing.T) {
+func (h *claimLocks) release(t *testing.T) {
 	t.Helper()
 	if _, err := h.conn.ExecContext(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
 		t.Fatal(err)
@@ -208,8 +208,8 @@ func (h *heldClaims) release(t *testing.T) {
 	_ = h.conn.Close()
 }
 
-// eventuallyClosed waits until no client can connect any more.
-func eventuallyClosed(t *testing.T, a *App) {
+// waitUntilClosed waits until no client can connect any more.
+func waitUntilClosed(t *testing.T, a *App) {
 	t.Helper()
 	eventually(t, "the listener closed", func() bool {
 		conn, err := net.Dial("tcp", a.Addr())

@@ -23,12 +23,12 @@ const (
 	patience   = 30 * time.Second
 )
 
-var shared servers.SharedPostgres //nolint:gochecknoglobals // one server for all tests, closed by TestMain
+var sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // one server for all tests, closed by TestMain
 
 // TestMain checks, after all tests, that nothing that was stopped has left a goroutine.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	shared.Close()
+	sharedPostgres.Close()
 	http.DefaultClient.CloseIdleConnections()
 	// This goroutine of the library checks once per second whether its pool was closed.
 	dial := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain is the main of tests
 }
 
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+func discardLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // instance is a running dispatcher.
 type instance struct {
@@ -48,8 +48,8 @@ type instance struct {
 	stop         func() error // ends the dispatcher and returns the error of Run; call it once
 }
 
-// launch runs a dispatcher until stop is called or the test ends.
-func launch(t *testing.T, i instance, run func(ctx context.Context, started func()) error) *instance {
+// startInstance runs a dispatcher until stop is called or the test ends.
+func startInstance(t *testing.T, i instance, run func(ctx context.Context, started func()) error) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	started, ended := make(chan struct{}), make(chan error, 1)
@@ -111,8 +111,8 @@ func call(t *testing.T, client *http.Client, method, url, token, body string) (i
 	return response.StatusCode, content
 }
 
-// operate sends a request of an operator, which must succeed, and returns the body.
-func (i *instance) operate(t *testing.T, method, path, body string) []byte {
+// callOperator sends a request of an operator, which must succeed, and returns the body.
+func (i *instance) callOperator(t *testing.T, method, path, body string) []byte {
 	t.Helper()
 	status, content := i.call(t, method, path, i.admin, body)
 	if status/100 != 2 {
@@ -121,8 +121,8 @@ func (i *instance) operate(t *testing.T, method, path, body string) []byte {
 	return content
 }
 
-// report sends a report. It repeats the report while the dispatcher is not ready.
-func (i *instance) report(t *testing.T, device, body string) devices.Reply {
+// sendReport sends a report. It repeats the report while the dispatcher is not ready.
+func (i *instance) sendReport(t *testing.T, device, body string) devices.Reply {
 	t.Helper()
 	var reply devices.Reply
 	eventually(t, "an answer", func() bool {
@@ -145,8 +145,8 @@ func decodeReply(t *testing.T, content []byte) devices.Reply {
 	return reply
 }
 
-// eventuallyOnline waits until the dispatcher is connected to its broker.
-func eventuallyOnline(t *testing.T, i *instance) {
+// waitForBroker waits until the dispatcher is connected to its broker.
+func waitForBroker(t *testing.T, i *instance) {
 	t.Helper()
 	eventually(t, "the dispatcher at the broker", func() bool {
 		_, body := i.call(t, http.MethodGet, "/readyz", "", "")

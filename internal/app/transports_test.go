@@ -21,8 +21,8 @@ import (
 // TestTransportsAgree plays every exchange over HTTP and over MQTT, and compares the complete replies.
 func TestTransportsAgree(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
-	table := exchanges()
+	s := newProxiedDispatcher(t)
+	table := allExchanges()
 	for name, body := range reportExamples(t) {
 		e, known := table[name]
 		if !known {
@@ -34,7 +34,7 @@ func TestTransportsAgree(t *testing.T) {
 	for n, name := range slices.Sorted(maps.Keys(table)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s.compare(t, n, table[name])
+			s.compareTransports(t, n, table[name])
 		})
 	}
 }
@@ -42,16 +42,16 @@ func TestTransportsAgree(t *testing.T) {
 //nolint:tparallel // what one subtest takes away, the next would miss
 func TestTransportsAgreeInOutages(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
-	for n, name := range slices.Sorted(maps.Keys(outages())) {
+	s := newProxiedDispatcher(t)
+	for n, name := range slices.Sorted(maps.Keys(outageExchanges())) {
 		t.Run(name, func(t *testing.T) {
-			s.compare(t, n, outages()[name])
+			s.compareTransports(t, n, outageExchanges()[name])
 		})
 	}
 }
 
-// stage is a dispatcher on real servers. Postgres and Redis can be disconnected.
-type stage struct {
+// proxiedDispatcher is a dispatcher on real servers. Postgres and Redis can be disconnected.
+type proxiedDispatcher struct {
 	*instance
 	store           *store.Store
 	db              *sql.DB
@@ -59,14 +59,14 @@ type stage struct {
 	postgres, redis *servers.Proxy
 }
 
-func newStage(t *testing.T) *stage {
+func newProxiedDispatcher(t *testing.T) *proxiedDispatcher {
 	t.Helper()
-	server, dsn := shared.Server(t), shared.NewLedger(t)
-	broker := servers.Mosquitto(t)
-	s := &stage{broker: broker.URL, postgres: servers.NewProxy(t, server.Addr()), redis: servers.NewProxy(t, servers.Redis(t).Addr)}
+	server, dsn := sharedPostgres.Server(t), sharedPostgres.NewLedger(t)
+	broker := servers.StartMosquitto(t)
+	s := &proxiedDispatcher{broker: broker.URL, postgres: servers.NewProxy(t, server.Addr()), redis: servers.NewProxy(t, servers.StartRedis(t).Addr)}
 	s.instance, _ = startServing(t, serveConfig(t, strings.ReplaceAll(dsn, server.Addr(), s.postgres.Addr), "redis://"+s.redis.Addr,
 		"DISPATCHER_MQTT_URL="+broker.URL, "DISPATCHER_REAP_INTERVAL=1s"))
-	eventuallyOnline(t, s.instance)
+	waitForBroker(t, s.instance)
 	var err error
 	if s.store, err = store.OpenPostgres(t.Context(), dsn, store.Options{}); err != nil {
 		t.Fatal(err)
@@ -81,25 +81,25 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-func (s *stage) compare(t *testing.T, n int, e exchange) {
+func (s *proxiedDispatcher) compareTransports(t *testing.T, n int, e exchange) {
 	t.Helper()
 	if e.mqtt == "" {
 		e.mqtt = e.want
 	}
-	overHTTP := s.play(t, fmt.Sprintf("http-%d", n), e.script, func(device string) sender {
+	overHTTP := s.runScript(t, fmt.Sprintf("http-%d", n), e.script, func(device string) reportFunc {
 		return func(t *testing.T, body string) devices.Reply {
 			t.Helper()
 			status, content := s.call(t, http.MethodPost, "/v1/devices/"+device+"/report", s.fleet, body)
-			return replyOfHTTP(t, status, content)
+			return replyFromHTTP(t, status, content)
 		}
 	})
-	overMQTT := s.play(t, fmt.Sprintf("mqtt-%d", n), e.script, func(device string) sender {
-		return newMeter(t, &DevServer{MQTTURL: s.broker}, devices.ID(device)).report
+	overMQTT := s.runScript(t, fmt.Sprintf("mqtt-%d", n), e.script, func(device string) reportFunc {
+		return newMQTTDevice(t, &DevServer{MQTTURL: s.broker}, devices.ID(device)).sendReport
 	})
-	if got := inShort(overHTTP.reply); got != e.want {
+	if got := replySummary(overHTTP.reply); got != e.want {
 		t.Errorf("HTTP: %s, want %s: %+v", got, e.want, overHTTP.reply)
 	}
-	if got := inShort(overMQTT.reply); got != e.mqtt {
+	if got := replySummary(overMQTT.reply); got != e.mqtt {
 		t.Errorf("MQTT: %s, want %s: %+v", got, e.mqtt, overMQTT.reply)
 	}
 	http, mqtt := overHTTP.reply.ReportAfterMS, overMQTT.reply.ReportAfterMS
@@ -107,16 +107,16 @@ func (s *stage) compare(t *testing.T, n int, e exchange) {
 	if e.mqtt == e.want && (http <= 0 || mqtt <= 0 || apart) {
 		t.Errorf("report_after_ms %d over HTTP, %d over MQTT", http, mqtt)
 	}
-	if diff := cmp.Diff(overHTTP.normal(t), overMQTT.normal(t)); e.mqtt == e.want && diff != "" {
+	if diff := cmp.Diff(overHTTP.normalizedReply(t), overMQTT.normalizedReply(t)); e.mqtt == e.want && diff != "" {
 		t.Errorf("HTTP answers - MQTT +:\n%s", diff)
 	}
 }
 
-// sender sends a report as one device, and returns the reply.
-type sender func(t *testing.T, body string) devices.Reply
+// reportFunc sends a report as one device, and returns the reply.
+type reportFunc func(t *testing.T, body string) devices.Reply
 
-// part is one run of a script, over one transport.
-type part struct {
+// scriptRun is one run of a script, over one transport.
+type scriptRun struct {
 	pool          string
 	tasks, tokens ordinals
 	grant         devices.Task  // the latest grant
@@ -139,11 +139,11 @@ func (o ordinals) replace(n *int64) {
 	}
 }
 
-func (s *stage) play(t *testing.T, name, script string, connect func(device string) sender) *part {
+func (s *proxiedDispatcher) runScript(t *testing.T, name, script string, connect func(device string) reportFunc) *scriptRun {
 	t.Helper()
-	defer s.postgres.Heal()
-	defer s.redis.Heal()
-	p := &part{pool: "pool-" + name, tasks: make(ordinals), tokens: make(ordinals)}
+	defer s.postgres.EndCut()
+	defer s.redis.EndCut()
+	p := &scriptRun{pool: "pool-" + name, tasks: make(ordinals), tokens: make(ordinals)}
 	device, other := "device-"+name, "other-"+name
 	report := connect(device)
 	lines := strings.Split(strings.TrimSuffix(script, "\n"), "\n")
@@ -153,33 +153,33 @@ func (s *stage) play(t *testing.T, name, script string, connect func(device stri
 			"@task", fmt.Sprint(p.grant.ID), "@token", fmt.Sprint(p.grant.Token)).Replace(what)
 		switch do {
 		case "pool":
-			s.operate(t, http.MethodPut, "/v1/pools/"+p.pool, what)
+			s.callOperator(t, http.MethodPut, "/v1/pools/"+p.pool, what)
 		case "batch":
-			s.operate(t, http.MethodPost, "/v1/batches", `{"pool":"`+p.pool+`","kind":"k","payload":{"server":"st1"},`+what[1:])
+			s.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"`+p.pool+`","kind":"k","payload":{"server":"st1"},`+what[1:])
 		case "other":
-			s.report(t, other, `{"id":"other"}`)
+			s.sendReport(t, other, `{"id":"other"}`)
 		case "cancel":
-			s.operate(t, http.MethodPost, fmt.Sprintf("/v1/tasks/%d/cancel", p.grant.ID), "")
+			s.callOperator(t, http.MethodPost, fmt.Sprintf("/v1/tasks/%d/cancel", p.grant.ID), "")
 		case "block":
 			if err := s.store.SetBlocked(t.Context(), "test", device, true); err != nil {
 				t.Fatal(err)
 			}
 		case "sql":
-			s.exec(t, what)
+			s.execSQL(t, what)
 		case "lapsed":
-			s.exec(t, "UPDATE grants SET lease_until = now() - interval '1 s' WHERE device = '"+device+"'")
-			s.exec(t, "UPDATE batches SET max_attempts = 1 WHERE pool = '"+p.pool+"'")
+			s.execSQL(t, "UPDATE grants SET lease_until = now() - interval '1 s' WHERE device = '"+device+"'")
+			s.execSQL(t, "UPDATE batches SET max_attempts = 1 WHERE pool = '"+p.pool+"'")
 			eventually(t, "the lapsed grant is taken back", func() bool {
-				return strings.Contains(string(s.operate(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d", p.grant.ID), "")), `"timed_out"`)
+				return strings.Contains(string(s.callOperator(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d", p.grant.ID), "")), `"timed_out"`)
 			})
 		case "without":
 			map[string]*servers.Proxy{"postgres": s.postgres, "redis": s.redis}[what].Cut()
 		case "report":
-			p.heard(report(t, what))
+			p.recordReply(report(t, what))
 			eventually(t, "an answer", func() bool { // a pool may have to be restored first
 				done := n == len(lines)-1 || p.reply.Reason != devices.ReasonUnavailable
 				if !done {
-					p.heard(report(t, what))
+					p.recordReply(report(t, what))
 				}
 				return done
 			})
@@ -190,14 +190,14 @@ func (s *stage) play(t *testing.T, name, script string, connect func(device stri
 	return p
 }
 
-func (s *stage) exec(t *testing.T, statement string) {
+func (s *proxiedDispatcher) execSQL(t *testing.T, statement string) {
 	t.Helper()
 	if _, err := s.db.ExecContext(t.Context(), statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}
 }
 
-func (p *part) heard(reply devices.Reply) {
+func (p *scriptRun) recordReply(reply devices.Reply) {
 	p.reply = reply
 	if reply.Task == nil {
 		return
@@ -207,8 +207,8 @@ func (p *part) heard(reply devices.Reply) {
 	p.tokens.add(p.grant.Token)
 }
 
-// normal returns the latest reply without the values that differ from run to run.
-func (p *part) normal(t *testing.T) devices.Reply {
+// normalizedReply returns the latest reply without the values that differ from run to run.
+func (p *scriptRun) normalizedReply(t *testing.T) devices.Reply {
 	t.Helper()
 	reply := p.reply
 	reply.ReportAfterMS = 0
@@ -249,9 +249,9 @@ func errorReasons() []devices.Reason {
 	return []devices.Reason{devices.ReasonInvalid, devices.ReasonForbidden, devices.ReasonTooLarge, devices.ReasonBusyServer, devices.ReasonUnavailable}
 }
 
-// replyOfHTTP maps an HTTP error to the MQTT reply with the same meaning, by the table in
+// replyFromHTTP maps an HTTP error to the MQTT reply with the same meaning, by the table in
 // docs/protocol.md.
-func replyOfHTTP(t *testing.T, status int, content []byte) devices.Reply {
+func replyFromHTTP(t *testing.T, status int, content []byte) devices.Reply {
 	t.Helper()
 	if status == http.StatusOK {
 		return decodeReply(t, content)
@@ -270,8 +270,8 @@ func replyOfHTTP(t *testing.T, status int, content []byte) devices.Reply {
 	return devices.Reply{Reason: reasons[status], Code: problem.Code, Detail: problem.Detail, ReportAfterMS: problem.ReportAfterMS}
 }
 
-// inShort returns the reason with the code, followed by the other content of the reply.
-func inShort(r devices.Reply) string {
+// replySummary returns the reason with the code, followed by the other content of the reply.
+func replySummary(r devices.Reply) string {
 	with := func(word, code string) string { return strings.TrimSuffix(word+":"+code, ":") }
 	words := []string{with(string(r.Reason), r.Code)}
 	if r.Task != nil && r.Task.Redelivered > 0 {

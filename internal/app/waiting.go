@@ -8,50 +8,50 @@ import (
 )
 
 const (
-	waitingShown = 10_000                 // maximum number of devices that are counted in one pool
-	waitingShare = 500 * time.Millisecond // time for counting in one read, independent of the number of pools
-	waitingPools = 20                     // number of pools that one statement counts
+	maxWaitingCounted = 10_000                 // maximum number of devices that are counted in one pool
+	waitingReadTime   = 500 * time.Millisecond // time for counting in one read, independent of the number of pools
+	poolsPerQuery     = 20                     // number of pools that one statement counts
 )
 
 // waitingCounts counts the waiting devices of each pool, some pools in each read: a read continues
 // after the last pool of the previous one. Only one read may run at a time.
 type waitingCounts struct {
 	pools    poolReader
-	share    time.Duration
+	readTime time.Duration
 	last     string         // the last pool that was counted
-	counting map[string]int // counts of the current round through all pools
-	counted  map[string]int // counts of the previous round
+	current  map[string]int // counts of the current round through all pools
+	previous map[string]int // counts of the previous round
 }
 
-// read counts until the time w.share has passed or the round ends. It returns the newest count of each
+// readCounts counts until the time w.share has passed or the round ends. It returns the newest count of each
 // pool that was counted.
-func (w *waitingCounts) read(ctx context.Context) (map[string]int, error) {
+func (w *waitingCounts) readCounts(ctx context.Context) (map[string]int, error) {
 	for begin := time.Now(); ; {
-		round, err := w.step(ctx)
+		roundDone, err := w.countNext(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if round || time.Since(begin) >= w.share {
+		if roundDone || time.Since(begin) >= w.readTime {
 			break
 		}
 	}
-	newest := maps.Clone(w.counted)
-	maps.Copy(newest, w.counting)
+	newest := maps.Clone(w.previous)
+	maps.Copy(newest, w.current)
 	return newest, nil
 }
 
-// step counts the next pools. round is true if they were the last pools of the round.
-func (w *waitingCounts) step(ctx context.Context) (round bool, err error) {
-	views, err := w.pools.PoolViews(ctx, w.last, waitingPools, waitingShown)
+// countNext counts the next pools. round is true if they were the last pools of the round.
+func (w *waitingCounts) countNext(ctx context.Context) (roundDone bool, err error) {
+	views, err := w.pools.PoolOverviews(ctx, w.last, poolsPerQuery, maxWaitingCounted)
 	if err != nil {
 		return false, fmt.Errorf("counting who waits: %w", err)
 	}
 	for _, v := range views {
 		w.last = v.Pool.Name
-		w.counting[w.last] = v.Waiting
+		w.current[w.last] = v.Waiting
 	}
-	if len(views) < waitingPools {
-		w.last, w.counting, w.counted = "", map[string]int{}, w.counting
+	if len(views) < poolsPerQuery {
+		w.last, w.current, w.previous = "", map[string]int{}, w.current
 		return true, nil
 	}
 	return false, nil

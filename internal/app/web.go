@@ -21,29 +21,29 @@ func (a *App) newWeb(b backends, version string) *web.Web {
 	}
 	return web.New(web.Options{
 		API: a.api, Ledger: b.store, AdminToken: a.config.AdminToken, Prefix: a.config.WebPrefix, Gate: a.gate,
-		ReadOnly: a.config.Web == webReadOnly, Link: b.link, Period: a.config.ReportPeriod,
-		System: a.system(b, version), Logger: throttle.Log(a.log, time.Now), Panicked: a.dispatcher.Panicked,
+		ReadOnly: a.config.Web == webReadOnly, Link: b.signInLink, ReportPeriod: a.config.ReportPeriod,
+		System: a.systemInfo(b, version), Logger: throttle.NewLogger(a.log, time.Now), Panicked: a.dispatcher.Panicked,
 	})
 }
 
-// Reading the last hour takes at most recallTime. A failed read is retried after recallAgain.
+// Reading the last hour takes at most loadHistoryTimeout. A failed read is retried after loadHistoryRetry.
 const (
-	recallTime  = 30 * time.Second
-	recallAgain = 10 * time.Second
+	loadHistoryTimeout = 30 * time.Second
+	loadHistoryRetry   = 10 * time.Second
 )
 
-// recall loads the hour before the start of this process into the dashboard.
-func (a *App) recall(ctx context.Context) {
+// loadHistory loads the hour before the start of this process into the dashboard.
+func (a *App) loadHistory(ctx context.Context) {
 	if a.web == nil {
 		return
 	}
-	again := time.NewTicker(recallAgain)
+	again := time.NewTicker(loadHistoryRetry)
 	defer again.Stop()
 	for {
 		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, recallTime)
+			ctx, cancel := context.WithTimeout(ctx, loadHistoryTimeout)
 			defer cancel()
-			return a.web.Recall(ctx)
+			return a.web.LoadHistory(ctx)
 		}()
 		if err == nil || ctx.Err() != nil {
 			return
@@ -57,36 +57,36 @@ func (a *App) recall(ctx context.Context) {
 	}
 }
 
-// system returns the data of the system page about this replica.
-func (a *App) system(b backends, version string) web.System {
-	s := web.System{Mode: "production", ID: a.presence.id, Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.shown() }, Settings: a.config.shown()}
+// systemInfo returns the data of the system page about this replica.
+func (a *App) systemInfo(b backends, version string) web.System {
+	s := web.System{Mode: "production", ID: a.presence.id, Version: version, Checks: a.api.Dependencies, Passes: func() []web.Pass { return a.passes.webPasses() }, Settings: a.config.webSettings()}
 	if b.dev {
 		s.Mode = "dev"
 	}
 	return s
 }
 
-// shown returns the passes for the system page.
-func (p *passes) shown() []web.Pass {
+// webPasses returns the passes for the system page.
+func (p *passes) webPasses() []web.Pass {
 	list := make([]web.Pass, len(p.all))
 	for i, one := range p.all {
-		list[i] = one.shown()
+		list[i] = one.webPass()
 	}
 	return list
 }
 
-func (o *pass) shown() web.Pass {
+func (o *pass) webPass() web.Pass {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	shown := web.Pass{Name: o.name, Every: o.every, Failed: o.failed}
-	if good := o.good; !good.IsZero() {
+	if good := o.lastGood; !good.IsZero() {
 		shown.LastGood = &good
 	}
 	return shown
 }
 
-// shown returns the settings for the system page, without secrets.
-func (c Config) shown() []web.Setting {
+// webSettings returns the settings for the system page, without secrets.
+func (c Config) webSettings() []web.Setting {
 	values, err := c.values()
 	if err != nil {
 		return nil
@@ -124,9 +124,9 @@ func newPresence(ledger presenceStore, version string, started time.Time) *prese
 	return &presence{ledger: ledger, id: rand.Text(), host: host, version: version, started: started}
 }
 
-// sign records a heartbeat of this replica in the ledger.
-func (a *App) sign(ctx context.Context) error {
-	failed, reaped := a.passes.state("reap")
+// recordHeartbeat records a heartbeat of this replica in the ledger.
+func (a *App) recordHeartbeat(ctx context.Context) error {
+	failed, reaped := a.passes.failedAndLastGood("reap")
 	state, err := json.Marshal(web.Heartbeat{Checks: states(a.api.Dependencies(ctx)), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
 	if err != nil {
 		return err
@@ -136,12 +136,12 @@ func (a *App) sign(ctx context.Context) error {
 		return err
 	}
 	p, now := a.presence, a.passes.now()
-	sign := store.Heartbeat{ID: p.id, Host: p.host, Address: a.Addr(), Version: p.version, Running: now.Sub(p.started), State: state, Tallies: counts}
+	heartbeat := store.Heartbeat{ID: p.id, Host: p.host, Address: a.Addr(), Version: p.version, Uptime: now.Sub(p.started), State: state, Tallies: counts}
 	if !reaped.IsZero() {
 		ago := now.Sub(reaped)
-		sign.Reaped = &ago
+		heartbeat.SinceReap = &ago
 	}
-	return p.ledger.RecordHeartbeat(ctx, sign)
+	return p.ledger.RecordHeartbeat(ctx, heartbeat)
 }
 
 // states returns the states of the dependencies by name.
@@ -153,24 +153,24 @@ func states(list []api.Dependency) map[string]string {
 	return all
 }
 
-// leave removes this replica from the ledger. If that fails, the row stays and its heartbeat grows old.
-func (a *App) leave(ctx context.Context) {
-	if err := within(ctx, func(ctx context.Context) error { return a.presence.ledger.RemoveReplica(ctx, a.presence.id) }); err != nil {
+// removePresence removes this replica from the ledger. If that fails, the row stays and its heartbeat grows old.
+func (a *App) removePresence(ctx context.Context) {
+	if err := runWithin(ctx, func(ctx context.Context) error { return a.presence.ledger.RemoveReplica(ctx, a.presence.id) }); err != nil {
 		a.log.DebugContext(ctx, "the other replicas were not told of the end of this one", "err", err)
 	}
 }
 
-// state returns the names of the passes whose last run failed. good is the last time when the pass
+// failedAndLastGood returns the names of the passes whose last run failed. good is the last time when the pass
 // named in the parameter of ended a run without an error, or zero.
-func (p *passes) state(of string) (failed []string, good time.Time) {
+func (p *passes) failedAndLastGood(passName string) (failed []string, lastGood time.Time) {
 	for _, one := range p.all {
-		shown := one.shown()
+		shown := one.webPass()
 		if shown.Failed {
 			failed = append(failed, shown.Name)
 		}
-		if shown.Name == of && shown.LastGood != nil {
-			good = *shown.LastGood
+		if shown.Name == passName && shown.LastGood != nil {
+			lastGood = *shown.LastGood
 		}
 	}
-	return failed, good
+	return failed, lastGood
 }

@@ -16,13 +16,13 @@ import (
 
 // Config describes a command to start.
 type Config struct {
-	Args  []string // a program, which is looked up in PATH, and its arguments
-	Env   []string // the whole environment of the command
-	In    *os.File // In, Out and Err may be terminals
-	Out   *os.File
-	Err   *os.File
-	Guard []string  // a command line whose process calls the function Guard
-	Ends  time.Time // the time by which the command must have ended, unless Until changes it
+	Args      []string // a program, which is looked up in PATH, and its arguments
+	Env       []string // the whole environment of the command
+	In        *os.File // In, Out and Err may be terminals
+	Out       *os.File
+	Err       *os.File
+	GuardArgs []string  // a command line whose process calls the function Guard
+	Deadline  time.Time // the time by which the command must have ended, unless Until changes it
 }
 
 // Child is a command that was started.
@@ -34,28 +34,28 @@ type Child struct {
 	err   error // set before ended is closed
 }
 
-// ErrOver is the error of Start if the guard ended before the command began, because the time Config.Ends had passed.
-var ErrOver = errors.New("the command was not started: its time was over")
+// ErrDeadlinePassed is the error of Start if the guard ended before the command began, because the time Config.Ends had passed.
+var ErrDeadlinePassed = errors.New("the command was not started: its time was over")
 
-// Start starts a command. It returns ErrOver, or an error of exec.Command if the program does not exist or must not be executed.
+// Start starts a command. It returns ErrDeadlinePassed, or an error of exec.Command if the program does not exist or must not be executed.
 func Start(c Config) (*Child, error) {
-	guard, err := startGuard(c.Guard)
+	guard, err := startGuard(c.GuardArgs)
 	if err != nil {
 		return nil, err
 	}
-	guard.until(time.Until(c.Ends))
+	guard.sendTimeLeft(time.Until(c.Deadline))
 	p := &Child{guard: guard, ended: make(chan struct{})}
 	p.cmd = exec.Command(c.Args[0], c.Args[1:]...) //nolint:noctx // it ends as Child says
 	p.cmd.Env, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.Env, c.In, c.Out, c.Err
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: guard.group()}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: guard.groupID()}
 	if inForeground(c.In) {
 		p.tty = c.In
 		p.cmd.SysProcAttr.Foreground, p.cmd.SysProcAttr.Ctty = true, int(c.In.Fd())
 	}
 	if err := p.cmd.Start(); err != nil {
-		guard.end()
+		guard.killAndWait()
 		if errors.Is(err, syscall.EPERM) { // the group that the command should join ended with the guard
-			return nil, ErrOver
+			return nil, ErrDeadlinePassed
 		}
 		return nil, err //nolint:wrapcheck // it names the program
 	}
@@ -65,7 +65,7 @@ func Start(c Config) (*Child, error) {
 
 func (c *Child) wait() error {
 	c.err = c.cmd.Wait()
-	c.guard.end()
+	c.guard.killAndWait()
 	if c.tty != nil {
 		takeTerminal(c.tty)
 	}
@@ -76,14 +76,14 @@ func (c *Child) wait() error {
 // Ended returns a channel that is closed when the command and its group have ended.
 func (c *Child) Ended() <-chan struct{} { return c.ended }
 
-// Until sets how long the command may run from now on. After term, the command and all processes of its group are ended.
-func (c *Child) Until(term time.Duration) { c.guard.until(term) }
+// SetTimeLeft sets how long the command may run from now on. After term, the command and all processes of its group are ended.
+func (c *Child) SetTimeLeft(timeLeft time.Duration) { c.guard.sendTimeLeft(timeLeft) }
 
 // Signal sends s to the command and to all processes of its group.
 func (c *Child) Signal(s syscall.Signal) { c.guard.signal(s) }
 
-// Code waits until the command has ended and returns its exit code as shells report it: 128 plus the signal number if a signal ended it.
-func (c *Child) Code() int {
+// WaitExitCode waits until the command has ended and returns its exit code as shells report it: 128 plus the signal number if a signal ended it.
+func (c *Child) WaitExitCode() int {
 	<-c.ended
 	var exit *exec.ExitError
 	switch {
@@ -98,8 +98,8 @@ func (c *Child) Code() int {
 	return exit.ExitCode()
 }
 
-// StartCode returns the exit code with which shells report the error of Start: 127 if the program was not found, else 126.
-func StartCode(err error) int {
+// StartErrorCode returns the exit code with which shells report the error of Start: 127 if the program was not found, else 126.
+func StartErrorCode(err error) int {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 		return 127
 	}

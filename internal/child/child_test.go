@@ -32,8 +32,8 @@ func testMain(m *testing.M) int {
 		err = child.Guard(os.Stdin, os.Stdout, grace)
 	case "parent":
 		var c *child.Child
-		if c, err = child.Start(configOf(os.Stdout, time.Hour, "sh", "-c", "trap '' TERM; sleep 600 & echo ready; wait")); err == nil {
-			return c.Code()
+		if c, err = child.Start(newConfig(os.Stdout, time.Hour, "sh", "-c", "trap '' TERM; sleep 600 & echo ready; wait")); err == nil {
+			return c.WaitExitCode()
 		}
 	default:
 		return m.Run()
@@ -42,15 +42,15 @@ func testMain(m *testing.M) int {
 	return 1
 }
 
-func configOf(out *os.File, term time.Duration, args ...string) child.Config {
-	return child.Config{Args: args, Env: os.Environ(), Out: out, Err: os.Stderr, Guard: []string{os.Args[0], "guard"}, Ends: time.Now().Add(term)}
+func newConfig(out *os.File, term time.Duration, args ...string) child.Config {
+	return child.Config{Args: args, Env: os.Environ(), Out: out, Err: os.Stderr, GuardArgs: []string{os.Args[0], "guard"}, Deadline: time.Now().Add(term)}
 }
 
-// start starts a shell script and returns a scanner of its output lines.
-func start(t *testing.T, term time.Duration, script string) (*child.Child, *bufio.Scanner) {
+// startScript starts a shell script and returns a scanner of its output lines.
+func startScript(t *testing.T, term time.Duration, script string) (*child.Child, *bufio.Scanner) {
 	t.Helper()
-	out, in := pipe(t)
-	c, err := child.Start(configOf(in, term, "sh", "-c", script))
+	out, in := newPipe(t)
+	c, err := child.Start(newConfig(in, term, "sh", "-c", script))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +58,8 @@ func start(t *testing.T, term time.Duration, script string) (*child.Child, *bufi
 	return c, out
 }
 
-// pipe returns a scanner of lines and the end to write to. Reads fail after patience.
-func pipe(t *testing.T) (*bufio.Scanner, *os.File) {
+// newPipe returns a scanner of lines and the end to write to. Reads fail after patience.
+func newPipe(t *testing.T) (*bufio.Scanner, *os.File) {
 	t.Helper()
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -72,7 +72,7 @@ func pipe(t *testing.T) (*bufio.Scanner, *os.File) {
 	return bufio.NewScanner(out), in
 }
 
-func next(t *testing.T, lines *bufio.Scanner) string {
+func nextLine(t *testing.T, lines *bufio.Scanner) string {
 	t.Helper()
 	if !lines.Scan() {
 		t.Fatal("no further line: ", lines.Err())
@@ -80,8 +80,8 @@ func next(t *testing.T, lines *bufio.Scanner) string {
 	return lines.Text()
 }
 
-// ends waits until no process has the pipe open, so all processes of the group have ended.
-func ends(t *testing.T, lines *bufio.Scanner) {
+// expectAllEnded waits until no process has the pipe open, so all processes of the group have ended.
+func expectAllEnded(t *testing.T, lines *bufio.Scanner) {
 	t.Helper()
 	for lines.Scan() {
 		t.Log(lines.Text())
@@ -94,9 +94,9 @@ func ends(t *testing.T, lines *bufio.Scanner) {
 func TestCodeIsThatOfTheCommand(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]int{"exit 0": 0, "exit 3": 3, "kill -TERM $$": 143, "kill -KILL $$": 137} {
-		c, lines := start(t, time.Hour, script)
-		ends(t, lines)
-		if got := c.Code(); got != want {
+		c, lines := startScript(t, time.Hour, script)
+		expectAllEnded(t, lines)
+		if got := c.WaitExitCode(); got != want {
 			t.Errorf("%s: %d, want %d", script, got, want)
 		}
 	}
@@ -109,69 +109,69 @@ func TestACommandThatCannotBeStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for program, want := range map[string]int{"no-such-program": 127, "./no/such/program": 127, plain: 126} {
-		_, err := child.Start(configOf(os.Stdout, time.Hour, program))
-		if err == nil || child.StartCode(err) != want {
-			t.Errorf("%s: %v, %d; want %d", program, err, child.StartCode(err), want)
+		_, err := child.Start(newConfig(os.Stdout, time.Hour, program))
+		if err == nil || child.StartErrorCode(err) != want {
+			t.Errorf("%s: %v, %d; want %d", program, err, child.StartErrorCode(err), want)
 		}
 	}
 }
 
 func TestSignalsReachAllOfTheGroup(t *testing.T) {
 	t.Parallel()
-	c, lines := start(t, time.Hour, `trap 'echo used' USR1; trap 'exit 5' TERM
+	c, lines := startScript(t, time.Hour, `trap 'echo used' USR1; trap 'exit 5' TERM
 		(trap 'echo inner used' USR1; trap 'exit' TERM; echo ready; while :; do sleep 0.05; done) & 
 		echo ready; while :; do sleep 0.05; done`)
-	next(t, lines)
-	next(t, lines)
+	nextLine(t, lines)
+	nextLine(t, lines)
 	c.Signal(syscall.SIGUSR1)
-	said := next(t, lines) + ", " + next(t, lines)
+	said := nextLine(t, lines) + ", " + nextLine(t, lines)
 	if said != "used, inner used" && said != "inner used, used" {
 		t.Errorf("said %q", said)
 	}
 	c.Signal(syscall.SIGTERM)
-	ends(t, lines)
-	if got := c.Code(); got != 5 {
+	expectAllEnded(t, lines)
+	if got := c.WaitExitCode(); got != 5 {
 		t.Errorf("code %d", got)
 	}
 }
 
 func TestWhatACommandLeavesBehindEndsWithIt(t *testing.T) {
 	t.Parallel()
-	c, lines := start(t, time.Hour, `trap '' TERM HUP; sleep 600 & exit 4`)
-	ends(t, lines)
-	if got := c.Code(); got != 4 {
+	c, lines := startScript(t, time.Hour, `trap '' TERM HUP; sleep 600 & exit 4`)
+	expectAllEnded(t, lines)
+	if got := c.WaitExitCode(); got != 4 {
 		t.Errorf("code %d", got)
 	}
 }
 
 func TestACommandEndsWithItsTerm(t *testing.T) {
 	t.Parallel()
-	c, lines := start(t, time.Hour, `trap 'echo asked' TERM; echo ready; sleep 600 & while :; do sleep 0.05; done`)
-	next(t, lines) // before the shell is ready, SIGTERM would end it
+	c, lines := startScript(t, time.Hour, `trap 'echo asked' TERM; echo ready; sleep 600 & while :; do sleep 0.05; done`)
+	nextLine(t, lines) // before the shell is ready, SIGTERM would end it
 	began := time.Now()
-	c.Until(700 * time.Millisecond)
-	if got := next(t, lines); got != "asked" {
+	c.SetTimeLeft(700 * time.Millisecond)
+	if got := nextLine(t, lines); got != "asked" {
 		t.Errorf("said %q", got)
 	}
-	ends(t, lines)
+	expectAllEnded(t, lines)
 	if took := time.Since(began); took < 600*time.Millisecond {
 		t.Errorf("it ended after %s, before its term", took)
 	}
-	if got := c.Code(); got != 137 {
+	if got := c.WaitExitCode(); got != 137 {
 		t.Errorf("code %d", got)
 	}
 }
 
 func TestATermThatIsExtended(t *testing.T) {
 	t.Parallel()
-	c, lines := start(t, 10*time.Minute, `trap 'echo asked; exit 6' TERM; echo ready; while :; do sleep 0.05; done`)
-	next(t, lines)
-	c.Until(time.Hour)
-	c.Until(grace)
-	if got := next(t, lines); got != "asked" {
+	c, lines := startScript(t, 10*time.Minute, `trap 'echo asked; exit 6' TERM; echo ready; while :; do sleep 0.05; done`)
+	nextLine(t, lines)
+	c.SetTimeLeft(time.Hour)
+	c.SetTimeLeft(grace)
+	if got := nextLine(t, lines); got != "asked" {
 		t.Errorf("said %q", got)
 	}
-	if got := c.Code(); got != 6 {
+	if got := c.WaitExitCode(); got != 6 {
 		t.Errorf("code %d", got)
 	}
 }
@@ -179,16 +179,16 @@ func TestATermThatIsExtended(t *testing.T) {
 // If the guard dies, its group ends, too: no other process would end the command in time.
 func TestTheGroupEndsWithItsGuard(t *testing.T) {
 	t.Parallel()
-	c, lines := start(t, time.Hour, `trap '' TERM; sleep 600 & read -r _ _ _ _ group _ < /proc/$$/stat; echo $group; while :; do sleep 0.05; done`)
-	guard, err := strconv.Atoi(next(t, lines))
+	c, lines := startScript(t, time.Hour, `trap '' TERM; sleep 600 & read -r _ _ _ _ group _ < /proc/$$/stat; echo $group; while :; do sleep 0.05; done`)
+	guard, err := strconv.Atoi(nextLine(t, lines))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	ends(t, lines)
-	if got := c.Code(); got != 137 {
+	expectAllEnded(t, lines)
+	if got := c.WaitExitCode(); got != 137 {
 		t.Errorf("code %d", got)
 	}
 }
@@ -196,17 +196,17 @@ func TestTheGroupEndsWithItsGuard(t *testing.T) {
 // The grace does not prolong a term that is already over.
 func TestATermThatIsOver(t *testing.T) {
 	t.Parallel()
-	lines, in := pipe(t)
-	c, err := child.Start(configOf(in, -time.Minute, "sh", "-c", `trap '' TERM; while :; do sleep 0.05; done`))
+	lines, in := newPipe(t)
+	c, err := child.Start(newConfig(in, -time.Minute, "sh", "-c", `trap '' TERM; while :; do sleep 0.05; done`))
 	_ = in.Close()
-	if errors.Is(err, child.ErrOver) { // the guard ended before the shell began
+	if errors.Is(err, child.ErrDeadlinePassed) { // the guard ended before the shell began
 		return
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	ends(t, lines)
-	if got := c.Code(); got != 137 && got != 143 {
+	expectAllEnded(t, lines)
+	if got := c.WaitExitCode(); got != 137 && got != 143 {
 		t.Errorf("code %d", got)
 	}
 }
@@ -217,19 +217,19 @@ func TestTheGroupEndsWithItsParent(t *testing.T) {
 	for name, kill := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "crashed": syscall.SIGSEGV} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out, in := pipe(t)
+			out, in := newPipe(t)
 			parent := exec.CommandContext(t.Context(), os.Args[0], "parent")
 			parent.Stdout = in
 			if err := parent.Start(); err != nil {
 				t.Fatal(err)
 			}
 			_ = in.Close()
-			next(t, out)
+			nextLine(t, out)
 			if err := parent.Process.Signal(kill); err != nil {
 				t.Fatal(err)
 			}
 			_ = parent.Wait()
-			ends(t, out)
+			expectAllEnded(t, out)
 		})
 	}
 }

@@ -20,43 +20,43 @@ import (
 // parent process ends. It sends SIGTERM first, and SIGKILL after grace, but never later than the end of the group's time. So the command
 // does not run on if the parent process was stopped or hangs. Guard returns only if it failed.
 func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
-	signal.Ignore(asks()...) // these signals are sent to the whole group, and only the command should react
+	signal.Ignore(catchableSignals()...) // these signals are sent to the whole group, and only the command should react
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
-	terms, over := make(chan time.Duration), make(chan struct{})
+	timesLeft, inputEnded := make(chan time.Duration), make(chan struct{})
 	rescue.Async(func() error {
-		defer close(over)
+		defer close(inputEnded)
 		for lines := bufio.NewScanner(in); lines.Scan(); {
 			if ms, err := strconv.ParseInt(lines.Text(), 10, 64); err == nil {
-				terms <- time.Duration(ms) * time.Millisecond
+				timesLeft <- time.Duration(ms) * time.Millisecond
 			}
 		}
 		return nil
 	})
-	ask := time.NewTimer(time.Hour)
-	ask.Stop()
-	end := time.Now().Add(time.Hour)
+	termTimer := time.NewTimer(time.Hour)
+	termTimer.Stop()
+	deadline := time.Now().Add(time.Hour)
 	for waiting := true; waiting; {
 		select {
-		case term := <-terms:
-			end = time.Now().Add(term)
-			ask.Reset(term - grace)
-		case <-ask.C:
+		case term := <-timesLeft:
+			deadline = time.Now().Add(term)
+			termTimer.Reset(term - grace)
+		case <-termTimer.C:
 			waiting = false
-		case <-over:
+		case <-inputEnded:
 			waiting = false
 		}
 	}
 	if err := syscall.Kill(0, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
-	<-time.After(min(grace, time.Until(end)))
+	<-time.After(min(grace, time.Until(deadline)))
 	return syscall.Kill(0, syscall.SIGKILL)
 }
 
-// asks returns the signals that a process may handle as it likes.
-func asks() []os.Signal {
+// catchableSignals returns the signals that a process may handle as it likes.
+func catchableSignals() []os.Signal {
 	return []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 		syscall.SIGTTOU, syscall.SIGTTIN, syscall.SIGTSTP,
@@ -66,22 +66,22 @@ func asks() []os.Signal {
 // guard is a running guard process. Its process id is the id of the group.
 type guard struct {
 	cmd   *exec.Cmd
-	terms io.WriteCloser
+	stdin io.WriteCloser
 	ended chan struct{}
 
-	mu   sync.Mutex
-	over bool // the guard has ended, so another process may have its id
+	mu       sync.Mutex
+	hasEnded bool // the guard has ended, so another process may have its id
 }
 
 func startGuard(args []string) (*guard, error) {
 	g := &guard{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})} //nolint:noctx // it outlives every context
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	g.cmd.Stderr = os.Stderr
-	terms, err := g.cmd.StdinPipe()
+	stdin, err := g.cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("guard: %w", err)
 	}
-	g.terms = terms
+	g.stdin = stdin
 	out, err := g.cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("guard: %w", err)
@@ -92,7 +92,7 @@ func startGuard(args []string) (*guard, error) {
 	_, err = bufio.NewReader(out).ReadString('\n')
 	rescue.Async(g.wait)
 	if err != nil {
-		g.end()
+		g.killAndWait()
 		return nil, fmt.Errorf("guard: it did not begin: %w", err)
 	}
 	return g, nil
@@ -106,25 +106,27 @@ func (g *guard) wait() error {
 	return err
 }
 
-func (g *guard) group() int { return g.cmd.Process.Pid }
+func (g *guard) groupID() int { return g.cmd.Process.Pid }
 
-// until sends the guard the time that the group may run. If the guard has ended, the write fails, and the group has ended, too.
-func (g *guard) until(term time.Duration) { _, _ = fmt.Fprintln(g.terms, term.Milliseconds()) }
+// sendTimeLeft sends the guard the time that the group may run. If the guard has ended, the write fails, and the group has ended, too.
+func (g *guard) sendTimeLeft(timeLeft time.Duration) {
+	_, _ = fmt.Fprintln(g.stdin, timeLeft.Milliseconds())
+}
 
 // signal sends s to every process of the group.
 func (g *guard) signal(s syscall.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.over {
-		_ = syscall.Kill(-g.group(), s)
+	if !g.hasEnded {
+		_ = syscall.Kill(-g.groupID(), s)
 	}
 }
 
-// end kills the group, including the guard, and waits until the guard has ended.
-func (g *guard) end() {
+// killAndWait kills the group, including the guard, and waits until the guard has ended.
+func (g *guard) killAndWait() {
 	g.signal(syscall.SIGKILL)
 	<-g.ended
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.over = true
+	g.hasEnded = true
 }

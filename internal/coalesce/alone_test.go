@@ -12,7 +12,7 @@ import (
 func TestACallerThatIsAloneMakesTheCallItself(t *testing.T) {
 	t.Parallel()
 	own := 0
-	c := calling(func(_ context.Context, _ string, all []int) ([]int, error) {
+	c := newCalls(func(_ context.Context, _ string, all []int) ([]int, error) {
 		stack := make([]byte, 64<<10)
 		if strings.Contains(string(stack[:runtime.Stack(stack, false)]), t.Name()) {
 			own++
@@ -24,14 +24,14 @@ func TestACallerThatIsAloneMakesTheCallItself(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if own != 3 || len(c.all) > 0 {
-		t.Errorf("%d of 3 calls were made by their caller; %d queues are left", own, len(c.all))
+	if own != 3 || len(c.queues) > 0 {
+		t.Errorf("%d of 3 calls were made by their caller; %d queues are left", own, len(c.queues))
 	}
 }
 
 func TestACallerThatGaveUpBeforeIsNotCalledFor(t *testing.T) {
 	t.Parallel()
-	c := calling(func(context.Context, string, []int) ([]int, error) {
+	c := newCalls(func(context.Context, string, []int) ([]int, error) {
 		t.Error("called")
 		return []int{1}, nil
 	}, 3, 0)

@@ -16,35 +16,35 @@ import (
 // errUnknown is the error of a call that may have taken effect.
 var errUnknown = errors.New("outcome unknown")
 
-func certain(err error) bool { return !errors.Is(err, errUnknown) }
+func isCertain(err error) bool { return !errors.Is(err, errUnknown) }
 
-const minuteAtMost = time.Minute // the longest time that a test waits for an expected event
+const waitLimit = time.Minute // the longest time that a test waits for an expected event
 
-// road makes the calls for the tests. A call blocks until the test sends to open.
-type road struct {
+// blockedCalls makes the calls for the tests. A call blocks until the test sends to open.
+type blockedCalls struct {
 	*Calls[string, int, int]
-	t     *testing.T
-	begun chan []int // receives the requests of each call that has begun
-	open  chan error // ends one call, with this error
+	t          *testing.T
+	begunCalls chan []int // receives the requests of each call that has begun
+	endCall    chan error // ends one call, with this error
 }
 
-// calling returns Calls with one lane.
-func calling(call func(context.Context, string, []int) ([]int, error), most int, limit time.Duration) *Calls[string, int, int] {
-	return &Calls[string, int, int]{Call: call, Alone: certain, Lanes: 1, Most: most, Limit: limit}
+// newCalls returns Calls with one lane.
+func newCalls(call func(context.Context, string, []int) ([]int, error), maxRequests int, limit time.Duration) *Calls[string, int, int] {
+	return &Calls[string, int, int]{Call: call, MayRetryAlone: isCertain, MaxConcurrent: 1, MaxSize: maxRequests, Limit: limit}
 }
 
-// newRoad returns a road whose calls have at most three requests.
-func newRoad(t *testing.T, lanes int) *road {
+// newBlockedCalls returns a road whose calls have at most three requests.
+func newBlockedCalls(t *testing.T, lanes int) *blockedCalls {
 	t.Helper()
-	r := &road{t: t, begun: make(chan []int), open: make(chan error)}
-	r.Calls = &Calls[string, int, int]{Call: r.travel, Alone: certain, Lanes: lanes, Most: 3, Limit: time.Hour}
+	r := &blockedCalls{t: t, begunCalls: make(chan []int), endCall: make(chan error)}
+	r.Calls = &Calls[string, int, int]{Call: r.double, MayRetryAlone: isCertain, MaxConcurrent: lanes, MaxSize: 3, Limit: time.Hour}
 	return r
 }
 
-// travel doubles each number.
-func (r *road) travel(_ context.Context, _ string, all []int) ([]int, error) {
-	r.begun <- all
-	if err := <-r.open; err != nil {
+// double doubles each number.
+func (r *blockedCalls) double(_ context.Context, _ string, all []int) ([]int, error) {
+	r.begunCalls <- all
+	if err := <-r.endCall; err != nil {
 		return nil, err
 	}
 	out := make([]int, len(all))
@@ -54,42 +54,42 @@ func (r *road) travel(_ context.Context, _ string, all []int) ([]int, error) {
 	return out, nil
 }
 
-// arrived is the outcome of a caller.
-type arrived struct {
+// callerOutcome is the outcome of a caller.
+type callerOutcome struct {
 	in, out int
 	err     error
 }
 
-// send starts a caller and returns once the caller waits or its call has begun.
-func (r *road) send(ctx context.Context, key string, in int) <-chan arrived {
+// startCaller starts a caller and returns once the caller waits or its call has begun.
+func (r *blockedCalls) startCaller(ctx context.Context, key string, in int) <-chan callerOutcome {
 	r.t.Helper()
-	before := r.present(key)
-	there := make(chan arrived, 1)
+	before := r.callerCount(key)
+	there := make(chan callerOutcome, 1)
 	go func() {
 		out, err := r.Do(ctx, key, in)
-		there <- arrived{in, out, err}
+		there <- callerOutcome{in, out, err}
 	}()
-	until(r.t, "a caller waits or was called for", func() bool { return r.present(key) != before })
+	waitUntil(r.t, "a caller waits or was called for", func() bool { return r.callerCount(key) != before })
 	return there
 }
 
-// present returns the number of waiting callers plus 1000 for each lane in use.
-func (r *road) present(key string) int {
+// callerCount returns the number of waiting callers plus 1000 for each lane in use.
+func (r *blockedCalls) callerCount(key string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of := r.all[key]
+	of := r.queues[key]
 	if of == nil {
 		return 0
 	}
-	return len(of.waiting) + 1000*of.underway
+	return len(of.waiting) + 1000*of.runningCalls
 }
 
-func (r *road) expect(want ...int) {
+func (r *blockedCalls) expectCall(want ...int) {
 	r.t.Helper()
 	var got []int
 	select {
-	case got = <-r.begun:
-	case <-time.After(minuteAtMost):
+	case got = <-r.begunCalls:
+	case <-time.After(waitLimit):
 		r.t.Fatalf("no call with %v", want)
 	}
 	got = slices.Sorted(slices.Values(got)) // the order of arrival is not fixed
@@ -98,7 +98,7 @@ func (r *road) expect(want ...int) {
 	}
 }
 
-func (r *road) doubled(callers ...<-chan arrived) {
+func (r *blockedCalls) expectDoubled(callers ...<-chan callerOutcome) {
 	r.t.Helper()
 	for _, caller := range callers {
 		if a := <-caller; a.err != nil || a.out != 2*a.in {
@@ -107,25 +107,25 @@ func (r *road) doubled(callers ...<-chan arrived) {
 	}
 }
 
-func (r *road) empty() {
+func (r *blockedCalls) expectNoKeys() {
 	r.t.Helper()
-	until(r.t, "no key is kept", func() bool {
+	waitUntil(r.t, "no key is kept", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return len(r.all) == 0
+		return len(r.queues) == 0
 	})
 }
 
-// until polls until is returns true.
-func until(t *testing.T, what string, is func() bool) {
+// waitUntil polls until is returns true.
+func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	tick, late := time.NewTicker(time.Millisecond), time.After(minuteAtMost)
+	tick, late := time.NewTicker(time.Millisecond), time.After(waitLimit)
 	defer tick.Stop()
 	for !is() {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatalf("not within %s: %s", minuteAtMost, what)
+			t.Fatalf("not within %s: %s", waitLimit, what)
 		}
 	}
 }
@@ -134,37 +134,37 @@ func until(t *testing.T, what string, is func() bool) {
 // lanes are in use are sent together, at most Most of them, and each gets its own outcome.
 func TestACallGoesAtOnceAndTakesWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
-	r := newRoad(t, 2)
-	first := r.send(t.Context(), "a", 1)
-	r.expect(1)
-	second := r.send(t.Context(), "a", 2)
-	r.expect(2)
-	var later []<-chan arrived
+	r := newBlockedCalls(t, 2)
+	first := r.startCaller(t.Context(), "a", 1)
+	r.expectCall(1)
+	second := r.startCaller(t.Context(), "a", 2)
+	r.expectCall(2)
+	var later []<-chan callerOutcome
 	for in := 3; in <= 6; in++ {
-		later = append(later, r.send(t.Context(), "a", in))
+		later = append(later, r.startCaller(t.Context(), "a", in))
 	}
-	r.open <- nil // ends either of the two calls
-	r.expect(3, 4, 5)
-	r.open <- nil
-	r.expect(6)
-	r.open <- nil
-	r.open <- nil
-	r.doubled(first, second)
-	r.doubled(later...)
-	r.empty()
+	r.endCall <- nil // ends either of the two calls
+	r.expectCall(3, 4, 5)
+	r.endCall <- nil
+	r.expectCall(6)
+	r.endCall <- nil
+	r.endCall <- nil
+	r.expectDoubled(first, second)
+	r.expectDoubled(later...)
+	r.expectNoKeys()
 }
 
 // TestCallsOfOtherKeysDoNotWait checks that a blocked call of one key, such as a locked pool, does not delay the calls of other keys.
 func TestCallsOfOtherKeysDoNotWait(t *testing.T) {
 	t.Parallel()
-	r := newRoad(t, 1)
-	stuck := r.send(t.Context(), "a", 1)
-	r.expect(1)
-	other := r.send(t.Context(), "b", 2)
-	r.expect(2)
-	r.open <- nil
-	r.open <- nil
-	r.doubled(stuck, other)
+	r := newBlockedCalls(t, 1)
+	stuck := r.startCaller(t.Context(), "a", 1)
+	r.expectCall(1)
+	other := r.startCaller(t.Context(), "b", 2)
+	r.expectCall(2)
+	r.endCall <- nil
+	r.endCall <- nil
+	r.expectDoubled(stuck, other)
 }
 
 // TestACallThatFailsIsMadeForEachAlone checks that a bad request does not fail the other requests of its call. If the call may have taken
@@ -174,46 +174,46 @@ func TestACallThatFailsIsMadeForEachAlone(t *testing.T) {
 	bad := errors.New("bad")
 	t.Run("for certain", func(t *testing.T) {
 		t.Parallel()
-		r := newRoad(t, 1)
-		callers := r.three()
-		r.open <- bad
-		r.expect(2)
-		r.open <- nil
-		r.expect(3)
-		r.open <- bad
-		r.expect(4)
-		r.open <- nil
-		r.doubled(callers[0], callers[2])
+		r := newBlockedCalls(t, 1)
+		callers := r.startThree()
+		r.endCall <- bad
+		r.expectCall(2)
+		r.endCall <- nil
+		r.expectCall(3)
+		r.endCall <- bad
+		r.expectCall(4)
+		r.endCall <- nil
+		r.expectDoubled(callers[0], callers[2])
 		if a := <-callers[1]; !errors.Is(a.err, bad) {
 			t.Errorf("the bad one got %d, %v", a.out, a.err)
 		}
-		r.empty()
+		r.expectNoKeys()
 	})
 	t.Run("or perhaps not", func(t *testing.T) {
 		t.Parallel()
-		r := newRoad(t, 1)
-		callers := r.three()
-		r.open <- fmt.Errorf("lost: %w", errUnknown)
+		r := newBlockedCalls(t, 1)
+		callers := r.startThree()
+		r.endCall <- fmt.Errorf("lost: %w", errUnknown)
 		for _, caller := range callers {
 			if a := <-caller; !errors.Is(a.err, errUnknown) {
 				t.Errorf("caller %d got %d, %v", a.in, a.out, a.err)
 			}
 		}
-		r.empty()
+		r.expectNoKeys()
 	})
 }
 
-// three starts the callers 2, 3 and 4, and returns when one call with all three has begun.
-func (r *road) three() (callers []<-chan arrived) {
+// startThree starts the callers 2, 3 and 4, and returns when one call with all three has begun.
+func (r *blockedCalls) startThree() (callers []<-chan callerOutcome) {
 	r.t.Helper()
-	first := r.send(r.t.Context(), "a", 1)
-	r.expect(1)
+	first := r.startCaller(r.t.Context(), "a", 1)
+	r.expectCall(1)
 	for in := 2; in <= 4; in++ {
-		callers = append(callers, r.send(r.t.Context(), "a", in))
+		callers = append(callers, r.startCaller(r.t.Context(), "a", in))
 	}
-	r.open <- nil
-	r.doubled(first)
-	r.expect(2, 3, 4)
+	r.endCall <- nil
+	r.expectDoubled(first)
+	r.expectCall(2, 3, 4)
 	return callers
 }
 
@@ -221,21 +221,21 @@ func (r *road) three() (callers []<-chan arrived) {
 // outcome is awaited, because the call takes effect.
 func TestACallerThatGivesUpIsNotCalledFor(t *testing.T) {
 	t.Parallel()
-	r := newRoad(t, 1)
+	r := newBlockedCalls(t, 1)
 	ctx, giveUp := context.WithCancel(t.Context())
-	left := r.send(ctx, "a", 1)
-	r.expect(1)
-	waits := r.send(ctx, "a", 2)
-	stays := r.send(t.Context(), "a", 3)
+	left := r.startCaller(ctx, "a", 1)
+	r.expectCall(1)
+	waits := r.startCaller(ctx, "a", 2)
+	stays := r.startCaller(t.Context(), "a", 3)
 	giveUp()
 	if a := <-waits; !errors.Is(a.err, context.Canceled) {
 		t.Errorf("who gave up got %d, %v", a.out, a.err)
 	}
-	r.open <- nil
-	r.doubled(left)
-	r.expect(3)
-	r.open <- nil
-	r.doubled(stays)
+	r.endCall <- nil
+	r.expectDoubled(left)
+	r.expectCall(3)
+	r.endCall <- nil
+	r.expectDoubled(stays)
 }
 
 // TestACallerWithLittleTimeEndsNobodysCall checks that a caller with too little time is left out of the call that the other callers share.
@@ -243,7 +243,7 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate, calls := make(chan struct{}), 0
-		c := calling(func(ctx context.Context, _ string, all []int) ([]int, error) {
+		c := newCalls(func(ctx context.Context, _ string, all []int) ([]int, error) {
 			calls++
 			<-gate
 			select {
@@ -279,7 +279,7 @@ func TestACallerWithLittleTimeEndsNobodysCall(t *testing.T) {
 // TestACallThatPanicsLeavesNobodyBehind checks that the callers of a call that panics get an error.
 func TestACallThatPanicsLeavesNobodyBehind(t *testing.T) {
 	t.Parallel()
-	c := calling(func(context.Context, string, []int) ([]int, error) { panic("for the test") }, 3, time.Hour)
+	c := newCalls(func(context.Context, string, []int) ([]int, error) { panic("for the test") }, 3, time.Hour)
 	for range 2 {
 		_, err := c.Do(t.Context(), "a", 1)
 		if _, panicked := errors.AsType[*rescue.Panic](err); !panicked {
@@ -294,7 +294,7 @@ func TestCallsUnderLoad(t *testing.T) {
 	const callers = 500
 	calls := 0
 	gate := make(chan struct{})
-	c := calling(func(_ context.Context, _ string, all []int) ([]int, error) {
+	c := newCalls(func(_ context.Context, _ string, all []int) ([]int, error) {
 		<-gate
 		calls++ // there is one lane, so there are no concurrent calls
 		return slices.Clone(all), nil
@@ -307,10 +307,10 @@ func TestCallsUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	until(t, "all but the first, whose call is under way, wait", func() bool {
+	waitUntil(t, "all but the first, whose call is under way, wait", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		of := c.all["a"]
+		of := c.queues["a"]
 		return of != nil && len(of.waiting) == callers-1
 	})
 	close(gate)
@@ -323,39 +323,39 @@ func TestCallsUnderLoad(t *testing.T) {
 // TestACallIsAsLargeAsMayBe checks that a call has requests of a total size up to Most, or a single request that is larger.
 func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	t.Parallel()
-	r := newRoad(t, 1)
+	r := newBlockedCalls(t, 1)
 	r.Size = func(in int) int { return in }
-	first := r.send(t.Context(), "a", 1)
-	r.expect(1)
-	var later []<-chan arrived
+	first := r.startCaller(t.Context(), "a", 1)
+	r.expectCall(1)
+	var later []<-chan callerOutcome
 	for _, in := range []int{2, 1, 3, 7, 1} { // a call takes a total size of at most three
-		later = append(later, r.send(t.Context(), "a", in))
+		later = append(later, r.startCaller(t.Context(), "a", in))
 	}
 	for _, want := range [][]int{{1, 2}, {3}, {7}, {1}} {
-		r.open <- nil
-		r.expect(want...)
+		r.endCall <- nil
+		r.expectCall(want...)
 	}
-	r.open <- nil
-	r.doubled(first)
-	r.doubled(later...)
-	r.empty()
+	r.endCall <- nil
+	r.expectDoubled(first)
+	r.expectDoubled(later...)
+	r.expectNoKeys()
 }
 
 // TestASecondCallBeginsWhenEnoughWait checks that fewer than Fill callers wait for the call that is in progress.
 func TestASecondCallBeginsWhenEnoughWait(t *testing.T) {
 	t.Parallel()
-	r := newRoad(t, 2)
-	r.Fill = 2
-	first := r.send(t.Context(), "k", 1)
-	r.expect(1)
-	second := r.send(t.Context(), "k", 2)
-	if n := r.present("k"); n != 1001 {
+	r := newBlockedCalls(t, 2)
+	r.MinWaiting = 2
+	first := r.startCaller(t.Context(), "k", 1)
+	r.expectCall(1)
+	second := r.startCaller(t.Context(), "k", 2)
+	if n := r.callerCount("k"); n != 1001 {
 		t.Fatalf("%d, want one call under way and one that waits", n)
 	}
-	third := r.send(t.Context(), "k", 3)
-	r.expect(2, 3)
-	r.open <- nil
-	r.open <- nil
-	r.doubled(first, second, third)
-	r.empty()
+	third := r.startCaller(t.Context(), "k", 3)
+	r.expectCall(2, 3)
+	r.endCall <- nil
+	r.endCall <- nil
+	r.expectDoubled(first, second, third)
+	r.expectNoKeys()
 }

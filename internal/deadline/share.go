@@ -9,8 +9,8 @@ import (
 // Share returns a context that ends after the given part of the time that ctx has left: with part 0.5, after half of the time. If ctx has
 // no deadline, the returned context has none.
 func Share(ctx context.Context, part float64) (context.Context, context.CancelFunc) {
-	end, limited := ctx.Deadline()
-	if !limited {
+	end, hasDeadline := ctx.Deadline()
+	if !hasDeadline {
 		return context.WithCancel(ctx)
 	}
 	left := time.Until(end)

@@ -9,50 +9,50 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// clocksApart is the maximum accepted difference between two clocks.
-const clocksApart = time.Second
+// maxClockOffset is the maximum accepted difference between two clocks.
+const maxClockOffset = time.Second
 
-// reading is the result of reading a clock: how far it is ahead of another clock, and the maximum
+// clockOffset is the result of reading a clock: how far it is ahead of another clock, and the maximum
 // error.
-type reading struct{ ahead, doubt time.Duration }
+type clockOffset struct{ ahead, maxError time.Duration }
 
-// clocks compares the clocks of the servers that answer.
-func (p Patient) clocks(ctx context.Context, ledger *store.Store, redis *redisconn.Conn) (list []Finding) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// checkClocks compares the clocks of the servers that answer.
+func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redis *redisconn.Conn) (list []Finding) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	var read []reading
-	ask := func(name string, clock func(context.Context) (time.Time, error)) {
-		if r, err := p.read(ctx, clock); err == nil { // a server that does not answer has a separate finding
-			read = append(read, r)
-			list = append(list, apart("clock of "+name, r, "this machine"))
+	var offsets []clockOffset
+	compare := func(name string, clock func(context.Context) (time.Time, error)) {
+		if r, err := p.readClock(ctx, clock); err == nil { // a server that does not answer has a separate finding
+			offsets = append(offsets, r)
+			list = append(list, offsetFinding("clock of "+name, r, "this machine"))
 		}
 	}
 	if ledger != nil {
-		ask("postgres", ledger.Clock)
+		compare("postgres", ledger.Clock)
 	}
 	if redis != nil {
-		ask("redis", func(ctx context.Context) (time.Time, error) { return redis.Client.Time(ctx).Result() })
+		compare("redis", func(ctx context.Context) (time.Time, error) { return redis.Client.Time(ctx).Result() })
 	}
-	if len(read) == 2 {
-		between := reading{read[1].ahead - read[0].ahead, read[0].doubt + read[1].doubt}
-		list = append(list, apart("clocks of redis and postgres", between, "Postgres"))
+	if len(offsets) == 2 {
+		between := clockOffset{offsets[1].ahead - offsets[0].ahead, offsets[0].maxError + offsets[1].maxError}
+		list = append(list, offsetFinding("clocks of redis and postgres", between, "Postgres"))
 	}
 	return list
 }
 
-// read reads a clock. The clock was read at some time between the question and the answer, so the
+// readClock reads a clock. The clock was read at some time between the question and the answer, so the
 // maximum error is half of this time.
-func (p Patient) read(ctx context.Context, clock func(context.Context) (time.Time, error)) (reading, error) {
+func (p Installation) readClock(ctx context.Context, clock func(context.Context) (time.Time, error)) (clockOffset, error) {
 	asked := p.Now()
 	shown, err := clock(ctx)
 	took := p.Now().Sub(asked)
-	return reading{shown.Sub(asked.Add(took / 2)), took / 2}, err
+	return clockOffset{shown.Sub(asked.Add(took / 2)), took / 2}, err
 }
 
-func apart(name string, r reading, than string) Finding {
+func offsetFinding(name string, r clockOffset, reference string) Finding {
 	f := Finding{Check: name, State: OK, Found: fmt.Sprintf("%s ahead of that of %s, give or take %s",
-		r.ahead.Round(time.Millisecond), than, r.doubt.Round(time.Millisecond))}
-	if r.ahead.Abs()-r.doubt > clocksApart {
+		r.ahead.Round(time.Millisecond), reference, r.maxError.Round(time.Millisecond))}
+	if r.ahead.Abs()-r.maxError > maxClockOffset {
 		f.State, f.Remedy = Warning, "let all machines follow one time server (chrony, systemd-timesyncd): chronyc tracking; timedatectl"
 	}
 	return f

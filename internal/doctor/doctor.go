@@ -35,17 +35,17 @@ type Finding struct {
 
 // check is a row of a table: what is examined, and how to fix it.
 type check[T any] struct {
-	name string
-	look func(T) (State, string) // returns the state and what was found
-	mend string
+	name   string
+	run    func(T) (State, string) // returns the state and what was found
+	remedy string
 }
 
-// through applies all checks of a table to one value.
-func through[T any](of T, table []check[T]) []Finding {
+// runChecks applies all checks of a table to one value.
+func runChecks[T any](subject T, table []check[T]) []Finding {
 	list := make([]Finding, len(table))
 	for i, c := range table {
-		state, found := c.look(of)
-		list[i] = Finding{Check: c.name, State: state, Found: found, Remedy: c.mend}
+		state, found := c.run(subject)
+		list[i] = Finding{Check: c.name, State: state, Found: found, Remedy: c.remedy}
 		if state == OK {
 			list[i].Remedy = ""
 		}
@@ -53,8 +53,8 @@ func through[T any](of T, table []check[T]) []Finding {
 	return list
 }
 
-// Patient is the installation that is examined.
-type Patient struct {
+// Installation is the installation that is examined.
+type Installation struct {
 	Config  app.Config
 	Version string // version of this program
 	Now     func() time.Time
@@ -64,36 +64,36 @@ type Patient struct {
 	Device, DeviceToken string
 }
 
-// patience is the time limit for all queries to one server.
-const patience = 15 * time.Second
+// queryTimeout is the time limit for all queries to one server.
+const queryTimeout = 15 * time.Second
 
 // Examine runs all checks. If a required setting is missing, it returns only this finding. A server
 // that does not answer is one finding, and the checks that depend on it are left out.
-func (p Patient) Examine(ctx context.Context) []Finding {
-	if err := p.Config.Complete(); err != nil {
+func (p Installation) Examine(ctx context.Context) []Finding {
+	if err := p.Config.CheckComplete(); err != nil {
 		return []Finding{Misconfigured(err)}
 	}
-	list := p.settings()
-	ledger, reached := p.openLedger(ctx)
-	list = append(list, reached...)
+	list := p.checkSettings()
+	ledger, findings := p.openLedger(ctx)
+	list = append(list, findings...)
 	if ledger != nil {
 		defer func() { _ = ledger.Close() }() //nolint:contextcheck // closing goes on without it
-		list = append(list, p.postgres(ctx, ledger)...)
+		list = append(list, p.checkPostgres(ctx, ledger)...)
 	}
-	redis, reached := p.openRedis()
-	list = append(list, reached...)
+	redis, findings := p.openRedis()
+	list = append(list, findings...)
 	if redis != nil {
 		defer func() { _ = redis.Close() }()
-		list = append(list, p.redis(ctx, redis)...)
+		list = append(list, p.checkRedis(ctx, redis)...)
 	}
-	list = append(list, p.clocks(ctx, ledger, redis)...)
-	seen, replicas := p.replicas(ctx, ledger)
+	list = append(list, p.checkClocks(ctx, ledger, redis)...)
+	replicaCount, replicas := p.checkReplicas(ctx, ledger)
 	list = append(list, replicas...)
-	return append(list, p.broker(ctx, seen)...)
+	return append(list, p.checkBroker(ctx, replicaCount)...)
 }
 
-func (p Patient) openLedger(ctx context.Context) (*store.Store, []Finding) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (p Installation) openLedger(ctx context.Context) (*store.Store, []Finding) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	ledger, err := store.OpenPostgres(ctx, p.Config.PostgresDSN, store.Options{MaxOpenConns: 2})
 	if err != nil {
@@ -102,7 +102,7 @@ func (p Patient) openLedger(ctx context.Context) (*store.Store, []Finding) {
 	return ledger, nil
 }
 
-func (p Patient) openRedis() (*redisconn.Conn, []Finding) {
+func (p Installation) openRedis() (*redisconn.Conn, []Finding) {
 	options, err := redisconn.ParseURL(p.Config.RedisURL)
 	if err != nil {
 		return nil, []Finding{{"redis", Failed, err.Error(), "correct redis_url"}}
@@ -120,8 +120,8 @@ func Count(list []Finding, state State) (n int) {
 	return n
 }
 
-// size returns a number of bytes as text for people.
-func size(n int64) string {
+// formatBytes returns a number of bytes as text for people.
+func formatBytes(n int64) string {
 	const unit = 1 << 10
 	value, names := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	for value >= unit && len(names) > 1 {

@@ -29,18 +29,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// patient returns an installation in good order, except for the small memory of the tests' Postgres and
+// newPatient returns an installation in good order, except for the small memory of the tests' Postgres and
 // a Redis without an append-only file.
-func patient(t *testing.T, settings ...string) doctor.Patient {
+func newPatient(t *testing.T, settings ...string) doctor.Installation {
 	t.Helper()
-	config := settingsOf(t, append([]string{
+	config := loadSettings(t, append([]string{
 		"DISPATCHER_POSTGRES_DSN=" + postgres.NewLedger(t), "DISPATCHER_REDIS_URL=redis://" + redis.NewDatabase(t).Addr,
 	}, settings...)...)
-	return doctor.Patient{Config: config, Version: "v1", Now: time.Now}
+	return doctor.Installation{Config: config, Version: "v1", Now: time.Now}
 }
 
-// settingsOf loads settings. A later setting overrides an earlier one with the same name.
-func settingsOf(t *testing.T, settings ...string) app.Config {
+// loadSettings loads settings. A later setting overrides an earlier one with the same name.
+func loadSettings(t *testing.T, settings ...string) app.Config {
 	t.Helper()
 	values := map[string]string{}
 	for _, s := range settings {
@@ -58,15 +58,15 @@ func settingsOf(t *testing.T, settings ...string) app.Config {
 	return config
 }
 
-// wants fails unless a check has this state and says this.
-func wants(t *testing.T, list []doctor.Finding, check string, state doctor.State, says string) {
+// expectFinding fails unless a check has this state and says this.
+func expectFinding(t *testing.T, list []doctor.Finding, check string, state doctor.State, text string) {
 	t.Helper()
 	for _, f := range list {
 		if f.Check != check {
 			continue
 		}
-		if f.State != state || !strings.Contains(f.Found, says) {
-			t.Errorf("%s: %s, %q; want %s, %q", check, f.State, f.Found, state, says)
+		if f.State != state || !strings.Contains(f.Found, text) {
+			t.Errorf("%s: %s, %q; want %s, %q", check, f.State, f.Found, state, text)
 		}
 		if (f.Remedy == "") != (f.State == doctor.OK) {
 			t.Errorf("%s: %s, with the remedy %q", check, f.State, f.Remedy)
@@ -78,8 +78,8 @@ func wants(t *testing.T, list []doctor.Finding, check string, state doctor.State
 
 func TestAnInstallationThatIsWell(t *testing.T) {
 	t.Parallel()
-	p := patient(t)
-	keepReplica(t, p, store.Heartbeat{ID: "a", Version: "v1", Running: time.Minute, Reaped: new(time.Second), State: []byte("{}"), Tallies: []byte("{}")})
+	p := newPatient(t)
+	recordReplica(t, p, store.Heartbeat{ID: "a", Version: "v1", Uptime: time.Minute, SinceReap: new(time.Second), State: []byte("{}"), Tallies: []byte("{}")})
 	list := p.Examine(t.Context())
 	if n := doctor.Count(list, doctor.Failed); n > 0 {
 		t.Errorf("%d failed: %+v", n, list)
@@ -90,15 +90,15 @@ func TestAnInstallationThatIsWell(t *testing.T) {
 		"redis": "one server", "redis eviction": "noeviction", "redis commands": "permitted",
 		"clock of postgres": "", "clock of redis": "", "clocks of redis and postgres": "", "replicas": "1,", "versions": "v1", "reaper": "ago", "broker": "none",
 	} {
-		wants(t, list, check, doctor.OK, says)
+		expectFinding(t, list, check, doctor.OK, says)
 	}
-	wants(t, list, "postgres memory", doctor.Warning, "64MB")
-	wants(t, list, "postgres WAL", doctor.Warning, "256MB")
-	wants(t, list, "postgres disk", doctor.Unknown, "does not tell")
-	wants(t, list, "redis persistence", doctor.Warning, "appendonly is no")
+	expectFinding(t, list, "postgres memory", doctor.Warning, "64MB")
+	expectFinding(t, list, "postgres WAL", doctor.Warning, "256MB")
+	expectFinding(t, list, "postgres disk", doctor.Unknown, "does not tell")
+	expectFinding(t, list, "redis persistence", doctor.Warning, "appendonly is no")
 }
 
-func keepReplica(t *testing.T, p doctor.Patient, beat store.Heartbeat) {
+func recordReplica(t *testing.T, p doctor.Installation, beat store.Heartbeat) {
 	t.Helper()
 	ledger, err := store.OpenPostgres(t.Context(), p.Config.PostgresDSN, store.Options{})
 	if err != nil {
@@ -145,7 +145,7 @@ func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := patient(t)
+			p := newPatient(t)
 			db, err := sql.Open("postgres", p.Config.PostgresDSN)
 			if err != nil {
 				t.Fatal(err)
@@ -160,23 +160,23 @@ func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			wants(t, p.Examine(t.Context()), test.check, test.state, test.says)
+			expectFinding(t, p.Examine(t.Context()), test.check, test.state, test.says)
 		})
 	}
 }
 
 func TestAnOldSchema(t *testing.T) {
 	t.Parallel()
-	p := patient(t, "DISPATCHER_POSTGRES_DSN="+postgres.Server(t).NewDatabase(t))
+	p := newPatient(t, "DISPATCHER_POSTGRES_DSN="+postgres.Server(t).NewDatabase(t))
 	list := p.Examine(t.Context())
-	wants(t, list, "schema", doctor.Failed, "00001_ledger.sql")
-	wants(t, list, "indexes", doctor.Unknown, "not complete")
-	wants(t, list, "replicas", doctor.Unknown, "")
+	expectFinding(t, list, "schema", doctor.Failed, "00001_ledger.sql")
+	expectFinding(t, list, "indexes", doctor.Unknown, "not complete")
+	expectFinding(t, list, "replicas", doctor.Unknown, "")
 }
 
 func TestAServerThatLosesCommits(t *testing.T) {
 	t.Parallel()
-	server := servers.Postgres(t)
+	server := servers.StartPostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	if err != nil {
 		t.Fatal(err)
@@ -189,19 +189,19 @@ func TestAServerThatLosesCommits(t *testing.T) {
 	}
 	server.Stop()
 	server.Start()
-	list := patient(t, "DISPATCHER_POSTGRES_DSN="+server.NewDatabase(t)).Examine(t.Context())
-	wants(t, list, "postgres durability", doctor.Failed, "fsync = off")
-	wants(t, list, "postgres full_page_writes", doctor.Warning, "off")
-	wants(t, list, "postgres autovacuum", doctor.Warning, "autovacuum = off")
+	list := newPatient(t, "DISPATCHER_POSTGRES_DSN="+server.NewDatabase(t)).Examine(t.Context())
+	expectFinding(t, list, "postgres durability", doctor.Failed, "fsync = off")
+	expectFinding(t, list, "postgres full_page_writes", doctor.Warning, "off")
+	expectFinding(t, list, "postgres autovacuum", doctor.Warning, "autovacuum = off")
 }
 
 func TestServersThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	nobody := servers.FreeAddr(t)
-	list := patient(t, "DISPATCHER_POSTGRES_DSN=postgres://me:secret-word@"+nobody+"/x", "DISPATCHER_REDIS_URL=redis://:secret-word@"+nobody,
+	list := newPatient(t, "DISPATCHER_POSTGRES_DSN=postgres://me:secret-word@"+nobody+"/x", "DISPATCHER_REDIS_URL=redis://:secret-word@"+nobody,
 		"DISPATCHER_MQTT_URL=mqtt://"+nobody, "DISPATCHER_MQTT_PASSWORD=secret-word").Examine(t.Context())
 	for _, check := range []string{"postgres", "redis", "broker"} {
-		wants(t, list, check, doctor.Failed, "refused")
+		expectFinding(t, list, check, doctor.Failed, "refused")
 	}
 	for _, f := range list {
 		if strings.Contains(f.Found+f.Remedy, "secret-word") {
@@ -226,8 +226,8 @@ func TestARedisThatIsNotAsItShouldBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := patient(t, "DISPATCHER_REDIS_URL=redis://"+test.user+servers.Redis(t, test.args...).Addr)
-			wants(t, p.Examine(t.Context()), test.check, test.state, test.says)
+			p := newPatient(t, "DISPATCHER_REDIS_URL=redis://"+test.user+servers.StartRedis(t, test.args...).Addr)
+			expectFinding(t, p.Examine(t.Context()), test.check, test.state, test.says)
 		})
 	}
 }
@@ -239,12 +239,12 @@ func TestClocksThatDiffer(t *testing.T) {
 	for name, wrong := range map[string]time.Duration{"behind": -3500 * time.Millisecond, "ahead": 3500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := patient(t)
+			p := newPatient(t)
 			p.Now = func() time.Time { return time.Now().Add(wrong) }
 			list := p.Examine(t.Context())
-			wants(t, list, "clock of postgres", doctor.Warning, "3.")
-			wants(t, list, "clock of redis", doctor.Warning, "3.")
-			wants(t, list, "clocks of redis and postgres", doctor.OK, "")
+			expectFinding(t, list, "clock of postgres", doctor.Warning, "3.")
+			expectFinding(t, list, "clock of redis", doctor.Warning, "3.")
+			expectFinding(t, list, "clocks of redis and postgres", doctor.OK, "")
 		})
 	}
 }
@@ -259,52 +259,52 @@ func TestBrokers(t *testing.T) {
 	}
 	t.Run("as deployed", func(t *testing.T) {
 		t.Parallel()
-		broker := servers.MosquittoPasswords(t, map[string]string{"ar-7": "token-of-ar-7"})
-		p := patient(t, as(broker.Inside, "off")...)
+		broker := servers.StartMosquittoPasswords(t, map[string]string{"ar-7": "token-of-ar-7"})
+		p := newPatient(t, as(broker.DispatcherURL, "off")...)
 		list := p.Examine(t.Context())
-		wants(t, list, "broker subscription", doctor.OK, "subscribe")
-		wants(t, list, "broker without an account", doctor.OK, "nobody")
-		wants(t, list, "broker rules for devices", doctor.Unknown, "not tried")
+		expectFinding(t, list, "broker subscription", doctor.OK, "subscribe")
+		expectFinding(t, list, "broker without an account", doctor.OK, "nobody")
+		expectFinding(t, list, "broker rules for devices", doctor.Unknown, "not tried")
 		p.Device, p.DeviceToken = "ar-7", "token-of-ar-7"
-		keepReplica(t, p, store.Heartbeat{ID: "a", Version: "v1", State: []byte("{}"), Tallies: []byte("{}")})
+		recordReplica(t, p, store.Heartbeat{ID: "a", Version: "v1", State: []byte("{}"), Tallies: []byte("{}")})
 		list = p.Examine(t.Context())
-		wants(t, list, "broker subscription", doctor.Unknown, "not tried")
-		wants(t, list, "broker rules for devices", doctor.OK, "none of another")
+		expectFinding(t, list, "broker subscription", doctor.Unknown, "not tried")
+		expectFinding(t, list, "broker rules for devices", doctor.OK, "none of another")
 		p.DeviceToken = "another"
-		wants(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "ar-7")
+		expectFinding(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "ar-7")
 	})
 	t.Run("without a ledger that knows the replicas", func(t *testing.T) {
 		t.Parallel()
-		broker := servers.MosquittoPasswords(t, nil)
-		p := patient(t, append(as(broker.Inside, "off"), "DISPATCHER_POSTGRES_DSN=postgres://me@"+servers.FreeAddr(t)+"/x")...)
-		wants(t, p.Examine(t.Context()), "broker subscription", doctor.Unknown, "not tried")
+		broker := servers.StartMosquittoPasswords(t, nil)
+		p := newPatient(t, append(as(broker.DispatcherURL, "off"), "DISPATCHER_POSTGRES_DSN=postgres://me@"+servers.FreeAddr(t)+"/x")...)
+		expectFinding(t, p.Examine(t.Context()), "broker subscription", doctor.Unknown, "not tried")
 	})
 	t.Run("a wrong password", func(t *testing.T) {
 		t.Parallel()
-		p := patient(t, as(servers.MosquittoPasswords(t, nil).Inside, "off")...)
+		p := newPatient(t, as(servers.StartMosquittoPasswords(t, nil).DispatcherURL, "off")...)
 		p.Config.MQTTPassword = "another"
-		wants(t, p.Examine(t.Context()), "broker", doctor.Failed, "")
+		expectFinding(t, p.Examine(t.Context()), "broker", doctor.Failed, "")
 	})
 	t.Run("open to anybody", func(t *testing.T) {
 		t.Parallel()
-		list := patient(t, as("mqtt://"+servers.Mosquitto(t).Addr, "off")...).Examine(t.Context())
-		wants(t, list, "broker without an account", doctor.Failed, "reads what is sent to devices")
+		list := newPatient(t, as("mqtt://"+servers.StartMosquitto(t).Addr, "off")...).Examine(t.Context())
+		expectFinding(t, list, "broker without an account", doctor.Failed, "reads what is sent to devices")
 	})
 	t.Run("rules that let devices read all", func(t *testing.T) {
 		t.Parallel()
-		broker := servers.MosquittoWithUsers(t, map[string]string{servers.DispatcherUser: servers.DispatcherPassword, "ar-7": "token-of-ar-7"},
+		broker := servers.StartMosquittoWithUsers(t, map[string]string{servers.DispatcherUser: servers.DispatcherPassword, "ar-7": "token-of-ar-7"},
 			"user "+servers.DispatcherUser, "topic readwrite #", "user ar-7", "topic readwrite #")
-		p := patient(t, as("mqtt://"+broker.Addr, "off")...)
+		p := newPatient(t, as("mqtt://"+broker.Addr, "off")...)
 		p.Device, p.DeviceToken = "ar-7", "token-of-ar-7"
-		wants(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "reads what is sent to another")
+		expectFinding(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "reads what is sent to another")
 	})
 	t.Run("dynamic security", func(t *testing.T) {
 		t.Parallel()
-		broker := servers.MosquittoDynsec(t)
-		p := patient(t, as(broker.Inside, "dynsec")...)
+		broker := servers.StartMosquittoDynsec(t)
+		p := newPatient(t, as(broker.DispatcherURL, "dynsec")...)
 		list := p.Examine(t.Context())
-		wants(t, list, "broker accounts", doctor.Warning, "addClientRole")
-		accounts, err := dynsec.New(dynsec.Options{URL: broker.Inside, User: servers.DispatcherUser, Password: servers.DispatcherPassword})
+		expectFinding(t, list, "broker accounts", doctor.Warning, "addClientRole")
+		accounts, err := dynsec.New(dynsec.Options{URL: broker.DispatcherURL, User: servers.DispatcherUser, Password: servers.DispatcherPassword})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -313,7 +313,7 @@ func TestBrokers(t *testing.T) {
 			t.Fatal(err)
 		}
 		list = p.Examine(t.Context())
-		wants(t, list, "broker subscription", doctor.OK, "subscribe")
-		wants(t, list, "broker accounts", doctor.OK, "as they should be")
+		expectFinding(t, list, "broker subscription", doctor.OK, "subscribe")
+		expectFinding(t, list, "broker accounts", doctor.OK, "as they should be")
 	})
 }

@@ -7,56 +7,56 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// redis reads the state of Redis and checks it.
-func (p Patient) redis(ctx context.Context, conn *redisconn.Conn) []Finding {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// checkRedis reads the state of Redis and checks it.
+func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Finding {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	notes, err := conn.Examine(ctx)
 	if err != nil {
 		return []Finding{{"redis", Failed, err.Error(), "start it, or correct redis_url: host, port, user, password, TLS"}}
 	}
-	return through(notes, []check[redisconn.Notes]{
-		{"redis", func(n redisconn.Notes) (State, string) { return about(n, redisconn.Node, "it is "+n.Kind) }, "mend that node, or the Cluster"},
-		{"redis version", func(n redisconn.Notes) (State, string) { return about(n, redisconn.Version, n.Version) }, "Redis 6.2 or newer is needed"},
+	return runChecks(notes, []check[redisconn.Notes]{
+		{"redis", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Node, "it is "+n.Kind) }, "mend that node, or the Cluster"},
+		{"redis version", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Version, n.Version) }, "Redis 6.2 or newer is needed"},
 		{
-			"redis eviction", func(n redisconn.Notes) (State, string) { return about(n, redisconn.Eviction, "noeviction") },
+			"redis eviction", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Eviction, "noeviction") },
 			"set maxmemory-policy noeviction",
 		},
 		{
-			"redis memory", func(n redisconn.Notes) (State, string) { return about(n, redisconn.Memory, "below its limit") },
+			"redis memory", func(n redisconn.Notes) (State, string) { return noteState(n, redisconn.Memory, "below its limit") },
 			"raise maxmemory: a full Redis refuses, and nothing is granted",
 		},
 		{
 			"redis persistence", func(n redisconn.Notes) (State, string) {
-				return about(n, redisconn.Persistence, "it keeps its data over a restart")
+				return noteState(n, redisconn.Persistence, "it keeps its data over a restart")
 			},
 			"set appendonly yes: a restart with its data spares the restoring. Nothing is over-granted without it",
 		},
 		{
 			"redis commands", func(n redisconn.Notes) (State, string) {
-				return about(n, redisconn.Commands, "all that are needed are permitted")
+				return noteState(n, redisconn.Commands, "all that are needed are permitted")
 			},
 			"give the user the rights of deploy/redis/users.acl",
 		},
 	})
 }
 
-// about returns Failed if there is trouble with a subject, Warning if there is only a hint about it,
+// noteState returns Failed if there is trouble with a subject, Warning if there is only a hint about it,
 // and otherwise OK.
-func about(n redisconn.Notes, what redisconn.Subject, ok string) (State, string) {
-	for _, told := range []struct {
+func noteState(n redisconn.Notes, subject redisconn.Subject, okText string) (State, string) {
+	for _, group := range []struct {
 		list  []redisconn.Note
 		state State
 	}{{n.Trouble, Failed}, {n.Hints, Warning}} {
-		var says []string
-		for _, note := range told.list {
-			if note.About == what {
-				says = append(says, note.Says)
+		var texts []string
+		for _, note := range group.list {
+			if note.About == subject {
+				texts = append(texts, note.Text)
 			}
 		}
-		if len(says) > 0 {
-			return told.state, strings.Join(says, "; ")
+		if len(texts) > 0 {
+			return group.state, strings.Join(texts, "; ")
 		}
 	}
-	return OK, ok
+	return OK, okText
 }

@@ -12,28 +12,28 @@ import (
 // renewBefore is the remaining validity below which a certificate should be renewed.
 const renewBefore = 14 * 24 * time.Hour
 
-// spoolNeeds is the number of bytes that streamed batches may use concurrently: five batches of 2 GiB.
-const spoolNeeds = 10 << 30
+// minSpoolBytes is the number of bytes that streamed batches may use concurrently: five batches of 2 GiB.
+const minSpoolBytes = 10 << 30
 
 // Misconfigured returns the finding for settings with which nothing can be examined.
 func Misconfigured(err error) Finding {
 	return Finding{"settings", Failed, err.Error(), "correct the environment, the file or the flags: docs/configuration.md"}
 }
 
-// settings runs the checks that need no server.
-func (p Patient) settings() []Finding {
-	list := through(p, []check[Patient]{
-		{"settings", func(p Patient) (State, string) { return OK, "valid; this program is version " + p.Version }, ""},
-		{"certificate", Patient.certificate, "renew it: tls_cert_file, tls_key_file"},
+// checkSettings runs the checks that need no server.
+func (p Installation) checkSettings() []Finding {
+	list := runChecks(p, []check[Installation]{
+		{"settings", func(p Installation) (State, string) { return OK, "valid; this program is version " + p.Version }, ""},
+		{"certificate", Installation.checkCertificate, "renew it: tls_cert_file, tls_key_file"},
 	})
 	spool := p.Config.SpoolDir
 	if spool == "" {
 		spool = os.TempDir()
 	}
-	return append(list, Disk("disk of spool_dir", spool, spoolNeeds))
+	return append(list, CheckDisk("disk of spool_dir", spool, minSpoolBytes))
 }
 
-func (p Patient) certificate() (State, string) {
+func (p Installation) checkCertificate() (State, string) {
 	if p.Config.TLSCertFile == "" {
 		return OK, "none: a proxy has it, or nobody else is in the network"
 	}
@@ -56,16 +56,16 @@ func (p Patient) certificate() (State, string) {
 	return OK, found
 }
 
-// Disk checks whether the file system of a folder on this machine has the needed number of free bytes.
-func Disk(name, folder string, needed int64) Finding {
+// CheckDisk checks whether the file system of a folder on this machine has the needed number of free bytes.
+func CheckDisk(name, folder string, minFree int64) Finding {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(folder, &fs); err != nil {
 		return Finding{name, Failed, fmt.Sprintf("%s: %v", folder, err), "make the folder, or name another one"}
 	}
 	free := int64(fs.Bavail) * int64(fs.Bsize) //nolint:unconvert // their types differ from system to system
-	f := Finding{Check: name, State: OK, Found: fmt.Sprintf("%s free in %s", size(free), folder)}
-	if free < needed {
-		f.State, f.Remedy = Warning, "make room for "+size(needed)+", or name another folder"
+	f := Finding{Check: name, State: OK, Found: fmt.Sprintf("%s free in %s", formatBytes(free), folder)}
+	if free < minFree {
+		f.State, f.Remedy = Warning, "make room for "+formatBytes(minFree)+", or name another folder"
 	}
 	return f
 }

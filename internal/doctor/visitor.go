@@ -12,20 +12,20 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 )
 
-// listens is the time that the doctor waits for a message that must not arrive.
-const listens = 300 * time.Millisecond
+// listenTime is the time that the doctor waits for a message that must not arrive.
+const listenTime = 300 * time.Millisecond
 
-// visitor connects to the broker with several accounts, one connection for each.
-type visitor struct {
+// brokerVisitor connects to the broker with several accounts, one connection for each.
+type brokerVisitor struct {
 	options mqtt.Options
 	topic   string // topic of replies to a device that does not exist
 }
 
-// account is an account at the broker.
-type account struct{ id, user, password string }
+// brokerAccount is an account at the broker.
+type brokerAccount struct{ id, user, password string }
 
-// enter connects with an account. If the broker refuses, it returns the refusal as the error.
-func (v visitor) enter(ctx context.Context, a account) (paho.Client, error) {
+// connect connects with an account. If the broker refuses, it returns the refusal as the error.
+func (v brokerVisitor) connect(ctx context.Context, a brokerAccount) (paho.Client, error) {
 	dial, err := mqtt.Dialer(v.options.URL, v.options.TLS)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (v visitor) enter(ctx context.Context, a account) (paho.Client, error) {
 	client := paho.NewClient(mqtt.PahoOptions(a.id, a.user, a.password, mqtt.KeepAlive).
 		AddBroker("tcp://broker"). // a placeholder that is never resolved: the connection is already open
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }))
-	if err := settled(ctx, client.Connect()); err != nil {
+	if err := waitToken(ctx, client.Connect()); err != nil {
 		_ = network.Close()
 		return nil, err
 	}
@@ -46,14 +46,14 @@ func (v visitor) enter(ctx context.Context, a account) (paho.Client, error) {
 
 // subscribe subscribes to a filter. It sends the topic of each received message to heard, and drops it
 // if the channel is full.
-func subscribe(ctx context.Context, client paho.Client, filter string, heard chan<- string) error {
+func subscribe(ctx context.Context, client paho.Client, filter string, topics chan<- string) error {
 	token := client.Subscribe(filter, 1, func(_ paho.Client, m paho.Message) {
 		select {
-		case heard <- m.Topic():
+		case topics <- m.Topic():
 		default:
 		}
 	})
-	if err := settled(ctx, token); err != nil {
+	if err := waitToken(ctx, token); err != nil {
 		return err
 	}
 	if granted, ok := token.(*paho.SubscribeToken); ok {
@@ -66,8 +66,8 @@ func subscribe(ctx context.Context, client paho.Client, filter string, heard cha
 	return nil
 }
 
-// settled waits for the answer of the broker.
-func settled(ctx context.Context, token paho.Token) error {
+// waitToken waits for the answer of the broker.
+func waitToken(ctx context.Context, token paho.Token) error {
 	select {
 	case <-token.Done():
 		return token.Error()
@@ -76,12 +76,12 @@ func settled(ctx context.Context, token paho.Token) error {
 	}
 }
 
-// hears reports whether a message with this topic arrives soon.
-func hears(ctx context.Context, heard <-chan string, topic string) bool {
-	late := time.After(listens)
+// receivesTopic reports whether a message with this topic arrives soon.
+func receivesTopic(ctx context.Context, topics <-chan string, topic string) bool {
+	late := time.After(listenTime)
 	for {
 		select {
-		case came := <-heard:
+		case came := <-topics:
 			if came == topic {
 				return true
 			}

@@ -55,14 +55,14 @@ func Handler(metrics prometheus.Gatherer) http.HandlerFunc {
 	}
 }
 
-// chunk is the number of bytes after which the text is written to the client.
-const chunk = 64 << 10
+// chunkBytes is the number of bytes after which the text is written to the client.
+const chunkBytes = 64 << 10
 
 // Write writes the families in their order.
 func Write(out io.Writer, families []*dto.MetricFamily) error {
-	t := &text{}
+	t := &textWriter{}
 	for _, f := range families {
-		if err := t.family(out, f); err != nil {
+		if err := t.writeFamily(out, f); err != nil {
 			return fmt.Errorf("writing %s: %w", f.GetName(), err)
 		}
 	}
@@ -70,10 +70,10 @@ func Write(out io.Writer, families []*dto.MetricFamily) error {
 	return err //nolint:wrapcheck // of the writer
 }
 
-// text holds the lines that were not written yet, and the labels of the current metric.
-type text struct{ lines, labels []byte }
+// textWriter holds the lines that were not written yet, and the labels of the current metric.
+type textWriter struct{ lines, labels []byte }
 
-func (t *text) family(out io.Writer, f *dto.MetricFamily) error {
+func (t *textWriter) writeFamily(out io.Writer, f *dto.MetricFamily) error {
 	kind := f.GetType()
 	if kind != dto.MetricType_COUNTER && kind != dto.MetricType_GAUGE && kind != dto.MetricType_HISTOGRAM {
 		var rest bytes.Buffer // families of other types are rare, so they do not need a fast path
@@ -82,18 +82,18 @@ func (t *text) family(out io.Writer, f *dto.MetricFamily) error {
 		return err //nolint:wrapcheck // said above
 	}
 	name := f.GetName()
-	t.lines = fmt.Appendf(t.lines, "# HELP %s %s\n# TYPE %s %s\n", name, inHelp.Replace(f.GetHelp()), name, strings.ToLower(kind.String()))
+	t.lines = fmt.Appendf(t.lines, "# HELP %s %s\n# TYPE %s %s\n", name, helpEscaper.Replace(f.GetHelp()), name, strings.ToLower(kind.String()))
 	for _, m := range f.GetMetric() {
-		t.label(m.GetLabel())
+		t.setLabels(m.GetLabel())
 		switch kind {
 		case dto.MetricType_COUNTER:
-			t.sample(name, "", "", m.GetCounter().GetValue())
+			t.appendSample(name, "", "", m.GetCounter().GetValue())
 		case dto.MetricType_GAUGE:
-			t.sample(name, "", "", m.GetGauge().GetValue())
+			t.appendSample(name, "", "", m.GetGauge().GetValue())
 		default:
-			t.histogram(name, m.GetHistogram())
+			t.appendHistogram(name, m.GetHistogram())
 		}
-		if len(t.lines) >= chunk {
+		if len(t.lines) >= chunkBytes {
 			if _, err := out.Write(t.lines); err != nil {
 				return err //nolint:wrapcheck // said above
 			}
@@ -105,33 +105,33 @@ func (t *text) family(out io.Writer, f *dto.MetricFamily) error {
 
 //nolint:gochecknoglobals // constants
 var (
-	inHelp  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
-	inLabel = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+	helpEscaper  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+	labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 )
 
-// label renders the labels of a metric, which all of its lines share.
-func (t *text) label(pairs []*dto.LabelPair) {
+// setLabels renders the labels of a metric, which all of its lines share.
+func (t *textWriter) setLabels(pairs []*dto.LabelPair) {
 	t.labels = t.labels[:0]
 	for i, l := range pairs {
 		if i > 0 {
 			t.labels = append(t.labels, ',')
 		}
 		t.labels = append(append(t.labels, l.GetName()...), `="`...)
-		t.labels = append(append(t.labels, inLabel.Replace(l.GetValue())...), '"')
+		t.labels = append(append(t.labels, labelEscaper.Replace(l.GetValue())...), '"')
 	}
 }
 
-func (t *text) histogram(name string, h *dto.Histogram) {
+func (t *textWriter) appendHistogram(name string, h *dto.Histogram) {
 	for _, b := range h.GetBucket() {
-		t.sample(name, "_bucket", number(b.GetUpperBound()), float64(b.GetCumulativeCount()))
+		t.appendSample(name, "_bucket", formatValue(b.GetUpperBound()), float64(b.GetCumulativeCount()))
 	}
-	t.sample(name, "_bucket", "+Inf", float64(h.GetSampleCount()))
-	t.sample(name, "_sum", "", h.GetSampleSum())
-	t.sample(name, "_count", "", float64(h.GetSampleCount()))
+	t.appendSample(name, "_bucket", "+Inf", float64(h.GetSampleCount()))
+	t.appendSample(name, "_sum", "", h.GetSampleSum())
+	t.appendSample(name, "_count", "", float64(h.GetSampleCount()))
 }
 
-// sample appends one line. If bound is empty, the line has no label le.
-func (t *text) sample(name, suffix, bound string, value float64) {
+// appendSample appends one line. If bound is empty, the line has no label le.
+func (t *textWriter) appendSample(name, suffix, bound string, value float64) {
 	t.lines = append(append(t.lines, name...), suffix...)
 	if len(t.labels) > 0 || bound != "" {
 		t.lines = append(append(t.lines, '{'), t.labels...)
@@ -143,11 +143,11 @@ func (t *text) sample(name, suffix, bound string, value float64) {
 		}
 		t.lines = append(t.lines, '}')
 	}
-	t.lines = append(append(append(t.lines, ' '), number(value)...), '\n')
+	t.lines = append(append(append(t.lines, ' '), formatValue(value)...), '\n')
 }
 
-// number formats value. Most values are small integers, for which it is fast.
-func number(value float64) string {
+// formatValue formats value. Most values are small integers, for which it is fast.
+func formatValue(value float64) string {
 	if math.Trunc(value) == value && math.Abs(value) < 1e6 {
 		return strconv.Itoa(int(value))
 	}

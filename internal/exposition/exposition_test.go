@@ -21,8 +21,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/exposition"
 )
 
-// sample returns a registry with metrics of each type, including text that must be escaped and special numbers.
-func sample() *prometheus.Registry {
+// sampleRegistry returns a registry with metrics of each type, including text that must be escaped and special numbers.
+func sampleRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector())
 	odd := "back\\slash \"quoted\"\nnext line"
@@ -47,7 +47,7 @@ func sample() *prometheus.Registry {
 // The text is equal to the library's, byte for byte.
 func TestTheTextIsThatOfPrometheus(t *testing.T) {
 	t.Parallel()
-	families, err := sample().Gather()
+	families, err := sampleRegistry().Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,13 +72,13 @@ func TestHandlerAnswersAsTheLibrary(t *testing.T) {
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "counter_total", Help: "h"})
 	r.MustRegister(counter)
 	for _, accepted := range []string{"", "gzip", "zstd, gzip;q=0.5"} {
-		want, got := ask(promhttp.HandlerFor(r, promhttp.HandlerOpts{OfferedCompressions: []promhttp.Compression{promhttp.Gzip}}), accepted), ask(exposition.Handler(r), accepted)
+		want, got := scrape(promhttp.HandlerFor(r, promhttp.HandlerOpts{OfferedCompressions: []promhttp.Compression{promhttp.Gzip}}), accepted), scrape(exposition.Handler(r), accepted)
 		for _, name := range []string{"Content-Type", "Content-Encoding"} {
 			if got, want := got.Header().Get(name), want.Header().Get(name); strings.TrimSuffix(want, "; escaping=underscores") != got {
 				t.Errorf("accepted %q: %s is %q, want %q", accepted, name, got, want)
 			}
 		}
-		if diff := cmp.Diff(plain(t, want), plain(t, got)); diff != "" {
+		if diff := cmp.Diff(plainBody(t, want), plainBody(t, got)); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -91,7 +91,7 @@ func TestHandlerServesAllSources(t *testing.T) {
 		broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, fails })
 		second := prometheus.NewRegistry()
 		second.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "second", Help: "h"}))
-		got := ask(exposition.Handler(exposition.Sources{sample(), broken, second}), "")
+		got := scrape(exposition.Handler(exposition.Sources{sampleRegistry(), broken, second}), "")
 		if fails != nil {
 			if got.Code != http.StatusInternalServerError || !strings.Contains(got.Body.String(), fails.Error()) {
 				t.Errorf("%s: %d %s", name, got.Code, got.Body)
@@ -104,7 +104,7 @@ func TestHandlerServesAllSources(t *testing.T) {
 	}
 }
 
-func ask(handler http.Handler, accepted string) *httptest.ResponseRecorder {
+func scrape(handler http.Handler, accepted string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	r.Header.Set("Accept-Encoding", accepted)
 	w := httptest.NewRecorder()
@@ -112,7 +112,7 @@ func ask(handler http.Handler, accepted string) *httptest.ResponseRecorder {
 	return w
 }
 
-func plain(t *testing.T, w *httptest.ResponseRecorder) string {
+func plainBody(t *testing.T, w *httptest.ResponseRecorder) string {
 	t.Helper()
 	body := io.Reader(w.Body)
 	if w.Header().Get("Content-Encoding") == "gzip" {

@@ -10,95 +10,95 @@ import (
 // Shares limits how many operations run at once: one principal has at most each of them, and the last tenth (at least one) is reserved for
 // admins.
 type Shares struct {
-	most, each, kept int
+	maxTotal, maxEach, reserved int
 
-	mu   sync.Mutex
-	all  int
-	of   map[string]int
-	left chan struct{} // closed when an operation ends; nil if nobody waits for that
+	mu        sync.Mutex
+	running   int
+	runningBy map[string]int
+	freed     chan struct{} // closed when an operation ends; nil if nobody waits for that
 }
 
 // NewShares returns Shares for at most most operations in total and each operations of one principal.
-func NewShares(most, each int) *Shares {
-	return &Shares{most: most, each: each, kept: max(1, most/10), of: map[string]int{}}
+func NewShares(maxTotal, maxEach int) *Shares {
+	return &Shares{maxTotal: maxTotal, maxEach: maxEach, reserved: max(1, maxTotal/10), runningBy: map[string]int{}}
 }
 
-// Unkept returns Shares that reserve no part for admins.
-func Unkept(most, each int) *Shares {
-	s := NewShares(most, each)
-	s.kept = 0
+// NewSharesWithoutReserve returns Shares that reserve no part for admins.
+func NewSharesWithoutReserve(maxTotal, maxEach int) *Shares {
+	s := NewShares(maxTotal, maxEach)
+	s.reserved = 0
 	return s
 }
 
-// Take starts an operation of who and returns the function that ends it. ok is false if there is no room for who.
-func (s *Shares) Take(who string, admin bool) (leave func(), ok bool) {
-	leave, _ = s.take(who, admin)
+// TryStart starts an operation of who and returns the function that ends it. ok is false if there is no room for who.
+func (s *Shares) TryStart(principal string, isAdmin bool) (leave func(), ok bool) {
+	leave, _ = s.tryStart(principal, isAdmin)
 	return leave, leave != nil
 }
 
-// Await is like Take, but waits for room until ctx ends.
-func (s *Shares) Await(ctx context.Context, who string, admin bool) (leave func(), err error) {
+// StartWhenFree is like Take, but waits for room until ctx ends.
+func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bool) (leave func(), err error) {
 	for {
-		leave, left := s.take(who, admin)
+		leave, freed := s.tryStart(principal, isAdmin)
 		if leave != nil {
 			return leave, nil
 		}
 		select {
-		case <-left:
+		case <-freed:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// take starts an operation of who. If there is no room, leave is nil, and left is closed when it is worth trying again.
-func (s *Shares) take(who string, admin bool) (leave func(), left <-chan struct{}) {
+// tryStart starts an operation of who. If there is no room, leave is nil, and left is closed when it is worth trying again.
+func (s *Shares) tryStart(principal string, isAdmin bool) (leave func(), freed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	most := s.most
-	if !admin {
-		most -= s.kept
+	limit := s.maxTotal
+	if !isAdmin {
+		limit -= s.reserved
 	}
-	if s.all >= most || s.of[who] >= s.each {
-		if s.left == nil {
-			s.left = make(chan struct{})
+	if s.running >= limit || s.runningBy[principal] >= s.maxEach {
+		if s.freed == nil {
+			s.freed = make(chan struct{})
 		}
-		return nil, s.left
+		return nil, s.freed
 	}
-	s.all++
-	s.of[who]++
-	return (&share{of: s, who: who}).leave, nil
+	s.running++
+	s.runningBy[principal]++
+	return (&share{shares: s, principal: principal}).leave, nil
 }
 
 // share is a running operation of a principal. It can end only once.
 type share struct {
-	of   *Shares
-	who  string
-	gone atomic.Bool
+	shares    *Shares
+	principal string
+	hasEnded  atomic.Bool
 }
 
 func (o *share) leave() {
-	if !o.gone.Swap(true) {
-		o.of.leave(o.who)
+	if !o.hasEnded.Swap(true) {
+		o.shares.leave(o.principal)
 	}
 }
 
-// Taken returns how many operations are running.
-func (s *Shares) Taken() int {
+// Running returns how many operations are running.
+func (s *Shares) Running() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.all
+	return s.running
 }
 
-func (s *Shares) leave(who string) {
+func (s *Shares) leave(principal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all--
-	if s.of[who]--; s.of[who] == 0 {
-		delete(s.of, who)
+	s.running--
+	if s.runningBy[principal]--; s.runningBy[principal] == 0 {
+		delete(s.runningBy, principal)
 	}
-	if s.left != nil {
-		close(s.left)
-		s.left = nil
+	if s.freed != nil {
+		close(s.freed)
+		s.freed = nil
 	}
 }

@@ -13,7 +13,7 @@ func TestSharesKeepRoomForOthers(t *testing.T) {
 	shares := fair.NewShares(20, 10)
 	take := func(who string, admin, want bool) (leave func()) {
 		t.Helper()
-		leave, ok := shares.Take(who, admin)
+		leave, ok := shares.TryStart(who, admin)
 		if ok != want {
 			t.Fatalf("%s: %v, want %v", who, ok, want)
 		}
@@ -40,15 +40,15 @@ func TestSharesKeepRoomForOthers(t *testing.T) {
 func TestSharesAwaitRoom(t *testing.T) {
 	t.Parallel()
 	shares := fair.NewShares(2, 1)
-	leave, _ := shares.Take("ann", false)
+	leave, _ := shares.TryStart("ann", false)
 	short, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := shares.Await(short, "bob", false); !errors.Is(err, context.Canceled) {
+	if _, err := shares.StartWhenFree(short, "bob", false); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	got := make(chan error)
 	go func() {
-		_, err := shares.Await(t.Context(), "bob", false)
+		_, err := shares.StartWhenFree(t.Context(), "bob", false)
 		got <- err
 	}()
 	leave()

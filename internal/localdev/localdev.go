@@ -15,8 +15,8 @@ import (
 
 const fileName = "dev.json"
 
-// ErrNone means that no dev runs, and that none has left a file.
-var ErrNone = errors.New("no dev server runs here")
+// ErrNoServer means that no dev runs, and that none has left a file.
+var ErrNoServer = errors.New("no dev server runs here")
 
 // StaleError means that a dev has ended and left its file.
 type StaleError struct {
@@ -35,7 +35,7 @@ type Server struct {
 	MQTTURL    string `json:"mqtt_url"` // URL of its broker
 	Token      string `json:"token"`    // operator token, role admin
 	FleetToken string `json:"fleet_token"`
-	Data       string `json:"data"` // absolute path of its data folder
+	DataDir    string `json:"data"` // absolute path of its data folder
 }
 
 // StateDir returns the folder for the user's state. It does not depend on the working directory.
@@ -51,19 +51,19 @@ func StateDir() (string, error) {
 	return filepath.Join(base, "dispatcher"), nil
 }
 
-// Notice is an announced server.
-type Notice struct {
+// Announcement is an announced server.
+type Announcement struct {
 	paths []string
 	locks []*os.File // locks[i] is on the file paths[i]
 }
 
 // Announce writes the file into each folder, and creates a folder that is missing. The returned Notice lists the files that were written,
 // even if Announce also returns an error.
-func Announce(s Server, dirs ...string) (*Notice, error) {
-	n := &Notice{}
+func Announce(s Server, dirs ...string) (*Announcement, error) {
+	n := &Announcement{}
 	var errs []error
 	for _, dir := range dirs {
-		lock, err := write(s, dir)
+		lock, err := writeLocked(s, dir)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -73,8 +73,8 @@ func Announce(s Server, dirs ...string) (*Notice, error) {
 	return n, errors.Join(errs...)
 }
 
-// write moves the file to its final name once it is complete and locked.
-func write(s Server, dir string) (_ *os.File, err error) {
+// writeLocked moves the file to its final name once it is complete and locked.
+func writeLocked(s Server, dir string) (_ *os.File, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -97,11 +97,11 @@ func write(s Server, dir string) (_ *os.File, err error) {
 }
 
 // Withdraw removes the files, except a file that another dev has replaced in the meantime.
-func (n *Notice) Withdraw() error {
+func (n *Announcement) Withdraw() error {
 	var errs []error
 	for i, lock := range n.locks {
 		ours, err := lock.Stat()
-		if there, statErr := os.Stat(n.paths[i]); err == nil && statErr == nil && os.SameFile(ours, there) {
+		if current, statErr := os.Stat(n.paths[i]); err == nil && statErr == nil && os.SameFile(ours, current) {
 			err = os.Remove(n.paths[i])
 		}
 		errs = append(errs, err, lock.Close())
@@ -111,24 +111,24 @@ func (n *Notice) Withdraw() error {
 }
 
 // Find returns the running dev of the first folder that has one. If no dev runs, the error is a *StaleError if a dev has left its file,
-// else ErrNone.
+// else ErrNoServer.
 func Find(dirs ...string) (Server, error) {
-	none := ErrNone
+	notFound := ErrNoServer
 	for _, dir := range dirs {
-		s, err := read(filepath.Join(dir, fileName))
+		s, err := readServer(filepath.Join(dir, fileName))
 		if err == nil {
 			return s, nil
 		}
-		if _, stale := errors.AsType[*StaleError](err); stale && errors.Is(none, ErrNone) {
-			none = err
+		if _, stale := errors.AsType[*StaleError](err); stale && errors.Is(notFound, ErrNoServer) {
+			notFound = err
 		} else if !stale && !errors.Is(err, os.ErrNotExist) {
 			return Server{}, err
 		}
 	}
-	return Server{}, none
+	return Server{}, notFound
 }
 
-func read(path string) (s Server, err error) {
+func readServer(path string) (s Server, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return s, err

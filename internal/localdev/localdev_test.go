@@ -8,7 +8,7 @@ import (
 )
 
 // announce keeps the notice reachable until the test ends. If it were unreachable, its file would be closed, and the lock lost.
-func announce(t *testing.T, s Server, dirs ...string) *Notice {
+func announce(t *testing.T, s Server, dirs ...string) *Announcement {
 	t.Helper()
 	n, err := Announce(s, dirs...)
 	if err != nil {
@@ -35,7 +35,7 @@ func TestAnnouncedServerIsFoundUntilWithdrawn(t *testing.T) {
 	if err := n.Withdraw(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Find(first, second); !errors.Is(err, ErrNone) {
+	if _, err := Find(first, second); !errors.Is(err, ErrNoServer) {
 		t.Errorf("%v, want ErrNone", err)
 	}
 	for _, dir := range []string{first, second} {
@@ -97,7 +97,7 @@ func TestWhatCannotBeWrittenSpoilsNothing(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(good, fileName), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Find(good); err == nil || errors.Is(err, ErrNone) {
+	if _, err := Find(good); err == nil || errors.Is(err, ErrNoServer) {
 		t.Errorf("%v, want what is wrong with the file", err)
 	}
 }

@@ -10,43 +10,43 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Shared is a read that concurrent callers share: at most one is in progress, and its answer is used until it is too old. It is safe for
+// SharedRead is a read that concurrent callers share: at most one is in progress, and its answer is used until it is too old. It is safe for
 // concurrent use.
-type Shared[T any] struct {
-	read  func(context.Context) (T, error)
-	fresh time.Duration // maximum age of an answer, counted from the end of its read
-	spare time.Duration // maximum age of an answer while the next read is in progress; 0 means the same as fresh
-	limit time.Duration // time limit of one read
-	now   func() time.Time
+type SharedRead[T any] struct {
+	read     func(context.Context) (T, error)
+	maxAge   time.Duration // maximum age of an answer, counted from the end of its read
+	maxStale time.Duration // maximum age of an answer while the next read is in progress; 0 means the same as fresh
+	timeout  time.Duration // time limit of one read
+	now      func() time.Time
 
-	mu   sync.Mutex
-	last *answer[T]
-	good *answer[T] // the last answer without an error; nil if there is none or spare is 0
+	mu       sync.Mutex
+	last     *readResult[T]
+	lastGood *readResult[T] // the last answer without an error; nil if there is none or spare is 0
 }
 
-type answer[T any] struct {
-	done  chan struct{} // closed when the other fields are set
-	value T
-	err   error
-	at    time.Time
+type readResult[T any] struct {
+	done   chan struct{} // closed when the other fields are set
+	value  T
+	err    error
+	readAt time.Time
 }
 
 // New returns a Shared that calls read with the time limit limit. An answer is used for the time fresh.
-func New[T any](fresh, limit time.Duration, now func() time.Time, read func(context.Context) (T, error)) *Shared[T] {
-	return &Shared[T]{read: read, fresh: fresh, limit: limit, now: now}
+func New[T any](maxAge, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
+	return &SharedRead[T]{read: read, maxAge: maxAge, timeout: timeout, now: now}
 }
 
-// NewSpared is like New, for a read that takes long: while the read is in progress, the previous answer is used until it is as old as
+// NewServingStale is like New, for a read that takes long: while the read is in progress, the previous answer is used until it is as old as
 // spare.
-func NewSpared[T any](fresh, spare, limit time.Duration, now func() time.Time, read func(context.Context) (T, error)) *Shared[T] {
-	s := New(fresh, limit, now, read)
-	s.spare = spare
+func NewServingStale[T any](maxAge, maxStale, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
+	s := New(maxAge, timeout, now, read)
+	s.maxStale = maxStale
 	return s
 }
 
 // Read returns an answer, or an error if ctx ends first. If a read hangs, each caller waits for it as long as its own ctx allows, and no
 // second read starts. The value is shared between callers: do not change it.
-func (s *Shared[T]) Read(ctx context.Context) (T, error) {
+func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
 	a := s.current()
 	select {
 	case <-a.done:
@@ -59,43 +59,43 @@ func (s *Shared[T]) Read(ctx context.Context) (T, error) {
 
 // current returns the answer to wait for: the last one, or the previous one while its age is below spare. If the last answer is too old,
 // current starts the next read.
-func (s *Shared[T]) current() *answer[T] {
+func (s *SharedRead[T]) current() *readResult[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.last == nil || s.last.old(s.now(), s.fresh) {
-		s.last = &answer[T]{done: make(chan struct{})}
-		fresh := s.last
-		rescue.Async(func() error { s.fill(fresh); return nil })
+	if s.last == nil || s.last.isOlderThan(s.now(), s.maxAge) {
+		s.last = &readResult[T]{done: make(chan struct{})}
+		pending := s.last
+		rescue.Async(func() error { s.runRead(pending); return nil })
 	}
-	if s.good != nil && !s.last.ended() && s.now().Sub(s.good.at) < s.spare {
-		return s.good
+	if s.lastGood != nil && !s.last.hasEnded() && s.now().Sub(s.lastGood.readAt) < s.maxStale {
+		return s.lastGood
 	}
 	return s.last
 }
 
-func (s *Shared[T]) fill(a *answer[T]) {
+func (s *SharedRead[T]) runRead(a *readResult[T]) {
 	defer close(a.done)
-	ctx, cancel := context.WithTimeout(context.Background(), s.limit)
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	a.err = rescue.Call(func() (err error) {
 		a.value, err = s.read(ctx)
 		return err
 	})
-	a.at = s.now()
-	if a.err == nil && s.spare > 0 {
+	a.readAt = s.now()
+	if a.err == nil && s.maxStale > 0 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.good = a
+		s.lastGood = a
 	}
 }
 
-// old reports whether the read has ended and its answer is too old.
-func (a *answer[T]) old(now time.Time, fresh time.Duration) bool {
-	return a.ended() && now.Sub(a.at) >= fresh
+// isOlderThan reports whether the read has ended and its answer is too old.
+func (a *readResult[T]) isOlderThan(now time.Time, maxAge time.Duration) bool {
+	return a.hasEnded() && now.Sub(a.readAt) >= maxAge
 }
 
-// ended reports whether the read has ended.
-func (a *answer[T]) ended() bool {
+// hasEnded reports whether the read has ended.
+func (a *readResult[T]) hasEnded() bool {
 	select {
 	case <-a.done:
 		return true

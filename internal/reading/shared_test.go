@@ -11,33 +11,33 @@ import (
 	"github.com/fleetslots/dispatcher/internal/reading"
 )
 
-// source counts its reads, and can block them.
-type source struct {
-	readings atomic.Int64
-	hold     chan struct{} // each read receives from it before it returns
-	began    chan struct{} // one value for each read that began
-	clock    atomic.Int64  // seconds
+// countedSource counts its reads, and can block them.
+type countedSource struct {
+	reads        atomic.Int64
+	release      chan struct{} // each read receives from it before it returns
+	began        chan struct{} // one value for each read that began
+	clockSeconds atomic.Int64  // seconds
 }
 
-func newSource() *source {
-	return &source{hold: make(chan struct{}), began: make(chan struct{}, 100)}
+func newCountedSource() *countedSource {
+	return &countedSource{release: make(chan struct{}), began: make(chan struct{}, 100)}
 }
 
-func (s *source) read(context.Context) (int64, error) {
-	n := s.readings.Add(1)
+func (s *countedSource) read(context.Context) (int64, error) {
+	n := s.reads.Add(1)
 	s.began <- struct{}{}
-	<-s.hold
+	<-s.release
 	if n == 3 {
 		return 0, errors.New("the third fails")
 	}
 	return n, nil
 }
 
-func (s *source) now() time.Time { return time.Unix(s.clock.Load(), 0) }
+func (s *countedSource) now() time.Time { return time.Unix(s.clockSeconds.Load(), 0) }
 
 func TestManyShareOneReading(t *testing.T) {
 	t.Parallel()
-	s := newSource()
+	s := newCountedSource()
 	shared := reading.New(time.Second, time.Minute, s.now, s.read)
 	var wait sync.WaitGroup
 	for range 20 {
@@ -47,9 +47,9 @@ func TestManyShareOneReading(t *testing.T) {
 			}
 		})
 	}
-	close(s.hold)
+	close(s.release)
 	wait.Wait()
-	s.clock.Store(1)
+	s.clockSeconds.Store(1)
 	if n, err := shared.Read(t.Context()); n != 2 || err != nil {
 		t.Errorf("after its time: %d, %v; want a second reading", n, err)
 	}
@@ -58,7 +58,7 @@ func TestManyShareOneReading(t *testing.T) {
 // A read that hangs delays each caller as long as the caller's context allows, and no second read starts.
 func TestHangingReadingIsTheOnlyOne(t *testing.T) {
 	t.Parallel()
-	s := newSource()
+	s := newCountedSource()
 	shared := reading.New(time.Second, time.Minute, s.now, s.read)
 	impatient, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -66,10 +66,10 @@ func TestHangingReadingIsTheOnlyOne(t *testing.T) {
 		if _, err := shared.Read(impatient); !errors.Is(err, context.Canceled) {
 			t.Fatalf("%v, want canceled", err)
 		}
-		s.clock.Add(10)
+		s.clockSeconds.Add(10)
 	}
 	<-s.began
-	close(s.hold)
+	close(s.release)
 	if n, err := shared.Read(t.Context()); n != 1 || err != nil {
 		t.Errorf("%d, %v; want the reading that hung", n, err)
 	}
@@ -78,12 +78,12 @@ func TestHangingReadingIsTheOnlyOne(t *testing.T) {
 // An error is shared as long as a value, and not longer.
 func TestErrorIsSharedAsAValueIs(t *testing.T) {
 	t.Parallel()
-	s := newSource()
-	close(s.hold)
+	s := newCountedSource()
+	close(s.release)
 	shared := reading.New(time.Second, time.Minute, s.now, s.read)
 	for i, want := range []int64{1, 2, 0, 0, 4} {
 		if i != 3 { // this read is in the same second as the previous one
-			s.clock.Add(1)
+			s.clockSeconds.Add(1)
 		}
 		n, err := shared.Read(t.Context())
 		if n != want || (err != nil) != (want == 0) {
@@ -106,18 +106,18 @@ func TestReadingIsLimited(t *testing.T) {
 // While a read is in progress, the previous answer is used until it is too old.
 func TestSparedAnswerServesMeanwhile(t *testing.T) {
 	t.Parallel()
-	s := newSource()
-	shared := reading.NewSpared(time.Second, time.Minute, time.Minute, s.now, s.read)
+	s := newCountedSource()
+	shared := reading.NewServingStale(time.Second, time.Minute, time.Minute, s.now, s.read)
 	first := make(chan int64)
 	go func() {
 		n, _ := shared.Read(t.Context())
 		first <- n
 	}()
-	s.hold <- struct{}{}
+	s.release <- struct{}{}
 	if n := <-first; n != 1 {
 		t.Fatalf("%d, want the first reading", n)
 	}
-	s.clock.Store(59)
+	s.clockSeconds.Store(59)
 	for range 3 {
 		if n, err := shared.Read(t.Context()); n != 1 || err != nil {
 			t.Errorf("while the second is under way: %d, %v; want the first", n, err)
@@ -125,12 +125,12 @@ func TestSparedAnswerServesMeanwhile(t *testing.T) {
 	}
 	<-s.began
 	<-s.began
-	s.clock.Store(60)
-	go func() { s.hold <- struct{}{} }()
+	s.clockSeconds.Store(60)
+	go func() { s.release <- struct{}{} }()
 	if n, err := shared.Read(t.Context()); n != 2 || err != nil {
 		t.Errorf("when the first is too old: %d, %v; want the second", n, err)
 	}
-	if n := s.readings.Load(); n != 2 {
+	if n := s.reads.Load(); n != 2 {
 		t.Errorf("%d readings, want 2", n)
 	}
 }

@@ -23,11 +23,11 @@ type breaker struct {
 	now     func() time.Time // used only for elapsed time
 	outages *atomic.Int64    // counts how often a node that answered stopped working
 
-	mu      sync.Mutex
-	open    bool
-	since   time.Time // when the breaker opened
-	probing bool      // a probing call is in progress
-	ailing  bool      // the latest answer was an error or did not come
+	mu         sync.Mutex
+	open       bool
+	since      time.Time // when the breaker opened
+	probing    bool      // a probing call is in progress
+	lastFailed bool      // the latest answer was an error or did not come
 }
 
 // enter reports whether a call may be sent (ok), and whether it is the probing call. If ok is true, the caller must call leave afterwards.
@@ -61,26 +61,26 @@ func (b *breaker) leave(ctx context.Context, probe bool, err error) {
 	}
 	switch {
 	case err == nil:
-		b.open, b.ailing = false, false
+		b.open, b.lastFailed = false, false
 		return
 	case ctx.Err() != nil || errors.Is(err, redis.ErrPoolTimeout):
 		return
 	}
-	b.ails()
-	b.open = Lost(err)
+	b.recordFailure()
+	b.open = Unanswered(err)
 	b.since = b.now()
 }
 
-// suspect records that one sending of a call was lost, even if the next sending is answered.
-func (b *breaker) suspect() {
+// recordLostSend records that one sending of a call was lost, even if the next sending is answered.
+func (b *breaker) recordLostSend() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ails()
+	b.recordFailure()
 }
 
-func (b *breaker) ails() {
-	if !b.ailing {
-		b.ailing = true
+func (b *breaker) recordFailure() {
+	if !b.lastFailed {
+		b.lastFailed = true
 		b.outages.Add(1)
 	}
 }
@@ -91,19 +91,19 @@ type Breakers struct {
 	now     func() time.Time
 	outages atomic.Int64
 
-	mu  sync.Mutex
-	all map[string]*breaker // key: the address of the node
+	mu     sync.Mutex
+	byNode map[string]*breaker // key: the address of the node
 }
 
 // NewBreakers returns breakers for the nodes of client. now is used only for elapsed time.
 func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
-	return &Breakers{client: client, now: now, all: make(map[string]*breaker)}
+	return &Breakers{client: client, now: now, byNode: make(map[string]*breaker)}
 }
 
 // Do calls send, unless the node that owns key did not answer a moment ago. If the network lost the call, Do sends it again: at most sends
 // times in all, and only while no other call finds that the node does not answer.
-func (b *Breakers) Do(ctx context.Context, key string, sends int, send func() error) (err error) {
-	one := b.of(ctx, key)
+func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func() error) (err error) {
+	one := b.breakerFor(ctx, key)
 	probe, ok := one.enter()
 	if !ok {
 		return ErrOpen
@@ -111,22 +111,22 @@ func (b *Breakers) Do(ctx context.Context, key string, sends int, send func() er
 	err = ErrOpen // the error for leave if send panics
 	defer func() { one.leave(ctx, probe, err) }()
 	err = send()
-	for n := 1; n < sends && !probe && ctx.Err() == nil && Lost(err) && !one.isOpen(); n++ {
-		one.suspect() // another node may answer the next sending, and may lack the latest writes
+	for n := 1; n < maxSends && !probe && ctx.Err() == nil && Unanswered(err) && !one.isOpen(); n++ {
+		one.recordLostSend() // another node may answer the next sending, and may lack the latest writes
 		err = send()
 	}
 	return err
 }
 
-// of returns the breaker of the node that owns key.
-func (b *Breakers) of(ctx context.Context, key string) *breaker {
-	node := nodeOf(ctx, b.client, key)
+// breakerFor returns the breaker of the node that owns key.
+func (b *Breakers) breakerFor(ctx context.Context, key string) *breaker {
+	node := nodeAddr(ctx, b.client, key)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	one := b.all[node]
+	one := b.byNode[node]
 	if one == nil {
 		one = &breaker{now: b.now, outages: &b.outages}
-		b.all[node] = one
+		b.byNode[node] = one
 	}
 	return one
 }

@@ -30,7 +30,7 @@ func TestBreakerLetsOneTry(t *testing.T) {
 		outages    int64 // after the step
 	}{
 		{name: "a call that is answered", ok: true},
-		{name: "an answer that is an error", ok: true, err: answeredError{}, outages: 1},
+		{name: "an answer that is an error", ok: true, err: replyError{}, outages: 1},
 		{name: "the caller gave up", ok: true, ctx: ended, err: io.EOF, outages: 1},
 		{name: "all connections in use", ok: true, err: redis.ErrPoolTimeout, outages: 1},
 		{name: "answered again", ok: true, outages: 1},
@@ -70,10 +70,10 @@ func TestBreakerLetsOneTry(t *testing.T) {
 	}
 }
 
-// answeredError is an error reply of Redis.
-type answeredError struct{}
+// replyError is an error reply of Redis.
+type replyError struct{}
 
-func (answeredError) Error() string { return "LOADING" }
+func (replyError) Error() string { return "LOADING" }
 
 // RedisError marks the error as a reply of Redis.
-func (answeredError) RedisError() {}
+func (replyError) RedisError() {}

@@ -26,7 +26,7 @@ type Conn struct {
 func Open(options *redis.UniversalOptions) *Conn {
 	if options.MasterName != "" {
 		client := redis.NewFailoverClient(options.Failover())
-		client.AddHook(watch{func(context.Context) {}}) // the library learns of another master from Sentinel
+		client.AddHook(nodeHook{func(context.Context) {}}) // the library learns of another master from Sentinel
 		return &Conn{Client: client, Database: options.DB}
 	}
 	t := newTopology(options)
@@ -37,7 +37,7 @@ func Open(options *redis.UniversalOptions) *Conn {
 		cluster.OnConnect = func(ctx context.Context, c *redis.Conn) error { return c.Select(ctx, db).Err() }
 	}
 	client := redis.NewClusterClient(cluster)
-	client.OnNewNode(func(node *redis.Client) { node.AddHook(watch{client.ReloadState}) })
+	client.OnNewNode(func(node *redis.Client) { node.AddHook(nodeHook{client.ReloadState}) })
 	return &Conn{Client: client, Database: options.DB, topology: t}
 }
 
@@ -50,95 +50,95 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// watch is a hook that rereads the topology when a node does not work. It also keeps the library from resending a command without an
+// nodeHook is a hook that rereads the topology when a node does not work. It also keeps the library from resending a command without an
 // answer: the callers resend, because they know when that is safe.
-type watch struct{ reread func(context.Context) }
+type nodeHook struct{ rereadTopology func(context.Context) }
 
 // DialHook changes nothing: a failed dial is the error of a command.
-func (watch) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook examines the answer to one command.
-func (w watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (w nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if !useless(err) {
+		if !ownerMayHaveChanged(err) {
 			return err
 		}
-		w.reread(ctx)
-		err = final(err)
+		w.rereadTopology(ctx)
+		err = asUnanswered(err)
 		cmd.SetErr(err)
 		return err
 	}
 }
 
 // ProcessPipelineHook examines the answers to the commands of a pipeline.
-func (w watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (w nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		all := make([]redis.Cmder, len(cmds))
 		for i, cmd := range cmds {
-			all[i] = once{cmd}
+			all[i] = noRetryCmd{cmd}
 		}
 		err := next(ctx, all)
-		if !slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return useless(cmd.Err()) }) {
+		if !slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return ownerMayHaveChanged(cmd.Err()) }) {
 			return err
 		}
-		w.reread(ctx)
+		w.rereadTopology(ctx)
 		for _, cmd := range cmds {
-			cmd.SetErr(final(cmd.Err()))
+			cmd.SetErr(asUnanswered(cmd.Err()))
 		}
-		return final(err)
+		return asUnanswered(err)
 	}
 }
 
-// once is a command of a pipeline. The library decides whether to resend a pipeline before it calls the hooks, so the command itself must
+// noRetryCmd is a command of a pipeline. The library decides whether to resend a pipeline before it calls the hooks, so the command itself must
 // forbid that.
-type once struct{ redis.Cmder }
+type noRetryCmd struct{ redis.Cmder }
 
 // NoRetry forbids the library to resend the command.
-func (once) NoRetry() bool { return true }
+func (noRetryCmd) NoRetry() bool { return true }
 
-// lostError replaces an error for which the library would resend a command.
-type lostError struct{ text string }
+// unansweredError replaces an error for which the library would resend a command.
+type unansweredError struct{ text string }
 
 // Error returns the text of the library's error.
-func (e lostError) Error() string { return e.text }
+func (e unansweredError) Error() string { return e.text }
 
-// final turns the error of a command without an answer into a lostError. It removes the local port, which would make each error text
+// asUnanswered turns the error of a command without an answer into a unansweredError. It removes the local port, which would make each error text
 // different.
-func final(err error) error {
-	if !Lost(err) {
+func asUnanswered(err error) error {
+	if !Unanswered(err) {
 		return err
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
-		told := *op
-		told.Source = nil
-		err = &told
+		withoutSource := *op
+		withoutSource.Source = nil
+		err = &withoutSource
 	}
-	return lostError{err.Error()}
+	return unansweredError{err.Error()}
 }
 
-// Lost reports whether no answer came, so that resending can help. It returns false if all connections were in use or the client was
+// Unanswered reports whether no answer came, so that resending can help. It returns false if all connections were in use or the client was
 // closed.
-func Lost(err error) bool {
+func Unanswered(err error) bool {
 	var answer redis.Error
 	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout) && !errors.Is(err, redis.ErrClosed)
 }
 
-// useless reports whether another node may now own the keys.
-func useless(err error) bool {
-	if err == nil || Lost(err) {
+// ownerMayHaveChanged reports whether another node may now own the keys.
+func ownerMayHaveChanged(err error) bool {
+	if err == nil || Unanswered(err) {
 		return err != nil
 	}
-	for _, said := range []string{"CLUSTERDOWN", "MASTERDOWN", "LOADING", "READONLY"} {
-		if strings.HasPrefix(err.Error(), said) {
+	for _, prefix := range []string{"CLUSTERDOWN", "MASTERDOWN", "LOADING", "READONLY"} {
+		if strings.HasPrefix(err.Error(), prefix) {
 			return true
 		}
 	}
 	return false
 }
 
-// nodeOf returns the address of the node that owns key. It returns "" if there is only one node, or if the node is not known.
-func nodeOf(ctx context.Context, client redis.UniversalClient, key string) string {
+// nodeAddr returns the address of the node that owns key. It returns "" if there is only one node, or if the node is not known.
+func nodeAddr(ctx context.Context, client redis.UniversalClient, key string) string {
 	cluster, ok := client.(*redis.ClusterClient)
 	if !ok {
 		return ""

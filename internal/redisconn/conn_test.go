@@ -13,7 +13,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-func open(t *testing.T, url string) *redisconn.Conn {
+func openConn(t *testing.T, url string) *redisconn.Conn {
 	t.Helper()
 	options, err := redisconn.ParseURL(url)
 	if err != nil {
@@ -24,8 +24,8 @@ func open(t *testing.T, url string) *redisconn.Conn {
 	return c
 }
 
-// untilWorks sets a key until that succeeds, and returns how long it took.
-func untilWorks(t *testing.T, c *redisconn.Conn, key string) time.Duration {
+// waitUntilWritable sets a key until that succeeds, and returns how long it took.
+func waitUntilWritable(t *testing.T, c *redisconn.Conn, key string) time.Duration {
 	t.Helper()
 	began, tick := time.Now(), time.NewTicker(50*time.Millisecond)
 	defer tick.Stop()
@@ -42,7 +42,7 @@ func untilWorks(t *testing.T, c *redisconn.Conn, key string) time.Duration {
 	}
 }
 
-func setAll(t *testing.T, c *redisconn.Conn) {
+func setManyKeys(t *testing.T, c *redisconn.Conn) {
 	t.Helper()
 	for i := range 30 { // keys of all nodes
 		if err := c.Client.Set(t.Context(), fmt.Sprint("key", i), "1", 0).Err(); err != nil {
@@ -54,60 +54,60 @@ func setAll(t *testing.T, c *redisconn.Conn) {
 // TestAClusterBehindOneAddressFailsOver checks that one address of a Cluster is enough, even if the node at this address fails later.
 func TestAClusterBehindOneAddressFailsOver(t *testing.T) {
 	t.Parallel()
-	cluster := servers.RedisCluster3(t, true)
-	gone := cluster.Master("key0")
-	c := open(t, cluster.Nodes[gone].URL())
-	setAll(t, c)
+	cluster := servers.StartRedisNodes(t, true)
+	gone := cluster.MasterIndex("key0")
+	c := openConn(t, cluster.Nodes[gone].URL())
+	setManyKeys(t, c)
 	cluster.Nodes[gone].Kill()
 	killed := time.Now()
-	cluster.UntilFailedOver("key0", gone)
+	cluster.WaitFailedOver("key0", gone)
 	elected := time.Since(killed)
-	took := untilWorks(t, c, "key0")
+	took := waitUntilWritable(t, c, "key0")
 	t.Logf("elected %.1f s after the kill, used %.1f s later", elected.Seconds(), took.Seconds())
 	if took > 20*time.Second { // without the hook, the library rereads the topology once a minute
 		t.Errorf("a key of a killed master works after %s", took)
 	}
-	setAll(t, c)
+	setManyKeys(t, c)
 }
 
 // TestAServerBecomesACluster checks that a Cluster is recognized at an address where a single server was before.
 func TestAServerBecomesACluster(t *testing.T) {
 	t.Parallel()
-	cluster := servers.RedisCluster3(t, false)
-	single := servers.Redis(t)
+	cluster := servers.StartRedisNodes(t, false)
+	single := servers.StartRedis(t)
 	way := servers.NewProxy(t, single.Addr)
-	c := open(t, "redis://"+way.Addr+"/0")
-	setAll(t, c)
-	way.Point(cluster.Nodes[0].Addr)
+	c := openConn(t, "redis://"+way.Addr+"/0")
+	setManyKeys(t, c)
+	way.PointTo(cluster.Nodes[0].Addr)
 	for i := range 30 {
-		untilWorks(t, c, fmt.Sprint("key", i))
+		waitUntilWritable(t, c, fmt.Sprint("key", i))
 	}
 }
 
 // TestRedisMayComeLater checks that the type of a server that is down at the start is recognized later.
 func TestRedisMayComeLater(t *testing.T) {
 	t.Parallel()
-	server := servers.RedisCluster(t)
+	server := servers.StartRedisCluster(t)
 	server.Stop()
-	c := open(t, server.URL())
+	c := openConn(t, server.URL())
 	if err := c.Client.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("a server that is down: %v", err)
 	}
 	server.Start()
-	untilWorks(t, c, "key")
+	waitUntilWritable(t, c, "key")
 }
 
 func TestDatabaseIsSelected(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
-	second, first := open(t, server.URL()+"/2"), open(t, server.URL())
+	server := servers.StartRedis(t)
+	second, first := openConn(t, server.URL()+"/2"), openConn(t, server.URL())
 	if err := second.Client.Set(t.Context(), "key", "1", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if n := first.Client.Exists(t.Context(), "key").Val(); n != 0 {
 		t.Error("the key is in the first database")
 	}
-	cluster := open(t, servers.RedisCluster(t).URL()+"/2")
+	cluster := openConn(t, servers.StartRedisCluster(t).URL()+"/2")
 	if err := cluster.Client.Set(t.Context(), "key", "1", 0).Err(); err == nil || !strings.Contains(err.Error(), "cluster mode") {
 		t.Errorf("database 2 of a Cluster: %v", err)
 	}
@@ -116,19 +116,19 @@ func TestDatabaseIsSelected(t *testing.T) {
 // TestSentinelFailsOver uses a Sentinel with its own password.
 func TestSentinelFailsOver(t *testing.T) {
 	t.Parallel()
-	s := servers.Sentinel(t, "sent&inel")
-	c := open(t, s.URL()+"?sentinel_password=sent%26inel")
-	untilWorks(t, c, "key")
+	s := servers.StartSentinels(t, "sent&inel")
+	c := openConn(t, s.URL()+"?sentinel_password=sent%26inel")
+	waitUntilWritable(t, c, "key")
 	s.Servers[0].Kill()
-	s.UntilMaster(1)
-	t.Logf("used %.1f s after the switch", untilWorks(t, c, "key").Seconds())
+	s.WaitMaster(1)
+	t.Logf("used %.1f s after the switch", waitUntilWritable(t, c, "key").Seconds())
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
+func eventually(t *testing.T, what string, isTrue func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); !is(); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); !isTrue(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("no %s", what)
 		}
@@ -139,8 +139,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 // nodes.
 func TestABreakerIsOfANode(t *testing.T) {
 	t.Parallel()
-	cluster := servers.RedisCluster3(t, false)
-	c := open(t, cluster.Nodes[0].URL())
+	cluster := servers.StartRedisNodes(t, false)
+	c := openConn(t, cluster.Nodes[0].URL())
 	all := redisconn.NewBreakers(c.Client, time.Now)
 	of := make(map[redisconn.Breaker]bool)
 	for i := range 30 {
@@ -154,12 +154,12 @@ func TestABreakerIsOfANode(t *testing.T) {
 // TestNothingIsAskedAfterClose checks that no connection is opened when the library reads the topology just after Close.
 func TestNothingIsAskedAfterClose(t *testing.T) {
 	t.Parallel()
-	c := open(t, servers.Redis(t).URL())
-	untilWorks(t, c, "key")
+	c := openConn(t, servers.StartRedis(t).URL())
+	waitUntilWritable(t, c, "key")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Read(t.Context()); !errors.Is(err, redis.ErrClosed) {
+	if err := c.ReadTopology(t.Context()); !errors.Is(err, redis.ErrClosed) {
 		t.Errorf("%v, want ErrClosed", err)
 	}
 }
@@ -167,11 +167,11 @@ func TestNothingIsAskedAfterClose(t *testing.T) {
 // TestNobodyIsAskedTwice checks that a server with several names is asked only once.
 func TestNobodyIsAskedTwice(t *testing.T) {
 	t.Parallel()
-	cluster := servers.RedisCluster3(t, false)
-	for url, nodes := range map[string]int{servers.Redis(t).URL(): 1, cluster.Nodes[0].URL(): 3} {
-		c := open(t, url)
-		untilWorks(t, c, "key")
-		if asked := c.Asked(); len(asked) != nodes {
+	cluster := servers.StartRedisNodes(t, false)
+	for url, nodes := range map[string]int{servers.StartRedis(t).URL(): 1, cluster.Nodes[0].URL(): 3} {
+		c := openConn(t, url)
+		waitUntilWritable(t, c, "key")
+		if asked := c.DialedNodes(); len(asked) != nodes {
 			t.Errorf("%v are asked of %d nodes", asked, nodes)
 		}
 	}
@@ -181,9 +181,9 @@ func TestNobodyIsAskedTwice(t *testing.T) {
 // it may be executed twice.
 func TestWhatIsLostIsSentOnce(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
+	server := servers.StartRedis(t)
 	way := servers.NewProxy(t, server.Addr)
-	lossy, sure := open(t, "redis://"+way.Addr), open(t, server.URL())
+	lossy, sure := openConn(t, "redis://"+way.Addr), openConn(t, server.URL())
 	for name, send := range map[string]func(key string) error{
 		"alone": func(key string) error { return lossy.Client.Incr(t.Context(), key).Err() },
 		"in a pipeline": func(key string) error {
@@ -198,7 +198,7 @@ func TestWhatIsLostIsSentOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		way.DropReplies(1)
-		if err := send(name); !redisconn.Lost(err) {
+		if err := send(name); !redisconn.Unanswered(err) {
 			t.Errorf("%s: %v, and the answer was lost", name, err)
 		}
 		if n, err := sure.Client.Get(t.Context(), name).Int(); n != 1 || err != nil {

@@ -2,22 +2,24 @@ package redisconn
 
 import "context"
 
-// Read reads the topology.
-func (c *Conn) Read(ctx context.Context) error {
+// ReadTopology reads the topology.
+func (c *Conn) ReadTopology(ctx context.Context) error {
 	_, err := c.topology.read(ctx)
 	return err
 }
 
-// Asked returns the addresses of the nodes that Read asks, as they are dialed.
-func (c *Conn) Asked() (addrs []string) {
-	for _, addr := range c.topology.nodes() {
-		addrs = append(addrs, dialed(addr))
+// DialedNodes returns the addresses of the nodes that Read asks, as they are dialed.
+func (c *Conn) DialedNodes() (addrs []string) {
+	for _, addr := range c.topology.nodesToAsk() {
+		addrs = append(addrs, dialAddr(addr))
 	}
 	return addrs
 }
 
 // BreakerOf returns the breaker of the node that owns key.
-func (b *Breakers) BreakerOf(ctx context.Context, key string) Breaker { return Breaker{b.of(ctx, key)} }
+func (b *Breakers) BreakerOf(ctx context.Context, key string) Breaker {
+	return Breaker{b.breakerFor(ctx, key)}
+}
 
 // Breaker exports breaker.
 type Breaker struct{ *breaker }

@@ -21,41 +21,41 @@ type Call struct {
 // again in another round trip. Each call holds its answer. The returned error is the error of one of the calls, preferably of a call
 // without an answer. If Run is called again with the same calls, it resends only the calls without an answer.
 func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error {
-	left, forgotten := make([]*Call, 0, len(calls)), []*Call(nil)
+	pending, notLoaded := make([]*Call, 0, len(calls)), []*Call(nil)
 	for _, c := range calls {
-		if c.Cmd == nil || Lost(c.Err()) {
-			left = append(left, c)
+		if c.Cmd == nil || Unanswered(c.Err()) {
+			pending = append(pending, c)
 		}
 	}
-	send(ctx, client, left, (*redis.Script).EvalSha)
-	for _, c := range left {
+	sendCalls(ctx, client, pending, (*redis.Script).EvalSha)
+	for _, c := range pending {
 		if redis.HasErrorPrefix(c.Err(), "NOSCRIPT") {
-			forgotten = append(forgotten, c)
+			notLoaded = append(notLoaded, c)
 		}
 	}
-	send(ctx, client, forgotten, (*redis.Script).Eval)
-	return worst(calls)
+	sendCalls(ctx, client, notLoaded, (*redis.Script).Eval)
+	return firstError(calls)
 }
 
-// send sends calls in a pipeline. A single call costs less without one.
-func send(ctx context.Context, client redis.UniversalClient, calls []*Call, how func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd) {
+// sendCalls sends calls in a pipeline. A single call costs less without one.
+func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call, eval func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd) {
 	if len(calls) == 1 {
-		calls[0].Cmd = how(calls[0].Script, ctx, client, calls[0].Keys, calls[0].Args...)
+		calls[0].Cmd = eval(calls[0].Script, ctx, client, calls[0].Keys, calls[0].Args...)
 	}
 	if len(calls) < 2 {
 		return
 	}
 	pipe := client.Pipeline()
 	for _, c := range calls {
-		c.Cmd = how(c.Script, ctx, pipe, c.Keys, c.Args...)
+		c.Cmd = eval(c.Script, ctx, pipe, c.Keys, c.Args...)
 	}
 	_, _ = pipe.Exec(ctx) // each call holds its own error
 }
 
-// worst returns the error of a call without an answer, or else any other error.
-func worst(calls []*Call) (err error) {
+// firstError returns the error of a call without an answer, or else any other error.
+func firstError(calls []*Call) (err error) {
 	for _, c := range calls {
-		if Lost(c.Err()) {
+		if Unanswered(c.Err()) {
 			return c.Err()
 		}
 		err = cmp.Or(err, c.Err())
@@ -65,10 +65,10 @@ func worst(calls []*Call) (err error) {
 
 // Run runs at least one script for keys of one node, and sends them as Do does. If one script fails and another succeeds, the failure says
 // nothing about the node.
-func (b *Breakers) Run(ctx context.Context, sends int, calls []*Call) {
-	err := b.Do(ctx, calls[0].Keys[0], sends, func() error {
+func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
+	err := b.Do(ctx, calls[0].Keys[0], maxSends, func() error {
 		err := Run(ctx, b.client, calls)
-		if !Lost(err) && slices.ContainsFunc(calls, func(c *Call) bool { return c.Err() == nil }) {
+		if !Unanswered(err) && slices.ContainsFunc(calls, func(c *Call) bool { return c.Err() == nil }) {
 			return nil
 		}
 		return err
@@ -82,4 +82,4 @@ func (b *Breakers) Run(ctx context.Context, sends int, calls []*Call) {
 }
 
 // Node returns the address of the node that owns key. It returns "" if there is only one node, or if the node is not known.
-func (b *Breakers) Node(ctx context.Context, key string) string { return nodeOf(ctx, b.client, key) }
+func (b *Breakers) Node(ctx context.Context, key string) string { return nodeAddr(ctx, b.client, key) }

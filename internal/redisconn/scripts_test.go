@@ -13,8 +13,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// counting returns one call for each key, of a script that increments the key.
-func counting(keys ...string) []*redisconn.Call {
+// incrementCalls returns one call for each key, of a script that increments the key.
+func incrementCalls(keys ...string) []*redisconn.Call {
 	script, calls := redis.NewScript("return redis.call('INCR', KEYS[1])"), make([]*redisconn.Call, len(keys))
 	for i, key := range keys {
 		calls[i] = &redisconn.Call{Script: script, Keys: []string{key}}
@@ -22,7 +22,7 @@ func counting(keys ...string) []*redisconn.Call {
 	return calls
 }
 
-func keysTo(n int) (keys []string) {
+func numberedKeys(n int) (keys []string) {
 	for i := range n {
 		keys = append(keys, fmt.Sprint("key", i))
 	}
@@ -42,17 +42,17 @@ func expectAnswers(t *testing.T, calls []*redisconn.Call, want int) {
 // A script that fails does not affect the other scripts.
 func TestScriptsGoTogether(t *testing.T) {
 	t.Parallel()
-	cluster := servers.RedisCluster3(t, false)
-	c := open(t, cluster.Nodes[0].URL())
-	untilWorks(t, c, "list")
+	cluster := servers.StartRedisNodes(t, false)
+	c := openConn(t, cluster.Nodes[0].URL())
+	waitUntilWritable(t, c, "list")
 	c.Client.Del(t.Context(), "list")
 	c.Client.LPush(t.Context(), "list", "1")
 	for round := range 3 {
-		if from := cluster.Master("key0"); round == 2 {
-			cluster.Move("key0", from, (from+1)%3)
+		if from := cluster.MasterIndex("key0"); round == 2 {
+			cluster.MoveSlot("key0", from, (from+1)%3)
 		}
-		calls := counting(append(keysTo(30), "list")...)
-		if err := redisconn.Run(t.Context(), c.Client, calls); err == nil || redisconn.Lost(err) {
+		calls := incrementCalls(append(numberedKeys(30), "list")...)
+		if err := redisconn.Run(t.Context(), c.Client, calls); err == nil || redisconn.Unanswered(err) {
 			t.Errorf("round %d: %v, want what the list says", round, err)
 		}
 		expectAnswers(t, calls[:30], round+1)
@@ -65,15 +65,15 @@ func TestScriptsGoTogether(t *testing.T) {
 // TestOnlyWhatIsLostIsSentAgain checks that calls that other nodes have answered are not resent.
 func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 	t.Parallel()
-	cluster := servers.RedisCluster3(t, false)
-	silent := cluster.Master("key0")
-	c := open(t, cluster.Nodes[(silent+1)%3].URL())
-	setAll(t, c)
-	calls := counting(keysTo(30)...)
+	cluster := servers.StartRedisNodes(t, false)
+	silent := cluster.MasterIndex("key0")
+	c := openConn(t, cluster.Nodes[(silent+1)%3].URL())
+	setManyKeys(t, c)
+	calls := incrementCalls(numberedKeys(30)...)
 	cluster.Nodes[silent].Pause()
 	err := redisconn.Run(t.Context(), c.Client, calls)
 	cluster.Nodes[silent].Resume()
-	if !redisconn.Lost(err) || calls[0].Err() == nil {
+	if !redisconn.Unanswered(err) || calls[0].Err() == nil {
 		t.Errorf("%v, and a node was silent", err)
 	}
 	answered := 0
@@ -97,19 +97,19 @@ func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 // TestLostScriptsAreSentAgain checks that Breakers.Run resends lost scripts, and sends none while the breaker is open.
 func TestLostScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
+	server := servers.StartRedis(t)
 	way := servers.NewProxy(t, server.Addr)
-	c := open(t, "redis://"+way.Addr)
+	c := openConn(t, "redis://"+way.Addr)
 	breakers := redisconn.NewBreakers(c.Client, time.Now)
-	breakers.Run(t.Context(), 2, counting("warm", "too"))
-	calls := counting("a", "b")
+	breakers.Run(t.Context(), 2, incrementCalls("warm", "too"))
+	calls := incrementCalls("a", "b")
 	way.DropReplies(1)
 	breakers.Run(t.Context(), 2, calls)
 	expectAnswers(t, calls, 2)
 
 	way.HoldReplies()
-	breakers.Run(t.Context(), 1, counting("a", "b"))
-	calls = counting("a", "b")
+	breakers.Run(t.Context(), 1, incrementCalls("a", "b"))
+	calls = incrementCalls("a", "b")
 	breakers.Run(t.Context(), 1, calls)
 	for _, call := range calls {
 		if err := call.Err(); err == nil || !strings.Contains(err.Error(), "did not answer a moment ago") {
@@ -122,14 +122,14 @@ func TestLostScriptsAreSentAgain(t *testing.T) {
 // are lost.
 func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
+	server := servers.StartRedis(t)
 	way := servers.NewProxy(t, server.Addr)
-	c := open(t, "redis://"+way.Addr)
-	untilWorks(t, c, "key")
+	c := openConn(t, "redis://"+way.Addr)
+	waitUntilWritable(t, c, "key")
 	c.Client.LPush(t.Context(), "list", "1")
 	breakers := redisconn.NewBreakers(c.Client, time.Now)
 	for want := range int64(3) {
-		calls := counting("a", "list")
+		calls := incrementCalls("a", "list")
 		breakers.Run(t.Context(), 2, calls)
 		if calls[0].Err() != nil || calls[1].Err() == nil || breakers.Outages() != want {
 			t.Errorf("%v, %v and %d outages, want %d", calls[0].Err(), calls[1].Err(), breakers.Outages(), want)
@@ -141,11 +141,11 @@ func TestAScriptThatFailsHidesNoOutage(t *testing.T) {
 // TestAPipelineToAServerThatDoesNotServe checks that the topology is read again after a READONLY answer to a pipeline.
 func TestAPipelineToAServerThatDoesNotServe(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
+	server := servers.StartRedis(t)
 	way := servers.NewProxy(t, server.Addr)
-	c := open(t, "redis://"+way.Addr)
-	untilWorks(t, c, "key")
-	if err := open(t, server.URL()).Client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
+	c := openConn(t, "redis://"+way.Addr)
+	waitUntilWritable(t, c, "key")
+	if err := openConn(t, server.URL()).Client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	asked := make(chan struct{}, 100)

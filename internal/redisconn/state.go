@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Served returns how many of keys belong to nodes that work, and the errors of the nodes that do not.
-func (c *Conn) Served(ctx context.Context, keys []string) (int, error) {
+// CountServedKeys returns how many of keys belong to nodes that work, and the errors of the nodes that do not.
+func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (int, error) {
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
 		if err := c.Client.Ping(ctx).Err(); err != nil {
@@ -24,37 +24,37 @@ func (c *Conn) Served(ctx context.Context, keys []string) (int, error) {
 		}
 		return len(keys), nil
 	}
-	answers, err := eachMaster(ctx, cluster, works)
+	answers, err := askEachMaster(ctx, cluster, checkNode)
 	if err != nil {
 		return 0, fmt.Errorf("redis: %w", err)
 	}
 	served := 0
 	for _, key := range keys {
-		if answers[nodeOf(ctx, cluster, key)] == nil {
+		if answers[nodeAddr(ctx, cluster, key)] == nil {
 			served++
 		}
 	}
 	return served, errors.Join(failuresOf(answers)...)
 }
 
-// works returns nil for a node that executes commands for its keys. A node that is cut off from the other nodes, or whose Cluster lacks
+// checkNode returns nil for a node that executes commands for its keys. A node that is cut off from the other nodes, or whose Cluster lacks
 // nodes, answers but refuses commands.
-func works(ctx context.Context, node *redis.Client) error {
+func checkNode(ctx context.Context, node *redis.Client) error {
 	if err := node.Ping(ctx).Err(); err != nil {
 		return err
 	}
 	info, err := node.ClusterInfo(ctx).Result()
-	if Lost(err) {
+	if Unanswered(err) {
 		return err
 	}
-	if state := fields(info)["cluster_state"]; state != "" && state != "ok" {
+	if state := parseInfo(info)["cluster_state"]; state != "" && state != "ok" {
 		return fmt.Errorf("cluster_state is %s: hash slots are not served, or other nodes not reached", state)
 	}
 	return nil
 }
 
-// eachMaster calls ask for all masters concurrently. The map holds the results by address; nil means success.
-func eachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(context.Context, *redis.Client) error) (map[string]error, error) {
+// askEachMaster calls ask for all masters concurrently. The map holds the results by address; nil means success.
+func askEachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(context.Context, *redis.Client) error) (map[string]error, error) {
 	var mu sync.Mutex
 	answers := make(map[string]error)
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
@@ -81,7 +81,7 @@ type Notes struct {
 // Note is a sentence without a full stop. It contains no secrets.
 type Note struct {
 	About Subject
-	Says  string
+	Text  string
 }
 
 // Subject is the topic of a note.
@@ -101,16 +101,16 @@ const (
 func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
-		notes, err := examine(ctx, c.Client, "it")
+		notes, err := examineServer(ctx, c.Client, "it")
 		notes.Kind = "a master behind Sentinel"
 		return notes, err
 	}
 	var mu sync.Mutex
 	var notes Notes
-	answers, err := eachMaster(ctx, cluster, func(ctx context.Context, node *redis.Client) error {
-		one, err := examine(ctx, node, dialed(node.Options().Addr))
+	answers, err := askEachMaster(ctx, cluster, func(ctx context.Context, node *redis.Client) error {
+		one, err := examineServer(ctx, node, dialAddr(node.Options().Addr))
 		if err == nil {
-			err = works(ctx, node)
+			err = checkNode(ctx, node)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -123,10 +123,10 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	}
 	failures := failuresOf(answers)
 	for _, failure := range failures {
-		notes.trouble(Node, "%s", failure)
+		notes.addTrouble(Node, "%s", failure)
 	}
 	for _, list := range [][]Note{notes.Trouble, notes.Hints} {
-		slices.SortFunc(list, func(a, b Note) int { return strings.Compare(a.Says, b.Says) })
+		slices.SortFunc(list, func(a, b Note) int { return strings.Compare(a.Text, b.Text) })
 	}
 	if len(failures) < len(answers) {
 		return notes, nil
@@ -139,32 +139,32 @@ func failuresOf(answers map[string]error) []error {
 	var failures []error
 	for _, addr := range slices.Sorted(maps.Keys(answers)) {
 		if err := answers[addr]; err != nil {
-			failures = append(failures, fmt.Errorf("redis node %s is of no use: %w", dialed(addr), err))
+			failures = append(failures, fmt.Errorf("redis node %s is of no use: %w", dialAddr(addr), err))
 		}
 	}
 	return failures
 }
 
-// examine reads the notes about one server from its answers.
-func examine(ctx context.Context, client redis.UniversalClient, name string) (notes Notes, err error) {
+// examineServer reads the notes about one server from its answers.
+func examineServer(ctx context.Context, client redis.UniversalClient, name string) (notes Notes, err error) {
 	info, err := client.Info(ctx).Result()
 	if err != nil {
 		return notes, fmt.Errorf("INFO: %w", err)
 	}
-	says := fields(info)
-	notes.clustered = says["cluster_enabled"] == "1"
-	notes.Version = says["redis_version"]
-	if version := says["valkey_version"]; version != "" {
+	infoFields := parseInfo(info)
+	notes.clustered = infoFields["cluster_enabled"] == "1"
+	notes.Version = infoFields["redis_version"]
+	if version := infoFields["valkey_version"]; version != "" {
 		notes.Version = "Valkey " + version
 	}
-	if major := says["redis_version"]; strings.HasPrefix(major, "5.") || strings.HasPrefix(major, "4.") || strings.HasPrefix(major, "6.0.") {
-		notes.trouble(Version, "%s is Redis %s, and 6.2 or newer is needed", name, major)
+	if major := infoFields["redis_version"]; strings.HasPrefix(major, "5.") || strings.HasPrefix(major, "4.") || strings.HasPrefix(major, "6.0.") {
+		notes.addTrouble(Version, "%s is Redis %s, and 6.2 or newer is needed", name, major)
 	}
-	notes.room(says, name)
-	notes.kept(says, name)
+	notes.noteMemory(infoFields, name)
+	notes.notePersistence(infoFields, name)
 	forbidden, err := forbiddenCommands(ctx, client)
 	if len(forbidden) > 0 {
-		notes.trouble(Commands, "%s forbids commands that are needed, or has renamed them: %s. See deploy/redis/users.acl", name, strings.Join(forbidden, ", "))
+		notes.addTrouble(Commands, "%s forbids commands that are needed, or has renamed them: %s. See deploy/redis/users.acl", name, strings.Join(forbidden, ", "))
 	}
 	return notes, err
 }
@@ -172,32 +172,32 @@ func examine(ctx context.Context, client redis.UniversalClient, name string) (no
 // nearlyFull is the share of the memory limit, in tenths, above which a server is reported as nearly full.
 const nearlyFull = 8
 
-// room notes whether keys are dropped when the memory is full, and whether it is nearly full.
-func (n *Notes) room(says map[string]string, name string) {
-	limited := says["maxmemory"] != "0" && says["maxmemory"] != ""
-	if policy := says["maxmemory_policy"]; policy != "noeviction" && policy != "" {
+// noteMemory notes whether keys are dropped when the memory is full, and whether it is nearly full.
+func (n *Notes) noteMemory(infoFields map[string]string, name string) {
+	limited := infoFields["maxmemory"] != "0" && infoFields["maxmemory"] != ""
+	if policy := infoFields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
 		if limited {
-			n.trouble(Eviction, "%s drops keys when its memory is full (maxmemory_policy is %s): pools and limits would be lost one by one. Set noeviction", name, policy)
+			n.addTrouble(Eviction, "%s drops keys when its memory is full (maxmemory_policy is %s): pools and limits would be lost one by one. Set noeviction", name, policy)
 		} else {
-			n.hint(Eviction, "%s has no limit of memory; with one it would drop keys (maxmemory_policy is %s)", name, policy)
+			n.addHint(Eviction, "%s has no limit of memory; with one it would drop keys (maxmemory_policy is %s)", name, policy)
 		}
 	}
-	used, _ := strconv.ParseInt(says["used_memory"], 10, 64)
-	if most, _ := strconv.ParseInt(says["maxmemory"], 10, 64); limited && used > most/10*nearlyFull {
-		n.hint(Memory, "%s uses %s of %s", name, says["used_memory_human"], says["maxmemory_human"])
+	used, _ := strconv.ParseInt(infoFields["used_memory"], 10, 64)
+	if maxBytes, _ := strconv.ParseInt(infoFields["maxmemory"], 10, 64); limited && used > maxBytes/10*nearlyFull {
+		n.addHint(Memory, "%s uses %s of %s", name, infoFields["used_memory_human"], infoFields["maxmemory_human"])
 	}
 }
 
-// kept notes whether the data survives a restart. Only CONFIG reports the schedule of snapshots, and the program has no right to use it.
-func (n *Notes) kept(says map[string]string, name string) {
+// notePersistence notes whether the data survives a restart. Only CONFIG reports the schedule of snapshots, and the program has no right to use it.
+func (n *Notes) notePersistence(infoFields map[string]string, name string) {
 	switch {
-	case says["aof_enabled"] == "1" && says["aof_last_write_status"] == "err":
-		n.hint(Persistence, "%s cannot write its log (aof_last_write_status is err): look at its disk", name)
-	case says["aof_enabled"] == "1":
-	case says["rdb_last_bgsave_status"] == "err":
-		n.hint(Persistence, "%s cannot write its snapshot (rdb_last_bgsave_status is err): look at its disk", name)
+	case infoFields["aof_enabled"] == "1" && infoFields["aof_last_write_status"] == "err":
+		n.addHint(Persistence, "%s cannot write its log (aof_last_write_status is err): look at its disk", name)
+	case infoFields["aof_enabled"] == "1":
+	case infoFields["rdb_last_bgsave_status"] == "err":
+		n.addHint(Persistence, "%s cannot write its snapshot (rdb_last_bgsave_status is err): look at its disk", name)
 	default:
-		n.hint(Persistence, "%s keeps no log (appendonly is no): a restart forgets all since its last snapshot, if it makes any", name)
+		n.addHint(Persistence, "%s keeps no log (appendonly is no): a restart forgets all since its last snapshot, if it makes any", name)
 	}
 }
 
@@ -210,10 +210,10 @@ func (n *Notes) add(other Notes) {
 	}
 }
 
-func (n *Notes) trouble(about Subject, format string, args ...any) {
+func (n *Notes) addTrouble(about Subject, format string, args ...any) {
 	n.Trouble = append(n.Trouble, Note{about, fmt.Sprintf(format, args...)})
 }
 
-func (n *Notes) hint(about Subject, format string, args ...any) {
+func (n *Notes) addHint(about Subject, format string, args ...any) {
 	n.Hints = append(n.Hints, Note{about, fmt.Sprintf(format, args...)})
 }

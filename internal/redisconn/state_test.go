@@ -25,14 +25,14 @@ func TestServedIsWhatTheClusterServes(t *testing.T) {
 	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
 		t.Run(coverage, func(t *testing.T) {
 			t.Parallel()
-			cluster := servers.RedisCluster3(t, false, "--cluster-require-full-coverage", coverage)
-			c := open(t, cluster.Nodes[0].URL())
-			if n, err := c.Served(t.Context(), keysOfAllNodes()); n != 30 || err != nil {
+			cluster := servers.StartRedisNodes(t, false, "--cluster-require-full-coverage", coverage)
+			c := openConn(t, cluster.Nodes[0].URL())
+			if n, err := c.CountServedKeys(t.Context(), keysOfAllNodes()); n != 30 || err != nil {
 				t.Errorf("%d of 30 served, %v", n, err)
 			}
 			cluster.Nodes[2].Kill()
 			eventually(t, "Cluster that knows of the loss", func() bool {
-				n, err := c.Served(t.Context(), keysOfAllNodes())
+				n, err := c.CountServedKeys(t.Context(), keysOfAllNodes())
 				return err != nil && (n > 10 && n < 30) == partly && (n == 0) == !partly
 			})
 		})
@@ -41,13 +41,13 @@ func TestServedIsWhatTheClusterServes(t *testing.T) {
 
 func TestServedByOneServer(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
-	c := open(t, server.URL())
-	if n, err := c.Served(t.Context(), keysOfAllNodes()); n != 30 || err != nil {
+	server := servers.StartRedis(t)
+	c := openConn(t, server.URL())
+	if n, err := c.CountServedKeys(t.Context(), keysOfAllNodes()); n != 30 || err != nil {
 		t.Errorf("%d of 30 served, %v", n, err)
 	}
 	server.Stop()
-	if n, err := c.Served(t.Context(), keysOfAllNodes()); n != 0 || err == nil {
+	if n, err := c.CountServedKeys(t.Context(), keysOfAllNodes()); n != 0 || err == nil {
 		t.Errorf("%d of 30 served by a server that is down, %v", n, err)
 	}
 }
@@ -67,14 +67,14 @@ func TestExamineSaysWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := open(t, "redis://"+test.user+servers.Redis(t, test.args...).Addr)
+			c := openConn(t, "redis://"+test.user+servers.StartRedis(t, test.args...).Addr)
 			notes, err := c.Examine(t.Context())
 			if err != nil || notes.Kind != "one server" || !strings.HasPrefix(notes.Version, "7.") || len(notes.Trouble) != len(test.trouble) {
 				t.Fatalf("%+v, %v; want trouble %q", notes, err, test.trouble)
 			}
 			for i, want := range test.trouble {
-				if !strings.Contains(notes.Trouble[i].Says, want) {
-					t.Errorf("%q, want %q", notes.Trouble[i].Says, want)
+				if !strings.Contains(notes.Trouble[i].Text, want) {
+					t.Errorf("%q, want %q", notes.Trouble[i].Text, want)
 				}
 			}
 		})
@@ -84,13 +84,13 @@ func TestExamineSaysWhatIsWrong(t *testing.T) {
 // TestExamineFails checks that the error names the reason if no server can be used.
 func TestExamineFails(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t, "--requirepass", "right")
+	server := servers.StartRedis(t, "--requirepass", "right")
 	for url, want := range map[string]string{
 		"redis://:wrong@" + server.Addr:         "WRONGPASS",
 		server.URL():                            "NOAUTH",
 		"redis://:right@" + servers.FreeAddr(t): "refused",
 	} {
-		if _, err := open(t, url).Examine(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := openConn(t, url).Examine(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
@@ -103,8 +103,8 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
 		t.Run(coverage, func(t *testing.T) {
 			t.Parallel()
-			cluster := servers.RedisCluster3(t, false, "--cluster-require-full-coverage", coverage)
-			c := open(t, cluster.Nodes[0].URL())
+			cluster := servers.StartRedisNodes(t, false, "--cluster-require-full-coverage", coverage)
+			c := openConn(t, cluster.Nodes[0].URL())
 			if notes, err := c.Examine(t.Context()); err != nil || len(notes.Trouble) != 0 {
 				t.Fatalf("%+v, %v", notes, err)
 			}
@@ -113,7 +113,7 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 			eventually(t, "note of the loss", func() bool {
 				notes, err := c.Examine(t.Context())
 				if partly {
-					return err == nil && notes.Kind == "a Cluster of 3 masters" && len(notes.Trouble) == 1 && strings.Contains(notes.Trouble[0].Says, "is of no use: ")
+					return err == nil && notes.Kind == "a Cluster of 3 masters" && len(notes.Trouble) == 1 && strings.Contains(notes.Trouble[0].Text, "is of no use: ")
 				}
 				return err != nil && strings.Contains(err.Error(), "cluster_state is fail")
 			})
@@ -124,8 +124,8 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 // The program logs the result again when it differs from the previous one, so the text must not vary.
 func TestExamineSaysTheSameOfTheSame(t *testing.T) {
 	t.Parallel()
-	cluster := servers.RedisCluster3(t, false, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru", "--rename-command", "ZPOPMIN", "ELSE")
-	c := open(t, cluster.Nodes[0].URL())
+	cluster := servers.StartRedisNodes(t, false, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru", "--rename-command", "ZPOPMIN", "ELSE")
+	c := openConn(t, cluster.Nodes[0].URL())
 	first, err := c.Examine(t.Context())
 	if err != nil || len(first.Trouble) != 6 {
 		t.Fatalf("%+v, %v; want two troubles of each master", first, err)
@@ -135,8 +135,8 @@ func TestExamineSaysTheSameOfTheSame(t *testing.T) {
 			t.Fatalf("%q, %v; before %q", notes.Trouble, err, first.Trouble)
 		}
 	}
-	server := servers.Redis(t)
-	silent := open(t, server.URL())
+	server := servers.StartRedis(t)
+	silent := openConn(t, server.URL())
 	server.Pause()
 	var said []string
 	for range 2 {
@@ -151,11 +151,11 @@ func TestExamineSaysTheSameOfTheSame(t *testing.T) {
 
 func TestExamineCluster(t *testing.T) {
 	t.Parallel()
-	notes, err := open(t, servers.RedisCluster3(t, false).Nodes[1].URL()).Examine(t.Context())
+	notes, err := openConn(t, servers.StartRedisNodes(t, false).Nodes[1].URL()).Examine(t.Context())
 	if err != nil || notes.Kind != "a Cluster of 3 masters" || len(notes.Trouble) != 0 {
 		t.Errorf("%+v, %v", notes, err)
 	}
-	notes, err = open(t, servers.Sentinel(t, "").URL()).Examine(t.Context())
+	notes, err = openConn(t, servers.StartSentinels(t, "").URL()).Examine(t.Context())
 	if err != nil || notes.Kind != "a master behind Sentinel" || len(notes.Trouble) != 0 {
 		t.Errorf("%+v, %v", notes, err)
 	}

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	mostAsked = 8                     // maximum number of nodes asked by one read, unless more are configured
-	lateBy    = 50 * time.Millisecond // how long to wait for other answers after the first usable one
-	lastSlot  = 16383
+	maxAskedNodes = 8                     // maximum number of nodes asked by one read, unless more are configured
+	answerGrace   = 50 * time.Millisecond // how long to wait for other answers after the first usable one
+	lastSlot      = 16383
 )
 
 // topology finds out which node owns which hash slots. A single server is treated as a Cluster of one node that owns all slots.
@@ -28,38 +28,38 @@ type topology struct {
 	seeds   []string // the configured addresses
 	options redis.UniversalOptions
 
-	mu     sync.Mutex
-	asking map[string]*redis.Client // clients by address
-	latest []redis.ClusterSlot      // the last topology that was read
-	closed bool                     // no node is asked any more, although the library may still call read
+	mu      sync.Mutex
+	clients map[string]*redis.Client // clients by address
+	latest  []redis.ClusterSlot      // the last topology that was read
+	closed  bool                     // no node is asked any more, although the library may still call read
 }
 
 func newTopology(options *redis.UniversalOptions) *topology {
-	t := &topology{seeds: options.Addrs, options: *options, asking: make(map[string]*redis.Client)}
+	t := &topology{seeds: options.Addrs, options: *options, clients: make(map[string]*redis.Client)}
 	if t.options.Dialer == nil {
 		t.options.Dialer = t.dial
 	}
 	return t
 }
 
-// said is the answer of a node about the topology.
-type said struct {
-	slots []redis.ClusterSlot
-	alone bool  // the server is not a node of a Cluster
-	works bool  // the node reports that the Cluster works
-	epoch int64 // a higher epoch knows of later changes
-	err   error
+// topologyAnswer is the answer of a node about the topology.
+type topologyAnswer struct {
+	slots      []redis.ClusterSlot
+	standalone bool  // the server is not a node of a Cluster
+	clusterOK  bool  // the node reports that the Cluster works
+	epoch      int64 // a higher epoch knows of later changes
+	err        error
 }
 
-// better reports whether s is more trustworthy than o. A node that was cut off from the other nodes keeps reporting the old topology.
-func (s said) better(o said) bool {
+// isBetterThan reports whether s is more trustworthy than o. A node that was cut off from the other nodes keeps reporting the old topology.
+func (s topologyAnswer) isBetterThan(o topologyAnswer) bool {
 	switch {
 	case s.err != nil || o.err != nil:
 		return s.err == nil
-	case s.alone != o.alone:
-		return o.alone
-	case s.works != o.works:
-		return s.works
+	case s.standalone != o.standalone:
+		return o.standalone
+	case s.clusterOK != o.clusterOK:
+		return s.clusterOK
 	}
 	return s.epoch > o.epoch
 }
@@ -67,48 +67,48 @@ func (s said) better(o said) bool {
 // read asks several nodes concurrently and uses the most trustworthy answer. If no node answers, it keeps the last topology: then calls
 // fail, or an old node works again.
 func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
-	nodes := t.nodes()
-	answers := make(chan said, len(nodes))
+	nodes := t.nodesToAsk()
+	answers := make(chan topologyAnswer, len(nodes))
 	for _, addr := range nodes {
-		client := t.client(addr)
+		client := t.clientFor(addr)
 		if client == nil {
 			return nil, redis.ErrClosed
 		}
 		_ = rescue.Async(func() error {
-			answer := said{err: errors.New("asking it panicked")}
+			answer := topologyAnswer{err: errors.New("asking it panicked")}
 			defer func() { answers <- answer }()
-			answer = ask(ctx, client, addr)
+			answer = askTopology(ctx, client, addr)
 			return nil
 		})
 	}
-	best := said{err: errors.New("nobody was asked")}
+	best := topologyAnswer{err: errors.New("nobody was asked")}
 	var late <-chan time.Time
 	for range nodes {
 		select {
 		case answer := <-answers:
-			if answer.better(best) {
+			if answer.isBetterThan(best) {
 				best = answer
 			}
-			if late == nil && answer.works {
-				late = time.After(lateBy)
+			if late == nil && answer.clusterOK {
+				late = time.After(answerGrace)
 			}
 			continue
 		case <-late:
 		}
 		break
 	}
-	return t.believe(best)
+	return t.adopt(best)
 }
 
-func (t *topology) believe(best said) ([]redis.ClusterSlot, error) {
+func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case best.err != nil && t.latest != nil:
-	case best.err == nil && !best.alone:
+	case best.err == nil && !best.standalone:
 		t.latest = best.slots
 	case len(t.seeds) == 1: // also if there was never an answer: then the calls fail with the reason
-		t.latest = []redis.ClusterSlot{{End: lastSlot, Nodes: []redis.ClusterNode{{Addr: reachable(t.seeds[0], t.seeds[0])}}}}
+		t.latest = []redis.ClusterSlot{{End: lastSlot, Nodes: []redis.ClusterNode{{Addr: reachableAddr(t.seeds[0], t.seeds[0])}}}}
 	case best.err == nil:
 		return nil, fmt.Errorf("redis URL: several hosts, and they are not nodes of a Cluster")
 	default:
@@ -117,52 +117,52 @@ func (t *topology) believe(best said) ([]redis.ClusterSlot, error) {
 	return t.latest, nil
 }
 
-// nodes returns the addresses to ask: the configured ones, and some of the nodes that were found.
-func (t *topology) nodes() []string {
+// nodesToAsk returns the addresses to ask: the configured ones, and some of the nodes that were found.
+func (t *topology) nodesToAsk() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var found []string
-	known := make(map[string]bool)
+	knownAddrs := make(map[string]bool)
 	for _, seed := range t.seeds {
-		known[dialed(seed)] = true
+		knownAddrs[dialAddr(seed)] = true
 	}
 	for _, slot := range t.latest {
 		for _, node := range slot.Nodes {
-			if addr := dialed(node.Addr); !known[addr] {
-				known[addr] = true
+			if addr := dialAddr(node.Addr); !knownAddrs[addr] {
+				knownAddrs[addr] = true
 				found = append(found, node.Addr)
 			}
 		}
 	}
 	rand.Shuffle(len(found), func(i, k int) { found[i], found[k] = found[k], found[i] })
-	t.forget(known)
+	t.closeUnknown(knownAddrs)
 	all := append(append([]string(nil), t.seeds...), found...)
-	return all[:min(len(all), max(mostAsked, len(t.seeds)))]
+	return all[:min(len(all), max(maxAskedNodes, len(t.seeds)))]
 }
 
-// forget closes the connections to nodes that are no longer known. The caller holds mu.
-func (t *topology) forget(known map[string]bool) {
-	for addr, client := range t.asking {
-		if !known[dialed(addr)] {
+// closeUnknown closes the connections to nodes that are no longer known. The caller holds mu.
+func (t *topology) closeUnknown(knownAddrs map[string]bool) {
+	for addr, client := range t.clients {
+		if !knownAddrs[dialAddr(addr)] {
 			_ = client.Close()
-			delete(t.asking, addr)
+			delete(t.clients, addr)
 		}
 	}
 }
 
-// client returns the client for a node. It returns nil after close.
-func (t *topology) client(addr string) *redis.Client {
+// clientFor returns the client for a node. It returns nil after close.
+func (t *topology) clientFor(addr string) *redis.Client {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return nil
 	}
-	client := t.asking[addr]
+	client := t.clients[addr]
 	if client == nil {
 		options := t.options.Simple()
 		options.Addr, options.DB, options.PoolSize, options.MaxIdleConns = addr, 0, 2, 1
 		client = redis.NewClient(options)
-		t.asking[addr] = client
+		t.clients[addr] = client
 	}
 	return client
 }
@@ -171,14 +171,14 @@ func (t *topology) close() (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	for _, client := range t.asking {
+	for _, client := range t.clients {
 		err = errors.Join(err, client.Close())
 	}
 	return err
 }
 
-// ask reads the topology of one node.
-func ask(ctx context.Context, client *redis.Client, addr string) said {
+// askTopology reads the topology of one node.
+func askTopology(ctx context.Context, client *redis.Client, addr string) topologyAnswer {
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
 	defer cancel()
 	slots, err := client.ClusterSlots(ctx).Result() //nolint:staticcheck // deprecated by Redis 7, and all that older ones know
@@ -186,35 +186,35 @@ func ask(ctx context.Context, client *redis.Client, addr string) said {
 	switch {
 	case err == nil && len(slots) > 0:
 	case err == nil: // a node that has not joined other nodes yet
-		return said{err: fmt.Errorf("redis node %s has no part in a Cluster", dialed(addr))}
-	case errors.As(err, &answer) && !busy(err): // CLUSTER is forbidden or renamed, or the server does not support it
-		return said{alone: true, works: true}
+		return topologyAnswer{err: fmt.Errorf("redis node %s has no part in a Cluster", dialAddr(addr))}
+	case errors.As(err, &answer) && !isInconclusive(err): // CLUSTER is forbidden or renamed, or the server does not support it
+		return topologyAnswer{standalone: true, clusterOK: true}
 	default:
-		return said{err: fmt.Errorf("redis node %s: %w", dialed(addr), err)}
+		return topologyAnswer{err: fmt.Errorf("redis node %s: %w", dialAddr(addr), err)}
 	}
 	info, _ := client.ClusterInfo(ctx).Result() // without this answer, works is false and the epoch is 0
-	state := fields(info)
+	state := parseInfo(info)
 	epoch, _ := strconv.ParseInt(state["cluster_current_epoch"], 10, 64)
 	for _, slot := range slots {
 		for i, node := range slot.Nodes {
-			slot.Nodes[i].Addr = reachable(node.Addr, addr)
+			slot.Nodes[i].Addr = reachableAddr(node.Addr, addr)
 		}
 	}
-	return said{slots: slots, works: state["cluster_state"] == "ok", epoch: epoch}
+	return topologyAnswer{slots: slots, clusterOK: state["cluster_state"] == "ok", epoch: epoch}
 }
 
-// busy reports whether an error reply does not show what the server supports.
-func busy(err error) bool {
-	for _, said := range []string{"LOADING", "CLUSTERDOWN", "NOAUTH", "WRONGPASS", "ERR max number of clients"} {
-		if strings.HasPrefix(err.Error(), said) {
+// isInconclusive reports whether an error reply does not show what the server supports.
+func isInconclusive(err error) bool {
+	for _, prefix := range []string{"LOADING", "CLUSTERDOWN", "NOAUTH", "WRONGPASS", "ERR max number of clients"} {
+		if strings.HasPrefix(err.Error(), prefix) {
 			return true
 		}
 	}
 	return false
 }
 
-// fields parses the answer to INFO or CLUSTER INFO.
-func fields(info string) map[string]string {
+// parseInfo parses the answer to INFO or CLUSTER INFO.
+func parseInfo(info string) map[string]string {
 	all := make(map[string]string)
 	for line := range strings.Lines(info) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
@@ -224,11 +224,11 @@ func fields(info string) map[string]string {
 	return all
 }
 
-// reachable returns the address at which the program can reach a node, given the address from of the node that named it. A node may not
+// reachableAddr returns the address at which the program can reach a node, given the address from of the node that named it. A node may not
 // know its own host, may report port 0 if it serves only TLS, or may report a loopback address of its machine.
-func reachable(addr, from string) string {
+func reachableAddr(addr, reporter string) string {
 	host, port := splitAddr(addr)
-	fromHost, fromPort := splitAddr(from)
+	fromHost, fromPort := splitAddr(reporter)
 	if ip := net.ParseIP(host); host == "" || host == "?" || ip != nil && ip.IsLoopback() {
 		host = fromHost
 	}
@@ -236,26 +236,26 @@ func reachable(addr, from string) string {
 		port = fromPort
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
-		host += loopback
+		host += loopbackSuffix
 	}
 	return net.JoinHostPort(host, port)
 }
 
-// loopback is a suffix that turns loopback addresses into names. Otherwise the library would replace them, because it takes them for
+// loopbackSuffix is a suffix that turns loopback addresses into names. Otherwise the library would replace them, because it takes them for
 // addresses of the node's machine.
-const loopback = ".loopback"
+const loopbackSuffix = ".loopback"
 
-// dialed returns the address without the suffix that reachable added.
-func dialed(addr string) string {
+// dialAddr returns the address without the suffix that reachable added.
+func dialAddr(addr string) string {
 	host, port := splitAddr(addr)
-	return net.JoinHostPort(strings.TrimSuffix(host, loopback), port)
+	return net.JoinHostPort(strings.TrimSuffix(host, loopbackSuffix), port)
 }
 
 // dial connects to a node.
 func (t *topology) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	tcp := &net.Dialer{Timeout: t.options.DialTimeout}
 	if t.options.TLSConfig == nil {
-		return tcp.DialContext(ctx, network, dialed(addr))
+		return tcp.DialContext(ctx, network, dialAddr(addr))
 	}
-	return (&tls.Dialer{NetDialer: tcp, Config: t.options.TLSConfig}).DialContext(ctx, network, dialed(addr))
+	return (&tls.Dialer{NetDialer: tcp, Config: t.options.TLSConfig}).DialContext(ctx, network, dialAddr(addr))
 }

@@ -68,12 +68,12 @@ func ParseURL(raw string) (*redis.UniversalOptions, error) {
 	rest, query, _ := strings.Cut(rest, "?")
 	authority, path, _ := strings.Cut(rest, "/")
 	user, hosts := cutUser(authority)
-	addrs, err := addresses(hosts, sentinel)
+	addrs, err := parseAddresses(hosts, sentinel)
 	if err != nil {
 		return nil, err
 	}
 	opts := Options(addrs...)
-	if opts.Username, opts.Password, err = credentials(user); err != nil {
+	if opts.Username, opts.Password, err = parseCredentials(user); err != nil {
 		return nil, err
 	}
 	if base == "rediss" {
@@ -91,7 +91,7 @@ func cutUser(authority string) (user, hosts string) {
 	return authority[:max(at, 0)], authority[at+1:]
 }
 
-func credentials(user string) (name, password string, err error) {
+func parseCredentials(user string) (name, password string, err error) {
 	name, password, _ = strings.Cut(user, ":")
 	if name, err = url.PathUnescape(name); err == nil {
 		password, err = url.PathUnescape(password)
@@ -102,8 +102,8 @@ func credentials(user string) (name, password string, err error) {
 	return name, password, nil
 }
 
-// addresses adds the default port to hosts without a port.
-func addresses(hosts string, sentinel bool) ([]string, error) {
+// parseAddresses adds the default port to hosts without a port.
+func parseAddresses(hosts string, sentinel bool) ([]string, error) {
 	port := "6379"
 	if sentinel {
 		port = "26379"
@@ -111,8 +111,8 @@ func addresses(hosts string, sentinel bool) ([]string, error) {
 	var addrs []string
 	for host := range strings.SplitSeq(hosts, ",") {
 		u, err := url.Parse("redis://" + host)
-		bare := err == nil && strings.Contains(u.Hostname(), ":") && !strings.HasPrefix(host, "[")
-		if err != nil || u.Hostname() == "" || u.Host != host || bare {
+		isBareIPv6 := err == nil && strings.Contains(u.Hostname(), ":") && !strings.HasPrefix(host, "[")
+		if err != nil || u.Hostname() == "" || u.Host != host || isBareIPv6 {
 			return nil, errors.New("redis URL: bad host or port (is a '/' or '@' in the password not percent-encoded?)")
 		}
 		addrs = append(addrs, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port)))
@@ -153,7 +153,7 @@ func applyQuery(opts *redis.UniversalOptions, query string) error {
 		case len(all) > 1:
 			return errors.New("redis URL: one of ca_file, sentinel_user, sentinel_password is there twice")
 		case name == "ca_file" && opts.TLSConfig != nil:
-			if opts.TLSConfig.RootCAs, err = authorities(all[0]); err != nil {
+			if opts.TLSConfig.RootCAs, err = readAuthorities(all[0]); err != nil {
 				return err
 			}
 		case name == "sentinel_user" && opts.MasterName != "":
@@ -167,7 +167,7 @@ func applyQuery(opts *redis.UniversalOptions, query string) error {
 	return nil
 }
 
-func authorities(file string) (*x509.CertPool, error) {
+func readAuthorities(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("redis URL: ca_file: %w", err)

@@ -42,9 +42,9 @@ func Async(work func() error) <-chan error {
 	return done
 }
 
-// Within is Call with a limit: it returns the error of ctx when ctx ends first. The work then continues in the background, and its error is
+// CallWithin is Call with a limit: it returns the error of ctx when ctx ends first. The work then continues in the background, and its error is
 // dropped.
-func Within(ctx context.Context, work func() error) error {
+func CallWithin(ctx context.Context, work func() error) error {
 	select {
 	case err := <-Async(work):
 		return err
@@ -64,40 +64,40 @@ type Group struct{ errgroup.Group }
 // Go starts a goroutine of the group.
 func (g *Group) Go(work func() error) { g.Group.Go(func() error { return Call(work) }) }
 
-// Told is called with each panic: it logs and counts it. A nil Told drops the panic.
-type Told func(doing string, p *Panic)
+// PanicHandler is called with each panic: it logs and counts it. A nil Told drops the panic.
+type PanicHandler func(doing string, p *Panic)
 
 // Go starts a goroutine that runs work. Work must defer its own cleanup.
-func (t Told) Go(doing string, work func()) { go t.Do(doing, work) }
+func (t PanicHandler) Go(doing string, work func()) { go t.Run(doing, work) }
 
-// Do runs work in the goroutine of the caller, and reports its panic.
-func (t Told) Do(doing string, work func()) {
-	_ = t.Tell(doing, Call(func() error { work(); return nil })) // a panic was already reported
+// Run runs work in the goroutine of the caller, and reports its panic.
+func (t PanicHandler) Run(doing string, work func()) {
+	_ = t.Report(doing, Call(func() error { work(); return nil })) // a panic was already reported
 }
 
-// Tell reports err if it is a panic, and returns err.
-func (t Told) Tell(doing string, err error) error {
+// Report reports err if it is a panic, and returns err.
+func (t PanicHandler) Report(doing string, err error) error {
 	if p, ok := errors.AsType[*Panic](err); ok && t != nil {
 		t(doing, p)
 	}
 	return err
 }
 
-// Crew waits for goroutines whose panics are reported to Told.
-type Crew struct {
-	Told Told
-	wait sync.WaitGroup
+// ReportingGroup waits for goroutines whose panics are reported to Told.
+type ReportingGroup struct {
+	OnPanic PanicHandler
+	wait    sync.WaitGroup
 }
 
 // Go starts a goroutine of the crew.
-func (c *Crew) Go(doing string, work func()) {
-	c.wait.Go(func() { c.Told.Do(doing, work) })
+func (c *ReportingGroup) Go(doing string, work func()) {
+	c.wait.Go(func() { c.OnPanic.Run(doing, work) })
 }
 
 // Wait returns when all goroutines of the crew have ended.
-func (c *Crew) Wait() { c.wait.Wait() }
+func (c *ReportingGroup) Wait() { c.wait.Wait() }
 
 // WaitWithin is Wait with a limit: it returns the error of ctx when ctx ends first.
-func (c *Crew) WaitWithin(ctx context.Context) error {
-	return Within(ctx, func() error { c.Wait(); return nil })
+func (c *ReportingGroup) WaitWithin(ctx context.Context) error {
+	return CallWithin(ctx, func() error { c.Wait(); return nil })
 }

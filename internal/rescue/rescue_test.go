@@ -18,7 +18,7 @@ import (
 func TestPanicsAreToldAndEndNothing(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 1)
-	tell := rescue.Told(func(doing string, p *rescue.Panic) { told <- fmt.Sprint(doing, ": ", p.Cause, " ", len(p.Stack) > 0) })
+	tell := rescue.PanicHandler(func(doing string, p *rescue.Panic) { told <- fmt.Sprint(doing, ": ", p.Cause, " ", len(p.Stack) > 0) })
 	cleaned := make(chan struct{})
 	tell.Go("testing", func() {
 		defer close(cleaned)
@@ -28,7 +28,7 @@ func TestPanicsAreToldAndEndNothing(t *testing.T) {
 	if got := <-told; got != "testing: broken true" {
 		t.Errorf("told %q", got)
 	}
-	rescue.Told(nil).Do("testing", func() { panic("broken") })
+	rescue.PanicHandler(nil).Run("testing", func() { panic("broken") })
 	var group rescue.Group
 	group.Go(func() error { panic("of the group") })
 	if _, ok := errors.AsType[*rescue.Panic](group.Wait()); !ok {
@@ -59,7 +59,7 @@ func TestNoGoroutineEndsTheProcess(t *testing.T) {
 			case err != nil:
 				return err
 			case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"):
-				refuse(t, path)
+				expectNoBareGoroutines(t, path)
 			}
 			return nil
 		})
@@ -69,7 +69,7 @@ func TestNoGoroutineEndsTheProcess(t *testing.T) {
 	}
 }
 
-func refuse(t *testing.T, path string) {
+func expectNoBareGoroutines(t *testing.T, path string) {
 	t.Helper()
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)

@@ -9,40 +9,40 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// letInTimeout limits the check of letIn. If the check gets no answer, the run goes on, because devices retry.
-const letInTimeout = 5 * time.Second
+// admissionTimeout limits the check of checkAdmission. If the check gets no answer, the run goes on, because devices retry.
+const admissionTimeout = 5 * time.Second
 
 var (
 	errHTTPRefused = errors.New("the dispatcher refuses the devices' credentials: is DISPATCHER_FLEET_TOKEN its fleet token, and do the devices have no tokens of their own (--credentials own)?")
 	errMQTTRefused = errors.New("the broker refuses the devices' credentials: does it know them, and is DISPATCHER_FLEET_TOKEN what it expects?")
 )
 
-// letIn checks once, over each transport and with the credentials of the first device, whether devices are accepted. A fleet that is
+// checkAdmission checks once, over each transport and with the credentials of the first device, whether devices are accepted. A fleet that is
 // refused would do nothing for the whole run.
-func (c Config) letIn(ctx context.Context, tokens []string) error {
-	ctx, cancel := context.WithTimeout(ctx, letInTimeout)
+func (c Config) checkAdmission(ctx context.Context, tokens []string) error {
+	ctx, cancel := context.WithTimeout(ctx, admissionTimeout)
 	defer cancel()
 	device, token := deviceID(c.DevicePrefix, 0), c.FleetToken
 	if len(tokens) > 0 {
 		token = tokens[0]
 	}
-	overHTTP, overMQTT := c.Via.uses()
+	overHTTP, overMQTT := c.Via.needsTransports()
 	if overHTTP {
 		link := newHTTPLink(newHTTPClient(1), newReplicas(c.URL, 0), device, token)
 		defer link.client.CloseIdleConnections()
 		base, _ := link.replicas.current()
-		if a := link.exchange(ctx, base+link.path, parcel{body: []byte(`{"accept":false}`)}); a.verdict == forbidden {
+		if a := link.exchange(ctx, base+link.path, outgoingReport{body: []byte(`{"accept":false}`)}); a.verdict == forbidden {
 			return errHTTPRefused
 		}
 	}
-	if overMQTT && newMQTTLink(c.MQTTURL, device, token, 0).refused(ctx) {
+	if overMQTT && newMQTTLink(c.MQTTURL, device, token, 0).isRefused(ctx) {
 		return errMQTTRefused
 	}
 	return nil
 }
 
-// refused reports whether the broker refuses the device because of its credentials.
-func (l *mqttLink) refused(ctx context.Context) bool {
+// isRefused reports whether the broker refuses the device because of its credentials.
+func (l *mqttLink) isRefused(ctx context.Context) bool {
 	network, err := l.dial(ctx)
 	if err != nil {
 		return false
@@ -51,7 +51,7 @@ func (l *mqttLink) refused(ctx context.Context) bool {
 	client := paho.NewClient(l.pahoOptions(network))
 	defer client.Disconnect(hangUpTimeout)
 	asked := client.Connect()
-	if agreed(ctx, asked) {
+	if waitSuccess(ctx, asked) {
 		return false
 	}
 	answer, ok := asked.(*paho.ConnectToken)

@@ -8,10 +8,10 @@ import (
 // Breaches counts the violations that the external system observed and that late devices do not explain: each device that is counted was
 // within its lease, by its own clock.
 type Breaches struct {
-	Over   int64 // arrivals that exceeded the capacity
-	By     int   // the largest number of devices above the capacity
-	Shared int64 // arrivals at a slot that another device was using
-	Stale  int64 // arrivals with a lower token than an earlier arrival at the slot
+	OverCapacity int64 // arrivals that exceeded the capacity
+	MaxExcess    int   // the largest number of devices above the capacity
+	Shared       int64 // arrivals at a slot that another device was using
+	Stale        int64 // arrivals with a lower token than an earlier arrival at the slot
 }
 
 // leases holds the leases of the devices at work, by token.
@@ -34,8 +34,8 @@ func (l *leases) remove(token int64) {
 	delete(l.running, token)
 }
 
-// of returns the lease of a device at work. If the device no longer works, it returns a lease that has ended.
-func (l *leases) of(token int64) *lease {
+// leaseOf returns the lease of a device at work. If the device no longer works, it returns a lease that has ended.
+func (l *leases) leaseOf(token int64) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if one := l.running[token]; one != nil {
@@ -44,8 +44,8 @@ func (l *leases) of(token int64) *lease {
 	return &lease{}
 }
 
-// stood reports whether at is before the end of the lease plus the margin for which the server keeps the slot.
-func (l *lease) stood(at time.Time, margin time.Duration) bool {
+// inForceAt reports whether at is before the end of the lease plus the margin for which the server keeps the slot.
+func (l *lease) inForceAt(at time.Time, margin time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return at.Before(l.until.Add(margin))
@@ -55,10 +55,10 @@ func (l *lease) stood(at time.Time, margin time.Duration) bool {
 type breach int
 
 const (
-	over breach = iota
-	shared
-	stale
-	kinds
+	overCapacity breach = iota
+	sharedSlot
+	staleToken
+	breachKinds
 )
 
 // maxSuspicions limits the suspicions that are kept, so that an endless run does not grow. Suspicions beyond the limit count against the
@@ -75,46 +75,46 @@ type suspicion struct {
 	cleared bool
 }
 
-// beyond returns how many more leases were in force than allowed.
-func (s *suspicion) beyond(margin time.Duration) int {
-	stood := 0
+// excess returns how many more leases were in force than allowed.
+func (s *suspicion) excess(margin time.Duration) int {
+	inForce := 0
 	for _, l := range s.leases {
-		if l == nil || l.stood(s.at, margin) {
-			stood++
+		if l == nil || l.inForceAt(s.at, margin) {
+			inForce++
 		}
 	}
-	return stood - s.allowed
+	return inForce - s.allowed
 }
 
 // suspicions holds the suspicions of a run. Their owner must guard them by a mutex.
 type suspicions struct {
-	all  []*suspicion
-	more [kinds]int64 // number of suspicions beyond maxSuspicions
+	all      []*suspicion
+	overflow [breachKinds]int64 // number of suspicions beyond maxSuspicions
 }
 
 func (s *suspicions) add(one *suspicion) *suspicion {
 	if len(s.all) < maxSuspicions {
 		s.all = append(s.all, one)
 	} else {
-		s.more[one.kind]++
+		s.overflow[one.kind]++
 	}
 	return one
 }
 
 // breaches counts the suspicions that are violations.
 func (s *suspicions) breaches(margin time.Duration) Breaches {
-	count := s.more
+	count := s.overflow
 	var b Breaches
 	for _, one := range s.all {
-		beyond := one.beyond(margin)
-		if one.cleared || beyond <= 0 {
+		excess := one.excess(margin)
+		if one.cleared || excess <= 0 {
 			continue
 		}
 		count[one.kind]++
-		if one.kind == over {
-			b.By = max(b.By, beyond)
+		if one.kind == overCapacity {
+			b.MaxExcess = max(b.MaxExcess, excess)
 		}
 	}
-	b.Over, b.Shared, b.Stale = count[over], count[shared], count[stale]
+	b.OverCapacity, b.Shared, b.Stale = count[overCapacity], count[sharedSlot], count[staleToken]
 	return b
 }

@@ -20,15 +20,15 @@ func TestOnlyLeasesThatStoodCount(t *testing.T) {
 		leases  []*lease
 		want    Breaches
 	}{
-		{"within their leases", over, 2, []*lease{until(1), until(1), until(1)}, Breaches{Over: 1, By: 1}},
-		{"one was late", over, 2, []*lease{until(1), until(1), until(-margin)}, Breaches{}},
-		{"one was late, and there were two too many", over, 1, []*lease{until(1), until(1), until(-margin)}, Breaches{Over: 1, By: 1}},
-		{"late by less than the margin", over, 2, []*lease{until(1), until(1), until(1 - margin)}, Breaches{Over: 1, By: 1}},
-		{"strangers", over, 1, []*lease{nil, nil, nil}, Breaches{Over: 1, By: 2}},
-		{"a shared slot", shared, 1, []*lease{until(1), until(1)}, Breaches{Shared: 1}},
-		{"the one before was late", shared, 1, []*lease{until(1), until(-margin)}, Breaches{}},
-		{"a stale token", stale, 0, []*lease{until(1)}, Breaches{Stale: 1}},
-		{"it came when its lease was over", stale, 0, []*lease{until(-margin)}, Breaches{}},
+		{"within their leases", overCapacity, 2, []*lease{until(1), until(1), until(1)}, Breaches{OverCapacity: 1, MaxExcess: 1}},
+		{"one was late", overCapacity, 2, []*lease{until(1), until(1), until(-margin)}, Breaches{}},
+		{"one was late, and there were two too many", overCapacity, 1, []*lease{until(1), until(1), until(-margin)}, Breaches{OverCapacity: 1, MaxExcess: 1}},
+		{"late by less than the margin", overCapacity, 2, []*lease{until(1), until(1), until(1 - margin)}, Breaches{OverCapacity: 1, MaxExcess: 1}},
+		{"strangers", overCapacity, 1, []*lease{nil, nil, nil}, Breaches{OverCapacity: 1, MaxExcess: 2}},
+		{"a shared slot", sharedSlot, 1, []*lease{until(1), until(1)}, Breaches{Shared: 1}},
+		{"the one before was late", sharedSlot, 1, []*lease{until(1), until(-margin)}, Breaches{}},
+		{"a stale token", staleToken, 0, []*lease{until(1)}, Breaches{Stale: 1}},
+		{"it came when its lease was over", staleToken, 0, []*lease{until(-margin)}, Breaches{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +46,7 @@ func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	t.Parallel()
 	var s suspicions
 	for range maxSuspicions + 3 {
-		s.add(&suspicion{kind: shared, at: time.Now(), allowed: 1, leases: []*lease{{}, {}}})
+		s.add(&suspicion{kind: sharedSlot, at: time.Now(), allowed: 1, leases: []*lease{{}, {}}})
 	}
 	if got := s.breaches(0); got != (Breaches{Shared: 3}) {
 		t.Errorf("%+v, want the 3 that were not remembered", got)
@@ -64,13 +64,13 @@ func TestARenewalReadLateStillCounts(t *testing.T) {
 	late.timer = time.AfterFunc(time.Hour, func() {}) // simulates a machine that stops for a while
 	l.add(1, late)
 	l.add(2, newLease(now, now.Add(time.Hour), func() {}))
-	enter(t, e, 0, 1)
-	enter(t, e, 1, 2)
+	enterExternal(t, e, 0, 1)
+	enterExternal(t, e, 1, 2)
 	if got := e.breaches(0); got != (Breaches{}) {
 		t.Errorf("%+v before the renewal was read", got)
 	}
 	late.extend(now, now.Add(time.Hour))
-	if got := e.breaches(0); got != (Breaches{Over: 1, By: 1}) {
+	if got := e.breaches(0); got != (Breaches{OverCapacity: 1, MaxExcess: 1}) {
 		t.Errorf("%+v, want the one that was too many", got)
 	}
 }
@@ -80,8 +80,8 @@ func TestARenewalReadLateStillCounts(t *testing.T) {
 func TestACallerIsNeverLate(t *testing.T) {
 	t.Parallel()
 	e := newTestExternal(t, 1, newLeases(), nil)
-	enter(t, e, 0, 1)
-	enter(t, e, 0, 2) // their leases are over, because neither device is at work
+	enterExternal(t, e, 0, 1)
+	enterExternal(t, e, 0, 2) // their leases are over, because neither device is at work
 	if got := e.breaches(0); got != (Breaches{}) {
 		t.Errorf("%+v of devices whose leases are over", got)
 	}
@@ -92,7 +92,7 @@ func TestACallerIsNeverLate(t *testing.T) {
 		}
 		t.Cleanup(leave)
 	}
-	if got := e.breaches(0); got != (Breaches{Over: 1, By: 1, Shared: 1}) {
+	if got := e.breaches(0); got != (Breaches{OverCapacity: 1, MaxExcess: 1, Shared: 1}) {
 		t.Errorf("%+v, want the two callers in one slot", got)
 	}
 }
@@ -105,7 +105,7 @@ func TestASuccessRecordedTwiceIsAFault(t *testing.T) {
 		for token := range times {
 			records = append(records, record{key: key{1, int64(token)}, status: statusSucceeded, outcome: outcomeRecorded})
 		}
-		var v verdicts
+		var v batchFindings
 		if v.add(operators.Task{ID: 1, State: statusSucceeded}, records); v.differing != differing || v.compared != 1 {
 			t.Errorf("recorded %d times: %+v", times, v)
 		}

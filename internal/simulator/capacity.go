@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// raised returns the pool's current capacity. It is called when an arrival would exceed the capacity in force, because an operator may have
+// currentCapacity returns the pool's current capacity. It is called when an arrival would exceed the capacity in force, because an operator may have
 // raised it a moment ago. It returns 0 if the dispatcher does not answer.
-func (s *simulation) raised() int {
+func (s *simulation) currentCapacity() int {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
@@ -27,11 +27,11 @@ func (s *simulation) followCapacity(ctx context.Context) {
 	switch {
 	case p.Capacity >= s.external.Capacity():
 		s.external.SetCapacity(p.Capacity)
-		s.lowered = time.Time{}
-	case s.lowered.IsZero():
-		s.lowered = time.Now()
-	case time.Since(s.lowered) > s.lease && s.external.Stats().Inside <= p.Capacity:
+		s.loweredAt = time.Time{}
+	case s.loweredAt.IsZero():
+		s.loweredAt = time.Now()
+	case time.Since(s.loweredAt) > s.lease && s.external.Stats().Inside <= p.Capacity:
 		s.external.SetCapacity(p.Capacity)
-		s.lowered = time.Time{}
+		s.loweredAt = time.Time{}
 	}
 }

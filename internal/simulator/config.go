@@ -37,26 +37,26 @@ type Config struct {
 	Tasks        int           // total number; with Endless or Until, the number in each batch; default: 5 for each device, or 1 with Endless
 	Via          Via
 	Work         time.Duration // mean work; the work of each task is within 50 % of it
-	Long         float64       // share of tasks that work 0.9 of the lease instead
+	LongShare    float64       // share of tasks that work 0.9 of the lease instead
 	Period       time.Duration // time between reports if the server names none
 	Connections  int           // number of connections that an idle fleet shares
-	Resend       time.Duration // if no reply comes, a device reports again after 1 to 3 times this
-	Retry        time.Duration // first wait after a failure, which doubles; default 1 s
+	ResendAfter  time.Duration // if no reply comes, a device reports again after 1 to 3 times this
+	FirstRetry   time.Duration // first wait after a failure, which doubles; default 1 s
 	Faults
 	Seed uint64
 	// Introduce lets every device report once, at a random time within a period, before tasks are queued. So the makespan is measured with
 	// a fleet that the dispatcher knows.
-	Introduce    bool
-	Rest         time.Duration // time between the last introductory report and the queueing of tasks
-	RoundTrip    time.Duration // round-trip time of the devices; Summary.Ideal adds it to each task
-	NotBefore    time.Duration // tasks may start this long after they are queued
-	Began, Ended func()        // called when the tasks may start, and when all have ended; nil means no call
-	Timeout      time.Duration // ignored by an endless run
-	ExternalAddr string        // address of the external system; "" means a free loopback port
-	Endless      bool          // keeps the queue filled until the context ends
-	// Until, if it is not nil, keeps the queue filled until it is closed. The run ends when all tasks have ended, and then compares all of
+	Introduce        bool
+	RestTime         time.Duration // time between the last introductory report and the queueing of tasks
+	RoundTrip        time.Duration // round-trip time of the devices; Summary.Ideal adds it to each task
+	NotBefore        time.Duration // tasks may start this long after they are queued
+	OnBegan, OnEnded func()        // called when the tasks may start, and when all have ended; nil means no call
+	Timeout          time.Duration // ignored by an endless run
+	ExternalAddr     string        // address of the external system; "" means a free loopback port
+	Endless          bool          // keeps the queue filled until the context ends
+	// FillUntil, if it is not nil, keeps the queue filled until it is closed. The run ends when all tasks have ended, and then compares all of
 	// them.
-	Until <-chan struct{}
+	FillUntil <-chan struct{}
 }
 
 func (c Config) withDefaults() Config {
@@ -69,8 +69,8 @@ func (c Config) withDefaults() Config {
 	c.Work = orDefault(c.Work, DefaultWork)
 	c.Period = orDefault(c.Period, DefaultPeriod)
 	c.Connections = orDefault(c.Connections, DefaultConnections)
-	c.Resend = orDefault(c.Resend, DefaultResend)
-	c.Retry = orDefault(c.Retry, time.Second)
+	c.ResendAfter = orDefault(c.ResendAfter, DefaultResend)
+	c.FirstRetry = orDefault(c.FirstRetry, time.Second)
 	c.Timeout = orDefault(c.Timeout, DefaultTimeout)
 	if c.Tasks == 0 {
 		c.Tasks = c.Devices
@@ -90,16 +90,16 @@ func (c Config) validate() error {
 	}
 	check(c.Devices >= 1, "devices: %d, want at least 1", c.Devices)
 	check(min(c.Capacity, c.Tasks) >= 0, "capacity and tasks must not be negative")
-	check(min(c.Lease, c.Timeout, c.NotBefore, c.Work, c.Period, c.Resend, c.Retry) >= 0,
+	check(min(c.Lease, c.Timeout, c.NotBefore, c.Work, c.Period, c.ResendAfter, c.FirstRetry) >= 0,
 		"lease, timeout, not before, work, period, resend and retry must not be negative")
-	check(c.Gone == 0 || c.Tasks <= c.Devices && !c.Endless && c.Until == nil,
+	check(c.Gone == 0 || c.Tasks <= c.Devices && !c.Endless && c.FillUntil == nil,
 		"gone: a device that is gone ends no further task; at most one task a device")
-	check(c.Long >= 0 && c.Long <= 1, "long: share %v is not within 0..1", c.Long)
+	check(c.LongShare >= 0 && c.LongShare <= 1, "long: share %v is not within 0..1", c.LongShare)
 	check(c.Credentials == CredentialsFleet || c.Credentials == CredentialsOwn, "credentials: %q, want fleet or own", c.Credentials)
 	if err := checkURLs(c.URL, "http", "https"); err != nil {
 		errs = append(errs, fmt.Errorf("dispatcher: %w", err))
 	}
-	if _, mqtt := c.Via.uses(); mqtt {
+	if _, mqtt := c.Via.needsTransports(); mqtt {
 		errs = append(errs, checkURL(c.MQTTURL, "mqtt", "tcp", "mqtts", "ssl"))
 	}
 	return errors.Join(errs...)

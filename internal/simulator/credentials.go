@@ -24,25 +24,25 @@ const (
 )
 
 const (
-	registerLot      = 1_000            // devices in one request; a broker creates no more accounts at a time
-	registerAtOnce   = 8                // concurrent requests, each for one device
-	registerPatience = 30 * time.Second // how long to retry while the dispatcher is not available
-	registerRetry    = time.Second
+	registerBatchSize   = 1_000            // devices in one request; a broker creates no more accounts at a time
+	registerConcurrency = 8                // concurrent requests, each for one device
+	registerTimeout     = 30 * time.Second // how long to retry while the dispatcher is not available
+	registerRetry       = time.Second
 )
 
-// ownTokens registers the devices and returns their tokens. It returns nil if the devices use the fleet token.
-func (c Config) ownTokens(ctx context.Context, o *Operator, p *printer) ([]string, error) {
+// registerDevices registers the devices and returns their tokens. It returns nil if the devices use the fleet token.
+func (c Config) registerDevices(ctx context.Context, o *Operator, p *printer) ([]string, error) {
 	if c.Credentials == CredentialsFleet {
 		return nil, nil
 	}
 	tokens := make([]string, 0, c.Devices)
 	for len(tokens) < c.Devices {
 		before := len(tokens)
-		ids := make([]string, min(registerLot, c.Devices-before))
+		ids := make([]string, min(registerBatchSize, c.Devices-before))
 		for i := range ids {
 			ids[i] = deviceID(c.DevicePrefix, before+i)
 		}
-		lot, err := register(ctx, o, ids, func(made int) { p.registered(before+made, c.Devices) })
+		lot, err := register(ctx, o, ids, func(made int) { p.showRegistered(before+made, c.Devices) })
 		if err != nil {
 			return nil, err
 		}
@@ -54,9 +54,9 @@ func (c Config) ownTokens(ctx context.Context, o *Operator, p *printer) ([]strin
 // register makes sure that each device has an account, and returns the tokens. A dispatcher that maintains accounts at a broker rotates
 // tokens one at a time.
 func register(ctx context.Context, o *Operator, ids []string, done func(made int)) ([]string, error) {
-	tokens, err := registerTogether(ctx, o, ids, "rotate")
+	tokens, err := importDevices(ctx, o, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {
-		if tokens, err = registerTogether(ctx, o, ids, "skip"); err == nil {
+		if tokens, err = importDevices(ctx, o, ids, "skip"); err == nil {
 			return rotateEach(ctx, o, ids, tokens, done)
 		}
 	}
@@ -67,12 +67,12 @@ func register(ctx context.Context, o *Operator, ids []string, done func(made int
 	return tokens, nil
 }
 
-// registerTogether imports the devices and returns their tokens. A token is "" for an existing device if existing is "skip".
-func registerTogether(ctx context.Context, o *Operator, ids []string, existing string) (tokens []string, err error) {
+// importDevices imports the devices and returns their tokens. A token is "" for an existing device if existing is "skip".
+func importDevices(ctx context.Context, o *Operator, ids []string, onExisting string) (tokens []string, err error) {
 	file := "device\n" + strings.Join(ids, "\n") + "\n"
-	err = patiently(ctx, func(ctx context.Context) error {
+	err = retryWhileUnavailable(ctx, func(ctx context.Context) error {
 		var answer strings.Builder
-		err := o.Devices.Import(ctx, strings.NewReader(file), operators.TypeCSV, existing, operators.TypeCSV, &answer)
+		err := o.Devices.Import(ctx, strings.NewReader(file), operators.TypeCSV, onExisting, operators.TypeCSV, &answer)
 		if err != nil {
 			return err
 		}
@@ -93,13 +93,13 @@ func registerTogether(ctx context.Context, o *Operator, ids []string, existing s
 // rotateEach creates a token for each device whose entry in tokens is "".
 func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done func(made int)) ([]string, error) {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(registerAtOnce)
+	group.SetLimit(registerConcurrency)
 	var mu sync.Mutex
 	made := 0
 	for i, id := range ids {
 		group.Go(func() error {
 			if tokens[i] == "" {
-				err := patiently(ctx, func(ctx context.Context) error {
+				err := retryWhileUnavailable(ctx, func(ctx context.Context) error {
 					rotated, err := o.Devices.RotateToken(ctx, id, 0)
 					tokens[i] = rotated.Token
 					return err
@@ -118,20 +118,20 @@ func rotateEach(ctx context.Context, o *Operator, ids, tokens []string, done fun
 	return tokens, group.Wait()
 }
 
-// patiently repeats do while the dispatcher or its broker is not available, and starts no try after registerPatience. It does not interrupt
+// retryWhileUnavailable repeats do while the dispatcher or its broker is not available, and starts no try after registerTimeout. It does not interrupt
 // a try, because a broker may need minutes to create accounts. If ctx ends during a try, patiently returns the error of the previous try.
-func patiently(ctx context.Context, do func(context.Context) error) error {
+func retryWhileUnavailable(ctx context.Context, call func(context.Context) error) error {
 	began := time.Now()
-	var before error
+	var lastErr error
 	for {
-		err := do(ctx)
-		if err != nil && ctx.Err() != nil && before != nil {
-			return before
+		err := call(ctx)
+		if err != nil && ctx.Err() != nil && lastErr != nil {
+			return lastErr
 		}
-		if !operators.Transient(err) || time.Since(began) > registerPatience {
+		if !operators.IsTransient(err) || time.Since(began) > registerTimeout {
 			return err
 		}
-		before = err
+		lastErr = err
 		select {
 		case <-time.After(registerRetry):
 		case <-ctx.Done():

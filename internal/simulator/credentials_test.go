@@ -20,19 +20,19 @@ func TestDevicesWithTheirOwnTokens(t *testing.T) {
 	c.MQTTURL, _ = serveMQTT(t, f)
 	c.Via, c.Credentials, c.FleetToken, c.Tasks = ViaMixed, CredentialsOwn, "of no use", 20
 	for run, rotated := range []int{0, 20, 40} {
-		f.oneByOne = run == 1
-		f.refuse = 2 // the broker behind the dispatcher may be down for a moment
-		s, progress := runAgainst(t, f, c)
+		f.refusesRotatingImports = run == 1
+		f.registrationsToRefuse = 2 // the broker behind the dispatcher may be down for a moment
+		s, progress := runAgainstFake(t, f, c)
 		if err := s.Err(); err != nil || s.Compared != 20 {
 			t.Errorf("run %d: %v, %d outputs compared", run, err, s.Compared)
 		}
 		if !strings.Contains(progress, "registered 20 of 20 devices") {
 			t.Errorf("run %d: no word of the registration: %q", run, progress)
 		}
-		if len(f.own) != 20 || f.rotated != rotated {
-			t.Errorf("run %d: %d devices, %d rotated; want 20 and %d", run, len(f.own), f.rotated, rotated)
+		if len(f.deviceTokens) != 20 || f.rotatedTokens != rotated {
+			t.Errorf("run %d: %d devices, %d rotated; want 20 and %d", run, len(f.deviceTokens), f.rotatedTokens, rotated)
 		}
-		f.tasks, f.batches = nil, nil
+		f.tasks, f.batchSizes = nil, nil
 	}
 }
 
@@ -41,19 +41,19 @@ func TestRegistrationThatFailsEndsTheRun(t *testing.T) {
 	_, server := newFake(t)
 	c := testConfig(server.URL)
 	c.Credentials, c.OperatorToken = CredentialsOwn, "wrong"
-	if _, err := register(t.Context(), operatorAt(t, c.URL, c.OperatorToken), []string{"a", "b"}, func(int) {}); err == nil || !operators.Refused(err, http.StatusUnauthorized) {
+	if _, err := register(t.Context(), newTestOperator(t, c.URL, c.OperatorToken), []string{"a", "b"}, func(int) {}); err == nil || !operators.HasStatus(err, http.StatusUnauthorized) {
 		t.Errorf("%v, want status 401", err)
 	}
 	ctx, giveUp := context.WithCancel(t.Context())
 	defer giveUp()
-	nobody, tries := operatorAt(t, "http://127.0.0.1:1", ""), 0
+	nobody, tries := newTestOperator(t, "http://127.0.0.1:1", ""), 0
 	nobody.http.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if tries++; tries == 2 {
 			giveUp()
 		}
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}
-	if _, err := register(ctx, nobody, []string{"a"}, func(int) {}); !operators.Transient(err) || tries != 2 {
+	if _, err := register(ctx, nobody, []string{"a"}, func(int) {}); !operators.IsTransient(err) || tries != 2 {
 		t.Errorf("%v after %d tries, want unavailable after 2", err, tries)
 	}
 }
@@ -69,11 +69,11 @@ func TestDevicesGoOnAtTheOtherReplica(t *testing.T) {
 	seen := make(chan struct{})
 	go func() {
 		defer close(seen)
-		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.token > 10 })
+		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lastToken > 10 })
 		first.CloseClientConnections()
 		first.Close()
 	}()
-	s, _ := runAgainst(t, f, c)
+	s, _ := runAgainstFake(t, f, c)
 	<-seen
 	if err := s.Err(); err != nil || s.Compared != 60 {
 		t.Errorf("%v, %d outputs compared", err, s.Compared)
@@ -92,14 +92,14 @@ func TestCallersSpreadOverReplicas(t *testing.T) {
 	}
 	r := newReplicas("http://a,http://b", 0)
 	_, mark := r.current()
-	r.leave(mark)
-	r.leave(mark) // the second report that failed at the first replica must not skip the second one
+	r.failOver(mark)
+	r.failOver(mark) // the second report that failed at the first replica must not skip the second one
 	if url, _ := r.current(); url != "http://b" {
 		t.Errorf("at %s, want the other", url)
 	}
 }
 
-func operatorAt(t *testing.T, url, token string) *Operator {
+func newTestOperator(t *testing.T, url, token string) *Operator {
 	t.Helper()
 	o, err := NewOperator(url, token)
 	if err != nil {

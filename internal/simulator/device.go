@@ -12,71 +12,71 @@ import (
 // maxSent limits how many reports of this boot a device remembers.
 const maxSent = 128
 
-// manners are the times that a device follows.
-type manners struct {
+// deviceTiming are the times that a device follows.
+type deviceTiming struct {
 	work      time.Duration // mean work of a task whose payload names none
 	period    time.Duration // time between reports if the server names none
 	periodic  bool          // reports once in each period, whatever time the server asks for
-	wait      time.Duration // how long the server may hold answers while the device is idle; 0 means not at all
+	holdTime  time.Duration // how long the server may hold answers while the device is idle; 0 means not at all
 	resend    time.Duration // if no reply comes, the device reports again within 1 to 3 times this
 	retry     time.Duration // first wait after a failure, which doubles
 	forbidden time.Duration // first wait after a 401 or 403, which doubles
 }
 
-// maxQuiet is longer than any server keeps a slot after the end of the device's lease.
-const maxQuiet = 20 * time.Second
+// maxSilence is longer than any server keeps a slot after the end of the device's lease.
+const maxSilence = 20 * time.Second
 
 // Limits of the waits that double.
 const (
 	forbiddenMax = 6 * time.Hour
-	fullyDoubled = 20 // number of doublings; no wait needs more
+	maxDoublings = 20 // number of doublings; no wait needs more
 )
 
 // device is one simulated device. Only the goroutine of run may use its state.
 type device struct {
-	fleet   *Fleet
-	id      string
-	link    link
-	manners manners
-	dice    dice
+	fleet  *Fleet
+	id     string
+	link   link
+	timing deviceTiming
+	dice   dice
 
-	inbox   chan arrival
-	timer   *time.Timer // fires at the time of the next report
-	journal journal
-	started time.Time // the phase of its periods
-	met     bool      // has received an answer
+	inbox        chan linkMessage
+	timer        *time.Timer // fires at the time of the next report
+	journal      journal
+	started      time.Time // the phase of its periods
+	everAnswered bool      // has received an answer
 	memory
 }
 
 // memory is the state that a reboot clears.
 type memory struct {
-	boot       string
-	woken      time.Time // when a push asked for a report; the zero time means that none did
-	sequence   int
-	sent       map[string]sent
-	introduced bool // the server has received the attributes of this boot
-	job        *job
-	top        int64 // highest token of a started task; a grant with a token that is not higher is outdated
-	told       key   // the last grant that was redelivered while its result was in the journal
-	quiet      bool  // silent until the next reboot
-	failures   int   // consecutive failures
-	forbids    int   // consecutive refusals with 401 or 403
+	boot             string
+	woken            time.Time // when a push asked for a report; the zero time means that none did
+	sequence         int
+	sent             map[string]sentReport
+	attributesSent   bool // the server has received the attributes of this boot
+	job              *job
+	highestToken     int64 // highest token of a started task; a grant with a token that is not higher is outdated
+	redelivered      key   // the last grant that was redelivered while its result was in the journal
+	silent           bool  // silent until the next reboot
+	failures         int   // consecutive failures
+	forbiddenAnswers int   // consecutive refusals with 401 or 403
 }
 
-// sent is a report that this boot sent.
-type sent struct {
-	at     time.Time // when it was first sent
-	woken  time.Time // when the push that asked for the report arrived; the zero time means that there was none
-	wait   time.Duration
-	report report
-	again  []byte // the body to send a second time after the first reply; nil means not at all
-	deaf   bool   // its replies are lost
-	number int
+// sentReport is a report that this boot sent.
+type sentReport struct {
+	at           time.Time // when it was first sent
+	woken        time.Time // when the push that asked for the report arrived; the zero time means that there was none
+	wait         time.Duration
+	report       report
+	secondBody   []byte // the body to send a second time after the first reply; nil means not at all
+	losesReplies bool   // its replies are lost
+	number       int
 }
 
 // run simulates the device until ctx ends. When run returns, the device has left the external system.
 func (d *device) run(ctx context.Context, start time.Duration) {
-	d.inbox = make(chan arrival, 4)
+	d.inbox = make(chan linkMessage, 4)
 	d.started = time.Now().Add(start)
 	d.timer = time.NewTimer(start)
 	defer d.timer.Stop()
@@ -86,7 +86,7 @@ func (d *device) run(ctx context.Context, start time.Duration) {
 		return
 	}
 	defer d.link.open(ctx, d.inbox)()
-	d.after(0)
+	d.setNextReport(0)
 	d.reboot()
 	for {
 		select {
@@ -94,18 +94,18 @@ func (d *device) run(ctx context.Context, start time.Duration) {
 			d.shutdown()
 			return
 		case <-d.timer.C:
-			d.wake(ctx)
+			d.onReportTime(ctx)
 		case a := <-d.inbox:
 			d.receive(ctx, a)
-		case e := <-d.working():
-			d.fleet.count.left(e.late)
-			d.ended(ctx, e.cause)
+		case e := <-d.taskEnd():
+			d.fleet.count.recordOverstay(e.late)
+			d.handleTaskEnd(ctx, e.cause)
 		}
 	}
 }
 
-// working returns the channel that receives the end of the running task. It is nil if no task runs.
-func (d *device) working() <-chan ending {
+// taskEnd returns the channel that receives the end of the running task. It is nil if no task runs.
+func (d *device) taskEnd() <-chan jobEnd {
 	if d.job == nil {
 		return nil
 	}
@@ -122,15 +122,15 @@ func (d *device) shutdown() {
 
 // reboot clears everything except the journal. Report ids stay unique, because they contain the time of the boot.
 func (d *device) reboot() {
-	d.memory = memory{boot: strconv.FormatInt(time.Now().UnixNano(), 36), sent: map[string]sent{}, top: d.journal.top()}
+	d.memory = memory{boot: strconv.FormatInt(time.Now().UnixNano(), 36), sent: map[string]sentReport{}, highestToken: d.journal.highestToken()}
 }
 
-// wake is called when the time of the next report has come.
-func (d *device) wake(ctx context.Context) {
+// onReportTime is called when the time of the next report has come.
+func (d *device) onReportTime(ctx context.Context) {
 	switch {
-	case d.quiet && d.job != nil: // a silent device at work does not report
+	case d.silent && d.job != nil: // a silent device at work does not report
 		return
-	case d.quiet:
+	case d.silent:
 		d.reboot()
 	}
 	d.report(ctx)
@@ -141,65 +141,65 @@ func (d *device) wake(ctx context.Context) {
 func (d *device) report(ctx context.Context) {
 	if d.dice.chance(d.fleet.config.Garbage) {
 		d.fleet.count.add(&d.fleet.count.GarbageSent, 1)
-		d.post(ctx, parcel{body: d.dice.garbage()})
+		d.post(ctx, outgoingReport{body: d.dice.garbage()})
 	}
 	d.sequence++
-	r := report{ID: d.boot + "-" + strconv.Itoa(d.sequence), Results: d.journal.next()}
+	r := report{ID: d.boot + "-" + strconv.Itoa(d.sequence), Results: d.journal.nextResults()}
 	if d.job != nil {
 		r.Running = []running{{Task: d.job.task, Token: d.job.token, Progress: d.job.progress()}}
 	}
-	if !d.introduced {
+	if !d.attributesSent {
 		r.Attributes = json.RawMessage(`{"firmware":"simulator"}`)
 	}
-	s := sent{at: time.Now(), woken: d.woken, report: r, number: d.sequence, deaf: d.dice.chance(d.fleet.config.LostReplies)}
+	s := sentReport{at: time.Now(), woken: d.woken, report: r, number: d.sequence, losesReplies: d.dice.chance(d.fleet.config.LostReplies)}
 	d.woken = time.Time{}
 	if d.job == nil && len(r.Results) == 0 { // the outcome of a result must come at once, so only other reports may be held
-		s.wait = d.manners.wait
+		s.wait = d.timing.holdTime
 	}
-	p := parcel{id: r.ID, body: r.encode(), wait: s.wait}
-	if s.deaf {
+	p := outgoingReport{id: r.ID, body: r.encode(), wait: s.wait}
+	if s.losesReplies {
 		d.fleet.count.add(&d.fleet.count.LostReplies, 1)
-		p.cut = d.dice.chance(0.5)
+		p.closeEarly = d.dice.chance(0.5)
 	}
 	copies := 0
 	if d.dice.chance(d.fleet.config.Duplicate) {
 		if copies = d.dice.IntN(2); copies == 0 {
-			s.again = p.body
+			s.secondBody = p.body
 		}
 	}
-	d.remember(r.ID, s)
+	d.rememberSent(r.ID, s)
 	for range 1 + copies {
 		d.post(ctx, p)
 	}
-	d.after(s.wait + d.resendWait())
+	d.setNextReport(s.wait + d.resendWait())
 }
 
-func (d *device) post(ctx context.Context, p parcel) {
+func (d *device) post(ctx context.Context, p outgoingReport) {
 	d.fleet.count.add(&d.fleet.count.Reports, 1)
 	d.link.send(ctx, p, d.inbox)
 }
 
-func (d *device) remember(id string, s sent) {
+func (d *device) rememberSent(id string, s sentReport) {
 	d.sent[id] = s
 	if len(d.sent) > maxSent {
-		maps.DeleteFunc(d.sent, func(_ string, old sent) bool { return old.number <= s.number-maxSent/2 })
+		maps.DeleteFunc(d.sent, func(_ string, old sentReport) bool { return old.number <= s.number-maxSent/2 })
 	}
 }
 
 // resendWait returns how long to wait for a reply. With a running task, it is at most half of the rest of the lease, but at least minUse.
 func (d *device) resendWait() time.Duration {
-	wait := d.dice.between(d.manners.resend, 3*d.manners.resend)
+	wait := d.dice.between(d.timing.resend, 3*d.timing.resend)
 	if d.job != nil {
-		wait = min(wait, max(d.job.lease.left()/2, minUse))
+		wait = min(wait, max(d.job.lease.remaining()/2, minUse))
 	}
 	return wait
 }
 
-// after sets the time of the next report.
-func (d *device) after(wait time.Duration) { d.timer.Reset(max(wait, 0)) }
+// setNextReport sets the time of the next report.
+func (d *device) setNextReport(wait time.Duration) { d.timer.Reset(max(wait, 0)) }
 
-// ended is called when the running task has ended and the device has left the external system.
-func (d *device) ended(ctx context.Context, cause error) {
+// handleTaskEnd is called when the running task has ended and the device has left the external system.
+func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 	j := d.job
 	d.job = nil
 	d.fleet.count.add(&d.fleet.count.Working, -1)
@@ -211,11 +211,11 @@ func (d *device) ended(ctx context.Context, cause error) {
 	case errors.Is(cause, errRebooted):
 		d.fleet.count.add(&d.fleet.count.Reboots, 1)
 		d.reboot()
-		d.after(d.dice.around(d.manners.retry))
+		d.setNextReport(d.dice.around(d.timing.retry))
 	case j.silent:
 		d.endSilence(j)
 	default:
-		d.keep(j, cause)
+		d.recordResult(j, cause)
 		d.report(ctx)
 	}
 }
@@ -228,13 +228,13 @@ func (d *device) endSilence(j *job) {
 		return
 	}
 	if d.dice.chance(d.fleet.config.Late) {
-		d.keep(j, nil)
+		d.recordResult(j, nil)
 	}
-	d.after(min(j.lease.length(), maxQuiet) + d.dice.around(d.manners.period))
+	d.setNextReport(min(j.lease.length(), maxSilence) + d.dice.around(d.timing.period))
 }
 
-// keep writes the result of a task into the journal.
-func (d *device) keep(j *job, cause error) {
+// recordResult writes the result of a task into the journal.
+func (d *device) recordResult(j *job, cause error) {
 	e := &entry{key: key{j.task, j.token}, status: statusSucceeded}
 	if cause == nil {
 		e.output = d.dice.output(j.task, time.Since(j.started))
@@ -242,6 +242,6 @@ func (d *device) keep(j *job, cause error) {
 		e.status, e.err = statusFailed, cause.Error()
 	}
 	d.journal.add(e)
-	d.fleet.ledger.add(e)
+	d.fleet.results.add(e)
 	d.fleet.count.add(&d.fleet.count.Results, 1)
 }

@@ -10,17 +10,17 @@ import (
 // TestTasksOfOtherPoolsTakeNoSlot checks that tasks of other pools do not use the external system, which checks only its own pool.
 func TestTasksOfOtherPoolsTakeNoSlot(t *testing.T) {
 	t.Parallel()
-	s := play(t, Faults{}, func(n int, r report) any {
+	s := startScene(t, Faults{}, func(n int, r report) any {
 		if n > 1 {
-			return idle(r)
+			return idleReply(r)
 		}
-		a := granting(r, 60_000, 1)
+		a := grantReply(r, 60_000, 1)
 		if task, ok := a["task"].(map[string]any); ok {
 			task["pool"] = "other"
 		}
 		return a
 	})
-	if h := s.until(hasResult); h.Results[0].Status != "succeeded" {
+	if h := s.waitForReport(hasResult); h.Results[0].Status != "succeeded" {
 		t.Errorf("%+v", h.Results[0])
 	}
 	if got := s.external.Stats().Arrivals; got != 0 {
@@ -30,9 +30,9 @@ func TestTasksOfOtherPoolsTakeNoSlot(t *testing.T) {
 
 func TestAGrantThatIsOverIsDropped(t *testing.T) {
 	t.Parallel()
-	s := play(t, Faults{}, func(_ int, r report) any { return granting(r, 5, 1) })
+	s := startScene(t, Faults{}, func(_ int, r report) any { return grantReply(r, 5, 1) })
 	for range 4 {
-		if h := s.next(); len(h.Running)+len(h.Results) > 0 {
+		if h := s.nextReport(); len(h.Running)+len(h.Results) > 0 {
 			t.Fatalf("took a grant that was over: %+v", h.report)
 		}
 	}
@@ -46,13 +46,13 @@ func TestAGrantForAnotherReportIsDropped(t *testing.T) {
 	for _, re := range []string{"", "someone-else-1"} {
 		t.Run(fmt.Sprintf("re %q", re), func(t *testing.T) {
 			t.Parallel()
-			s := stage(t, 30*time.Millisecond, Faults{}, func(_ int, r report) any {
-				a := granting(r, 60_000, 1)
+			s := startSceneResending(t, 30*time.Millisecond, Faults{}, func(_ int, r report) any {
+				a := grantReply(r, 60_000, 1)
 				a["re"] = re
 				return a
 			})
 			for range 4 {
-				if h := s.next(); len(h.Running)+len(h.Results) > 0 {
+				if h := s.nextReport(); len(h.Running)+len(h.Results) > 0 {
 					t.Fatalf("took a stranger's grant: %+v", h.report)
 				}
 			}
@@ -66,22 +66,22 @@ func TestAGrantForAnotherReportIsDropped(t *testing.T) {
 // TestTheLeaseCountsFromTheReport delays the reply by a second: the lease counts from the sending of the report.
 func TestTheLeaseCountsFromTheReport(t *testing.T) {
 	t.Parallel()
-	s := play(t, Faults{}, func(n int, r report) any {
+	s := startScene(t, Faults{}, func(n int, r report) any {
 		switch n {
 		case 1:
 			<-time.After(time.Second)
-			return granting(r, 1600, 60_000)
+			return grantReply(r, 1600, 60_000)
 		default:
-			a := idle(r)
+			a := idleReply(r)
 			a["renewed"], a["reason"] = nil, "unavailable" // nothing can be confirmed
 			return a
 		}
 	})
-	first := s.next()
-	h := s.until(hasResult)
-	s.between(1500*time.Millisecond, first.at, h.at, 2400*time.Millisecond)
-	if h.Results[0].Status != "failed" || h.Results[0].Error == "" || h.inside != 0 {
-		t.Errorf("result %+v, inside %d", h.Results[0], h.inside)
+	first := s.nextReport()
+	h := s.waitForReport(hasResult)
+	s.expectBetween(1500*time.Millisecond, first.arrivedAt, h.arrivedAt, 2400*time.Millisecond)
+	if h.Results[0].Status != "failed" || h.Results[0].Error == "" || h.devicesInside != 0 {
+		t.Errorf("result %+v, inside %d", h.Results[0], h.devicesInside)
 	}
 	if got := s.fleet.Stats().LeasesEnded; got != 1 {
 		t.Errorf("leases ended %d, want 1", got)
@@ -91,28 +91,28 @@ func TestTheLeaseCountsFromTheReport(t *testing.T) {
 func TestHeldTimeLengthensTheLease(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	if got := leaseEnd(sent{at: at}, 1000, 250).Sub(at); got != 1250*time.Millisecond {
+	if got := leaseEnd(sentReport{at: at}, 1000, 250).Sub(at); got != 1250*time.Millisecond {
 		t.Errorf("lease ends after %s, want 1.25 s", got)
 	}
 }
 
 func TestRunningTasksAreRenewedAtHalfOfTheLease(t *testing.T) {
 	t.Parallel()
-	s := play(t, Faults{}, func(n int, r report) any {
+	s := startScene(t, Faults{}, func(n int, r report) any {
 		if n == 1 {
-			return granting(r, 3000, 3600)
+			return grantReply(r, 3000, 3600)
 		}
-		return idle(r)
+		return idleReply(r)
 	})
-	first := s.next()
-	h := s.next()
+	first := s.nextReport()
+	h := s.nextReport()
 	if len(h.Running) != 1 || h.Running[0].Task != 7 || h.Running[0].Token != 70 {
 		t.Fatalf("second report %+v, want task 7 running", h.report)
 	}
-	s.between(1450*time.Millisecond, first.at, h.at, 2900*time.Millisecond)
-	h = s.until(hasResult)
-	if h.Results[0].Status != "succeeded" || len(h.Results[0].Output) == 0 || h.inside != 0 {
-		t.Errorf("result %+v, inside %d", h.Results[0], h.inside)
+	s.expectBetween(1450*time.Millisecond, first.arrivedAt, h.arrivedAt, 2900*time.Millisecond)
+	h = s.waitForReport(hasResult)
+	if h.Results[0].Status != "succeeded" || len(h.Results[0].Output) == 0 || h.devicesInside != 0 {
+		t.Errorf("result %+v, inside %d", h.Results[0], h.devicesInside)
 	}
 	if got := s.external.Stats().Arrivals; got != 1 {
 		t.Errorf("arrivals %d, want 1", got)
@@ -125,10 +125,10 @@ func TestResultsAreSentUntilAnOutcome(t *testing.T) {
 	for _, outcome := range []string{"recorded", "duplicate", "late", "unknown", "rejected", "of a later version"} {
 		t.Run(outcome, func(t *testing.T) {
 			t.Parallel()
-			s := play(t, Faults{}, func(n int, r report) any {
+			s := startScene(t, Faults{}, func(n int, r report) any {
 				switch n {
 				case 1:
-					return granting(r, 60_000, 1)
+					return grantReply(r, 60_000, 1)
 				case 2:
 					return nil // the connection breaks
 				case 3:
@@ -138,16 +138,16 @@ func TestResultsAreSentUntilAnOutcome(t *testing.T) {
 				case 5:
 					return map[string]any{"re": r.ID, "reason": "unavailable", "report_after_ms": 10}
 				case 6:
-					a := idle(r)
+					a := idleReply(r)
 					a["acks"] = []any{map[string]any{"task": 7, "token": 70, "outcome": outcome}}
 					return a
 				}
-				return idle(r)
+				return idleReply(r)
 			})
-			s.next()
+			s.nextReport()
 			var output string
 			for n := 2; n <= 6; n++ {
-				h := s.next()
+				h := s.nextReport()
 				if len(h.Results) != 1 || h.Results[0].Task != 7 || h.Results[0].Token != 70 {
 					t.Fatalf("report %d: %+v, want the result", n, h.report)
 				}
@@ -156,10 +156,10 @@ func TestResultsAreSentUntilAnOutcome(t *testing.T) {
 				}
 				output = string(h.Results[0].Output)
 			}
-			if h := s.next(); len(h.Results) != 0 {
+			if h := s.nextReport(); len(h.Results) != 0 {
 				t.Errorf("sent again after %q: %+v", outcome, h.Results)
 			}
-			if s.fleet.Unsettled() != 0 {
+			if s.fleet.Unacknowledged() != 0 {
 				t.Error("unsettled")
 			}
 		})
@@ -168,23 +168,23 @@ func TestResultsAreSentUntilAnOutcome(t *testing.T) {
 
 func TestARefusedResultIsDroppedAtLast(t *testing.T) {
 	t.Parallel()
-	s := play(t, Faults{}, func(n int, r report) any {
+	s := startScene(t, Faults{}, func(n int, r report) any {
 		switch {
 		case n == 1:
-			return granting(r, 60_000, 1)
+			return grantReply(r, 60_000, 1)
 		case len(r.Results) > 0:
 			return http.StatusUnprocessableEntity
 		}
-		return idle(r)
+		return idleReply(r)
 	})
-	s.next()
-	if h := s.next(); len(h.Results) != 1 || len(h.Results[0].Output) == 0 {
+	s.nextReport()
+	if h := s.nextReport(); len(h.Results) != 1 || len(h.Results[0].Output) == 0 {
 		t.Fatalf("first try %+v", h.report)
 	}
-	if h := s.next(); len(h.Results) != 1 || len(h.Results[0].Output) != 0 {
+	if h := s.nextReport(); len(h.Results) != 1 || len(h.Results[0].Output) != 0 {
 		t.Fatalf("second try %+v, want no output", h.report)
 	}
-	if h := s.next(); len(h.Results) != 0 {
+	if h := s.nextReport(); len(h.Results) != 0 {
 		t.Fatalf("third try %+v, want none", h.report)
 	}
 	if got := s.fleet.Stats(); got.Discarded != 1 || got.Refused != 2 {
@@ -194,8 +194,8 @@ func TestARefusedResultIsDroppedAtLast(t *testing.T) {
 
 func TestForbiddenWaitsLong(t *testing.T) {
 	t.Parallel()
-	s := play(t, Faults{}, func(int, report) any { return http.StatusForbidden })
-	s.next()
+	s := startScene(t, Faults{}, func(int, report) any { return http.StatusForbidden })
+	s.nextReport()
 	eventually(t, func() bool { return s.fleet.Stats().Refused == 1 })
 	d := &device{dice: newDice(1, 1)}
 	for times, limit := range []time.Duration{10 * time.Minute, 20 * time.Minute, 40 * time.Minute} {
@@ -210,25 +210,25 @@ func TestForbiddenWaitsLong(t *testing.T) {
 
 func TestCancelStopsAndReportsAtOnce(t *testing.T) {
 	t.Parallel()
-	s := play(t, Faults{}, func(n int, r report) any {
+	s := startScene(t, Faults{}, func(n int, r report) any {
 		switch n {
 		case 1:
-			return granting(r, 2000, 60_000)
+			return grantReply(r, 2000, 60_000)
 		case 2:
-			a := idle(r)
+			a := idleReply(r)
 			a["renewed"] = nil
 			a["cancel"] = []any{map[string]any{"task": 7, "token": 70, "why": "cancelled"}}
 			return a
 		}
-		return idle(r)
+		return idleReply(r)
 	})
-	s.next()
-	if h := s.next(); h.inside != 1 {
-		t.Fatalf("inside %d when renewing, want 1", h.inside)
+	s.nextReport()
+	if h := s.nextReport(); h.devicesInside != 1 {
+		t.Fatalf("inside %d when renewing, want 1", h.devicesInside)
 	}
-	h := s.next()
-	if len(h.Results) != 1 || h.Results[0].Status != "failed" || h.inside != 0 || len(h.Running) != 0 {
-		t.Errorf("after the cancel: %+v, inside %d", h.report, h.inside)
+	h := s.nextReport()
+	if len(h.Results) != 1 || h.Results[0].Status != "failed" || h.devicesInside != 0 || len(h.Running) != 0 {
+		t.Errorf("after the cancel: %+v, inside %d", h.report, h.devicesInside)
 	}
 	if got := s.fleet.Stats(); got.Cancels != 1 || got.LeasesEnded != 0 {
 		t.Errorf("cancels %d, leases ended %d; want 1, 0", got.Cancels, got.LeasesEnded)
@@ -237,22 +237,22 @@ func TestCancelStopsAndReportsAtOnce(t *testing.T) {
 
 func TestARedeliveredGrantRunsOnce(t *testing.T) {
 	t.Parallel()
-	s := play(t, Faults{}, func(n int, r report) any {
+	s := startScene(t, Faults{}, func(n int, r report) any {
 		if n <= 3 { // granted, redelivered while the task runs, redelivered together with the acknowledgement
-			return granting(r, 2000, 1500)
+			return grantReply(r, 2000, 1500)
 		}
-		return idle(r)
+		return idleReply(r)
 	})
-	s.next()
-	if h := s.next(); len(h.Running) != 1 || len(h.Results) != 0 {
+	s.nextReport()
+	if h := s.nextReport(); len(h.Running) != 1 || len(h.Results) != 0 {
 		t.Fatalf("second report %+v, want the task running", h.report)
 	}
-	h := s.next()
+	h := s.nextReport()
 	if len(h.Results) != 1 {
 		t.Fatalf("third report %+v, want the result", h.report)
 	}
 	output := string(h.Results[0].Output)
-	h = s.next()
+	h = s.nextReport()
 	if len(h.Results) != 0 && string(h.Results[0].Output) != output {
 		t.Errorf("fourth report %+v", h.report)
 	}
@@ -269,34 +269,34 @@ func TestARedeliveredGrantRunsOnce(t *testing.T) {
 func TestALateGrantOfAnEndedTaskIsDropped(t *testing.T) {
 	t.Parallel()
 	first := make(chan string, 1)
-	s := play(t, Faults{}, func(n int, r report) any {
+	s := startScene(t, Faults{}, func(n int, r report) any {
 		switch n {
 		case 1:
 			first <- r.ID
-			return granting(r, 60_000, 1)
+			return grantReply(r, 60_000, 1)
 		case 3:
-			a := granting(r, 60_000, 1)
+			a := grantReply(r, 60_000, 1)
 			a["re"] = <-first
 			return a
 		case 4:
-			a := granting(r, 60_000, 1)
+			a := grantReply(r, 60_000, 1)
 			if task, ok := a["task"].(map[string]any); ok {
 				task["token"] = 71
 			}
 			return a
 		}
-		return idle(r)
+		return idleReply(r)
 	})
-	s.next()
-	if h := s.next(); len(h.Results) != 1 {
+	s.nextReport()
+	if h := s.nextReport(); len(h.Results) != 1 {
 		t.Fatalf("second report %+v, want the result", h.report)
 	}
 	for _, report := range []string{"third", "fourth"} {
-		if h := s.next(); len(h.Results)+len(h.Running) != 0 {
+		if h := s.nextReport(); len(h.Results)+len(h.Running) != 0 {
 			t.Fatalf("%s report %+v, want no result", report, h.report)
 		}
 	}
-	if h := s.until(hasResult); h.Results[0].Token != 71 {
+	if h := s.waitForReport(hasResult); h.Results[0].Token != 71 {
 		t.Errorf("%+v, want the result of the newer grant", h.report)
 	}
 	if got := s.external.Stats().Arrivals; got != 2 {
@@ -312,17 +312,17 @@ func TestASilentDeviceStaysToTheEndOfItsLease(t *testing.T) {
 	for _, late := range []float64{0, 1} {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
 			t.Parallel()
-			s := play(t, Faults{Silent: 1, Late: late}, func(n int, r report) any {
+			s := startScene(t, Faults{Silent: 1, Late: late}, func(n int, r report) any {
 				if n == 1 {
-					return granting(r, 1000, 1)
+					return grantReply(r, 1000, 1)
 				}
-				return idle(r)
+				return idleReply(r)
 			})
-			first := s.next()
+			first := s.nextReport()
 			eventually(t, func() bool { now := s.external.Stats(); return now.Arrivals == 1 && now.Inside == 0 })
-			s.between(950*time.Millisecond, first.at, time.Now(), 1800*time.Millisecond)
-			h := s.next()
-			if after := h.at.Sub(s.began); after < 1950*time.Millisecond {
+			s.expectBetween(950*time.Millisecond, first.arrivedAt, time.Now(), 1800*time.Millisecond)
+			h := s.nextReport()
+			if after := h.arrivedAt.Sub(s.began); after < 1950*time.Millisecond {
 				t.Errorf("reported again after %s, want a quiet time after the lease", after)
 			}
 			if got, want := len(h.Results), int(late); got != want {
@@ -338,15 +338,15 @@ func TestASilentDeviceStaysToTheEndOfItsLease(t *testing.T) {
 func TestARebootForgetsTheTaskAndRunsItAgain(t *testing.T) {
 	t.Parallel()
 	granted := 0
-	s := play(t, Faults{Reboot: 0.97}, func(_ int, r report) any {
+	s := startScene(t, Faults{Reboot: 0.97}, func(_ int, r report) any {
 		if len(r.Results) == 0 && len(r.Running) == 0 && granted < 500 {
 			granted++
-			return granting(r, 60_000, 5)
+			return grantReply(r, 60_000, 5)
 		}
-		return idle(r)
+		return idleReply(r)
 	})
 	ids := map[string]bool{}
-	h := s.until(func(h heard) bool {
+	h := s.waitForReport(func(h arrivedReport) bool {
 		if ids[h.ID] {
 			t.Errorf("report id %s twice", h.ID)
 		}
@@ -367,13 +367,13 @@ func TestARebootForgetsTheTaskAndRunsItAgain(t *testing.T) {
 
 func TestADeviceComesWhenItWasTold(t *testing.T) {
 	t.Parallel()
-	s := play(t, Faults{}, func(_ int, r report) any {
-		a := idle(r)
+	s := startScene(t, Faults{}, func(_ int, r report) any {
+		a := idleReply(r)
 		a["report_after_ms"] = 700
 		return a
 	})
-	first, second := s.next(), s.next()
-	if after := second.at.Sub(first.at); after < 690*time.Millisecond || after > 1500*time.Millisecond {
+	first, second := s.nextReport(), s.nextReport()
+	if after := second.arrivedAt.Sub(first.arrivedAt); after < 690*time.Millisecond || after > 1500*time.Millisecond {
 		t.Errorf("came back after %s, want 700 ms", after)
 	}
 	if string(first.Attributes) == "" || string(second.Attributes) != "" {

@@ -112,8 +112,8 @@ func (e *External) serve(c net.Conn) {
 	if _, err := fmt.Sscanf(line, helloFormat, &v.task, &v.token, &v.slot, &v.device); err != nil {
 		return
 	}
-	if crowd, inside := e.arrive(v); crowd != nil {
-		e.reconsider(crowd, inside)
+	if overSuspicion, inside := e.arrive(v); overSuspicion != nil {
+		e.withdrawIfRaised(overSuspicion, inside)
 	}
 	if _, err = io.WriteString(c, greeting); err == nil {
 		_, _ = io.Copy(io.Discard, in)

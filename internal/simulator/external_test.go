@@ -21,7 +21,7 @@ func newTestExternal(t *testing.T, capacity int, l *leases, onFull func() int) *
 	return e
 }
 
-func enter(t *testing.T, e *External, slot int, token int64) *visit {
+func enterExternal(t *testing.T, e *External, slot int, token int64) *visit {
 	t.Helper()
 	v := &visit{task: 1, token: token, slot: slot, device: "d"}
 	if err := v.enter(t.Context(), e.Addr()); err != nil {
@@ -34,14 +34,14 @@ func enter(t *testing.T, e *External, slot int, token int64) *visit {
 func TestExternalCountsWhoIsInside(t *testing.T) {
 	t.Parallel()
 	e := newTestExternal(t, 2, nil, nil)
-	a, b := enter(t, e, 0, 1), enter(t, e, 1, 2)
+	a, b := enterExternal(t, e, 0, 1), enterExternal(t, e, 1, 2)
 	if got := e.Stats().Inside; got != 2 {
 		t.Fatalf("inside %d, want 2", got)
 	}
 	if got := e.Stats().OverLimitInstants; got != 0 {
 		t.Fatalf("over limit %d at the capacity, want 0", got)
 	}
-	c := enter(t, e, 2, 3)
+	c := enterExternal(t, e, 2, 3)
 	if s := e.Stats(); s.OverLimitInstants != 1 || s.HighWater != 3 || s.Arrivals != 3 {
 		t.Fatalf("with one too many: %+v", s)
 	}
@@ -60,18 +60,18 @@ func TestExternalCountsWhoIsInside(t *testing.T) {
 func TestExternalJudgesTokens(t *testing.T) {
 	t.Parallel()
 	e := newTestExternal(t, 5, nil, nil)
-	enter(t, e, 3, 10).leave()
-	enter(t, e, 3, 10).leave() // the same grant again, as after a reboot
-	enter(t, e, 4, 9).leave()  // another slot
+	enterExternal(t, e, 3, 10).leave()
+	enterExternal(t, e, 3, 10).leave() // the same grant again, as after a reboot
+	enterExternal(t, e, 4, 9).leave()  // another slot
 	if s := e.Stats(); s.StaleTokens != 0 || s.SharedSlots != 0 {
 		t.Fatalf("innocent visits: %+v", s)
 	}
-	enter(t, e, 3, 9).leave()
+	enterExternal(t, e, 3, 9).leave()
 	if got := e.Stats().StaleTokens; got != 1 {
 		t.Errorf("stale tokens %d, want 1", got)
 	}
-	enter(t, e, 3, 11)
-	enter(t, e, 3, 12)
+	enterExternal(t, e, 3, 11)
+	enterExternal(t, e, 3, 12)
 	if got := e.Stats().SharedSlots; got != 1 {
 		t.Errorf("shared slots %d, want 1", got)
 	}
@@ -81,13 +81,13 @@ func TestExternalTakesBackARaisedCapacity(t *testing.T) {
 	t.Parallel()
 	now := 1
 	e := newTestExternal(t, 1, nil, func() int { return now })
-	enter(t, e, 0, 1)
-	enter(t, e, 1, 2)
+	enterExternal(t, e, 0, 1)
+	enterExternal(t, e, 1, 2)
 	if got := e.Stats().OverLimitInstants; got != 1 {
 		t.Fatalf("over limit %d, want 1", got)
 	}
 	now = 3
-	enter(t, e, 2, 3)
+	enterExternal(t, e, 2, 3)
 	if got := e.Stats().OverLimitInstants; got != 1 {
 		t.Errorf("over limit %d after the capacity was raised, want 1", got)
 	}
@@ -104,7 +104,7 @@ func TestExternalIgnoresWhoDoesNotSayHello(t *testing.T) {
 	defer cancel()
 	_ = v.enter(ctx, e.Addr())
 	silent := &visit{}
-	if err := silent.enter(canceled(t), e.Addr()); !errors.Is(err, context.Canceled) {
+	if err := silent.enter(canceledContext(t), e.Addr()); !errors.Is(err, context.Canceled) {
 		t.Errorf("enter = %v, want canceled", err)
 	}
 	v.leave()
@@ -116,7 +116,7 @@ func TestExternalIgnoresWhoDoesNotSayHello(t *testing.T) {
 	}
 }
 
-func canceled(t *testing.T) context.Context {
+func canceledContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -21,40 +21,40 @@ const (
 	testFleetToken    = "fleet-token"
 )
 
-// fake is a small dispatcher in memory, written from the protocol. A test can make it break its promises.
-type fake struct {
-	mu       sync.Mutex
-	pool     *operators.Pool
-	tasks    []*fakeTask // the id of a task is its index + 1
-	batches  []int64     // number of tasks of the batch with id index + 1
-	token    int64
-	lapsed   int
-	badAuth  int
-	received int
-	seenIDs  map[string]bool
-	own      map[string]string // key: device; value: its own token
-	rotated  int
-	refuse   int             // number of registrations that are answered with 503
-	oneByOne bool            // refuses imports that rotate tokens
-	heard    map[string]bool // devices that reported since the test cleared the map
-	resumed  int             // messages that an MQTT client resent by itself
+// fakeDispatcher is a small dispatcher in memory, written from the protocol. A test can make it break its promises.
+type fakeDispatcher struct {
+	mu                     sync.Mutex
+	pool                   *operators.Pool
+	tasks                  []*fakeTask // the id of a task is its index + 1
+	batchSizes             []int64     // number of tasks of the batch with id index + 1
+	lastToken              int64
+	lapsedGrants           int
+	badAuth                int
+	receivedReports        int
+	seenIDs                map[string]bool
+	deviceTokens           map[string]string // key: device; value: its own token
+	rotatedTokens          int
+	registrationsToRefuse  int             // number of registrations that are answered with 503
+	refusesRotatingImports bool            // refuses imports that rotate tokens
+	reportedDevices        map[string]bool // devices that reported since the test cleared the map
+	resentMessages         int             // messages that an MQTT client resent by itself
 
-	reportAfterMS int64
-	copies        int
+	reportAfterMS   int64
+	repeatedReports int
 
-	extraSlots   int           // grants this many more slots than the capacity
-	sameSlot     bool          // every grant has slot 0
-	loseTask     int64         // this task is never granted, and counts as ended
-	hideTask     int64         // this task is missing from lists
-	alterOutput  int64         // this task is listed with another output
-	ackEarly     int64         // the result of this task is acknowledged once before it is recorded
-	forgetResult int64         // the result of this task is acknowledged and then lost
-	acceptAll    bool          // malformed reports are answered with 200
-	closed       bool          // nothing is granted yet
-	leaveOut     bool          // replies do not answer running tasks
-	staleTokens  bool          // tokens decrease from device to device
-	lease        time.Duration // lease of every grant
-	margin       time.Duration // the device gets a lease that is this much shorter
+	extraSlots    int           // grants this many more slots than the capacity
+	sameSlot      bool          // every grant has slot 0
+	loseTask      int64         // this task is never granted, and counts as ended
+	hideTask      int64         // this task is missing from lists
+	alterOutput   int64         // this task is listed with another output
+	ackEarly      int64         // the result of this task is acknowledged once before it is recorded
+	forgetResult  int64         // the result of this task is acknowledged and then lost
+	acceptAll     bool          // malformed reports are answered with 200
+	grantsNothing bool          // nothing is granted yet
+	omitsRenewals bool          // replies do not answer running tasks
+	staleTokens   bool          // tokens decrease from device to device
+	lease         time.Duration // lease of every grant
+	margin        time.Duration // the device gets a lease that is this much shorter
 }
 
 type fakeTask struct {
@@ -69,28 +69,28 @@ type fakeTask struct {
 	tokens    map[int64]string // key: token of an ended attempt; value: how it ended
 }
 
-func newFake(t *testing.T) (*fake, *httptest.Server) {
+func newFake(t *testing.T) (*fakeDispatcher, *httptest.Server) {
 	t.Helper()
-	f := &fake{lease: time.Minute, margin: 400 * time.Millisecond, reportAfterMS: 100, seenIDs: map[string]bool{}, own: map[string]string{}, heard: map[string]bool{}}
+	f := &fakeDispatcher{lease: time.Minute, margin: 400 * time.Millisecond, reportAfterMS: 100, seenIDs: map[string]bool{}, deviceTokens: map[string]string{}, reportedDevices: map[string]bool{}}
 	s := httptest.NewServer(f)
 	t.Cleanup(s.Close)
 	return f, s
 }
 
-// hasty makes leases end soon. Without it no lease ends even on a busy machine, and no result is sent twice. Waiting devices report less
+// shortenLeases makes leases end soon. Without it no lease ends even on a busy machine, and no result is sent twice. Waiting devices report less
 // often, so that a busy machine has time for the devices that work.
-func (f *fake) hasty() {
+func (f *fakeDispatcher) shortenLeases() {
 	f.lease, f.margin, f.reportAfterMS = 1500*time.Millisecond, 700*time.Millisecond, 200
 }
 
-func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *fakeDispatcher) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	device, isReport := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v1/devices/"), "/report")
 	token := testOperatorToken
 	if isReport {
-		token = f.tokenOf(device)
+		token = f.tokenFor(device)
 	}
 	if r.Header.Get("Authorization") != "Bearer "+token {
 		f.badAuth++
@@ -102,35 +102,35 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, status, answer)
 		return
 	}
-	f.operate(w, r, body)
+	f.serveOperator(w, r, body)
 }
 
-// tokenOf returns the token of a device: its own, if it has one, else the fleet token.
-func (f *fake) tokenOf(device string) string {
-	if token := f.own[device]; token != "" {
+// tokenFor returns the token of a device: its own, if it has one, else the fleet token.
+func (f *fakeDispatcher) tokenFor(device string) string {
+	if token := f.deviceTokens[device]; token != "" {
 		return token
 	}
 	return testFleetToken
 }
 
 // register creates a device or rotates its token.
-func (f *fake) register(w http.ResponseWriter, r *http.Request, body []byte) {
+func (f *fakeDispatcher) register(w http.ResponseWriter, r *http.Request, body []byte) {
 	var in struct {
 		ID      string `json:"id"`
 		Overlap *int64 `json:"overlap_ms"`
 	}
 	_ = json.Unmarshal(body, &in)
-	if r.Header.Get("Content-Type") == operators.TypeCSV && f.refuse == 0 {
-		f.registerTogether(w, r.URL.Query().Get("existing"), strings.Fields(string(body))[1:])
+	if r.Header.Get("Content-Type") == operators.TypeCSV && f.registrationsToRefuse == 0 {
+		f.importDevices(w, r.URL.Query().Get("existing"), strings.Fields(string(body))[1:])
 		return
 	}
 	id, rotate := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v1/devices/"), "/token")
 	if !rotate {
 		id = in.ID
 	}
-	switch known := f.own[id] != ""; {
-	case f.refuse > 0:
-		f.refuse--
+	switch known := f.deviceTokens[id] != ""; {
+	case f.registrationsToRefuse > 0:
+		f.registrationsToRefuse--
 		writeJSON(w, http.StatusServiceUnavailable, map[string]any{"code": "unavailable"})
 	case rotate && (!known || in.Overlap == nil || *in.Overlap != 0):
 		writeJSON(w, http.StatusNotFound, map[string]any{"code": "not_found"})
@@ -138,17 +138,17 @@ func (f *fake) register(w http.ResponseWriter, r *http.Request, body []byte) {
 		writeJSON(w, http.StatusConflict, map[string]any{"code": "conflict"})
 	default:
 		if rotate {
-			f.rotated++
+			f.rotatedTokens++
 		}
-		f.own[id] = fmt.Sprintf("token %d of %s", f.rotated, id)
-		writeJSON(w, http.StatusCreated, map[string]any{"id": id, "token": f.own[id]})
+		f.deviceTokens[id] = fmt.Sprintf("token %d of %s", f.rotatedTokens, id)
+		writeJSON(w, http.StatusCreated, map[string]any{"id": id, "token": f.deviceTokens[id]})
 	}
 }
 
-// registerTogether imports devices. An existing device gets a new token, or none if existing is "skip".
-func (f *fake) registerTogether(w http.ResponseWriter, existing string, ids []string) {
-	there := func(id string) bool { return f.own[id] != "" }
-	if f.oneByOne && existing == "rotate" && slices.ContainsFunc(ids, there) {
+// importDevices imports devices. An existing device gets a new token, or none if existing is "skip".
+func (f *fakeDispatcher) importDevices(w http.ResponseWriter, existing string, ids []string) {
+	there := func(id string) bool { return f.deviceTokens[id] != "" }
+	if f.refusesRotatingImports && existing == "rotate" && slices.ContainsFunc(ids, there) {
 		writeJSON(w, http.StatusConflict, map[string]any{"code": "one_by_one"})
 		return
 	}
@@ -160,28 +160,28 @@ func (f *fake) registerTogether(w http.ResponseWriter, existing string, ids []st
 			continue
 		}
 		if there(id) {
-			f.rotated++
+			f.rotatedTokens++
 		}
-		f.own[id] = fmt.Sprintf("token %d of %s", f.rotated, id)
-		_, _ = fmt.Fprintf(w, "%s,%s\n", id, f.own[id])
+		f.deviceTokens[id] = fmt.Sprintf("token %d of %s", f.rotatedTokens, id)
+		_, _ = fmt.Fprintf(w, "%s,%s\n", id, f.deviceTokens[id])
 	}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.WriteHeader(status)
-	writeTo(w, v)
+	encodeTo(w, v)
 }
 
-func writeTo(w io.Writer, v any) {
+func encodeTo(w io.Writer, v any) {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	_ = e.Encode(v)
 }
 
 // report is a small version of HandleReport. The caller holds mu.
-func (f *fake) report(device string, body []byte) (int, map[string]any) {
-	f.received++
-	f.heard[device] = true
+func (f *fakeDispatcher) report(device string, body []byte) (int, map[string]any) {
+	f.receivedReports++
+	f.reportedDevices[device] = true
 	var r report
 	if err := json.Unmarshal(body, &r); err != nil || len(body) > 64<<10 || len(r.Results) > 100 ||
 		strings.Count(string(body), "{") > 300 || strings.Contains(string(body), strings.Repeat(`{"a":`, 17)) {
@@ -191,7 +191,7 @@ func (f *fake) report(device string, body []byte) (int, map[string]any) {
 		return http.StatusBadRequest, map[string]any{"code": "invalid_json"}
 	}
 	if f.seenIDs[r.ID] {
-		f.copies++
+		f.repeatedReports++
 	}
 	f.seenIDs[r.ID] = true
 	f.reap()
@@ -200,7 +200,7 @@ func (f *fake) report(device string, body []byte) (int, map[string]any) {
 	mentioned := map[int64]bool{}
 	for _, e := range r.Results {
 		mentioned[e.Token] = true
-		acks = append(acks, map[string]any{"task": e.Task, "token": e.Token, "outcome": f.result(e)})
+		acks = append(acks, map[string]any{"task": e.Task, "token": e.Token, "outcome": f.recordResult(e)})
 	}
 	for _, e := range r.Running {
 		mentioned[e.Token] = true
@@ -213,26 +213,28 @@ func (f *fake) report(device string, body []byte) (int, map[string]any) {
 		renewals = append(renewals, map[string]any{"task": e.Task, "token": e.Token, "lease_ms": f.leaseMS(t)})
 	}
 	reply["acks"], reply["renewed"], reply["cancel"] = acks, renewals, cancels
-	if f.leaveOut {
+	if f.omitsRenewals {
 		reply["renewed"] = nil
 	}
-	f.next(device, mentioned, reply)
+	f.grantNext(device, mentioned, reply)
 	return http.StatusOK, reply
 }
 
-func (f *fake) leaseMS(t *fakeTask) int64 { return (time.Until(t.until) - f.margin).Milliseconds() }
+func (f *fakeDispatcher) leaseMS(t *fakeTask) int64 {
+	return (time.Until(t.until) - f.margin).Milliseconds()
+}
 
-func (f *fake) reap() {
+func (f *fakeDispatcher) reap() {
 	for _, t := range f.tasks {
 		if t.state == "dispatched" && time.Now().After(t.until) {
 			t.tokens[t.token] = "lapsed"
 			t.state = "pending"
-			f.lapsed++
+			f.lapsedGrants++
 		}
 	}
 }
 
-func (f *fake) result(e result) string {
+func (f *fakeDispatcher) recordResult(e result) string {
 	t := f.tasks[e.Task-1]
 	if t.id == f.ackEarly {
 		f.ackEarly = 0
@@ -260,8 +262,8 @@ func (f *fake) result(e result) string {
 	return "unknown"
 }
 
-func (f *fake) next(device string, mentioned map[int64]bool, reply map[string]any) {
-	if f.closed {
+func (f *fakeDispatcher) grantNext(device string, mentioned map[int64]bool, reply map[string]any) {
+	if f.grantsNothing {
 		return
 	}
 	slots := map[int]bool{}
@@ -272,7 +274,7 @@ func (f *fake) next(device string, mentioned map[int64]bool, reply map[string]an
 		slots[t.slot] = true
 		if t.device == device {
 			if reply["reason"] = "busy"; !mentioned[t.token] && f.leaseMS(t) > 100 {
-				f.grant(t, reply, 1)
+				f.addGrant(t, reply, 1)
 			}
 			return
 		}
@@ -290,16 +292,16 @@ func (f *fake) next(device string, mentioned map[int64]bool, reply map[string]an
 			return
 		}
 		t.state, t.slot, t.token, t.until = "dispatched", slot, f.nextToken(device), time.Now().Add(f.lease)
-		f.grant(t, reply, 0)
+		f.addGrant(t, reply, 0)
 		return
 	}
 }
 
 // nextToken returns a token that is higher than all before. With staleTokens it is only higher than the tokens of the same device.
-func (f *fake) nextToken(device string) int64 {
-	f.token++
+func (f *fakeDispatcher) nextToken(device string) int64 {
+	f.lastToken++
 	if !f.staleTokens {
-		return f.token
+		return f.lastToken
 	}
 	round := int64(1)
 	for _, t := range f.tasks {
@@ -307,10 +309,10 @@ func (f *fake) nextToken(device string) int64 {
 			round++
 		}
 	}
-	return 1_000_000*round - f.token
+	return 1_000_000*round - f.lastToken
 }
 
-func (f *fake) grant(t *fakeTask, reply map[string]any, redelivered int) {
+func (f *fakeDispatcher) addGrant(t *fakeTask, reply map[string]any, redelivered int) {
 	slot := t.slot
 	if f.sameSlot {
 		slot = 0
@@ -322,7 +324,7 @@ func (f *fake) grant(t *fakeTask, reply map[string]any, redelivered int) {
 	}
 }
 
-func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
+func (f *fakeDispatcher) serveOperator(w http.ResponseWriter, r *http.Request, body []byte) {
 	switch route, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/"), "/"); {
 	case route == "pools" && r.Method == http.MethodPut:
 		f.pool = &operators.Pool{}
@@ -335,8 +337,8 @@ func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
 	case route == "batches" && r.Method == http.MethodPost:
 		var b operators.NewBatch
 		_ = json.Unmarshal(body, &b)
-		f.batches = append(f.batches, int64(len(b.Tasks)))
-		id := int64(len(f.batches))
+		f.batchSizes = append(f.batchSizes, int64(len(b.Tasks)))
+		id := int64(len(f.batchSizes))
 		for _, n := range b.Tasks {
 			f.tasks = append(f.tasks, &fakeTask{
 				id: int64(len(f.tasks) + 1), batch: id, device: n.Device, payload: n.Payload,
@@ -355,9 +357,9 @@ func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
 				counts[t.state]++
 			}
 		}
-		writeJSON(w, http.StatusOK, operators.Batch{ID: id, Total: f.batches[id-1], Counts: counts})
+		writeJSON(w, http.StatusOK, operators.Batch{ID: id, Total: f.batchSizes[id-1], Counts: counts})
 	case route == "tasks":
-		f.list(w, r)
+		f.listTasks(w, r)
 	case route == "devices":
 		f.register(w, r, body)
 	default:
@@ -365,8 +367,8 @@ func (f *fake) operate(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 }
 
-// list returns pages of 7 tasks so that paging is tested.
-func (f *fake) list(w http.ResponseWriter, r *http.Request) {
+// listTasks returns pages of 7 tasks so that paging is tested.
+func (f *fakeDispatcher) listTasks(w http.ResponseWriter, r *http.Request) {
 	batch, _ := strconv.ParseInt(r.URL.Query().Get("batch"), 10, 64)
 	from, _ := strconv.Atoi(r.URL.Query().Get("page_token"))
 	tasks := []map[string]any{}

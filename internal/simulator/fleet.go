@@ -26,13 +26,13 @@ type Fleet struct {
 	tokens   []string // one token for each device; empty if all use the fleet token
 	client   *http.Client
 	count    counters
-	ledger   *ledger
+	results  *resultLog
 	leases   *leases
 }
 
 // newFleet returns a fleet that does nothing before Run.
 func newFleet(c Config, external string, tokens []string, leases *leases) *Fleet {
-	return &Fleet{config: c.withDefaults(), external: external, tokens: tokens, client: newHTTPClient(c.Devices + 8), ledger: newLedger(), leases: leases}
+	return &Fleet{config: c.withDefaults(), external: external, tokens: tokens, client: newHTTPClient(c.Devices + 8), results: newResultLog(), leases: leases}
 }
 
 // Run starts the devices at random times: within a period if Config.Introduce is true, else within at most maxSpread. It returns when ctx
@@ -44,7 +44,7 @@ func (f *Fleet) Run(ctx context.Context) {
 	}
 	var wait sync.WaitGroup
 	for i := range f.config.Devices {
-		d := f.device(i)
+		d := f.newDevice(i)
 		start := d.dice.between(0, spread)
 		wait.Go(func() { d.run(ctx, start) })
 	}
@@ -55,45 +55,45 @@ func (f *Fleet) Run(ctx context.Context) {
 // Stats returns what the fleet has done so far.
 func (f *Fleet) Stats() Stats { return f.count.stats() }
 
-// Unsettled returns how many results still wait for an outcome.
-func (f *Fleet) Unsettled() int { return f.ledger.unsettled() }
+// Unacknowledged returns how many results still wait for an outcome.
+func (f *Fleet) Unacknowledged() int { return f.results.unacknowledged() }
 
-// Device returns the id of the i-th device, 0 <= i < Config.Devices.
-func (f *Fleet) Device(i int) string { return deviceID(f.config.DevicePrefix, i) }
+// DeviceID returns the id of the i-th device, 0 <= i < Config.Devices.
+func (f *Fleet) DeviceID(i int) string { return deviceID(f.config.DevicePrefix, i) }
 
 func deviceID(prefix string, i int) string { return fmt.Sprintf("%s%05d", prefix, i+1) }
 
-func (f *Fleet) device(i int) *device {
-	return &device{fleet: f, id: f.Device(i), link: f.link(i), manners: f.manners(i), dice: newDice(f.config.Seed, uint64(i)+1)}
+func (f *Fleet) newDevice(i int) *device {
+	return &device{fleet: f, id: f.DeviceID(i), link: f.newLink(i), timing: f.timingOf(i), dice: newDice(f.config.Seed, uint64(i)+1)}
 }
 
-// systemOf returns the address of the external system that the tasks of a pool use. It returns "" if they use none.
-func (f *Fleet) systemOf(pool string) string {
+// externalAddr returns the address of the external system that the tasks of a pool use. It returns "" if they use none.
+func (f *Fleet) externalAddr(pool string) string {
 	if f.config.Pool != pool {
 		return ""
 	}
 	return f.external
 }
 
-func (f *Fleet) manners(i int) manners {
+func (f *Fleet) timingOf(i int) deviceTiming {
 	c := f.config
-	m := manners{work: c.Work, period: c.Period, resend: c.Resend, retry: c.Retry, forbidden: 600 * c.Retry}
-	switch c.Via.of(i) {
+	m := deviceTiming{work: c.Work, period: c.Period, resend: c.ResendAfter, retry: c.FirstRetry, forbidden: 600 * c.FirstRetry}
+	switch c.Via.kindOf(i) {
 	case ViaLongPoll:
-		m.wait = longPollWait
+		m.holdTime = longPollWait
 	case ViaPeriodic:
 		m.periodic = true
 	}
 	return m
 }
 
-func (f *Fleet) link(i int) link {
+func (f *Fleet) newLink(i int) link {
 	c, token := f.config, f.config.FleetToken
 	if len(f.tokens) > 0 {
 		token = f.tokens[i]
 	}
-	if c.Via.of(i) == ViaMQTT {
-		return newMQTTLink(c.MQTTURL, f.Device(i), token, c.Retry)
+	if c.Via.kindOf(i) == ViaMQTT {
+		return newMQTTLink(c.MQTTURL, f.DeviceID(i), token, c.FirstRetry)
 	}
-	return newHTTPLink(f.client, newReplicas(c.URL, i/len(c.Via.kinds())), f.Device(i), token)
+	return newHTTPLink(f.client, newReplicas(c.URL, i/len(c.Via.kinds())), f.DeviceID(i), token)
 }

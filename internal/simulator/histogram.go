@@ -18,8 +18,8 @@ import (
 // histogram holds the cumulative buckets of a metric: for each bound in seconds, the number of values up to it.
 type histogram map[float64]float64
 
-// scrape reads a histogram of one pool from a page of metrics, and sums it over the other labels.
-func scrape(page io.Reader, name, pool string) (histogram, error) {
+// parseHistogram reads a histogram of one pool from a page of metrics, and sums it over the other labels.
+func parseHistogram(page io.Reader, name, pool string) (histogram, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(page)
 	h := histogram{}
@@ -67,23 +67,23 @@ func (h histogram) quantile(q float64) time.Duration {
 	return time.Duration(low * float64(time.Second))
 }
 
-// handoffs returns the handoff durations that the dispatcher measured, summed over all replicas. It is empty if the metrics are served at
+// fetchHandoffs returns the handoff durations that the dispatcher measured, summed over all replicas. It is empty if the metrics are served at
 // another address.
-func (o *Operator) handoffs(ctx context.Context, pool string) histogram {
+func (o *Operator) fetchHandoffs(ctx context.Context, pool string) histogram {
 	sum := histogram{}
 	for _, base := range o.replicas.urls {
-		of, err := o.histogram(ctx, base, "dispatcher_handoff_duration_seconds", pool)
+		replicaHandoffs, err := o.fetchHistogram(ctx, base, "dispatcher_handoff_duration_seconds", pool)
 		if err != nil {
 			continue
 		}
-		for bound, count := range of {
+		for bound, count := range replicaHandoffs {
 			sum[bound] += count
 		}
 	}
 	return sum
 }
 
-func (o *Operator) histogram(ctx context.Context, base, name, pool string) (histogram, error) {
+func (o *Operator) fetchHistogram(ctx context.Context, base, name, pool string) (histogram, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/metrics", nil)
 	if err != nil {
 		return nil, err
@@ -97,5 +97,5 @@ func (o *Operator) histogram(ctx context.Context, base, name, pool string) (hist
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("metrics: %s", resp.Status)
 	}
-	return scrape(resp.Body, name, pool)
+	return parseHistogram(resp.Body, name, pool)
 }

@@ -54,40 +54,40 @@ func newHTTPLink(client *http.Client, r *replicas, device, token string) *httpLi
 }
 
 // open does nothing: each report connects if it must.
-func (l *httpLink) open(context.Context, chan<- arrival) (hangUp func()) { return func() {} }
+func (l *httpLink) open(context.Context, chan<- linkMessage) (hangUp func()) { return func() {} }
 
-func (l *httpLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
+func (l *httpLink) send(ctx context.Context, p outgoingReport, inbox chan<- linkMessage) {
 	go func() {
-		base, mark := l.replicas.current()
+		base, position := l.replicas.current()
 		a := l.exchange(ctx, base+l.path, p)
-		if a.verdict == failed && !p.cut {
-			l.replicas.leave(mark)
+		if a.verdict == failed && !p.closeEarly {
+			l.replicas.failOver(position)
 		}
 		if a.id = p.id; a.verdict == answered {
 			a.id = a.reply.Re // the id in the reply, as over MQTT
 		}
 		a.garbage = p.id == ""
-		if !p.cut {
+		if !p.closeEarly {
 			deliver(ctx, inbox, a)
 		}
 	}()
 }
 
-func (l *httpLink) exchange(ctx context.Context, url string, p parcel) arrival {
-	patience := httpTimeout
+func (l *httpLink) exchange(ctx context.Context, url string, p outgoingReport) linkMessage {
+	timeout := httpTimeout
 	if p.wait > 0 {
-		patience = p.wait + heldTimeout
+		timeout = p.wait + heldTimeout
 	}
-	ctx, hangUp := context.WithTimeout(ctx, patience)
+	ctx, hangUp := context.WithTimeout(ctx, timeout)
 	defer hangUp()
-	if p.cut {
+	if p.closeEarly {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 			WroteRequest: func(httptrace.WroteRequestInfo) { hangUp() },
 		})
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(p.body))
 	if err != nil {
-		return arrival{verdict: failed, err: err}
+		return linkMessage{verdict: failed, err: err}
 	}
 	req.Header.Set("Authorization", "Bearer "+l.token)
 	req.Header.Set("Content-Type", "application/json")
@@ -96,20 +96,20 @@ func (l *httpLink) exchange(ctx context.Context, url string, p parcel) arrival {
 	}
 	resp, err := l.client.Do(req)
 	if err != nil {
-		return arrival{verdict: failed, err: err}
+		return linkMessage{verdict: failed, err: err}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return readReply(resp)
 }
 
-func readReply(resp *http.Response) arrival {
-	a := arrival{status: resp.StatusCode, verdict: verdictOf(resp.StatusCode), held: resp.Header.Get("Preference-Applied") != ""}
+func readReply(resp *http.Response) linkMessage {
+	a := linkMessage{status: resp.StatusCode, verdict: verdictOf(resp.StatusCode), held: resp.Header.Get("Preference-Applied") != ""}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	if err == nil {
 		err = json.Unmarshal(body, &a.reply)
 	}
 	if err != nil && a.verdict == answered {
-		return arrival{status: resp.StatusCode, verdict: failed, err: err}
+		return linkMessage{status: resp.StatusCode, verdict: failed, err: err}
 	}
 	a.wait = time.Duration(a.reply.ReportAfterMS) * time.Millisecond
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && a.wait == 0 {

@@ -22,25 +22,25 @@ func (q Quantiles) String() string {
 	if q == (Quantiles{}) {
 		return "not measured"
 	}
-	return fmt.Sprintf("p50 %s, p99 %s", short(q.P50), short(q.P99))
+	return fmt.Sprintf("p50 %s, p99 %s", roundDuration(q.P50), roundDuration(q.P99))
 }
 
-func short(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
 // Handoff describes how long it took until a slot went from one device to the next.
 type Handoff struct {
-	Server  Quantiles // release committed -> next device notified, measured by the dispatcher
-	Whole   Quantiles // slot left -> next device inside, measured by the external system
-	Told    Quantiles // part of Whole: slot left -> next device notified, or reporting by itself
-	Granted Quantiles // part of Whole: notified or reporting -> grant received
-	Entered Quantiles // part of Whole: grant received -> inside
+	Server   Quantiles // release committed -> next device notified, measured by the dispatcher
+	Total    Quantiles // slot left -> next device inside, measured by the external system
+	Notified Quantiles // part of Whole: slot left -> next device notified, or reporting by itself
+	Granted  Quantiles // part of Whole: notified or reporting -> grant received
+	Entered  Quantiles // part of Whole: grant received -> inside
 }
 
-// handoff joins the gaps that the external system measured with the times that the devices recorded.
-func handoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
-	var whole, told, granted, entered []time.Duration
+// measureHandoff joins the gaps that the external system measured with the times that the devices recorded.
+func measureHandoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
+	var total, notified, granted, entered []time.Duration
 	for _, g := range gaps {
-		whole = append(whole, g.Entered.Sub(g.Left))
+		total = append(total, g.Entered.Sub(g.Left))
 		s, ok := start(g.Token)
 		if !ok {
 			continue
@@ -52,11 +52,11 @@ func handoff(gaps []Gap, start func(token int64) (Start, bool)) Handoff {
 		if asked.Before(g.Left) { // a report was held or in flight when the slot was left
 			asked = g.Left
 		}
-		told = append(told, asked.Sub(g.Left))
+		notified = append(notified, asked.Sub(g.Left))
 		granted = append(granted, s.Granted.Sub(asked))
 		entered = append(entered, g.Entered.Sub(s.Granted))
 	}
-	return Handoff{Whole: quantiles(whole), Told: quantiles(told), Granted: quantiles(granted), Entered: quantiles(entered)}
+	return Handoff{Total: quantiles(total), Notified: quantiles(notified), Granted: quantiles(granted), Entered: quantiles(entered)}
 }
 
 func quantiles(times []time.Duration) Quantiles {
@@ -68,9 +68,9 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// latest returns the longest delay of a task after its due time, and the longest wait. Due times assume that tasks start in their order,
+// longestDelays returns the longest delay of a task after its due time, and the longest wait. Due times assume that tasks start in their order,
 // evenly over bound.
-func latest(starts []time.Time, from time.Time, bound time.Duration) (late, wait time.Duration) {
+func longestDelays(starts []time.Time, from time.Time, bound time.Duration) (late, wait time.Duration) {
 	for i, at := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))
 		late = max(late, at.Sub(from)-due)

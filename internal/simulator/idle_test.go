@@ -22,11 +22,11 @@ func TestHandoffIsTakenApart(t *testing.T) {
 		token, entered                int
 		whole, told, granted, further int
 	}{{1, 10, 10, 5, 4, 1}, {2, 10, 10, 0, 9, 1}, {3, 310, 310, 300, 2, 8}, {4, 13, 13, 0, 11, 2}, {5, 4, 4, 0, 0, 0}} {
-		h := handoff([]Gap{{Token: int64(c.token), Left: at(0), Entered: at(c.entered)}}, start)
+		h := measureHandoff([]Gap{{Token: int64(c.token), Left: at(0), Entered: at(c.entered)}}, start)
 		for name, q := range map[string]struct {
 			got  Quantiles
 			want int
-		}{"whole": {h.Whole, c.whole}, "told": {h.Told, c.told}, "granted": {h.Granted, c.granted}, "entered": {h.Entered, c.further}} {
+		}{"whole": {h.Total, c.whole}, "told": {h.Notified, c.told}, "granted": {h.Granted, c.granted}, "entered": {h.Entered, c.further}} {
 			if want := time.Duration(q.want) * time.Millisecond; q.got != (Quantiles{want, want}) {
 				t.Errorf("token %d, %s: %v, want %s", c.token, name, q.got, want)
 			}
@@ -59,7 +59,7 @@ func TestTurnover(t *testing.T) {
 	visits.leave(0, at(8))
 	visits.enter(1, 3, at(2))
 	visits.leave(1, at(9))
-	before, after := visits.edges(3, at(0), at(10))
+	before, after := visits.idleEdges(3, at(0), at(10))
 	if before != 13*time.Second || after != 3*time.Second {
 		t.Errorf("before %s, after %s; want 13 s and 3 s", before, after)
 	}
@@ -79,7 +79,7 @@ func TestLatest(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	// There are 4 tasks, one each second. The second task begins last.
-	late, wait := latest([]time.Time{at(0), at(5), at(2), at(3)}, at(0), 4*time.Second)
+	late, wait := longestDelays([]time.Time{at(0), at(5), at(2), at(3)}, at(0), 4*time.Second)
 	if late != 4*time.Second || wait != 5*time.Second {
 		t.Errorf("latest %s after its due time, longest wait %s; want 4 s and 5 s", late, wait)
 	}
@@ -98,7 +98,7 @@ func TestHistogramOfAPool(t *testing.T) {
 # TYPE other histogram
 other_bucket{pool="p",le="0.001"} 1000
 `
-	h, err := scrape(strings.NewReader(page), name, "p")
+	h, err := parseHistogram(strings.NewReader(page), name, "p")
 	if err != nil || len(h) != 3 {
 		t.Fatalf("buckets %v, %v", h, err)
 	}
@@ -120,17 +120,17 @@ other_bucket{pool="p",le="0.001"} 1000
 func TestIntroducedFleet(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
-	f.closed = true
+	f.grantsNothing = true
 	c := testConfig(server.URL)
 	c.Introduce, c.NotBefore = true, time.Millisecond
 	began, ended := 0, 0
-	c.Began = func() {
+	c.OnBegan = func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		began, f.closed = f.received, false
+		began, f.grantsNothing = f.receivedReports, false
 	}
-	c.Ended = func() { ended++ }
-	s, _ := runAgainst(t, f, c)
+	c.OnEnded = func() { ended++ }
+	s, _ := runAgainstFake(t, f, c)
 	if err := s.Err(); err != nil || began < c.Devices || ended != 1 {
 		t.Errorf("%v; %d reports before the tasks were queued, want %d or more; ended %d times", err, began, c.Devices, ended)
 	}
@@ -139,7 +139,7 @@ func TestIntroducedFleet(t *testing.T) {
 		t.Errorf("inside %s and idle %+v are not the %s of all slots", s.External.InsideTime, s.Idle, whole)
 	}
 	var out bytes.Buffer
-	if err := s.Print(&out); err != nil || !strings.Contains(out.String(), "slot-seconds while tasks waited") || s.Handoff.Whole == (Quantiles{}) {
+	if err := s.Print(&out); err != nil || !strings.Contains(out.String(), "slot-seconds while tasks waited") || s.Handoff.Total == (Quantiles{}) {
 		t.Errorf("Print: %v\n%s", err, out.String())
 	}
 }
@@ -148,7 +148,7 @@ func TestIntroducedFleet(t *testing.T) {
 // however long.
 func TestIdeal(t *testing.T) {
 	t.Parallel()
-	w := workload{works: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}
+	w := workload{taskWork: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}
 	if got := w.ideal(2, 0, nil); got != 4*time.Second {
 		t.Errorf("%s, want 4 s", got)
 	}
@@ -167,11 +167,11 @@ func TestIdeal(t *testing.T) {
 // TestGoneInTheOrderOfTheTasks checks that gone is ordered by task, whatever the order in which the tasks began.
 func TestGoneInTheOrderOfTheTasks(t *testing.T) {
 	t.Parallel()
-	l := newLedger()
+	l := newResultLog()
 	for _, s := range []Start{{Task: 7, Token: 1}, {Task: 3, Token: 2, Gone: true}, {Task: 5, Token: 3}, {Task: 3, Token: 4}} {
-		l.began(s)
+		l.recordStart(s)
 	}
-	if got := l.gone(); !slices.Equal(got, []bool{true, false, false}) {
+	if got := l.goneByTask(); !slices.Equal(got, []bool{true, false, false}) {
 		t.Errorf("%v", got)
 	}
 }

@@ -56,10 +56,10 @@ func newIdleFleet(ctx context.Context, c Config, progress io.Writer) (*idleFleet
 	if err != nil {
 		return nil, err
 	}
-	if f.tokens, err = c.ownTokens(ctx, operator, &f.progress); err != nil {
+	if f.tokens, err = c.registerDevices(ctx, operator, &f.progress); err != nil {
 		return nil, err
 	}
-	if err := c.letIn(ctx, f.tokens); err != nil {
+	if err := c.checkAdmission(ctx, f.tokens); err != nil {
 		return nil, err
 	}
 	if f.tokens == nil {
@@ -88,7 +88,7 @@ func (f *idleFleet) run(ctx context.Context) {
 	f.started = time.Now()
 	var all sync.WaitGroup
 	for n := range f.config.Connections {
-		all.Go(func() { f.connection(ctx, n) })
+		all.Go(func() { f.runConnection(ctx, n) })
 	}
 	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()
@@ -103,14 +103,14 @@ func (f *idleFleet) run(ctx context.Context) {
 	all.Wait()
 }
 
-// connection reports for each of its devices in turn, at their due times.
-func (f *idleFleet) connection(ctx context.Context, n int) {
+// runConnection reports for each of its devices in turn, at their due times.
+func (f *idleFleet) runConnection(ctx context.Context, n int) {
 	replicas := newReplicas(f.config.URL, n)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for round := 0; ; round++ {
 		for device := n; device < f.config.Devices; device += f.config.Connections {
-			timer.Reset(time.Until(f.due(round, device)))
+			timer.Reset(time.Until(f.dueTime(round, device)))
 			select {
 			case <-timer.C:
 				f.report(ctx, replicas, round, device)
@@ -121,8 +121,8 @@ func (f *idleFleet) connection(ctx context.Context, n int) {
 	}
 }
 
-// due returns when a device reports in a round.
-func (f *idleFleet) due(round, device int) time.Time {
+// dueTime returns when a device reports in a round.
+func (f *idleFleet) dueTime(round, device int) time.Time {
 	share := float64(device) / float64(f.config.Devices)
 	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
 }
@@ -131,18 +131,18 @@ func (f *idleFleet) due(round, device int) time.Time {
 func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, device int) {
 	token := cmp.Or(f.tokens[device], f.config.FleetToken)
 	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, device), token)
-	said := report{ID: f.boot + "-" + strconv.Itoa(round*f.config.Devices+device)}
-	base, mark := replicas.current()
+	outgoing := report{ID: f.boot + "-" + strconv.Itoa(round*f.config.Devices+device)}
+	base, position := replicas.current()
 	began := time.Now()
-	a := link.exchange(ctx, base+link.path, parcel{id: said.ID, body: said.encode()})
+	a := link.exchange(ctx, base+link.path, outgoingReport{id: outgoing.ID, body: outgoing.encode()})
 	if ctx.Err() != nil {
 		return
 	}
 	if a.verdict == failed {
-		replicas.leave(mark)
+		replicas.failOver(position)
 	}
 	if a.reply.Credential != "" {
 		f.tokens[device] = a.reply.Credential
 	}
-	f.tally.add(said, a, time.Since(began))
+	f.tally.add(outgoing, a, time.Since(began))
 }

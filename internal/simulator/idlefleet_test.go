@@ -27,7 +27,7 @@ func runIdle(t *testing.T, c Config) (IdleSummary, string) {
 }
 
 // runIdleUntil runs an idle fleet and ends the run early when enough returns true.
-func runIdleUntil(t *testing.T, c Config, enough func() bool) (IdleSummary, string) {
+func runIdleUntil(t *testing.T, c Config, isEnough func() bool) (IdleSummary, string) {
 	t.Helper()
 	var progress bytes.Buffer
 	ctx, end := context.WithCancel(t.Context())
@@ -35,7 +35,7 @@ func runIdleUntil(t *testing.T, c Config, enough func() bool) (IdleSummary, stri
 	go func() {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
-		for ctx.Err() == nil && !enough() {
+		for ctx.Err() == nil && !isEnough() {
 			<-tick.C
 		}
 		end()
@@ -53,23 +53,23 @@ func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
 	f, server := newFake(t)
 	c := idleConfig(server.URL)
 	c.Credentials, c.FleetToken, c.Timeout = CredentialsOwn, "of no use", time.Minute
-	s, progress := runIdleUntil(t, c, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.received > 260 })
+	s, progress := runIdleUntil(t, c, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.receivedReports > 260 })
 	if s.Errors > 0 {
 		t.Error(s.Err())
 	}
 	f.mu.Lock() // the server may still be reading the last reports
 	defer f.mu.Unlock()
-	if most := 40 * (1 + int64(s.Elapsed/c.Period)); s.Reports < 200 || s.Reports > most || len(f.heard) != 40 || f.copies > 0 || f.badAuth > 0 {
+	if most := 40 * (1 + int64(s.Elapsed/c.Period)); s.Reports < 200 || s.Reports > most || len(f.reportedDevices) != 40 || f.repeatedReports > 0 || f.badAuth > 0 {
 		t.Errorf("%d reports of %d devices, %d copies, %d with a wrong token; want each once in a period",
-			s.Reports, len(f.heard), f.copies, f.badAuth)
+			s.Reports, len(f.reportedDevices), f.repeatedReports, f.badAuth)
 	}
 	if !strings.Contains(progress, "registered 40 of 40 devices") || !strings.Contains(progress, "reports/s: none ") {
 		t.Errorf("progress %q", progress)
 	}
 }
 
-// answering starts a dispatcher that answers each report with the answer of the test.
-func answering(t *testing.T, answer func(device, token string) (status int, body string)) string {
+// startAnswering starts a dispatcher that answers each report with the answer of the test.
+func startAnswering(t *testing.T, answer func(device, token string) (status int, body string)) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		said, _ := io.ReadAll(r.Body)
@@ -97,7 +97,7 @@ func TestAnIdleRunFailsWhenReportsAreNotAnswered(t *testing.T) {
 		if strings.Contains(body, "busy") {
 			status = http.StatusServiceUnavailable
 		}
-		s, _ := runIdle(t, idleConfig(answering(t, func(string, string) (int, string) { return status, body })))
+		s, _ := runIdle(t, idleConfig(startAnswering(t, func(string, string) (int, string) { return status, body })))
 		if err := s.Err(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", body, err, want)
 		}
@@ -107,13 +107,13 @@ func TestAnIdleRunFailsWhenReportsAreNotAnswered(t *testing.T) {
 // TestAnIdleFleetSaysThatItIsBehind uses a dispatcher that answers more slowly than the fleet reports.
 func TestAnIdleFleetSaysThatItIsBehind(t *testing.T) {
 	t.Parallel()
-	url := answering(t, func(string, string) (int, string) {
+	url := startAnswering(t, func(string, string) (int, string) {
 		<-time.After(20 * time.Millisecond)
 		return 200, `{"re":"ID","reason":"none"}`
 	})
 	c := idleConfig(url)
 	c.Connections, c.Timeout, c.Period = 1, 2*time.Second, 40*time.Millisecond
-	if s, _ := runIdle(t, c); s.Err() == nil || s.Behind < time.Second || s.Times.P50 < 19*time.Millisecond {
+	if s, _ := runIdle(t, c); s.Err() == nil || s.DelayAtEnd < time.Second || s.Times.P50 < 19*time.Millisecond {
 		t.Errorf("%v, %+v", s.Err(), s)
 	}
 }
@@ -123,7 +123,7 @@ func TestAnIdleDeviceKeepsItsCredential(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	enrolled, wrong := map[string]bool{}, 0
-	url := answering(t, func(device, token string) (int, string) {
+	url := startAnswering(t, func(device, token string) (int, string) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -153,7 +153,7 @@ func TestAMillionIdleDevicesAreNumbers(t *testing.T) {
 	defer end()
 	var n atomic.Int64
 	var at runtime.MemStats
-	url := answering(t, func(string, string) (int, string) {
+	url := startAnswering(t, func(string, string) (int, string) {
 		if n.Add(1) == 500 {
 			runtime.ReadMemStats(&at)
 			end()

@@ -16,16 +16,16 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// mostBehind is the longest delay at the end of a run in which the fleet kept its pace.
-const mostBehind = time.Second
+// maxBehind is the longest delay at the end of a run in which the fleet kept its pace.
+const maxBehind = time.Second
 
 // count holds the counts so far.
 type count struct {
-	answers map[string]int64 // key: reason; for errors, status and code
-	errors  int64            // answers among these that an idle device must not get
-	granted int64
-	first   string // the first error
-	times   histogram
+	answers    map[string]int64 // key: reason; for errors, status and code
+	errors     int64            // answers among these that an idle device must not get
+	granted    int64
+	firstError string // the first error
+	times      histogram
 }
 
 // tally counts the answers to an idle fleet.
@@ -42,8 +42,8 @@ func newTally() tally {
 }
 
 // add counts one answer.
-func (t *tally) add(said report, a arrival, took time.Duration) {
-	name, wrong := judged(said, a)
+func (t *tally) add(outgoing report, a linkMessage, took time.Duration) {
+	name, wrong := classify(outgoing, a)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.answers[name]++
@@ -53,7 +53,7 @@ func (t *tally) add(said report, a arrival, took time.Duration) {
 	}
 	if wrong != "" {
 		t.errors++
-		t.first = orDefault(t.first, wrong)
+		t.firstError = orDefault(t.firstError, wrong)
 	}
 }
 
@@ -70,23 +70,23 @@ func (t *tally) read() count {
 	return c
 }
 
-// judged returns the name under which an answer is counted, and describes what is wrong with it.
-func judged(said report, a arrival) (name, wrong string) {
+// classify returns the name under which an answer is counted, and describes what is wrong with it.
+func classify(outgoing report, a linkMessage) (name, wrong string) {
 	switch {
 	case a.err != nil:
 		return "no answer", a.err.Error()
 	case a.verdict != answered:
 		name = strings.TrimSpace(fmt.Sprintf("%d %s", a.status, a.reply.Code))
 		return name, name + ": " + orDefault(a.reply.Detail, http.StatusText(a.status))
-	case a.reply.Re != said.ID:
-		return a.reply.Reason, fmt.Sprintf("an answer to %q came for report %q", a.reply.Re, said.ID)
+	case a.reply.Re != outgoing.ID:
+		return a.reply.Reason, fmt.Sprintf("an answer to %q came for report %q", a.reply.Re, outgoing.ID)
 	}
-	return a.reply.Reason, strings.Join(a.reply.violations(said), "; ")
+	return a.reply.Reason, strings.Join(a.reply.violations(outgoing), "; ")
 }
 
-func (c count) reports() (n int64) {
-	for _, of := range c.answers {
-		n += of
+func (c count) reportCount() (n int64) {
+	for _, answers := range c.answers {
+		n += answers
 	}
 	return n
 }
@@ -109,37 +109,37 @@ func (h histogram) quantiles() Quantiles {
 // showProgress writes the counts of the last interval, and returns the current ones.
 func (f *idleFleet) showProgress(before count) count {
 	now := f.tally.read()
-	f.progress.line("%7s  %d reports/s: %s  %s  errors %d  behind %s",
-		time.Since(f.started).Round(time.Second), now.reports()-before.reports(), orDefault(now.byReason(before), "-"),
-		now.times.minus(before.times).quantiles(), now.errors-before.errors, f.behind(now, time.Since(f.started)).Round(time.Millisecond))
+	f.progress.writeLine("%7s  %d reports/s: %s  %s  errors %d  behind %s",
+		time.Since(f.started).Round(time.Second), now.reportCount()-before.reportCount(), orDefault(now.byReason(before), "-"),
+		now.times.minus(before.times).quantiles(), now.errors-before.errors, f.timeBehind(now, time.Since(f.started)).Round(time.Millisecond))
 	return now
 }
 
 // IdleSummary is the result of an idle run.
 type IdleSummary struct {
-	Devices int
-	Period  time.Duration
-	Elapsed time.Duration
-	Reports int64
-	Answers string // by reason; errors by status and code
-	Times   Quantiles
-	Granted int64 // reports that were answered with a task
-	Errors  int64
-	First   string        // the first error
-	Behind  time.Duration // at the end of the run
+	Devices    int
+	Period     time.Duration
+	Elapsed    time.Duration
+	Reports    int64
+	Answers    string // by reason; errors by status and code
+	Times      Quantiles
+	Granted    int64 // reports that were answered with a task
+	Errors     int64
+	FirstError string        // the first error
+	DelayAtEnd time.Duration // at the end of the run
 }
 
-// behind returns the time that the fleet would need for the missing reports.
-func (f *idleFleet) behind(c count, elapsed time.Duration) time.Duration {
-	done := float64(c.reports()) / float64(f.config.Devices) * float64(f.config.Period)
+// timeBehind returns the time that the fleet would need for the missing reports.
+func (f *idleFleet) timeBehind(c count, elapsed time.Duration) time.Duration {
+	done := float64(c.reportCount()) / float64(f.config.Devices) * float64(f.config.Period)
 	return max(elapsed-time.Duration(done), 0)
 }
 
 func (f *idleFleet) summary() IdleSummary {
 	c := f.tally.read()
 	return IdleSummary{
-		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reports(), Answers: c.byReason(count{}),
-		Times: c.times.quantiles(), Granted: c.granted, Errors: c.errors, First: c.first, Behind: f.behind(c, f.elapsed),
+		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reportCount(), Answers: c.byReason(count{}),
+		Times: c.times.quantiles(), Granted: c.granted, Errors: c.errors, FirstError: c.firstError, DelayAtEnd: f.timeBehind(c, f.elapsed),
 	}
 }
 
@@ -150,13 +150,13 @@ func (s IdleSummary) Err() error {
 		errs = append(errs, errors.New("no report was answered"))
 	}
 	if s.Errors > 0 {
-		errs = append(errs, fmt.Errorf("%d of %d reports were not answered as asked, first: %s", s.Errors, s.Reports, s.First))
+		errs = append(errs, fmt.Errorf("%d of %d reports were not answered as asked, first: %s", s.Errors, s.Reports, s.FirstError))
 	}
 	if s.Granted > 0 {
 		errs = append(errs, fmt.Errorf("%d reports were granted tasks, which this fleet lets lapse: give it a prefix whose devices have none", s.Granted))
 	}
-	if s.Behind > mostBehind {
-		errs = append(errs, fmt.Errorf("the fleet fell behind: at the end reports were %s late", s.Behind.Round(time.Millisecond)))
+	if s.DelayAtEnd > maxBehind {
+		errs = append(errs, fmt.Errorf("the fleet fell behind: at the end reports were %s late", s.DelayAtEnd.Round(time.Millisecond)))
 	}
 	return errors.Join(errs...)
 }
@@ -170,6 +170,6 @@ errors     %d
 times      %s
 behind     %s
 `, s.Devices, s.Period, float64(s.Devices)/s.Period.Seconds(), s.Reports, s.Elapsed.Round(10*time.Millisecond), float64(s.Reports)/s.Elapsed.Seconds(),
-		orDefault(s.Answers, "none"), s.Errors, s.Times, s.Behind.Round(time.Millisecond))
+		orDefault(s.Answers, "none"), s.Errors, s.Times, s.DelayAtEnd.Round(time.Millisecond))
 	return err
 }

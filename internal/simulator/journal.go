@@ -21,7 +21,7 @@ type entry struct {
 	stripped bool // was refused with its output, and is now sent without it
 }
 
-func (e *entry) wire() result {
+func (e *entry) toResult() result {
 	r := result{Task: e.task, Token: e.token, Status: e.status, Error: e.err}
 	if !e.stripped {
 		r.Output = e.output
@@ -31,44 +31,44 @@ func (e *entry) wire() result {
 
 // journal holds the data that a device keeps through a reboot: results without an outcome. Only its device uses it.
 type journal struct {
-	pending []*entry // oldest first
-	alone   bool     // a report was refused, so results are sent one by one
+	pending  []*entry // oldest first
+	oneByOne bool     // a report was refused, so results are sent one by one
 }
 
 // add keeps a new result until it is acknowledged.
 func (j *journal) add(e *entry) { j.pending = append(j.pending, e) }
 
-// top returns the highest token in the journal.
-func (j *journal) top() (token int64) {
+// highestToken returns the highest token in the journal.
+func (j *journal) highestToken() (token int64) {
 	for _, e := range j.pending {
 		token = max(token, e.token)
 	}
 	return token
 }
 
-// next returns the results for the next report.
-func (j *journal) next() []result {
+// nextResults returns the results for the next report.
+func (j *journal) nextResults() []result {
 	n := min(len(j.pending), maxResults)
-	if j.alone {
+	if j.oneByOne {
 		n = min(n, 1)
 	}
 	var results []result
 	for _, e := range j.pending[:n] {
 		e.reported = true
-		results = append(results, e.wire())
+		results = append(results, e.toResult())
 	}
 	return results
 }
 
-// fresh reports whether the journal has a result that was in no report yet.
-func (j *journal) fresh() bool {
+// hasUnreported reports whether the journal has a result that was in no report yet.
+func (j *journal) hasUnreported() bool {
 	return slices.ContainsFunc(j.pending, func(e *entry) bool { return !e.reported })
 }
 
-// settle drops a result whose outcome has arrived.
-func (j *journal) settle(k key) {
+// dropResult drops a result whose outcome has arrived.
+func (j *journal) dropResult(k key) {
 	j.pending = slices.DeleteFunc(j.pending, func(e *entry) bool { return e.key == k })
-	j.alone = j.alone && len(j.pending) > 0
+	j.oneByOne = j.oneByOne && len(j.pending) > 0
 }
 
 // refuse handles the results of a report that was refused as a whole: the same bytes are never sent again. First the results are sent one
@@ -78,7 +78,7 @@ func (j *journal) refuse(results []result) (dropped *entry) {
 		return nil
 	}
 	if len(results) > 1 {
-		j.alone = true
+		j.oneByOne = true
 		return nil
 	}
 	e := j.find(key{results[0].Task, results[0].Token})
@@ -89,7 +89,7 @@ func (j *journal) refuse(results []result) (dropped *entry) {
 		e.stripped = true
 		return nil
 	}
-	j.settle(e.key)
+	j.dropResult(e.key)
 	return e
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func journalOf(tasks ...int64) *journal {
+func newTestJournal(tasks ...int64) *journal {
 	j := &journal{}
 	for _, n := range tasks {
 		j.add(&entry{key: key{n, n}, status: statusSucceeded, output: json.RawMessage(`1`)})
@@ -18,7 +18,7 @@ func journalOf(tasks ...int64) *journal {
 	return j
 }
 
-func tasksOf(results []result) []int64 {
+func taskIDs(results []result) []int64 {
 	var tasks []int64
 	for _, r := range results {
 		tasks = append(tasks, r.Task)
@@ -28,21 +28,21 @@ func tasksOf(results []result) []int64 {
 
 func TestJournalSendsUntilSettled(t *testing.T) {
 	t.Parallel()
-	j := journalOf(1, 2)
-	if !j.fresh() {
+	j := newTestJournal(1, 2)
+	if !j.hasUnreported() {
 		t.Error("new results are not fresh")
 	}
 	for range 2 {
-		if diff := cmp.Diff([]int64{1, 2}, tasksOf(j.next())); diff != "" {
+		if diff := cmp.Diff([]int64{1, 2}, taskIDs(j.nextResults())); diff != "" {
 			t.Error(diff)
 		}
 	}
-	if j.fresh() {
+	if j.hasUnreported() {
 		t.Error("sent results are fresh")
 	}
-	j.settle(key{1, 7}) // another grant of the same task
-	j.settle(key{1, 1})
-	if diff := cmp.Diff([]int64{2}, tasksOf(j.next())); diff != "" {
+	j.dropResult(key{1, 7}) // another grant of the same task
+	j.dropResult(key{1, 1})
+	if diff := cmp.Diff([]int64{2}, taskIDs(j.nextResults())); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -53,39 +53,39 @@ func TestJournalLimitsAReport(t *testing.T) {
 	for n := range int64(150) {
 		j.add(&entry{key: key{n, n}})
 	}
-	if got := len(j.next()); got != 100 {
+	if got := len(j.nextResults()); got != 100 {
 		t.Errorf("%d results in a report, want 100", got)
 	}
-	if !j.fresh() || j.top() != 149 {
-		t.Errorf("fresh %t, highest token %d", j.fresh(), j.top())
+	if !j.hasUnreported() || j.highestToken() != 149 {
+		t.Errorf("fresh %t, highest token %d", j.hasUnreported(), j.highestToken())
 	}
 }
 
 // TestJournalNeverSendsTheSameBytesAgain checks that refused results are sent one by one, then without output, and then dropped.
 func TestJournalNeverSendsTheSameBytesAgain(t *testing.T) {
 	t.Parallel()
-	j := journalOf(1, 2)
-	if j.refuse(nil) != nil || j.refuse(j.next()) != nil {
+	j := newTestJournal(1, 2)
+	if j.refuse(nil) != nil || j.refuse(j.nextResults()) != nil {
 		t.Fatal("dropped before going one by one")
 	}
-	if diff := cmp.Diff([]int64{1}, tasksOf(j.next())); diff != "" {
+	if diff := cmp.Diff([]int64{1}, taskIDs(j.nextResults())); diff != "" {
 		t.Fatal(diff)
 	}
-	if j.refuse(j.next()) != nil {
+	if j.refuse(j.nextResults()) != nil {
 		t.Fatal("dropped before going without output")
 	}
-	if r := j.next(); len(r) != 1 || r[0].Output != nil {
+	if r := j.nextResults(); len(r) != 1 || r[0].Output != nil {
 		t.Fatalf("second try: %+v, want no output", r)
 	}
-	if e := j.refuse(j.next()); e == nil || e.task != 1 {
+	if e := j.refuse(j.nextResults()); e == nil || e.task != 1 {
 		t.Fatalf("dropped %+v, want task 1", e)
 	}
-	if r := j.next(); len(r) != 1 || r[0].Task != 2 || string(r[0].Output) != "1" {
+	if r := j.nextResults(); len(r) != 1 || r[0].Task != 2 || string(r[0].Output) != "1" {
 		t.Fatalf("next: %+v, want task 2 with its output", r)
 	}
-	j.settle(key{2, 2})
-	if j.alone || len(j.pending) != 0 {
-		t.Errorf("alone %t, %d pending", j.alone, len(j.pending))
+	j.dropResult(key{2, 2})
+	if j.oneByOne || len(j.pending) != 0 {
+		t.Errorf("alone %t, %d pending", j.oneByOne, len(j.pending))
 	}
 }
 

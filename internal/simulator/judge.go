@@ -74,9 +74,9 @@ func (j *judge) Stats() ExternalStats {
 	return j.stats
 }
 
-// reconsider withdraws an arrival above the capacity if the pool's capacity had been raised a moment before. The arrival is counted first,
+// withdrawIfRaised withdraws an arrival above the capacity if the pool's capacity had been raised a moment before. The arrival is counted first,
 // because onFull may take a while.
-func (j *judge) reconsider(crowd *suspicion, inside int) {
+func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
 	if j.onFull == nil {
 		return
 	}
@@ -87,44 +87,44 @@ func (j *judge) reconsider(crowd *suspicion, inside int) {
 		return
 	}
 	j.elapse()
-	crowd.cleared = true
+	overSuspicion.cleared = true
 	j.stats.OverLimitInstants--
 	j.capacity = max(j.capacity, now)
 }
 
 // arrive counts a device inside. If that exceeds the capacity, arrive returns the suspicion and the number of devices inside.
-func (j *judge) arrive(v *visit) (crowd *suspicion, inside int) {
+func (j *judge) arrive(v *visit) (overSuspicion *suspicion, inside int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.elapse()
-	var mine *lease
-	if j.leases != nil && !v.caller() { // the fleet does not know a caller's lease, so nothing excuses a caller that stays
-		mine = j.leases.of(v.token)
+	var ownLease *lease
+	if j.leases != nil && !v.isCaller() { // the fleet does not know a caller's lease, so nothing excuses a caller that stays
+		ownLease = j.leases.leaseOf(v.token)
 	}
-	j.inside[v] = mine
+	j.inside[v] = ownLease
 	j.stats.Arrivals++
 	j.stats.Inside = len(j.inside)
 	j.stats.HighWater = max(j.stats.HighWater, j.stats.Inside)
 	if v.token < j.tokens[v.slot] {
 		j.stats.StaleTokens++
-		j.suspect(stale, 0, mine)
+		j.addSuspicion(staleToken, 0, ownLease)
 	}
 	if holder := j.holders[v.slot]; holder != nil && holder.token != v.token {
 		j.stats.SharedSlots++
-		j.suspect(shared, 1, mine, j.inside[holder])
+		j.addSuspicion(sharedSlot, 1, ownLease, j.inside[holder])
 	}
 	if j.stats.Inside > j.capacity {
 		j.stats.OverLimitInstants++
-		crowd = j.suspect(over, j.capacity, slices.Collect(maps.Values(j.inside))...)
+		overSuspicion = j.addSuspicion(overCapacity, j.capacity, slices.Collect(maps.Values(j.inside))...)
 	}
 	j.tokens[v.slot] = max(j.tokens[v.slot], v.token)
 	j.holders[v.slot] = v
 	j.turnover.enter(v.slot, v.token, j.changed)
-	return crowd, j.stats.Inside
+	return overSuspicion, j.stats.Inside
 }
 
-// suspect records that more than allowed of the leases in concerned may be in force now. The caller holds mu.
-func (j *judge) suspect(kind breach, allowed int, concerned ...*lease) *suspicion {
+// addSuspicion records that more than allowed of the leases in concerned may be in force now. The caller holds mu.
+func (j *judge) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspicion {
 	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }
 
@@ -147,11 +147,11 @@ func (j *judge) Gaps() []Gap {
 	return slices.Clone(j.turnover.gaps)
 }
 
-// edges returns the times before the first visit and after the last visit, summed over the slots.
-func (j *judge) edges(from, to time.Time) (before, after time.Duration) {
+// idleEdges returns the times before the first visit and after the last visit, summed over the slots.
+func (j *judge) idleEdges(from, to time.Time) (before, after time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.turnover.edges(j.capacity, from, to)
+	return j.turnover.idleEdges(j.capacity, from, to)
 }
 
 // elapse accounts for the time since the last change. The caller holds mu.

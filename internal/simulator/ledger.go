@@ -10,73 +10,75 @@ import (
 // record is the ledger's entry for one result.
 type record struct {
 	key
-	status  string
-	output  json.RawMessage
-	outcome string    // "" means not acknowledged yet
-	at      time.Time // when the outcome arrived
-	judged  bool      // false if the result was sent without its output, so that bytes cannot be compared
+	status         string
+	output         json.RawMessage
+	outcome        string    // "" means not acknowledged yet
+	ackedAt        time.Time // when the outcome arrived
+	sentWithOutput bool      // false if the result was sent without its output, so that bytes cannot be compared
 }
 
-// ledger holds the results that all devices wrote into their journals. At the end they are compared with the server's tasks.
-type ledger struct {
+// resultLog holds the results that all devices wrote into their journals. At the end they are compared with the server's tasks.
+type resultLog struct {
 	mu        sync.Mutex
 	tasks     map[int64][]record
-	waiting   int             // number of records without an outcome
-	settledAt time.Time       // when the last outcome arrived
+	unacked   int             // number of records without an outcome
+	lastAckAt time.Time       // when the last outcome arrived
 	starts    map[int64]Start // key: token
 }
 
-func newLedger() *ledger { return &ledger{tasks: map[int64][]record{}, starts: map[int64]Start{}} }
-
-func (l *ledger) add(e *entry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tasks[e.task] = append(l.tasks[e.task], record{key: e.key, status: e.status, output: e.output, judged: true})
-	l.waiting++
+func newResultLog() *resultLog {
+	return &resultLog{tasks: map[int64][]record{}, starts: map[int64]Start{}}
 }
 
-// settle stores the first outcome of a result. A later outcome answers a copy.
-func (l *ledger) settle(k key, outcome string, judged bool) {
+func (l *resultLog) add(e *entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tasks[e.task] = append(l.tasks[e.task], record{key: e.key, status: e.status, output: e.output, sentWithOutput: true})
+	l.unacked++
+}
+
+// recordOutcome stores the first outcome of a result. A later outcome answers a copy.
+func (l *resultLog) recordOutcome(k key, outcome string, withOutput bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.tasks[k.task] {
 		r := &l.tasks[k.task][i]
 		if r.key == k && r.outcome == "" {
-			r.outcome, r.judged, r.at = outcome, judged, time.Now()
-			l.waiting--
-			l.settledAt = r.at
+			r.outcome, r.sentWithOutput, r.ackedAt = outcome, withOutput, time.Now()
+			l.unacked--
+			l.lastAckAt = r.ackedAt
 		}
 	}
 }
 
-// unsettled returns how many results still wait for an outcome.
-func (l *ledger) unsettled() int {
+// unacknowledged returns how many results still wait for an outcome.
+func (l *resultLog) unacknowledged() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.waiting
+	return l.unacked
 }
 
-// of returns the results of a task, oldest first.
-func (l *ledger) of(task int64) []record {
+// recordsOf returns the results of a task, oldest first.
+func (l *resultLog) recordsOf(task int64) []record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.tasks[task])
 }
 
-// ended reports whether a device has written the result of a grant.
-func (l *ledger) ended(k key) bool {
-	return slices.ContainsFunc(l.of(k.task), func(r record) bool { return r.key == k })
+// hasResult reports whether a device has written the result of a grant.
+func (l *resultLog) hasResult(k key) bool {
+	return slices.ContainsFunc(l.recordsOf(k.task), func(r record) bool { return r.key == k })
 }
 
 // recordedBefore reports whether a device knew, before the time at, that the result of its grant was recorded.
-func (l *ledger) recordedBefore(k key, at time.Time) bool {
-	return slices.ContainsFunc(l.of(k.task), func(r record) bool {
-		return r.key == k && r.outcome == outcomeRecorded && r.at.Before(at)
+func (l *resultLog) recordedBefore(k key, at time.Time) bool {
+	return slices.ContainsFunc(l.recordsOf(k.task), func(r record) bool {
+		return r.key == k && r.outcome == outcomeRecorded && r.ackedAt.Before(at)
 	})
 }
 
-// forget drops the acknowledged results of tasks with id <= upTo, so that an endless run does not grow.
-func (l *ledger) forget(upTo int64) {
+// dropAcknowledged drops the acknowledged results of tasks with id <= upTo, so that an endless run does not grow.
+func (l *resultLog) dropAcknowledged(upTo int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.starts) // only a run that ends reads them

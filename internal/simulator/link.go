@@ -8,17 +8,17 @@ import (
 // link carries one device's reports. Replies arrive in the device's inbox. send never blocks on the network.
 type link interface {
 	// open starts the link. hangUp ends it.
-	open(ctx context.Context, inbox chan<- arrival) (hangUp func())
+	open(ctx context.Context, inbox chan<- linkMessage) (hangUp func())
 	// send sends one report.
-	send(ctx context.Context, p parcel, inbox chan<- arrival)
+	send(ctx context.Context, p outgoingReport, inbox chan<- linkMessage)
 }
 
-// parcel is one report to send.
-type parcel struct {
-	id   string // id of the report; "" for garbage
-	body []byte
-	cut  bool          // close the connection before the reply is read
-	wait time.Duration // the time for which the answer may be held; 0 means not at all
+// outgoingReport is one report to send.
+type outgoingReport struct {
+	id         string // id of the report; "" for garbage
+	body       []byte
+	closeEarly bool          // close the connection before the reply is read
+	wait       time.Duration // the time for which the answer may be held; 0 means not at all
 }
 
 // verdict is the kind of answer to a report.
@@ -31,8 +31,8 @@ const (
 	failed                   // any other failure
 )
 
-// arrival is a message from a link to a device: a reply, a push, or the failure of a report.
-type arrival struct {
+// linkMessage is a message from a link to a device: a reply, a push, or the failure of a report.
+type linkMessage struct {
 	id      string // id of the report it answers; "" for garbage or a push
 	garbage bool
 	verdict verdict
@@ -44,7 +44,7 @@ type arrival struct {
 }
 
 // deliver sends an arrival to the device unless ctx has ended.
-func deliver(ctx context.Context, inbox chan<- arrival, a arrival) {
+func deliver(ctx context.Context, inbox chan<- linkMessage, a linkMessage) {
 	select {
 	case inbox <- a:
 	case <-ctx.Done():

@@ -27,19 +27,19 @@ type mqttLink struct {
 	url, device, token string
 	retry              time.Duration               // longest first pause between connections, which doubles
 	current            atomic.Pointer[paho.Client] // the newest client that has subscribed: a device subscribes before it reports
-	tried              chan struct{}               // closed when the first attempt to connect has ended
+	firstAttemptDone   chan struct{}               // closed when the first attempt to connect has ended
 	once               sync.Once                   // closes tried
 }
 
 func newMQTTLink(url, device, token string, retry time.Duration) *mqttLink {
-	return &mqttLink{url: url, device: device, token: token, retry: retry, tried: make(chan struct{})}
+	return &mqttLink{url: url, device: device, token: token, retry: retry, firstAttemptDone: make(chan struct{})}
 }
 
 func (l *mqttLink) reportTopic() string { return "fleet/v1/" + l.device + "/report" }
 func (l *mqttLink) replyTopic() string  { return "fleet/v1/" + l.device + "/reply" }
 
 // open connects in the background, and reconnects whenever the connection is lost.
-func (l *mqttLink) open(ctx context.Context, inbox chan<- arrival) (hangUp func()) {
+func (l *mqttLink) open(ctx context.Context, inbox chan<- linkMessage) (hangUp func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var connected sync.WaitGroup
 	connected.Go(func() { l.stayConnected(ctx, inbox) })
@@ -50,9 +50,9 @@ func (l *mqttLink) open(ctx context.Context, inbox chan<- arrival) (hangUp func(
 }
 
 // stayConnected pauses for a random time between connections, so that the devices of a fleet do not reconnect all at once.
-func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- arrival) {
+func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- linkMessage) {
 	for pause := l.retry; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
-		if l.connection(ctx, inbox) {
+		if l.runConnection(ctx, inbox) {
 			pause = l.retry
 		}
 		select {
@@ -62,11 +62,11 @@ func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- arrival) {
 	}
 }
 
-// connection connects, and returns when the connection is lost or ctx ends. It reports whether the client had subscribed, so that reports
+// runConnection connects, and returns when the connection is lost or ctx ends. It reports whether the client had subscribed, so that reports
 // could be sent.
-func (l *mqttLink) connection(ctx context.Context, inbox chan<- arrival) (subscribed bool) {
-	tried := func() { l.once.Do(func() { close(l.tried) }) }
-	defer tried()
+func (l *mqttLink) runConnection(ctx context.Context, inbox chan<- linkMessage) (subscribed bool) {
+	closeFirstAttempt := func() { l.once.Do(func() { close(l.firstAttemptDone) }) }
+	defer closeFirstAttempt()
 	network, err := l.dial(ctx)
 	if err != nil {
 		return false
@@ -77,11 +77,11 @@ func (l *mqttLink) connection(ctx context.Context, inbox chan<- arrival) (subscr
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { deliver(ctx, inbox, parseMQTT(m.Payload())) }).
 		SetConnectionLostHandler(func(paho.Client, error) { close(lost) }))
 	defer client.Disconnect(hangUpTimeout)
-	if !agreed(ctx, client.Connect()) || !agreed(ctx, client.Subscribe(l.replyTopic(), 1, nil)) {
+	if !waitSuccess(ctx, client.Connect()) || !waitSuccess(ctx, client.Subscribe(l.replyTopic(), 1, nil)) {
 		return false
 	}
 	l.current.Store(&client)
-	tried()
+	closeFirstAttempt()
 	select {
 	case <-lost:
 	case <-ctx.Done():
@@ -120,8 +120,8 @@ func (l *mqttLink) pahoOptions(network net.Conn) *paho.ClientOptions {
 		SetKeepAlive(30 * time.Second)
 }
 
-// agreed waits for the broker's answer, and reports whether it was a success.
-func agreed(ctx context.Context, token paho.Token) bool {
+// waitSuccess waits for the broker's answer, and reports whether it was a success.
+func waitSuccess(ctx context.Context, token paho.Token) bool {
 	select {
 	case <-token.Done():
 		return token.Error() == nil
@@ -132,14 +132,14 @@ func agreed(ctx context.Context, token paho.Token) bool {
 
 // send publishes a report, after the first attempt to connect has ended. It does not learn whether the broker received the
 // report: the device's re-send covers the loss.
-func (l *mqttLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
+func (l *mqttLink) send(ctx context.Context, p outgoingReport, inbox chan<- linkMessage) {
 	select {
-	case <-l.tried:
+	case <-l.firstAttemptDone:
 		l.publish(ctx, p, inbox)
 	default:
 		go func() {
 			select {
-			case <-l.tried:
+			case <-l.firstAttemptDone:
 			case <-ctx.Done():
 			}
 			l.publish(ctx, p, inbox)
@@ -147,20 +147,20 @@ func (l *mqttLink) send(ctx context.Context, p parcel, inbox chan<- arrival) {
 	}
 }
 
-func (l *mqttLink) publish(ctx context.Context, p parcel, inbox chan<- arrival) {
+func (l *mqttLink) publish(ctx context.Context, p outgoingReport, inbox chan<- linkMessage) {
 	client := l.current.Load()
 	if client == nil || !(*client).IsConnectionOpen() {
-		go deliver(ctx, inbox, arrival{id: p.id, garbage: p.id == "", verdict: failed})
+		go deliver(ctx, inbox, linkMessage{id: p.id, garbage: p.id == "", verdict: failed})
 		return
 	}
 	(*client).Publish(l.reportTopic(), 1, false, p.body)
 }
 
 // parseMQTT parses a reply, a push or an error. An error without a report id answers a report whose id could not be read.
-func parseMQTT(body []byte) arrival {
-	var a arrival
+func parseMQTT(body []byte) linkMessage {
+	var a linkMessage
 	if err := json.Unmarshal(body, &a.reply); err != nil {
-		return arrival{verdict: failed}
+		return linkMessage{verdict: failed}
 	}
 	a.id = a.reply.Re
 	a.wait = time.Duration(a.reply.ReportAfterMS) * time.Millisecond

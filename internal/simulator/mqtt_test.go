@@ -16,62 +16,62 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// doorman admits devices as an embedded broker would: user name = client id = device id, password = token, and only the device's own
+// authHook admits devices as an embedded broker would: user name = client id = device id, password = token, and only the device's own
 // topics.
-type doorman struct {
+type authHook struct {
 	mochi.HookBase
-	fake *fake
+	fake *fakeDispatcher
 }
 
-func (*doorman) Provides(b byte) bool {
+func (*authHook) Provides(b byte) bool {
 	return b == mochi.OnConnectAuthenticate || b == mochi.OnACLCheck || b == mochi.OnPublish
 }
 
-func (d *doorman) OnPublish(_ *mochi.Client, p packets.Packet) (packets.Packet, error) {
+func (d *authHook) OnPublish(_ *mochi.Client, p packets.Packet) (packets.Packet, error) {
 	d.fake.mu.Lock()
 	defer d.fake.mu.Unlock()
 	if p.FixedHeader.Dup {
-		d.fake.resumed++
+		d.fake.resentMessages++
 	}
 	return p, nil
 }
 
-func (d *doorman) OnConnectAuthenticate(c *mochi.Client, p packets.Packet) bool {
+func (d *authHook) OnConnectAuthenticate(c *mochi.Client, p packets.Packet) bool {
 	d.fake.mu.Lock()
 	defer d.fake.mu.Unlock()
-	return string(p.Connect.Password) == d.fake.tokenOf(c.ID) && c.ID == string(p.Connect.Username)
+	return string(p.Connect.Password) == d.fake.tokenFor(c.ID) && c.ID == string(p.Connect.Username)
 }
 
-func (*doorman) OnACLCheck(c *mochi.Client, topic string, write bool) bool {
+func (*authHook) OnACLCheck(c *mochi.Client, topic string, write bool) bool {
 	own := "fleet/v1/" + c.ID
 	return topic == own+"/report" && write || topic == own+"/reply" && !write
 }
 
-// gate is a listener that closes its connections before mochi closes its clients. mochi counts a connection only in the goroutine that
+// closingListener is a listener that closes its connections before mochi closes its clients. mochi counts a connection only in the goroutine that
 // serves it, so the count may rise from zero while mochi waits for zero. And mochi deadlocks if a client leaves while it lists its clients,
 // because it takes a read lock twice.
-type gate struct {
+type closingListener struct {
 	*listeners.Net
-	inner    net.Listener
+	listener net.Listener
 	accepted []net.Conn // written by Serve until serving is closed
 	clients  sync.WaitGroup
 	serving  chan struct{}
 }
 
-func gateAt(l net.Listener) *gate {
-	return &gate{Net: listeners.NewNet("tcp", l), inner: l, serving: make(chan struct{})}
+func newClosingListener(l net.Listener) *closingListener {
+	return &closingListener{Net: listeners.NewNet("tcp", l), listener: l, serving: make(chan struct{})}
 }
 
-func (g *gate) Serve(establish listeners.EstablishFn) {
+func (g *closingListener) Serve(establish listeners.EstablishFn) {
 	defer close(g.serving)
-	for c, err := g.inner.Accept(); err == nil; c, err = g.inner.Accept() {
+	for c, err := g.listener.Accept(); err == nil; c, err = g.listener.Accept() {
 		g.accepted = append(g.accepted, c)
 		g.clients.Go(func() { _ = establish(g.ID(), c) })
 	}
 }
 
-func (g *gate) Close(closeClients listeners.CloseFn) {
-	_ = g.inner.Close()
+func (g *closingListener) Close(closeClients listeners.CloseFn) {
+	_ = g.listener.Close()
 	<-g.serving
 	for _, c := range g.accepted {
 		_ = c.Close()
@@ -81,7 +81,7 @@ func (g *gate) Close(closeClients listeners.CloseFn) {
 }
 
 // serveMQTT starts a broker in front of a fake dispatcher and returns its URL.
-func serveMQTT(t *testing.T, f *fake) (string, *mochi.Server) {
+func serveMQTT(t *testing.T, f *fakeDispatcher) (string, *mochi.Server) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -90,7 +90,7 @@ func serveMQTT(t *testing.T, f *fake) (string, *mochi.Server) {
 	broker := mochi.New(&mochi.Options{Logger: slog.New(slog.DiscardHandler), InlineClient: true})
 	answer := func(_ *mochi.Client, _ packets.Subscription, p packets.Packet) { f.answerMQTT(broker, p) }
 	for _, err := range []error{
-		broker.AddHook(&doorman{fake: f}, nil), broker.AddListener(gateAt(l)),
+		broker.AddHook(&authHook{fake: f}, nil), broker.AddListener(newClosingListener(l)),
 		broker.Subscribe("fleet/v1/+/report", 1, answer), broker.Serve(),
 	} {
 		if err != nil {
@@ -101,15 +101,15 @@ func serveMQTT(t *testing.T, f *fake) (string, *mochi.Server) {
 	return "mqtt://" + l.Addr().String(), broker
 }
 
-// beside starts run in a goroutine. run must end with the context of the test.
-func beside(t *testing.T, run func()) {
+// runInBackground starts run in a goroutine. run must end with the context of the test.
+func runInBackground(t *testing.T, run func()) {
 	t.Helper()
 	var running sync.WaitGroup
 	running.Go(run)
 	t.Cleanup(running.Wait)
 }
 
-func (f *fake) answerMQTT(broker *mochi.Server, p packets.Packet) {
+func (f *fakeDispatcher) answerMQTT(broker *mochi.Server, p packets.Packet) {
 	device := strings.TrimSuffix(strings.TrimPrefix(p.TopicName, "fleet/v1/"), "/report")
 	f.mu.Lock()
 	status, reply := f.report(device, p.Payload)
@@ -118,7 +118,7 @@ func (f *fake) answerMQTT(broker *mochi.Server, p packets.Packet) {
 		reply = map[string]any{"reason": "invalid", "code": reply["code"]}
 	}
 	var b bytes.Buffer
-	writeTo(&b, reply)
+	encodeTo(&b, reply)
 	_ = broker.Publish("fleet/v1/"+device+"/reply", b.Bytes(), false, 1)
 }
 
@@ -128,12 +128,12 @@ func TestAMixedFleetWithAllFaults(t *testing.T) {
 		t.Run(string(via), func(t *testing.T) {
 			t.Parallel()
 			f, server := newFake(t)
-			f.hasty()
+			f.shortenLeases()
 			c := testConfig(server.URL)
 			c.MQTTURL, _ = serveMQTT(t, f)
-			c.Via, c.Devices, c.Tasks, c.Resend = via, 10, 40, 200*time.Millisecond
+			c.Via, c.Devices, c.Tasks, c.ResendAfter = via, 10, 40, 200*time.Millisecond
 			c.Faults = Faults{Silent: 0.15, Slow: 0.1, Reboot: 0.1, Duplicate: 0.2, LostReplies: 0.1, Garbage: 0.2}
-			s, _ := runAgainst(t, f, c)
+			s, _ := runAgainstFake(t, f, c)
 			if err := s.Err(); err != nil {
 				t.Fatalf("Err: %v", err)
 			}
@@ -150,15 +150,15 @@ func TestAWakeBringsAReportAtOnce(t *testing.T) {
 	url, broker := serveMQTT(t, f)
 	fleet := newFleet(Config{
 		MQTTURL: url, FleetToken: testFleetToken, Devices: 1, Via: ViaMQTT,
-		Period: time.Hour, Resend: time.Hour, Retry: time.Millisecond,
+		Period: time.Hour, ResendAfter: time.Hour, FirstRetry: time.Millisecond,
 	}, "127.0.0.1:1", nil, newLeases())
-	d := fleet.device(0)
-	d.manners.period = 20 * time.Millisecond // only the wait for the connection is this short
-	beside(t, func() { d.run(t.Context(), 0) })
+	d := fleet.newDevice(0)
+	d.timing.period = 20 * time.Millisecond // only the wait for the connection is this short
+	runInBackground(t, func() { d.run(t.Context(), 0) })
 	received := func() int {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.received
+		return f.receivedReports
 	}
 	eventually(t, func() bool { return fleet.Stats().Replies >= 1 })
 	before := received()
@@ -183,15 +183,15 @@ func TestAStrangerIsNotLetInByTheBroker(t *testing.T) {
 	url, _ := serveMQTT(t, f)
 	fleet := newFleet(Config{
 		MQTTURL: url, FleetToken: "wrong", Devices: 1, Via: ViaMQTT,
-		Period: 10 * time.Millisecond, Retry: time.Millisecond,
+		Period: 10 * time.Millisecond, FirstRetry: time.Millisecond,
 	}, "127.0.0.1:1", nil, newLeases())
-	d := fleet.device(0)
-	beside(t, func() { d.run(t.Context(), 0) })
+	d := fleet.newDevice(0)
+	runInBackground(t, func() { d.run(t.Context(), 0) })
 	eventually(t, func() bool { return fleet.Stats().Errors > 2 })
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.received != 0 {
-		t.Errorf("%d reports got through", f.received)
+	if f.receivedReports != 0 {
+		t.Errorf("%d reports got through", f.receivedReports)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestTheGateClosesClientsAfterTheirConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := gateAt(l)
+	g := newClosingListener(l)
 	var connected, left atomic.Int32
 	go g.Serve(func(_ string, c net.Conn) error {
 		connected.Add(1)

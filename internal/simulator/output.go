@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// spellings returns JSON values whose bytes a careless server changes: spellings of numbers and escapes, characters that HTML escaping
+// trickyValues returns JSON values whose bytes a careless server changes: spellings of numbers and escapes, characters that HTML escaping
 // rewrites, astral characters.
-func spellings() []string {
+func trickyValues() []string {
 	return []string{
 		`1.0`, `1E+2`, `-0`, `0.1000`, `12345678901234567890`, `1e-7`,
 		`"\u00e9é"`, `"<b>&amp;</b>"`, `"\u2028"`, "\"\u2028\u2029\"", `"\/"`, `"😀\ud83d\ude00"`,
@@ -21,7 +21,7 @@ func (d dice) output(task int64, worked time.Duration) json.RawMessage {
 	b := append([]byte(`{"task":`), strconv.FormatInt(task, 10)...)
 	b = append(b, `,"worked_ms":`...)
 	b = strconv.AppendInt(b, worked.Milliseconds(), 10)
-	all := spellings()
+	all := trickyValues()
 	b = append(append(b, `,"value":`...), all[d.IntN(len(all))]...)
 	b = append(append(b, `,"noise":`...), d.noise()...)
 	return append(b, '}')

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// unaccepted grants a task whose result it never acknowledges.
-func unaccepted(r report, task, token int64) map[string]any {
-	a := granting(r, 60_000, 1)
+// unacknowledgedGrant grants a task whose result it never acknowledges.
+func unacknowledgedGrant(r report, task, token int64) map[string]any {
+	a := grantReply(r, 60_000, 1)
 	a["acks"], a["report_after_ms"] = nil, 200
 	grant, _ := a["task"].(map[string]any)
 	grant["id"], grant["token"] = task, token
@@ -20,33 +20,33 @@ func unaccepted(r report, task, token int64) map[string]any {
 func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(n int, r report) any{
-		"in each report": func(_ int, r report) any { return unaccepted(r, 7, 70) },
+		"in each report": func(_ int, r report) any { return unacknowledgedGrant(r, 7, 70) },
 		"behind another one": func(n int, r report) any {
 			switch {
 			case n == 1:
-				return unaccepted(r, 7, 70)
+				return unacknowledgedGrant(r, 7, 70)
 			case len(r.Results) > 1:
 				return http.StatusRequestEntityTooLarge // from now on they are sent one by one
 			}
-			return unaccepted(r, 8, 80)
+			return unacknowledgedGrant(r, 8, 80)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := play(t, Faults{}, answer)
+			s := startScene(t, Faults{}, answer)
 			for range 4 { // the grants have begun and their results are in the journal
-				s.next()
+				s.nextReport()
 			}
-			atOnce, last := 0, s.next().at
+			atOnce, last := 0, s.nextReport().arrivedAt
 			for range 8 {
-				h := s.next()
+				h := s.nextReport()
 				if len(h.Results) == 0 {
 					t.Fatalf("%+v, want the result", h.report)
 				}
-				if h.at.Sub(last) < 150*time.Millisecond {
+				if h.arrivedAt.Sub(last) < 150*time.Millisecond {
 					atOnce++
 				}
-				last = h.at
+				last = h.arrivedAt
 			}
 			if atOnce > 1 {
 				t.Errorf("%d of 8 reports were sent at once, want 1 at most", atOnce)

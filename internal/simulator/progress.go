@@ -15,26 +15,26 @@ type printer struct {
 	printed time.Time
 }
 
-func (p *printer) line(format string, args ...any) {
+func (p *printer) writeLine(format string, args ...any) {
 	p.printed = time.Now()
 	if p.to != nil {
 		_, _ = fmt.Fprintf(p.to, format+"\n", args...)
 	}
 }
 
-// due reports whether the last line is at least progressInterval old.
-func (p *printer) due() bool { return p.to != nil && time.Since(p.printed) >= progressInterval }
+// isDue reports whether the last line is at least progressInterval old.
+func (p *printer) isDue() bool { return p.to != nil && time.Since(p.printed) >= progressInterval }
 
-// registered writes how many devices have a token, if a line is due or all have one.
-func (p *printer) registered(made, of int) {
-	if made == of || p.due() {
-		p.line("         registered %d of %d devices", made, of)
+// showRegistered writes how many devices have a token, if a line is due or all have one.
+func (p *printer) showRegistered(made, total int) {
+	if made == total || p.isDue() {
+		p.writeLine("         registered %d of %d devices", made, total)
 	}
 }
 
 // showProgress writes the progress line if it is due.
 func (s *simulation) showProgress() {
-	if !s.progress.due() {
+	if !s.progress.isDue() {
 		return
 	}
 	total, ended := s.work.totals()
@@ -43,6 +43,6 @@ func (s *simulation) showProgress() {
 	if s.work.err != nil {
 		trouble = "  (dispatcher: " + s.work.err.Error() + ")"
 	}
-	s.progress.line("%7s  held %d/%d  done %d/%d  grants %d  results %d  lapsed %d  over limit %d%s",
+	s.progress.writeLine("%7s  held %d/%d  done %d/%d  grants %d  results %d  lapsed %d  over limit %d%s",
 		time.Since(s.started).Round(time.Second), x.Inside, s.external.Capacity(), ended, total, f.Grants, f.Recorded, f.LeasesEnded, x.OverLimitInstants, trouble)
 }

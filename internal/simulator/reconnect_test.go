@@ -10,7 +10,7 @@ import (
 )
 
 // serveMQTTThrough is serveMQTT behind a proxy that breaks connections.
-func serveMQTTThrough(t *testing.T, f *fake) (string, *servers.Proxy) {
+func serveMQTTThrough(t *testing.T, f *fakeDispatcher) (string, *servers.Proxy) {
 	t.Helper()
 	url, _ := serveMQTT(t, f)
 	proxy := servers.NewProxy(t, strings.TrimPrefix(url, "mqtt://"))
@@ -27,25 +27,25 @@ func TestNothingOfALostConnectionGoesOverTheNext(t *testing.T) {
 	url, proxy := serveMQTTThrough(t, f)
 	fleet := newFleet(Config{
 		MQTTURL: url, FleetToken: testFleetToken, Devices: devices, Via: ViaMQTT,
-		Period: 2 * time.Millisecond, Resend: 20 * time.Millisecond, Retry: 2 * time.Millisecond,
+		Period: 2 * time.Millisecond, ResendAfter: 20 * time.Millisecond, FirstRetry: 2 * time.Millisecond,
 	}, "127.0.0.1:1", nil, newLeases())
-	beside(t, func() { fleet.Run(t.Context()) })
+	runInBackground(t, func() { fleet.Run(t.Context()) })
 	for range 5 {
 		proxy.Cut()
-		proxy.Heal()
+		proxy.EndCut()
 		f.mu.Lock()
-		clear(f.heard)
+		clear(f.reportedDevices)
 		f.mu.Unlock()
 		eventually(t, func() bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return len(f.heard) == devices
+			return len(f.reportedDevices) == devices
 		})
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.resumed > 0 {
-		t.Errorf("%d reports were sent again by the library", f.resumed)
+	if f.resentMessages > 0 {
+		t.Errorf("%d reports were sent again by the library", f.resentMessages)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestADeviceThatConnectsEndsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	hangUp := newMQTTLink("mqtt://"+listener.Addr().String(), "d", "token", time.Second).open(t.Context(), make(chan arrival))
+	hangUp := newMQTTLink("mqtt://"+listener.Addr().String(), "d", "token", time.Second).open(t.Context(), make(chan linkMessage))
 	conn, err := listener.Accept()
 	if err != nil {
 		t.Fatal(err)

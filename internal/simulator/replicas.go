@@ -9,26 +9,26 @@ import (
 // replicas holds the addresses of a dispatcher's replicas. A caller uses one replica until it fails, and then the next, as behind a load
 // balancer.
 type replicas struct {
-	urls []string
-	at   atomic.Uint64
+	urls     []string
+	position atomic.Uint64
 }
 
 // newReplicas parses URLs that are separated by commas. A caller begins with URL number start, so that callers are spread over the
 // replicas.
 func newReplicas(urls string, start int) *replicas {
 	r := &replicas{urls: splitURLs(urls)}
-	r.at.Store(uint64(start))
+	r.position.Store(uint64(start))
 	return r
 }
 
 // current returns the URL to use, and the mark to pass to leave.
-func (r *replicas) current() (url string, mark uint64) {
-	mark = r.at.Load()
-	return r.urls[mark%uint64(len(r.urls))], mark
+func (r *replicas) current() (url string, position uint64) {
+	position = r.position.Load()
+	return r.urls[position%uint64(len(r.urls))], position
 }
 
-// leave switches to the next URL, unless another failure has already done so.
-func (r *replicas) leave(mark uint64) { r.at.CompareAndSwap(mark, mark+1) }
+// failOver switches to the next URL, unless another failure has already done so.
+func (r *replicas) failOver(position uint64) { r.position.CompareAndSwap(position, position+1) }
 
 func splitURLs(urls string) []string {
 	list := strings.Split(urls, ",")

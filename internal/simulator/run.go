@@ -41,10 +41,10 @@ type simulation struct {
 	lease    time.Duration // lease of the pool
 	progress printer
 
-	started time.Time
-	lowered time.Time // when a capacity below the one in force was first observed
-	before  histogram // handoffs that the dispatcher had measured before the run
-	summary Summary
+	started        time.Time
+	loweredAt      time.Time // when a capacity below the one in force was first observed
+	handoffsBefore histogram // handoffs that the dispatcher had measured before the run
+	summary        Summary
 }
 
 func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulation, error) {
@@ -61,15 +61,15 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 		return nil, err
 	}
 	s.lease = time.Duration(orDefault(pool.LeaseMS, 300_000)) * time.Millisecond
-	tokens, err := c.ownTokens(ctx, operator, &s.progress)
+	tokens, err := c.registerDevices(ctx, operator, &s.progress)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.letIn(ctx, tokens); err != nil {
+	if err := c.checkAdmission(ctx, tokens); err != nil {
 		return nil, err
 	}
 	leases := newLeases()
-	if s.external, err = NewExternal(ctx, c.ExternalAddr, pool.Capacity, leases, s.raised); err != nil {
+	if s.external, err = NewExternal(ctx, c.ExternalAddr, pool.Capacity, leases, s.currentCapacity); err != nil {
 		return nil, err
 	}
 	s.fleet = newFleet(c, s.external.Addr(), tokens, leases)
@@ -80,7 +80,7 @@ func newSimulation(ctx context.Context, c Config, progress io.Writer) (*simulati
 // ensurePool returns the pool's settings. It creates the pool if it does not exist.
 func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
 	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
-	if !operators.Refused(err, http.StatusNotFound) {
+	if !operators.HasStatus(err, http.StatusNotFound) {
 		return p, err
 	}
 	settings := operators.PoolSettings{Capacity: s.config.Capacity}
@@ -95,7 +95,7 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	fleetCtx, stopFleet := context.WithCancel(ctx)
 	defer stopFleet()
 	s.started = time.Now()
-	s.before = s.operator.handoffs(ctx, s.config.Pool)
+	s.handoffsBefore = s.operator.fetchHandoffs(ctx, s.config.Pool)
 	ended := make(chan struct{})
 	begin := func() {
 		defer close(ended)
@@ -103,26 +103,26 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	}
 	if s.config.Introduce {
 		go begin()
-		s.introduce(ctx)
-		s.wait(ctx, s.config.Rest)
+		s.waitIntroduced(ctx)
+		s.wait(ctx, s.config.RestTime)
 	}
-	if err := s.work.queue(ctx); err != nil {
+	if err := s.work.queueTasks(ctx); err != nil {
 		return Summary{}, fmt.Errorf("simulation: %w", err)
 	}
 	s.started = s.work.queued
 	s.wait(ctx, time.Until(s.started))
-	s.tell(s.config.Began)
+	s.callIfSet(s.config.OnBegan)
 	if !s.config.Introduce {
 		go begin()
 	}
-	s.watch(ctx)
-	s.drain(ctx)
-	s.tell(s.config.Ended)
-	s.measure(ctx)
+	s.waitForTasks(ctx)
+	s.waitForOutcomes(ctx)
+	s.callIfSet(s.config.OnEnded)
+	s.measureTimes(ctx)
 	stopFleet()
 	<-ended
 	err := s.verify(ctx)
-	s.conclude()
+	s.fillSummary()
 	return s.summary, err
 }
 
@@ -133,14 +133,14 @@ func (*simulation) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (*simulation) tell(listener func()) {
+func (*simulation) callIfSet(listener func()) {
 	if listener != nil {
 		listener()
 	}
 }
 
-// introduce waits until every device has received an answer.
-func (s *simulation) introduce(ctx context.Context) {
+// waitIntroduced waits until every device has received an answer.
+func (s *simulation) waitIntroduced(ctx context.Context) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for s.fleet.Stats().Introduced < int64(s.config.Devices) {
@@ -153,8 +153,8 @@ func (s *simulation) introduce(ctx context.Context) {
 	}
 }
 
-// watch polls until every task has ended, the timeout is over or ctx ends.
-func (s *simulation) watch(ctx context.Context) {
+// waitForTasks polls until every task has ended, the timeout is over or ctx ends.
+func (s *simulation) waitForTasks(ctx context.Context) {
 	if !s.config.Endless {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, s.config.Timeout)
@@ -165,7 +165,7 @@ func (s *simulation) watch(ctx context.Context) {
 	for {
 		s.poll(ctx)
 		s.showProgress()
-		if !s.filling() && s.work.finished() {
+		if !s.isFilling() && s.work.isFinished() {
 			s.summary.Makespan = time.Since(s.started)
 			return
 		}
@@ -181,57 +181,57 @@ func (s *simulation) watch(ctx context.Context) {
 func (s *simulation) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	s.work.refresh(ctx)
-	if s.work.waiting() > 0 {
+	s.work.refreshCounts(ctx)
+	if s.work.waitingTasks() > 0 {
 		s.summary.Busy = time.Since(s.started)
 		s.summary.BusyInside = s.external.Stats().InsideTime
 	}
 	if s.config.Endless {
 		s.followCapacity(ctx)
-		s.judgeFinished(ctx)
+		s.compareFinished(ctx)
 	}
-	if s.filling() && s.work.waiting() <= int64(s.config.Devices/2) {
-		s.work.setErr(s.work.queue(ctx))
+	if s.isFilling() && s.work.waitingTasks() <= int64(s.config.Devices/2) {
+		s.work.setErr(s.work.queueTasks(ctx))
 	}
 }
 
-// filling reports whether tasks are still being added.
-func (s *simulation) filling() bool {
-	if s.config.Endless || s.config.Until == nil {
+// isFilling reports whether tasks are still being added.
+func (s *simulation) isFilling() bool {
+	if s.config.Endless || s.config.FillUntil == nil {
 		return s.config.Endless
 	}
 	select {
-	case <-s.config.Until:
+	case <-s.config.FillUntil:
 		return false
 	default:
 		return true
 	}
 }
 
-// judgeFinished compares the oldest batch with the journals once it has ended, and then drops it.
-func (s *simulation) judgeFinished(ctx context.Context) {
-	if len(s.work.batches) == 0 || !s.work.batches[0].finished() {
+// compareFinished compares the oldest batch with the journals once it has ended, and then drops it.
+func (s *simulation) compareFinished(ctx context.Context) {
+	if len(s.work.batches) == 0 || !s.work.batches[0].isFinished() {
 		return
 	}
 	b := s.work.batches[0]
-	last, err := s.summary.judge(ctx, s.operator, s.fleet.ledger, b.Batch)
+	last, err := s.summary.compareBatch(ctx, s.operator, s.fleet.results, b.Batch)
 	if s.work.setErr(err); err != nil {
 		return
 	}
-	s.fleet.ledger.forget(last)
-	s.work.drop(b)
+	s.fleet.results.dropAcknowledged(last)
+	s.work.dropOldest(b)
 }
 
-// drain waits a limited time until devices have received outcomes for all their results.
-func (s *simulation) drain(ctx context.Context) {
-	if s.config.Endless || !s.work.finished() {
+// waitForOutcomes waits a limited time until devices have received outcomes for all their results.
+func (s *simulation) waitForOutcomes(ctx context.Context) {
+	if s.config.Endless || !s.work.isFinished() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*s.config.Resend+2*s.config.Period+callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 3*s.config.ResendAfter+2*s.config.Period+callTimeout)
 	defer cancel()
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	for s.fleet.Unsettled() > 0 {
+	for s.fleet.Unacknowledged() > 0 {
 		select {
 		case <-tick.C:
 			s.showProgress()
@@ -249,42 +249,42 @@ func (s *simulation) verify(ctx context.Context) error {
 		return nil
 	}
 	for _, b := range s.work.batches {
-		if _, err := s.summary.judge(ctx, s.operator, s.fleet.ledger, b.Batch); err != nil {
+		if _, err := s.summary.compareBatch(ctx, s.operator, s.fleet.results, b.Batch); err != nil {
 			return fmt.Errorf("simulation: verifying batch %d: %w", b.ID, err)
 		}
 	}
 	return nil
 }
 
-func (s *simulation) conclude() {
+func (s *simulation) fillSummary() {
 	s.summary.Pool = s.config.Pool
 	s.summary.Capacity = s.external.Capacity()
 	s.summary.Devices = s.config.Devices
 	s.summary.Tasks, s.summary.Ended = s.work.totals()
 	s.summary.Bound = s.work.planned / time.Duration(max(s.summary.Capacity, 1))
-	s.summary.Ideal = s.work.ideal(s.summary.Capacity, s.config.RoundTrip, s.fleet.ledger.gone())
+	s.summary.Ideal = s.work.ideal(s.summary.Capacity, s.config.RoundTrip, s.fleet.results.goneByTask())
 	s.summary.Fleet = s.fleet.Stats()
 	s.summary.External = s.external.Stats()
 	s.summary.Breaches = s.external.breaches(s.config.Margin)
-	s.summary.Unsettled = s.fleet.Unsettled()
+	s.summary.Unacknowledged = s.fleet.Unacknowledged()
 }
 
-// measure computes the handoff times while the fleet is still running. The run ends with the last acknowledgement, unless tasks ended
+// measureTimes computes the handoff times while the fleet is still running. The run ends with the last acknowledgement, unless tasks ended
 // without one.
-func (s *simulation) measure(ctx context.Context) {
+func (s *simulation) measureTimes(ctx context.Context) {
 	sum := &s.summary
-	after := s.operator.handoffs(ctx, s.config.Pool).minus(s.before)
-	sum.Handoff = handoff(s.external.Gaps(), s.fleet.ledger.start)
+	after := s.operator.fetchHandoffs(ctx, s.config.Pool).minus(s.handoffsBefore)
+	sum.Handoff = measureHandoff(s.external.Gaps(), s.fleet.results.findStart)
 	sum.Handoff.Server = Quantiles{P50: after.quantile(0.50), P99: after.quantile(0.99)}
-	if s.config.Endless || s.config.Until != nil || sum.Makespan == 0 {
+	if s.config.Endless || s.config.FillUntil != nil || sum.Makespan == 0 {
 		return
 	}
-	if last := s.fleet.ledger.lastSettled(); !s.work.lapsed() && s.fleet.Unsettled() == 0 && last.After(s.started) {
+	if last := s.fleet.results.lastAckTime(); !s.work.hasLapsed() && s.fleet.Unacknowledged() == 0 && last.After(s.started) {
 		sum.Makespan = last.Sub(s.started)
 	}
 	capacity := s.external.Capacity()
-	whole := float64(capacity) * float64(sum.Makespan)
-	sum.Idle.Start, sum.Idle.End = s.external.edges(s.started, s.started.Add(sum.Makespan))
-	sum.Idle.Between = time.Duration(whole) - s.external.Stats().InsideTime - sum.Idle.Start - sum.Idle.End
-	sum.Latest, sum.LongestWait = latest(s.fleet.ledger.firstStarts(), s.started, s.work.planned/time.Duration(max(capacity, 1)))
+	slotTime := float64(capacity) * float64(sum.Makespan)
+	sum.Idle.Start, sum.Idle.End = s.external.idleEdges(s.started, s.started.Add(sum.Makespan))
+	sum.Idle.Between = time.Duration(slotTime) - s.external.Stats().InsideTime - sum.Idle.Start - sum.Idle.End
+	sum.MaxDelay, sum.LongestWait = longestDelays(s.fleet.results.firstStarts(), s.started, s.work.planned/time.Duration(max(capacity, 1)))
 }

@@ -12,13 +12,13 @@ func testConfig(url string) Config {
 	return Config{
 		URL: url, OperatorToken: testOperatorToken, FleetToken: testFleetToken,
 		Devices: 20, Capacity: 4, Tasks: 60, Work: 20 * time.Millisecond,
-		Period: 50 * time.Millisecond, Resend: time.Minute, Retry: 5 * time.Millisecond,
+		Period: 50 * time.Millisecond, ResendAfter: time.Minute, FirstRetry: 5 * time.Millisecond,
 		Seed: 1, Timeout: 5 * time.Minute,
 	}
 }
 
-// runAgainst runs a simulation against a fake dispatcher.
-func runAgainst(t *testing.T, f *fake, c Config) (Summary, string) {
+// runAgainstFake runs a simulation against a fake dispatcher.
+func runAgainstFake(t *testing.T, f *fakeDispatcher, c Config) (Summary, string) {
 	t.Helper()
 	var progress bytes.Buffer
 	s, err := Run(t.Context(), c, &progress)
@@ -37,7 +37,7 @@ func TestAnHonestDispatcherPasses(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
 	c := testConfig(server.URL)
-	s, progress := runAgainst(t, f, c)
+	s, progress := runAgainstFake(t, f, c)
 	if err := s.Err(); err != nil {
 		t.Fatalf("Err: %v", err)
 	}
@@ -68,19 +68,19 @@ func TestQueueIsFilledUntil(t *testing.T) {
 	f, server := newFake(t)
 	c := testConfig(server.URL)
 	until := make(chan struct{})
-	c.Tasks, c.Until = 10, until
+	c.Tasks, c.FillUntil = 10, until
 	go func() {
 		defer close(until)
 		for tick := time.NewTicker(5 * time.Millisecond); t.Context().Err() == nil; <-tick.C {
 			f.mu.Lock()
-			batches := len(f.batches)
+			batches := len(f.batchSizes)
 			f.mu.Unlock()
 			if batches >= 3 {
 				return
 			}
 		}
 	}()
-	s, _ := runAgainst(t, f, c)
+	s, _ := runAgainstFake(t, f, c)
 	if err := s.Err(); err != nil {
 		t.Fatalf("Err: %v", err)
 	}
@@ -92,16 +92,16 @@ func TestQueueIsFilledUntil(t *testing.T) {
 func TestAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
-	f.hasty()
+	f.shortenLeases()
 	c := testConfig(server.URL)
-	c.Devices, c.Resend = 10, 200*time.Millisecond
+	c.Devices, c.ResendAfter = 10, 200*time.Millisecond
 	c.Faults = Faults{Silent: 0.15, Late: 0.8, Slow: 0.2, Reboot: 0.2, Duplicate: 0.3, LostReplies: 0.2, Garbage: 0.2}
-	s, _ := runAgainst(t, f, c)
+	s, _ := runAgainstFake(t, f, c)
 	if err := s.Err(); err != nil {
 		t.Fatalf("Err: %v", err)
 	}
-	if s.Compared != 60 || s.Unsettled != 0 {
-		t.Errorf("compared %d outputs, want 60; %d results without an outcome", s.Compared, s.Unsettled)
+	if s.Compared != 60 || s.Unacknowledged != 0 {
+		t.Errorf("compared %d outputs, want 60; %d results without an outcome", s.Compared, s.Unacknowledged)
 	}
 	for name, n := range map[string]int64{
 		"silent": s.Fleet.Silent, "reboots": s.Fleet.Reboots, "renewals": s.Fleet.Renewals,
@@ -114,8 +114,8 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.copies == 0 || f.lapsed == 0 {
-		t.Errorf("server saw %d copies and %d lapses, want some", f.copies, f.lapsed)
+	if f.repeatedReports == 0 || f.lapsedGrants == 0 {
+		t.Errorf("server saw %d copies and %d lapses, want some", f.repeatedReports, f.lapsedGrants)
 	}
 }
 
@@ -124,23 +124,23 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
-		do   func(*fake, *Config)
+		do   func(*fakeDispatcher, *Config)
 		want string
 	}{
 		// The work is long enough that several devices are inside at once, even on a busy machine.
-		{"over-grants", func(f *fake, c *Config) { f.extraSlots, c.Work = 2, time.Second }, "capacity 4 exceeded"},
-		{"shared slot", func(f *fake, c *Config) { f.sameSlot, c.Work = true, 300*time.Millisecond }, "at a slot in use"},
-		{"stale tokens", func(f *fake, _ *Config) { f.staleTokens = true }, "stale token"},
-		{"task never run", func(f *fake, _ *Config) { f.loseTask = 9 }, "1 tasks lost"},
-		{"task missing", func(f *fake, _ *Config) { f.hideTask = 9 }, "1 tasks lost"},
-		{"altered output", func(f *fake, _ *Config) { f.alterOutput = 9 }, "1 outputs differ"},
-		{"uncommitted result", func(f *fake, _ *Config) { f.ackEarly, f.lease = 9, 2*time.Second }, "came again after its result was acknowledged"},
-		{"lost result", func(f *fake, _ *Config) { f.forgetResult = 9 }, "1 outputs differ"},
-		{"garbage accepted", func(f *fake, c *Config) { f.acceptAll, c.Garbage = true, 0.5 }, "malformed reports were not refused"},
-		{"running unanswered", func(f *fake, c *Config) {
-			f.leaveOut, f.lease, c.Slow = true, 700*time.Millisecond, 0.5
+		{"over-grants", func(f *fakeDispatcher, c *Config) { f.extraSlots, c.Work = 2, time.Second }, "capacity 4 exceeded"},
+		{"shared slot", func(f *fakeDispatcher, c *Config) { f.sameSlot, c.Work = true, 300*time.Millisecond }, "at a slot in use"},
+		{"stale tokens", func(f *fakeDispatcher, _ *Config) { f.staleTokens = true }, "stale token"},
+		{"task never run", func(f *fakeDispatcher, _ *Config) { f.loseTask = 9 }, "1 tasks lost"},
+		{"task missing", func(f *fakeDispatcher, _ *Config) { f.hideTask = 9 }, "1 tasks lost"},
+		{"altered output", func(f *fakeDispatcher, _ *Config) { f.alterOutput = 9 }, "1 outputs differ"},
+		{"uncommitted result", func(f *fakeDispatcher, _ *Config) { f.ackEarly, f.lease = 9, 2*time.Second }, "came again after its result was acknowledged"},
+		{"lost result", func(f *fakeDispatcher, _ *Config) { f.forgetResult = 9 }, "1 outputs differ"},
+		{"garbage accepted", func(f *fakeDispatcher, c *Config) { f.acceptAll, c.Garbage = true, 0.5 }, "malformed reports were not refused"},
+		{"running unanswered", func(f *fakeDispatcher, c *Config) {
+			f.omitsRenewals, f.lease, c.Slow = true, 700*time.Millisecond, 0.5
 		}, "has 0 answers"},
-		{"never ends", func(_ *fake, c *Config) { c.Timeout = 300 * time.Millisecond }, "tasks did not end"},
+		{"never ends", func(_ *fakeDispatcher, c *Config) { c.Timeout = 300 * time.Millisecond }, "tasks did not end"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -148,7 +148,7 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 			config := testConfig(server.URL)
 			config.Devices, config.Tasks = 10, 20
 			c.do(f, &config)
-			s, _ := runAgainst(t, f, config)
+			s, _ := runAgainstFake(t, f, config)
 			if err := s.Err(); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Err = %v, want %q", err, c.want)
 			}
@@ -164,7 +164,7 @@ func TestEndlessKeepsTheQueueFilled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.batches) >= 6 })
+		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.batchSizes) >= 6 })
 		cancel()
 	}()
 	s, err := Run(ctx, c, nil)
@@ -185,12 +185,12 @@ func TestARaisedCapacityIsNotOverLimit(t *testing.T) {
 	c := testConfig(server.URL)
 	c.Tasks = 200
 	go func() {
-		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.token > 8 })
+		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lastToken > 8 })
 		f.mu.Lock()
 		f.pool.Capacity = 9
 		f.mu.Unlock()
 	}()
-	s, _ := runAgainst(t, f, c)
+	s, _ := runAgainstFake(t, f, c)
 	if err := s.Err(); err != nil {
 		t.Fatalf("Err: %v", err)
 	}
@@ -248,11 +248,11 @@ func TestRunWaitsForTheLastOutcomes(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)
 	c := testConfig(server.URL)
-	c.Devices, c.Tasks, c.Resend = 12, 12, 100*time.Millisecond
+	c.Devices, c.Tasks, c.ResendAfter = 12, 12, 100*time.Millisecond
 	c.LostReplies = 0.5
-	s, _ := runAgainst(t, f, c)
-	if err := s.Err(); err != nil || s.Unsettled != 0 {
-		t.Errorf("Err %v, %d results without an outcome", err, s.Unsettled)
+	s, _ := runAgainstFake(t, f, c)
+	if err := s.Err(); err != nil || s.Unacknowledged != 0 {
+		t.Errorf("Err %v, %d results without an outcome", err, s.Unacknowledged)
 	}
 	if s.Fleet.Duplicate == 0 {
 		t.Error("no result was sent again")

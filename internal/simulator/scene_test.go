@@ -11,40 +11,40 @@ import (
 	"time"
 )
 
-// heard is a report as a scripted server received it.
-type heard struct {
+// arrivedReport is a report as a scripted server received it.
+type arrivedReport struct {
 	report
-	at     time.Time
-	inside int // number of devices inside when the report arrived
+	arrivedAt     time.Time
+	devicesInside int // number of devices inside when the report arrived
 }
 
-// scene is one device, an external system and a server that follows a script.
-type scene struct {
+// deviceScene is one device, an external system and a server that follows a script.
+type deviceScene struct {
 	t        *testing.T
 	external *External
 	fleet    *Fleet
-	reports  chan heard
+	reports  chan arrivedReport
 	began    time.Time // before the device sent its first report
 }
 
-// play starts a device against a script. answer returns the answer to the n-th report, counted from 1, or nil to close the connection.
-func play(t *testing.T, faults Faults, answer func(n int, r report) any) *scene {
+// startScene starts a device against a script. answer returns the answer to the n-th report, counted from 1, or nil to close the connection.
+func startScene(t *testing.T, faults Faults, answer func(n int, r report) any) *deviceScene {
 	t.Helper()
-	return stage(t, time.Minute, faults, answer) // a slow machine must not make the device report again
+	return startSceneResending(t, time.Minute, faults, answer) // a slow machine must not make the device report again
 }
 
-// stage is play with a given re-send time.
-func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int, r report) any) *scene {
+// startSceneResending is play with a given re-send time.
+func startSceneResending(t *testing.T, resend time.Duration, faults Faults, answer func(n int, r report) any) *deviceScene {
 	t.Helper()
-	s := &scene{t: t, external: newTestExternal(t, 1, nil, nil), reports: make(chan heard, 1000), began: time.Now()}
+	s := &deviceScene{t: t, external: newTestExternal(t, 1, nil, nil), reports: make(chan arrivedReport, 1000), began: time.Now()}
 	var n atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var h heard
+		var h arrivedReport
 		body, _ := io.ReadAll(r.Body)
 		if err := json.Unmarshal(body, &h.report); err != nil {
 			t.Errorf("report %.100q: %v", body, err)
 		}
-		h.at, h.inside = time.Now(), s.external.Stats().Inside
+		h.arrivedAt, h.devicesInside = time.Now(), s.external.Stats().Inside
 		select {
 		case s.reports <- h:
 		case <-t.Context().Done(): // the test reads no more: the server could not close
@@ -61,7 +61,7 @@ func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int,
 	server.Config.ErrorLog = nil
 	fleet := newFleet(Config{
 		URL: server.URL, FleetToken: testFleetToken, Devices: 1, Pool: "sim",
-		Work: time.Millisecond, Period: 30 * time.Millisecond, Resend: resend, Retry: 5 * time.Millisecond,
+		Work: time.Millisecond, Period: 30 * time.Millisecond, ResendAfter: resend, FirstRetry: 5 * time.Millisecond,
 		Faults: faults, Seed: 1,
 	}, s.external.Addr(), nil, newLeases())
 	s.fleet = fleet
@@ -82,34 +82,34 @@ func stage(t *testing.T, resend time.Duration, faults Faults, answer func(n int,
 	return s
 }
 
-// next returns the next report of the device.
-func (s *scene) next() heard {
+// nextReport returns the next report of the device.
+func (s *deviceScene) nextReport() arrivedReport {
 	s.t.Helper()
 	select {
 	case h := <-s.reports:
 		return h
 	case <-time.After(10 * time.Second):
 		s.t.Fatal("no report")
-		return heard{}
+		return arrivedReport{}
 	}
 }
 
-// until returns the first report for which fits returns true.
-func (s *scene) until(fits func(heard) bool) heard {
+// waitForReport returns the first report for which fits returns true.
+func (s *deviceScene) waitForReport(fits func(arrivedReport) bool) arrivedReport {
 	s.t.Helper()
 	for range 1000 {
-		if h := s.next(); fits(h) {
+		if h := s.nextReport(); fits(h) {
 			return h
 		}
 	}
 	s.t.Fatal("no such report")
-	return heard{}
+	return arrivedReport{}
 }
 
-func hasResult(h heard) bool { return len(h.Results) > 0 }
+func hasResult(h arrivedReport) bool { return len(h.Results) > 0 }
 
-// idle returns a reply without a task that answers every result and running task.
-func idle(r report) map[string]any {
+// idleReply returns a reply without a task that answers every result and running task.
+func idleReply(r report) map[string]any {
 	var acks, renewals []any
 	for _, e := range r.Results {
 		acks = append(acks, map[string]any{"task": e.Task, "token": e.Token, "outcome": "recorded"})
@@ -120,9 +120,9 @@ func idle(r report) map[string]any {
 	return map[string]any{"re": r.ID, "reason": "none", "report_after_ms": 20, "acks": acks, "renewed": renewals}
 }
 
-// granting is idle with a grant of task 7, token 70.
-func granting(r report, leaseMS, workMS int64) map[string]any {
-	a := idle(r)
+// grantReply is idle with a grant of task 7, token 70.
+func grantReply(r report, leaseMS, workMS int64) map[string]any {
+	a := idleReply(r)
 	a["reason"] = "granted"
 	a["task"] = map[string]any{
 		"id": 7, "token": 70, "pool": "sim", "slot": 0, "lease_ms": leaseMS, "payload": map[string]any{"work_ms": workMS},
@@ -130,11 +130,11 @@ func granting(r report, leaseMS, workMS int64) map[string]any {
 	return a
 }
 
-// between checks the time from the sending of the first report until happened. The exact time of the sending is unknown, but it lies
+// expectBetween checks the time from the sending of the first report until happened. The exact time of the sending is unknown, but it lies
 // between s.began and arrived: a busy machine delivers the report late.
-func (s *scene) between(least time.Duration, arrived, happened time.Time, most time.Duration) {
+func (s *deviceScene) expectBetween(minElapsed time.Duration, arrived, happened time.Time, maxElapsed time.Duration) {
 	s.t.Helper()
-	if longest, shortest := happened.Sub(s.began), happened.Sub(arrived); longest < least || shortest > most {
-		s.t.Errorf("%s to %s after the first report, want %s to %s", shortest, longest, least, most)
+	if longest, shortest := happened.Sub(s.began), happened.Sub(arrived); longest < minElapsed || shortest > maxElapsed {
+		s.t.Errorf("%s to %s after the first report, want %s to %s", shortest, longest, minElapsed, maxElapsed)
 	}
 }

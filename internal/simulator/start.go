@@ -15,44 +15,44 @@ type Start struct {
 	Gone        bool      // the device becomes silent for good with this task
 }
 
-func (l *ledger) began(s Start) {
+func (l *resultLog) recordStart(s Start) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starts[s.Token] = s
 }
 
-// start returns the start of the grant with this token.
-func (l *ledger) start(token int64) (Start, bool) {
+// findStart returns the start of the grant with this token.
+func (l *resultLog) findStart(token int64) (Start, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, ok := l.starts[token]
 	return s, ok
 }
 
-// lastSettled returns when the last outcome arrived.
-func (l *ledger) lastSettled() time.Time {
+// lastAckTime returns when the last outcome arrived.
+func (l *resultLog) lastAckTime() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.settledAt
+	return l.lastAckAt
 }
 
-// gone returns, for each task that was started, in the order of task ids, whether its device became silent for good with it.
-func (l *ledger) gone() []bool {
+// goneByTask returns, for each task that was started, in the order of task ids, whether its device became silent for good with it.
+func (l *resultLog) goneByTask() []bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := map[int64]bool{}
+	goneByID := map[int64]bool{}
 	for _, s := range l.starts {
-		of[s.Task] = of[s.Task] || s.Gone
+		goneByID[s.Task] = goneByID[s.Task] || s.Gone
 	}
-	gone := make([]bool, 0, len(of))
-	for _, task := range slices.Sorted(maps.Keys(of)) {
-		gone = append(gone, of[task])
+	gone := make([]bool, 0, len(goneByID))
+	for _, task := range slices.Sorted(maps.Keys(goneByID)) {
+		gone = append(gone, goneByID[task])
 	}
 	return gone
 }
 
 // firstStarts returns when each task was first granted, in the order of task ids.
-func (l *ledger) firstStarts() []time.Time {
+func (l *resultLog) firstStarts() []time.Time {
 	l.mu.Lock()
 	first := map[int64]time.Time{}
 	for _, s := range l.starts {

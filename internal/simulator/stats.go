@@ -59,14 +59,14 @@ func (c *counters) stats() Stats {
 	return c.Stats
 }
 
-func (c *counters) replied(reason string) {
+func (c *counters) countReply(reason string) {
 	c.add(&c.Replies, 1)
 	if reason == reasonFull || reason == reasonLimited {
 		c.add(&c.Denied, 1)
 	}
 }
 
-func (c *counters) outcome(o string) {
+func (c *counters) countOutcome(o string) {
 	switch o {
 	case outcomeRecorded:
 		c.add(&c.Recorded, 1)
@@ -81,7 +81,7 @@ func (c *counters) outcome(o string) {
 	}
 }
 
-func (c *counters) violation(device, what string) {
+func (c *counters) recordViolation(device, what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.Violations++
@@ -90,8 +90,8 @@ func (c *counters) violation(device, what string) {
 	}
 }
 
-// left records how long after the end of its lease a device left.
-func (c *counters) left(late time.Duration) {
+// recordOverstay records how long after the end of its lease a device left.
+func (c *counters) recordOverstay(late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.Overstay = max(c.Overstay, late)

@@ -27,14 +27,14 @@ type Summary struct {
 	Handoff     Handoff
 	Idle        Idle          // only of a run that ends
 	LongestWait time.Duration // from the reply to the creation of the batch to a task's first grant
-	Latest      time.Duration // longest delay of a task's first grant after its due time, which is its fair share of the bound
+	MaxDelay    time.Duration // longest delay of a task's first grant after its due time, which is its fair share of the bound
 
-	Compared    int64 // successes compared with the journals
-	Lost        int64 // tasks that are missing or did not end
-	Differing   int64 // outputs or states that differ from the journal
-	Unsettled   int   // results without an outcome
-	Examples    []string
-	Interrupted bool // the context ended first: tasks may be unfinished
+	Compared       int64 // successes compared with the journals
+	Lost           int64 // tasks that are missing or did not end
+	Differing      int64 // outputs or states that differ from the journal
+	Unacknowledged int   // results without an outcome
+	Examples       []string
+	Interrupted    bool // the context ended first: tasks may be unfinished
 }
 
 // SlotUse returns the share, 0..1, of the slots' time that devices were inside while tasks were waiting.
@@ -45,8 +45,8 @@ func (s *Summary) SlotUse() float64 {
 	return float64(s.BusyInside) / (float64(s.Busy) * float64(s.Capacity))
 }
 
-// OverBound returns Makespan / Bound. It is at least 1 unless the run did not end.
-func (s *Summary) OverBound() float64 {
+// BoundRatio returns Makespan / Bound. It is at least 1 unless the run did not end.
+func (s *Summary) BoundRatio() float64 {
 	if s.Bound <= 0 {
 		return 0
 	}
@@ -69,7 +69,7 @@ func (s *Summary) Err() error {
 		}
 	}
 	b := s.Breaches
-	check(b.Over > 0, "capacity %d exceeded %d times, by up to %d", s.Capacity, b.Over, b.By)
+	check(b.OverCapacity > 0, "capacity %d exceeded %d times, by up to %d", s.Capacity, b.OverCapacity, b.MaxExcess)
 	check(b.Shared > 0, "%d arrivals at a slot in use", b.Shared)
 	check(b.Stale > 0, "%d arrivals with a stale token", b.Stale)
 	check(s.unfinished() > 0, "%d of %d tasks did not end", s.unfinished(), s.Tasks)
@@ -99,20 +99,20 @@ func (s *Summary) Print(w io.Writer) error {
 		fmt.Sprintf("reports    %d sent, %d replies, %d lost, %d refused, %d errors", f.Reports, f.Replies, f.LostReplies, f.Refused, f.Errors),
 		fmt.Sprintf("grants     %d started, %d redelivered, %d dropped, %d renewals, %d cancels", f.Grants, f.Redeliveries, f.Dropped, f.Renewals, f.Cancels),
 		fmt.Sprintf("results    %d: %d recorded, %d duplicate, %d late, %d unknown, %d rejected, %d without an outcome",
-			f.Results, f.Recorded, f.Duplicate, f.Late, f.Unknown, f.Rejected, s.Unsettled),
+			f.Results, f.Recorded, f.Duplicate, f.Late, f.Unknown, f.Rejected, s.Unacknowledged),
 		fmt.Sprintf("faults     %d silent, %d leases ended (left up to %s late), %d reboots, %d of %d malformed reports refused",
 			f.Silent, f.LeasesEnded, max(f.Overstay, 0).Round(time.Millisecond), f.Reboots, f.GarbageRefused, f.GarbageSent),
 		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens; within their leases %d, %d, %d",
-			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens, b.Over, b.Shared, b.Stale),
+			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens, b.OverCapacity, b.Shared, b.Stale),
 		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.Busy.Round(10*time.Millisecond)),
 		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited; at the start %.1f, between visits %.1f, at the end %.1f",
 			empty.Seconds(), s.Idle.Start.Seconds(), s.Idle.Between.Seconds(), s.Idle.End.Seconds()),
 		fmt.Sprintf("handoff    slot left to next inside: %s; of which told %s, granted %s, entered %s; in the dispatcher %s",
-			s.Handoff.Whole, s.Handoff.Told, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
+			s.Handoff.Total, s.Handoff.Notified, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
 		fmt.Sprintf("waits      %.2f reports without a slot for each grant; longest wait %s, at most %s after its due time",
-			s.DeniedPerGrant(), s.LongestWait.Round(10*time.Millisecond), s.Latest.Round(10*time.Millisecond)),
+			s.DeniedPerGrant(), s.LongestWait.Round(10*time.Millisecond), s.MaxDelay.Round(10*time.Millisecond)),
 		fmt.Sprintf("makespan   %s, bound %s: %.3f of it; %s without any time between tasks",
-			s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.OverBound(), s.Ideal.Round(10*time.Millisecond)),
+			s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.BoundRatio(), s.Ideal.Round(10*time.Millisecond)),
 		fmt.Sprintf("outputs    %d compared, %d differ, %d tasks lost", s.Compared, s.Differing, s.Lost),
 	} {
 		if _, err := fmt.Fprintln(w, line); err != nil {

@@ -26,7 +26,7 @@ func newTurnover() turnover {
 func (t *turnover) enter(slot int, token int64, now time.Time) {
 	left, used := t.left[slot]
 	if !used {
-		if _, known := t.first[slot]; !known {
+		if _, wasEntered := t.first[slot]; !wasEntered {
 			t.first[slot] = now
 		}
 		return
@@ -42,9 +42,9 @@ func (t *turnover) enter(slot int, token int64, now time.Time) {
 
 func (t *turnover) leave(slot int, now time.Time) { t.left[slot] = now }
 
-// edges returns the times before the first visit and after the last visit, summed over the slots. The whole time of an unused slot counts
+// idleEdges returns the times before the first visit and after the last visit, summed over the slots. The whole time of an unused slot counts
 // as before.
-func (t *turnover) edges(slots int, from, to time.Time) (before, after time.Duration) {
+func (t *turnover) idleEdges(slots int, from, to time.Time) (before, after time.Duration) {
 	for slot := range slots {
 		first, used := t.first[slot]
 		if !used {

@@ -11,9 +11,9 @@ import (
 // maxExamples limits the number of faults that a summary describes.
 const maxExamples = 5
 
-// judge compares the tasks of a batch with the journals and adds its findings to the summary. It returns the highest task id.
-func (s *Summary) judge(ctx context.Context, o *Operator, l *ledger, b operators.Batch) (last int64, err error) {
-	var found verdicts
+// compareBatch compares the tasks of a batch with the journals and adds its findings to the summary. It returns the highest task id.
+func (s *Summary) compareBatch(ctx context.Context, o *Operator, l *resultLog, b operators.Batch) (last int64, err error) {
+	var found batchFindings
 	seen := map[int64]bool{}
 	for t, err := range o.Tasks.List(ctx, operators.TaskFilter{Batch: b.ID}) {
 		if err != nil {
@@ -24,7 +24,7 @@ func (s *Summary) judge(ctx context.Context, o *Operator, l *ledger, b operators
 		}
 		seen[t.ID] = true
 		last = max(last, t.ID)
-		found.add(t, l.of(t.ID))
+		found.add(t, l.recordsOf(t.ID))
 	}
 	if missing := b.Total - int64(len(seen)); missing != 0 {
 		found.lost += max(missing, -missing)
@@ -38,45 +38,45 @@ func (s *Summary) judge(ctx context.Context, o *Operator, l *ledger, b operators
 	return last, nil
 }
 
-// verdicts holds the findings of one batch. If a batch could not be read completely, its findings are discarded.
-type verdicts struct {
+// batchFindings holds the findings of one batch. If a batch could not be read completely, its findings are discarded.
+type batchFindings struct {
 	compared, lost, differing int64
 	examples                  []string
 }
 
-func (v *verdicts) add(t operators.Task, records []record) {
-	if !terminal(t.State) {
+func (v *batchFindings) add(t operators.Task, records []record) {
+	if !isTerminal(t.State) {
 		v.lost++
-		v.example("task %d is %q", t.ID, t.State)
+		v.addExample("task %d is %q", t.ID, t.State)
 		return
 	}
-	successes := recorded(records)
+	successes := countRecorded(records)
 	if t.State != statusSucceeded {
 		if successes > 0 {
 			v.differing++
-			v.example("task %d is %q, but its success was recorded", t.ID, t.State)
+			v.addExample("task %d is %q, but its success was recorded", t.ID, t.State)
 		}
 		return
 	}
 	v.compared++
 	if successes > 1 {
 		v.differing++
-		v.example("task %d: %d successes were recorded", t.ID, successes)
+		v.addExample("task %d: %d successes were recorded", t.ID, successes)
 	}
-	if !written(t.Output, records) {
+	if !matchesJournal(t.Output, records) {
 		v.differing++
-		v.example("task %d: output %.200q is not what %s wrote", t.ID, t.Output, t.Device)
+		v.addExample("task %d: output %.200q is not what %s wrote", t.ID, t.Output, t.Device)
 	}
 }
 
-func (v *verdicts) example(format string, args ...any) {
+func (v *batchFindings) addExample(format string, args ...any) {
 	if len(v.examples) < maxExamples {
 		v.examples = append(v.examples, fmt.Sprintf(format, args...))
 	}
 }
 
-// recorded returns how many successes the server acknowledged as recorded.
-func recorded(records []record) (n int) {
+// countRecorded returns how many successes the server acknowledged as recorded.
+func countRecorded(records []record) (n int) {
 	for _, r := range records {
 		if r.status == statusSucceeded && r.outcome == outcomeRecorded {
 			n++
@@ -85,10 +85,10 @@ func recorded(records []record) (n int) {
 	return n
 }
 
-// written reports whether an output is equal, byte for byte, to the output of a success in the journal. If a success was acknowledged as
+// matchesJournal reports whether an output is equal, byte for byte, to the output of a success in the journal. If a success was acknowledged as
 // recorded, only recorded ones are compared. Otherwise all successes are, because the acknowledgement may have been lost, or the success
 // was late.
-func written(output []byte, records []record) bool {
+func matchesJournal(output []byte, records []record) bool {
 	var recorded, others []record
 	for _, r := range records {
 		switch {
@@ -103,14 +103,14 @@ func written(output []byte, records []record) bool {
 		recorded = others
 	}
 	for _, r := range recorded {
-		if !r.judged || bytes.Equal(r.output, output) {
+		if !r.sentWithOutput || bytes.Equal(r.output, output) {
 			return true
 		}
 	}
 	return false
 }
 
-func terminal(state string) bool {
+func isTerminal(state string) bool {
 	switch state {
 	case "succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed":
 		return true

@@ -44,14 +44,14 @@ func (v Via) kinds() []Via {
 	return kinds
 }
 
-// of returns the kind of the i-th device.
-func (v Via) of(i int) Via {
+// kindOf returns the kind of the i-th device.
+func (v Via) kindOf(i int) Via {
 	kinds := v.kinds()
 	return kinds[i%len(kinds)]
 }
 
-// uses reports which transports the kinds need.
-func (v Via) uses() (http, mqtt bool) {
+// needsTransports reports which transports the kinds need.
+func (v Via) needsTransports() (http, mqtt bool) {
 	for _, kind := range v.kinds() {
 		http = http || kind != ViaMQTT
 		mqtt = mqtt || kind == ViaMQTT

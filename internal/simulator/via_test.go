@@ -17,7 +17,7 @@ func TestKindsAreDealtInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []Via{ViaMQTT, ViaLongPoll, ViaHTTP, ViaMQTT} {
-		if got := via.of(i); got != want {
+		if got := via.kindOf(i); got != want {
 			t.Errorf("device %d is %q, want %q", i, got, want)
 		}
 	}
@@ -25,7 +25,7 @@ func TestKindsAreDealtInTurn(t *testing.T) {
 		via        Via
 		http, mqtt bool
 	}{{ViaMQTT, false, true}, {ViaMixed, true, true}, {ViaPeriodic, true, false}, {ViaLongPoll, true, false}} {
-		if http, mqtt := c.via.uses(); http != c.http || mqtt != c.mqtt {
+		if http, mqtt := c.via.needsTransports(); http != c.http || mqtt != c.mqtt {
 			t.Errorf("%q uses HTTP: %t, MQTT: %t; want %t, %t", c.via, http, mqtt, c.http, c.mqtt)
 		}
 	}
@@ -36,17 +36,17 @@ func TestKindsAreDealtInTurn(t *testing.T) {
 	}
 }
 
-// visitor is a report of the device as the server receives it.
-type visitor struct {
+// reportShape is a report of the device as the server receives it.
+type reportShape struct {
 	prefer  string
 	results int
 }
 
-// visits runs one device of a kind against a server whose answers come from answer, which gets the number of the report, from 1. It returns
+// receiveReports runs one device of a kind against a server whose answers come from answer, which gets the number of the report, from 1. It returns
 // the first reports.
-func visits(t *testing.T, via Via, period time.Duration, reports int, answer func(n int, w http.ResponseWriter, r report) any) []visitor {
+func receiveReports(t *testing.T, via Via, period time.Duration, reports int, answer func(n int, w http.ResponseWriter, r report) any) []reportShape {
 	t.Helper()
-	seen := make(chan visitor, 1000)
+	seen := make(chan reportShape, 1000)
 	n := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -54,7 +54,7 @@ func visits(t *testing.T, via Via, period time.Duration, reports int, answer fun
 		_ = json.Unmarshal(body, &up)
 		n++ // there is one report at a time, because the device waits for each answer
 		down := answer(n, w, up)
-		seen <- visitor{r.Header.Get("Prefer"), len(up.Results)}
+		seen <- reportShape{r.Header.Get("Prefer"), len(up.Results)}
 		writeJSON(w, http.StatusOK, down)
 	}))
 	t.Cleanup(server.Close)
@@ -65,10 +65,10 @@ func visits(t *testing.T, via Via, period time.Duration, reports int, answer fun
 	t.Cleanup(func() { _ = external.Close() })
 	fleet := newFleet(Config{
 		URL: server.URL, FleetToken: "t", Devices: 1, Via: via,
-		Work: time.Millisecond, Period: period, Resend: time.Minute,
+		Work: time.Millisecond, Period: period, ResendAfter: time.Minute,
 	}, external.Addr(), nil, newLeases())
 	go fleet.Run(t.Context())
-	var first []visitor
+	var first []reportShape
 	deadline := time.After(time.Minute)
 	for len(first) < reports {
 		select {
@@ -85,22 +85,22 @@ func visits(t *testing.T, via Via, period time.Duration, reports int, answer fun
 // its outcome comes at once.
 func TestLongPoll(t *testing.T) {
 	t.Parallel()
-	got := visits(t, ViaLongPoll, time.Hour, 4, func(n int, w http.ResponseWriter, r report) any {
+	got := receiveReports(t, ViaLongPoll, time.Hour, 4, func(n int, w http.ResponseWriter, r report) any {
 		switch n {
 		case 1: // held, and nothing came
 			w.Header().Set("Preference-Applied", "wait=25")
 			return map[string]any{"re": r.ID, "reason": "full"}
 		case 2:
-			return granting(r, 60_000, 1)
+			return grantReply(r, 60_000, 1)
 		case 3:
 			return map[string]any{
 				"re": r.ID, "reason": "none", "report_after_ms": 1,
 				"acks": []map[string]any{{"task": r.Results[0].Task, "token": r.Results[0].Token, "outcome": "recorded"}},
 			}
 		}
-		return idle(r)
+		return idleReply(r)
 	})
-	if want := []visitor{{"wait=25", 0}, {"wait=25", 0}, {"", 1}, {"wait=25", 0}}; !slices.Equal(got, want) {
+	if want := []reportShape{{"wait=25", 0}, {"wait=25", 0}, {"", 1}, {"wait=25", 0}}; !slices.Equal(got, want) {
 		t.Errorf("reports %v, want %v", got, want)
 	}
 }
@@ -108,19 +108,19 @@ func TestLongPoll(t *testing.T) {
 // TestPeriodicDeviceDoesNotFollow checks that a periodic device reports once in its period, whatever time the server asks for.
 func TestPeriodicDeviceDoesNotFollow(t *testing.T) {
 	t.Parallel()
-	got := visits(t, ViaPeriodic, 20*time.Millisecond, 3, func(_ int, _ http.ResponseWriter, r report) any {
+	got := receiveReports(t, ViaPeriodic, 20*time.Millisecond, 3, func(_ int, _ http.ResponseWriter, r report) any {
 		return map[string]any{"re": r.ID, "reason": "full", "report_after_ms": 86_400_000}
 	})
-	if want := []visitor{{}, {}, {}}; !slices.Equal(got, want) {
+	if want := []reportShape{{}, {}, {}}; !slices.Equal(got, want) {
 		t.Errorf("reports %v, want %v", got, want)
 	}
 }
 
 func TestAGoneDeviceIsNeverHeardOfAgain(t *testing.T) {
 	t.Parallel()
-	d := &device{timer: time.NewTimer(time.Hour), memory: memory{quiet: true}}
+	d := &device{timer: time.NewTimer(time.Hour), memory: memory{silent: true}}
 	d.endSilence(&job{gone: true})
-	if d.timer.Stop() || !d.quiet {
+	if d.timer.Stop() || !d.silent {
 		t.Error("it will report again")
 	}
 }

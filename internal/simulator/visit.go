@@ -41,8 +41,8 @@ type visit struct {
 	conn        net.Conn
 }
 
-// caller reports whether the visit is by a caller.
-func (v *visit) caller() bool { return strings.HasPrefix(v.device, callerMark) }
+// isCaller reports whether the visit is by a caller.
+func (v *visit) isCaller() bool { return strings.HasPrefix(v.device, callerMark) }
 
 // enter connects and waits until the external system has counted the device. If ctx ends first, enter leaves and returns an error.
 func (v *visit) enter(ctx context.Context, addr string) error {
@@ -71,8 +71,8 @@ func (v *visit) leave() {
 		return
 	}
 	_ = v.conn.SetDeadline(time.Now().Add(leaveTimeout))
-	if half, ok := v.conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
+	if closer, ok := v.conn.(interface{ CloseWrite() error }); ok {
+		_ = closer.CloseWrite()
 	}
 	_, _ = io.Copy(io.Discard, v.conn)
 	_ = v.conn.Close()

@@ -36,20 +36,20 @@ func workTime(payload json.RawMessage) (time.Duration, bool) {
 // lease is the time for which a running task may use the external system. It is only extended, never shortened: each lease that the server
 // granted stays valid, in whatever order the replies arrive. Times carry Go's monotonic clock.
 type lease struct {
-	mu    sync.Mutex
-	sent  time.Time // when the report from which the lease counts was first sent
-	until time.Time
-	timer *time.Timer
+	mu     sync.Mutex
+	sentAt time.Time // when the report from which the lease counts was first sent
+	until  time.Time
+	timer  *time.Timer
 }
 
 // newLease returns a lease that calls over when it has ended.
-func newLease(sent, until time.Time, over func()) *lease {
-	return &lease{sent: sent, until: until, timer: time.AfterFunc(time.Until(until), over)}
+func newLease(sentAt, until time.Time, onEnd func()) *lease {
+	return &lease{sentAt: sentAt, until: until, timer: time.AfterFunc(time.Until(until), onEnd)}
 }
 
 // extend prolongs the lease to until. If until is not later than the end of the lease, it does nothing and returns true. Otherwise it
 // returns false if the lease had already ended.
-func (l *lease) extend(sent, until time.Time) bool {
+func (l *lease) extend(sentAt, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !until.After(l.until) {
@@ -58,27 +58,27 @@ func (l *lease) extend(sent, until time.Time) bool {
 	if !l.timer.Stop() {
 		return false
 	}
-	l.sent, l.until = sent, until
+	l.sentAt, l.until = sentAt, until
 	l.timer.Reset(time.Until(until))
 	return true
 }
 
-// half returns when to renew.
-func (l *lease) half() time.Time {
+// renewAt returns when to renew.
+func (l *lease) renewAt() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.sent.Add(l.until.Sub(l.sent) / 2)
+	return l.sentAt.Add(l.until.Sub(l.sentAt) / 2)
 }
 
 // length returns the whole length of the lease.
 func (l *lease) length() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.until.Sub(l.sent)
+	return l.until.Sub(l.sentAt)
 }
 
-// left returns the time until the lease ends.
-func (l *lease) left() time.Duration {
+// remaining returns the time until the lease ends.
+func (l *lease) remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.until)
@@ -95,33 +95,33 @@ type job struct {
 	lease    *lease
 	leases   *leases // leases of the fleet
 	stop     context.CancelCauseFunc
-	done     chan ending
+	done     chan jobEnd
 }
 
-// ending describes how a job ended.
-type ending struct {
+// jobEnd describes how a job ended.
+type jobEnd struct {
 	cause error         // nil means that the work was done
 	late  time.Duration // how long after the end of the lease the device left; negative if it left before
 }
 
 // start begins the work. Its end is sent to done once, after the device has left the external system.
-func (j *job) start(ctx context.Context, sent, until time.Time, external string) {
+func (j *job) start(ctx context.Context, sentAt, until time.Time, external string) {
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()
-	j.lease = newLease(sent, until, func() { j.stop(errLeaseOver) })
+	j.lease = newLease(sentAt, until, func() { j.stop(errLeaseOver) })
 	j.leases.add(j.token, j.lease)
-	j.done = make(chan ending, 1)
+	j.done = make(chan jobEnd, 1)
 	go func() {
-		err := j.use(ctx, external)
+		err := j.visitAndWork(ctx, external)
 		j.leases.remove(j.token)
 		j.lease.timer.Stop()
 		j.stop(nil)
-		j.done <- ending{err, -j.lease.left()}
+		j.done <- jobEnd{err, -j.lease.remaining()}
 	}()
 }
 
-// use visits the external system, unless external is "", and works until the work is done or ctx ends.
-func (j *job) use(ctx context.Context, external string) error {
+// visitAndWork visits the external system, unless external is "", and works until the work is done or ctx ends.
+func (j *job) visitAndWork(ctx context.Context, external string) error {
 	if external != "" {
 		if err := j.enter(ctx, external); err != nil {
 			return cmp.Or(context.Cause(ctx), err)

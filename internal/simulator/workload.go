@@ -18,51 +18,51 @@ const maxBatch = 10_000
 
 // workload holds the batches of a simulation.
 type workload struct {
-	config   Config
-	lease    time.Duration // lease of the pool
-	operator *Operator
-	fleet    *Fleet
-	dice     dice
-	batches  []*openBatch    // oldest first
-	done     int64           // number of tasks of dropped batches
-	planned  time.Duration   // work of all tasks queued so far
-	works    []time.Duration // work of each task; empty with Config.Endless or Config.Until
-	queued   time.Time       // when the last batch was queued, or may start
-	made     int
-	err      error // the error of the last call
+	config       Config
+	lease        time.Duration // lease of the pool
+	operator     *Operator
+	fleet        *Fleet
+	dice         dice
+	batches      []*openBatch    // oldest first
+	droppedTasks int64           // number of tasks of dropped batches
+	planned      time.Duration   // work of all tasks queued so far
+	taskWork     []time.Duration // work of each task; empty with Config.Endless or Config.Until
+	queued       time.Time       // when the last batch was queued, or may start
+	batchesMade  int
+	err          error // the error of the last call
 }
 
 type openBatch struct{ operators.Batch }
 
-// terminal returns the number of tasks in final states. It does not rely on the total.
-func (b *openBatch) terminal() (n int64) {
+// terminalCount returns the number of tasks in final states. It does not rely on the total.
+func (b *openBatch) terminalCount() (n int64) {
 	for state, count := range b.Counts {
-		if terminal(state) {
+		if isTerminal(state) {
 			n += count
 		}
 	}
 	return n
 }
 
-func (b *openBatch) finished() bool { return b.Total > 0 && b.terminal() >= b.Total }
+func (b *openBatch) isFinished() bool { return b.Total > 0 && b.terminalCount() >= b.Total }
 
 func newWorkload(c Config, lease time.Duration, o *Operator, f *Fleet) *workload {
 	return &workload{config: c, lease: lease, operator: o, fleet: f, dice: newDice(c.Seed, 0)}
 }
 
-// queue adds Config.Tasks tasks, assigned to the devices in turn, in batches small enough for one request.
-func (w *workload) queue(ctx context.Context) error {
+// queueTasks adds Config.Tasks tasks, assigned to the devices in turn, in batches small enough for one request.
+func (w *workload) queueTasks(ctx context.Context) error {
 	for from := 0; from < w.config.Tasks; from += maxBatch {
-		if err := w.create(ctx, from, min(from+maxBatch, w.config.Tasks)); err != nil {
+		if err := w.createBatch(ctx, from, min(from+maxBatch, w.config.Tasks)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *workload) create(ctx context.Context, from, to int) error {
+func (w *workload) createBatch(ctx context.Context, from, to int) error {
 	b := operators.NewBatch{
-		Name: fmt.Sprintf("simulation %d", w.made+1), Pool: w.config.Pool, Kind: "simulated",
+		Name: fmt.Sprintf("simulation %d", w.batchesMade+1), Pool: w.config.Pool, Kind: "simulated",
 		MaxAttempts: maxTaskTries, OnLost: "retry", RetryOn: []string{operators.Failed, operators.TimedOut}, RetryBackoffMS: new(int64(100)),
 	}
 	if w.config.Gone > 0 {
@@ -74,13 +74,13 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 	}
 	var planned time.Duration
 	for i := from; i < to; i++ {
-		work := w.draw()
+		work := w.drawWork()
 		planned += work
-		if !w.config.Endless && w.config.Until == nil {
-			w.works = append(w.works, work)
+		if !w.config.Endless && w.config.FillUntil == nil {
+			w.taskWork = append(w.taskWork, work)
 		}
 		b.Tasks = append(b.Tasks, operators.NewTask{
-			Device:  w.fleet.Device(i % w.config.Devices),
+			Device:  w.fleet.DeviceID(i % w.config.Devices),
 			Payload: json.RawMessage(fmt.Sprintf(`{"work_ms":%d}`, work.Milliseconds())),
 		})
 	}
@@ -95,7 +95,7 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 	if w.queued = time.Now(); w.queued.Before(opens) {
 		w.queued = opens
 	}
-	w.made++
+	w.batchesMade++
 	w.planned += planned
 	w.batches = append(w.batches, &openBatch{operators.Batch{ID: made.ID, Total: total, Counts: map[string]int64{operators.Pending: total}}})
 	return nil
@@ -104,11 +104,11 @@ func (w *workload) create(ctx context.Context, from, to int) error {
 // ideal returns the makespan of an ideal dispatcher. It does not know the length of a task in advance, takes the tasks in their order, and
 // loses no time: each task goes to the slot that is free first, and takes its work plus longer. A task whose device is gone holds its slot
 // for the lease, and is not tried again.
-func (w *workload) ideal(slots int, longer time.Duration, gone []bool) time.Duration {
+func (w *workload) ideal(slots int, overhead time.Duration, gone []bool) time.Duration {
 	free := make([]time.Duration, max(slots, 1))
-	for i, work := range w.works {
+	for i, work := range w.taskWork {
 		if i < len(gone) && gone[i] {
-			work = w.lease - longer
+			work = w.lease - overhead
 		}
 		first := 0
 		for slot := range free {
@@ -116,24 +116,24 @@ func (w *workload) ideal(slots int, longer time.Duration, gone []bool) time.Dura
 				first = slot
 			}
 		}
-		free[first] += work + longer
+		free[first] += work + overhead
 	}
 	return slices.Max(free)
 }
 
-// draw returns the work of one task.
-func (w *workload) draw() time.Duration {
-	if w.dice.chance(w.config.Long) {
+// drawWork returns the work of one task.
+func (w *workload) drawWork() time.Duration {
+	if w.dice.chance(w.config.LongShare) {
 		return w.lease * 9 / 10
 	}
 	return w.dice.around(w.config.Work).Round(time.Millisecond)
 }
 
-// refresh reads the counts of the open batches. If a request fails, the remaining counts stay as they were.
-func (w *workload) refresh(ctx context.Context) {
+// refreshCounts reads the counts of the open batches. If a request fails, the remaining counts stay as they were.
+func (w *workload) refreshCounts(ctx context.Context) {
 	w.err = nil
 	for _, b := range w.batches {
-		if b.finished() {
+		if b.isFinished() {
 			continue
 		}
 		now, err := w.operator.Batches.Get(ctx, b.ID)
@@ -152,36 +152,36 @@ func (w *workload) setErr(err error) {
 	}
 }
 
-// waiting returns how many tasks wait for a slot, as of the last refresh.
-func (w *workload) waiting() (n int64) {
+// waitingTasks returns how many tasks wait for a slot, as of the last refresh.
+func (w *workload) waitingTasks() (n int64) {
 	for _, b := range w.batches {
 		n += b.Counts[operators.Pending]
 	}
 	return n
 }
 
-func (w *workload) finished() bool {
-	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.finished() })
+func (w *workload) isFinished() bool {
+	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.isFinished() })
 }
 
-// lapsed reports whether tasks ended without a result.
-func (w *workload) lapsed() bool {
+// hasLapsed reports whether tasks ended without a result.
+func (w *workload) hasLapsed() bool {
 	return slices.ContainsFunc(w.batches, func(b *openBatch) bool {
 		return b.Counts[operators.Succeeded]+b.Counts[operators.Failed] < b.Total
 	})
 }
 
 func (w *workload) totals() (total, ended int64) {
-	total, ended = w.done, w.done
+	total, ended = w.droppedTasks, w.droppedTasks
 	for _, b := range w.batches {
 		total += b.Total
-		ended += b.terminal()
+		ended += b.terminalCount()
 	}
 	return total, ended
 }
 
-// drop removes the oldest batch, whose tasks have ended and were compared.
-func (w *workload) drop(b *openBatch) {
+// dropOldest removes the oldest batch, whose tasks have ended and were compared.
+func (w *workload) dropOldest(b *openBatch) {
 	w.batches = w.batches[1:]
-	w.done += b.Total
+	w.droppedTasks += b.Total
 }

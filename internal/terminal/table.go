@@ -9,15 +9,15 @@ import (
 // Maximum number of characters of a cell: a line should fit into the terminal. The last cell of a row may be longer, because no column
 // follows it.
 const (
-	longestCell = 60
-	longestLast = 200
+	maxCellLength     = 60
+	maxLastCellLength = 200
 )
 
 // Table aligns rows under their heads. It buffers at most tableRows rows until Flush, so a long list is aligned part by part.
 type Table struct {
-	to   *bufio.Writer
-	rows [][]string
-	wide []int
+	to     *bufio.Writer
+	rows   [][]string
+	widths []int
 }
 
 const tableRows = 1000
@@ -25,23 +25,23 @@ const tableRows = 1000
 // NewTable returns a table with these heads, which are also written if no row follows.
 func NewTable(to io.Writer, heads ...string) *Table {
 	t := &Table{to: bufio.NewWriter(to)}
-	t.Row(heads...)
+	t.AddRow(heads...)
 	return t
 }
 
-// Row adds a row.
-func (t *Table) Row(cells ...string) {
+// AddRow adds a row.
+func (t *Table) AddRow(cells ...string) {
 	row := make([]string, len(cells))
 	for i, cell := range cells {
-		most := longestCell
+		maxLength := maxCellLength
 		if i == len(cells)-1 {
-			most = longestLast
+			maxLength = maxLastCellLength
 		}
-		row[i] = short(Safe(Readable(cell)), most)
-		if i == len(t.wide) {
-			t.wide = append(t.wide, 0)
+		row[i] = truncate(EscapeUnprintable(HideUnreadable(cell)), maxLength)
+		if i == len(t.widths) {
+			t.widths = append(t.widths, 0)
 		}
-		t.wide[i] = max(t.wide[i], width(row[i]))
+		t.widths[i] = max(t.widths[i], displayWidth(row[i]))
 	}
 	t.rows = append(t.rows, row)
 	if len(t.rows) >= tableRows {
@@ -56,7 +56,7 @@ func (t *Table) Flush() error {
 		for i, cell := range row {
 			line.WriteString(cell)
 			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", t.wide[i]-width(cell)+2))
+				line.WriteString(strings.Repeat(" ", t.widths[i]-displayWidth(cell)+2))
 			}
 		}
 		_, _ = t.to.WriteString(strings.TrimRight(line.String(), " ") + "\n")
@@ -65,10 +65,10 @@ func (t *Table) Flush() error {
 	return t.to.Flush()
 }
 
-func short(cell string, most int) string {
+func truncate(cell string, maxLength int) string {
 	runes := []rune(cell)
-	if len(runes) <= most {
+	if len(runes) <= maxLength {
 		return cell
 	}
-	return string(runes[:most-3]) + "..."
+	return string(runes[:maxLength-3]) + "..."
 }

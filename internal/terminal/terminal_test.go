@@ -23,7 +23,7 @@ func TestSafeEscapesWhatIsNotPrinted(t *testing.T) {
 		"bad \xff bytes":        `bad \xff bytes`,
 		"no\u00a0break\u200bto": `no\u00a0break\u200bto`,
 	} {
-		if got := Safe(text); got != want {
+		if got := EscapeUnprintable(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
@@ -43,7 +43,7 @@ func TestUnprintableCellsAreShort(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		table := NewTable(&out, "HEAD", "OTHER")
-		table.Row(text, "x")
+		table.AddRow(text, "x")
 		if err := table.Flush(); err != nil || !strings.Contains(out.String(), "\n"+want+"  ") {
 			t.Errorf("%q: %v, %s, want %s", text, err, out.String(), want)
 		}
@@ -57,7 +57,7 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 		text := string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")) + rapid.String().Draw(t, "text")
 		var out bytes.Buffer
 		table := NewTable(&out, "HEAD", "OTHER")
-		table.Row(text, text)
+		table.AddRow(text, text)
 		if err := table.Flush(); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Fields(&out, object); err != nil {
+		if err := WriteFields(&out, object); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range strings.ReplaceAll(out.String(), "\n", "") {
@@ -83,9 +83,9 @@ func TestTableAlignsAndCutsItsColumns(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	table := NewTable(&out, "ID", "NAME", "LAST")
-	table.Row("1", "杭州", "x")
-	table.Row("2", "", "")
-	table.Row("3", strings.Repeat("n", 70), strings.Repeat("l", 300))
+	table.AddRow("1", "杭州", "x")
+	table.AddRow("2", "", "")
+	table.AddRow("3", strings.Repeat("n", 70), strings.Repeat("l", 300))
 	if err := table.Flush(); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestValuesReadAsPeopleWriteThem(t *testing.T) {
 		{"windows", `[{"cron":"0 1 * * *","duration":"4h","timezone":"UTC"},{"cron":"x"}]`, "0 1 * * * 4h UTC; x"},
 		{"counts", `{"timed_out":2,"failed":0,"pending":17}`, "17 pending, 2 timed out"},
 	} {
-		if got := Value(test.name, json.RawMessage(test.json)); got != test.want {
+		if got := FormatValue(test.name, json.RawMessage(test.json)); got != test.want {
 			t.Errorf("%s %s: %q, want %q", test.name, test.json, got, test.want)
 		}
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/mattn/go-isatty"
 )
 
-// Is reports whether f is a terminal.
-func Is(f any) bool {
+// IsTerminal reports whether f is a terminal.
+func IsTerminal(f any) bool {
 	file, ok := f.(*os.File)
 	return ok && isatty.IsTerminal(file.Fd())
 }
 
-// Safe returns text in which each character that does not print is replaced by its escape in Go: \n, \x1b, \u202e.
-func Safe(text string) string {
-	if strings.IndexFunc(text, unprintable) < 0 && utf8.ValidString(text) {
+// EscapeUnprintable returns text in which each character that does not print is replaced by its escape in Go: \n, \x1b, \u202e.
+func EscapeUnprintable(text string) string {
+	if strings.IndexFunc(text, isUnprintable) < 0 && utf8.ValidString(text) {
 		return text
 	}
 	var safe strings.Builder
@@ -30,7 +30,7 @@ func Safe(text string) string {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			_, _ = fmt.Fprintf(&safe, `\x%02x`, text[0])
-		case unprintable(r):
+		case isUnprintable(r):
 			safe.WriteString(strings.Trim(fmt.Sprintf("%+q", r), "'"))
 		default:
 			safe.WriteString(text[:size])
@@ -40,13 +40,13 @@ func Safe(text string) string {
 	return safe.String()
 }
 
-// Readable returns text, or only its length if most of the visible characters would be escapes: more than three of the characters do not
+// HideUnreadable returns text, or only its length if most of the visible characters would be escapes: more than three of the characters do not
 // print, and they are at least a quarter of the text.
-func Readable(text string) string {
+func HideUnreadable(text string) string {
 	all, hidden := 0, 0
 	for _, r := range text {
 		all++
-		if unprintable(r) || r == utf8.RuneError {
+		if isUnprintable(r) || r == utf8.RuneError {
 			hidden++
 		}
 	}
@@ -56,21 +56,21 @@ func Readable(text string) string {
 	return fmt.Sprintf("(%d characters, %d do not print)", all, hidden)
 }
 
-func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// width returns approximately how many cells of the terminal text takes: characters of East Asia take two.
-func width(text string) int {
+// displayWidth returns approximately how many cells of the terminal text takes: characters of East Asia take two.
+func displayWidth(text string) int {
 	n := 0
 	for _, r := range text {
 		n++
-		if wide(r) {
+		if isWide(r) {
 			n++
 		}
 	}
 	return n
 }
 
-func wide(r rune) bool {
+func isWide(r rune) bool {
 	return unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) ||
 		r >= 0x3000 && r <= 0x303f || r >= 0xff00 && r <= 0xff60 || r >= 0x1f300 && r <= 0x1faff
 }
@@ -90,13 +90,13 @@ type Progress struct {
 }
 
 // NewProgress returns a progress line on to.
-func NewProgress(to io.Writer) *Progress { return &Progress{to: to, quiet: !Is(to)} }
+func NewProgress(to io.Writer) *Progress { return &Progress{to: to, quiet: !IsTerminal(to)} }
 
 // Show replaces the text of the line.
 func (p *Progress) Show(format string, a ...any) {
 	if !p.quiet {
 		p.drawn = true
-		_, _ = fmt.Fprint(p.to, eraseLine, noWrap, Safe(fmt.Sprintf(format, a...)), wrap)
+		_, _ = fmt.Fprint(p.to, eraseLine, noWrap, EscapeUnprintable(fmt.Sprintf(format, a...)), wrap)
 	}
 }
 
@@ -109,10 +109,10 @@ func (p *Progress) Clear() {
 }
 
 // Bar draws done / total as a bar of wide characters: [######....].
-func Bar(done, total int64, wide int) string {
-	full := wide
+func Bar(done, total int64, cells int) string {
+	full := cells
 	if total > 0 {
-		full = int(done * int64(wide) / total)
+		full = int(done * int64(cells) / total)
 	}
-	return "[" + strings.Repeat("#", full) + strings.Repeat(".", wide-full) + "]"
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", cells-full) + "]"
 }

@@ -39,9 +39,9 @@ func Members(object json.RawMessage) ([]Member, error) {
 	return members, nil
 }
 
-// Value formats the value of a member for people. Text is unchanged, times are shortened, and numbers of ms are durations. Empty objects,
+// FormatValue formats the value of a member for people. Text is unchanged, times are shortened, and numbers of ms are durations. Empty objects,
 // empty lists, null and false are empty text.
-func Value(name string, value json.RawMessage) string {
+func FormatValue(name string, value json.RawMessage) string {
 	if len(value) == 0 {
 		return ""
 	}
@@ -53,17 +53,17 @@ func Value(name string, value json.RawMessage) string {
 	case '"':
 		var text string
 		_ = json.Unmarshal(value, &text) // cannot fail: it was decoded before
-		return whenTime(text)
+		return shortenTime(text)
 	case '{', '[':
 		switch name {
 		case "windows":
-			return windows(value)
+			return formatWindows(value)
 		case "limits":
-			return limits(value)
+			return formatLimits(value)
 		case "counts":
-			return counts(value)
+			return formatCounts(value)
 		case "pools", "limit_sets":
-			return listed(value)
+			return joinList(value)
 		}
 		var compact bytes.Buffer
 		if json.Compact(&compact, value) != nil || compact.Len() == 2 {
@@ -71,17 +71,17 @@ func Value(name string, value json.RawMessage) string {
 		}
 		return compact.String()
 	}
-	return number(name, json.Number(value))
+	return formatNumber(name, json.Number(value))
 }
 
-// number formats a number: as a duration if the name ends in _ms, else with at most two decimals.
-func number(name string, value json.Number) string {
+// formatNumber formats a number: as a duration if the name ends in _ms, else with at most two decimals.
+func formatNumber(name string, value json.Number) string {
 	n, err := value.Int64()
 	switch {
-	case err == nil && n == 0 && standard(name) != "":
-		return standard(name)
+	case err == nil && n == 0 && defaultText(name) != "":
+		return defaultText(name)
 	case err == nil && strings.HasSuffix(name, "_ms"):
-		return Duration(time.Duration(n) * time.Millisecond)
+		return FormatDuration(time.Duration(n) * time.Millisecond)
 	case err == nil:
 		return value.String()
 	}
@@ -92,13 +92,13 @@ func number(name string, value json.Number) string {
 	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(f, 'f', 2, 64), "0"), ".")
 }
 
-// standard returns the text for the value 0 of a batch's setting, if 0 means the default. It returns "" for other names: 0 is shown as 0.
-func standard(name string) string {
+// defaultText returns the text for the value 0 of a batch's setting, if 0 means the default. It returns "" for other names: 0 is shown as 0.
+func defaultText(name string) string {
 	return map[string]string{"lease_ms": "the pool's", "max_run_ms": "1h", "max_wait_ms": "as long as it takes"}[name]
 }
 
-// counts lists the counts that are not zero: 3 failed, 17 pending.
-func counts(value json.RawMessage) string {
+// formatCounts lists the counts that are not zero: 3 failed, 17 pending.
+func formatCounts(value json.RawMessage) string {
 	var list map[string]int64
 	_ = json.Unmarshal(value, &list) // a value of another form is shown as nothing
 	var texts []string
@@ -110,15 +110,15 @@ func counts(value json.RawMessage) string {
 	return strings.Join(texts, ", ")
 }
 
-// listed joins a list of texts with commas.
-func listed(value json.RawMessage) string {
+// joinList joins a list of texts with commas.
+func joinList(value json.RawMessage) string {
 	var texts []string
 	_ = json.Unmarshal(value, &texts) // a value of another form is shown as nothing
 	return strings.Join(texts, ", ")
 }
 
-// windows formats windows as they are written on the command line.
-func windows(value json.RawMessage) string {
+// formatWindows formats windows as they are written on the command line.
+func formatWindows(value json.RawMessage) string {
 	var list []struct{ Cron, Duration, Timezone string }
 	_ = json.Unmarshal(value, &list) // a value of another form is shown as nothing
 	texts := make([]string, len(list))
@@ -128,8 +128,8 @@ func windows(value json.RawMessage) string {
 	return strings.Join(texts, "; ")
 }
 
-// limits lists policies by name with their maximum per period: per-account 1/1m 5/1h per tags.account.
-func limits(value json.RawMessage) string {
+// formatLimits lists policies by name with their maximum per period: per-account 1/1m 5/1h per tags.account.
+func formatLimits(value json.RawMessage) string {
 	var list []struct {
 		Name, Per, Period, Timezone string
 
@@ -146,13 +146,13 @@ func limits(value json.RawMessage) string {
 	for i, p := range list {
 		texts[i] = p.Name
 		for _, w := range p.Windows {
-			texts[i] += fmt.Sprintf(" %d/%s", w.Max, Duration(time.Duration(w.PerMS)*time.Millisecond))
+			texts[i] += fmt.Sprintf(" %d/%s", w.Max, FormatDuration(time.Duration(w.PerMS)*time.Millisecond))
 		}
 		switch {
 		case p.Period != "":
 			texts[i] += strings.TrimRight(fmt.Sprintf(" %d/%s %s", p.Max, p.Period, p.Timezone), " ")
 		case p.PerMS != 0:
-			texts[i] += fmt.Sprintf(" %d/%s", p.Max, Duration(time.Duration(p.PerMS)*time.Millisecond))
+			texts[i] += fmt.Sprintf(" %d/%s", p.Max, FormatDuration(time.Duration(p.PerMS)*time.Millisecond))
 		}
 		if p.Per != "" {
 			texts[i] += " per " + p.Per
@@ -167,10 +167,10 @@ func limits(value json.RawMessage) string {
 // Label returns the name of a member for people.
 func Label(name string) string { return strings.TrimSuffix(name, "_ms") }
 
-const timeForm = "2006-01-02 15:04:05Z"
+const timeLayout = "2006-01-02 15:04:05Z"
 
-// whenTime shortens a time of the API. It returns other text unchanged.
-func whenTime(text string) string {
+// shortenTime shortens a time of the API. It returns other text unchanged.
+func shortenTime(text string) string {
 	if len(text) < len("2006-01-02T15:04:05Z") || text[4] != '-' || text[10] != 'T' {
 		return text
 	}
@@ -178,11 +178,11 @@ func whenTime(text string) string {
 	if err != nil {
 		return text
 	}
-	return t.UTC().Format(timeForm)
+	return t.UTC().Format(timeLayout)
 }
 
-// Duration formats d without zeros at the end: 5m, not 5m0s.
-func Duration(d time.Duration) string {
+// FormatDuration formats d without zeros at the end: 5m, not 5m0s.
+func FormatDuration(d time.Duration) string {
 	text := d.String()
 	for _, zero := range []string{"m0s", "h0m"} {
 		if strings.HasSuffix(text, zero) {
@@ -192,24 +192,24 @@ func Duration(d time.Duration) string {
 	return text
 }
 
-// Fields writes the members of an object, one a line, except members in without, and members that are null or empty.
-func Fields(to io.Writer, object json.RawMessage, without ...string) error {
+// WriteFields writes the members of an object, one a line, except members in without, and members that are null or empty.
+func WriteFields(to io.Writer, object json.RawMessage, omitted ...string) error {
 	members, err := Members(object)
 	if err != nil {
 		return err
 	}
 	var lines strings.Builder
-	wide := 0
+	labelWidth := 0
 	for _, m := range members {
-		wide = max(wide, len(Label(m.Name)))
+		labelWidth = max(labelWidth, len(Label(m.Name)))
 	}
 	for _, m := range members {
-		value := Value(m.Name, m.Value)
+		value := FormatValue(m.Name, m.Value)
 		if string(m.Value) == "false" {
 			value = "no"
 		}
-		if value != "" && !slices.Contains(without, m.Name) {
-			_, _ = fmt.Fprintf(&lines, "%-*s  %s\n", wide, Safe(Label(m.Name)), Safe(value))
+		if value != "" && !slices.Contains(omitted, m.Name) {
+			_, _ = fmt.Fprintf(&lines, "%-*s  %s\n", labelWidth, EscapeUnprintable(Label(m.Name)), EscapeUnprintable(value))
 		}
 	}
 	_, err = io.WriteString(to, lines.String())

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// period is the shortest time between two lines with the same message.
-const period = time.Second
+// minInterval is the shortest time between two lines with the same message.
+const minInterval = time.Second
 
-// Log returns a logger that passes warnings and errors with the same message at most once a second, with the number of lines left out since
+// NewLogger returns a logger that passes warnings and errors with the same message at most once a second, with the number of lines left out since
 // the previous one. So an outage that ten thousand reports a second meet is one line a second. Messages must be constants. now is used only
 // for elapsed time.
-func Log(log *slog.Logger, now func() time.Time) *slog.Logger {
+func NewLogger(log *slog.Logger, now func() time.Time) *slog.Logger {
 	return slog.New(&handler{Handler: log.Handler(), now: now, last: &lastLines{lines: make(map[string]line)}})
 }
 
@@ -39,7 +39,7 @@ func (s *handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn {
 		return s.Handler.Handle(ctx, r)
 	}
-	leftOut, ok := s.last.pass(r.Message, s.now())
+	leftOut, ok := s.last.allow(r.Message, s.now())
 	if !ok {
 		return nil
 	}
@@ -60,11 +60,11 @@ func (s *handler) WithGroup(name string) slog.Handler {
 	return &handler{s.Handler.WithGroup(name), s.now, s.last}
 }
 
-func (l *lastLines) pass(message string, now time.Time) (leftOut int, ok bool) {
+func (l *lastLines) allow(message string, now time.Time) (leftOut int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last, known := l.lines[message]
-	if known && now.Sub(last.at) < period {
+	last, found := l.lines[message]
+	if found && now.Sub(last.at) < minInterval {
 		last.leftOut++
 		l.lines[message] = last
 		return 0, false

@@ -19,7 +19,7 @@ func TestRepeatedComplaintsAreLoggedOnceASecond(t *testing.T) {
 		}
 		return a
 	}})
-	log := throttle.Log(slog.New(plain), func() time.Time { return now })
+	log := throttle.NewLogger(slog.New(plain), func() time.Time { return now })
 	log.Warn("down", "n", 1)
 	log.Error("worse")
 	log.Info("news")

@@ -7,13 +7,13 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// next returns the first firing after t. It returns the zero time if the schedule does not fire for years.
-func (w window) next(t time.Time) time.Time {
-	if !w.wall {
-		return w.elapsed(t.In(w.zone))
+// nextFiring returns the first firing after t. It returns the zero time if the schedule does not fire for years.
+func (w window) nextFiring(t time.Time) time.Time {
+	if !w.byWallClock {
+		return w.nextByElapsedHours(t.In(w.zone))
 	}
-	for wall := wallOf(t.In(w.zone)); ; {
-		if wall = following(w.schedule, wall); wall.IsZero() {
+	for wall := wallClock(t.In(w.zone)); ; {
+		if wall = nextFiringUTC(w.schedule, wall); wall.IsZero() {
 			return time.Time{}
 		}
 		if at := instant(wall, w.zone); at.After(t) {
@@ -22,31 +22,31 @@ func (w window) next(t time.Time) time.Time {
 	}
 }
 
-// elapsed is next for windows that count elapsed hours: they fire twice at a wall-clock time that occurs twice, and not at a time that is
+// nextByElapsedHours is next for windows that count elapsed hours: they fire twice at a wall-clock time that occurs twice, and not at a time that is
 // skipped.
-func (w window) elapsed(t time.Time) time.Time {
-	for after := wallOf(t); ; after = wallOf(t).Add(-1) {
-		wall := following(w.schedule, after)
+func (w window) nextByElapsedHours(t time.Time) time.Time {
+	for after := wallClock(t); ; after = wallClock(t).Add(-1) {
+		wall := nextFiringUTC(w.schedule, after)
 		if wall.IsZero() {
 			return wall
 		}
-		c := changeAfter(t)
-		if at := wall.Add(-c.before); at.Before(c.at) {
+		c := clockChangeAfter(t)
+		if at := wall.Add(-c.offsetBefore); at.Before(c.at) {
 			return at
 		}
 		t = c.at
 	}
 }
 
-// change is a change of clocks in a zone, with the offsets from UTC before and after it. The offsets can be equal.
-type change struct {
-	at            time.Time
-	before, after time.Duration
+// clockChange is a change of clocks in a zone, with the offsets from UTC before and after it. The offsets can be equal.
+type clockChange struct {
+	at                        time.Time
+	offsetBefore, offsetAfter time.Duration
 }
 
-// changeAfter returns the first change after t. If the zone data has no later change, it returns a later time with equal offsets: nothing
+// clockChangeAfter returns the first change after t. If the zone data has no later change, it returns a later time with equal offsets: nothing
 // changes before it.
-func changeAfter(t time.Time) change {
+func clockChangeAfter(t time.Time) clockChange {
 	_, at := t.ZoneBounds()
 	switch {
 	case at.IsZero():
@@ -56,25 +56,25 @@ func changeAfter(t time.Time) change {
 	}
 	_, before := t.Zone()
 	_, after := at.Zone()
-	return change{at, time.Duration(before) * time.Second, time.Duration(after) * time.Second}
+	return clockChange{at, time.Duration(before) * time.Second, time.Duration(after) * time.Second}
 }
 
-// around returns the times at which the window fires for the wall-clock time wall near the change c. The package comment has the rules.
-func (w window) around(c change, wall time.Time) (at []time.Time) {
-	if first := wall.Add(-c.before); first.Before(c.at) {
+// firingsNear returns the times at which the window fires for the wall-clock time wall near the change c. The package comment has the rules.
+func (w window) firingsNear(c clockChange, wall time.Time) (at []time.Time) {
+	if first := wall.Add(-c.offsetBefore); first.Before(c.at) {
 		at = append(at, first)
 	}
-	if second := wall.Add(-c.after); !second.Before(c.at) && (len(at) == 0 || !w.wall) {
+	if second := wall.Add(-c.offsetAfter); !second.Before(c.at) && (len(at) == 0 || !w.byWallClock) {
 		at = append(at, second)
 	}
-	if len(at) == 0 && w.wall { // this wall-clock time is skipped
+	if len(at) == 0 && w.byWallClock { // this wall-clock time is skipped
 		at = append(at, c.at)
 	}
 	return at
 }
 
-// minutes yields the minutes of a day, by the wall clock, at which the window fires.
-func (w window) minutes() iter.Seq[int] {
+// firingMinutes yields the minutes of a day, by the wall clock, at which the window fires.
+func (w window) firingMinutes() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for minute := range 24 * 60 {
 			if w.schedule.Hour>>(minute/60)&1 == 1 && w.schedule.Minute>>(minute%60)&1 == 1 && !yield(minute) {
@@ -84,14 +84,14 @@ func (w window) minutes() iter.Seq[int] {
 	}
 }
 
-// following returns the first firing after t. Both t and the schedule are in UTC. The search starts at a full minute, because the library
+// nextFiringUTC returns the first firing after t. Both t and the schedule are in UTC. The search starts at a full minute, because the library
 // would otherwise step through each second.
-func following(s *cron.SpecSchedule, t time.Time) time.Time {
+func nextFiringUTC(s *cron.SpecSchedule, t time.Time) time.Time {
 	return s.Next(t.Truncate(time.Minute).Add(time.Minute - time.Second))
 }
 
-// wallOf returns the wall-clock time of t as if it were UTC.
-func wallOf(t time.Time) time.Time {
+// wallClock returns the wall-clock time of t as if it were UTC.
+func wallClock(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 }
 
@@ -99,7 +99,7 @@ func wallOf(t time.Time) time.Time {
 func instant(wall time.Time, zone *time.Location) time.Time {
 	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), 0, 0, zone)
 	since, until := at.ZoneBounds()
-	switch shown := wallOf(at); {
+	switch shown := wallClock(at); {
 	case shown.After(wall): // this wall-clock time is skipped
 		return since
 	case shown.Before(wall):

@@ -21,44 +21,44 @@ const (
 // Fits reports whether all sets are ever open at the same time for longer than needed. If not, a task that needs this time could never
 // start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows it is also true if
 // needed is less than a minute too long.
-func Fits(needed time.Duration, sets ...Set) bool {
-	_, fits := firstFit(needed, sets)
+func Fits(minOpen time.Duration, sets ...Set) bool {
+	_, fits := firstFit(minOpen, sets)
 	return fits
 }
 
 // firstFit also returns the start of the first opening that is long enough. The zero time means that the sets are always open, or that
 // needed is shorter than the seconds part of a window's duration.
-func firstFit(needed time.Duration, sets []Set) (time.Time, bool) {
-	rest, closing := time.Duration(0), make([]Set, 0, len(sets))
+func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
+	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
 		for _, w := range s.windows {
 			rest = max(rest, w.duration%time.Minute)
 		}
 		if len(s.windows) > 0 {
-			closing = append(closing, s)
+			withWindows = append(withWindows, s)
 		}
 	}
-	if len(closing) == 0 || rest > needed {
+	if len(withWindows) == 0 || rest > minOpen {
 		return time.Time{}, true
 	}
-	least := int((needed-rest)/time.Minute) + 1 // minutes that, with the rest, are longer than needed
+	minMinutes := int((minOpen-rest)/time.Minute) + 1 // minutes that, with the rest, are longer than needed
 	from := time.Date(firstYear, 1, 1, 0, 0, 0, 0, time.UTC)
 	for end := from.AddDate(years, 0, 0); from.Before(end); from = from.Add(year) {
-		open := openAll(closing, from, lead+year+needed+time.Minute)
-		if at, found := open.run(least); found {
+		open := commonOpenMinutes(withWindows, from, lead+year+minOpen+time.Minute)
+		if at, found := open.findRun(minMinutes); found {
 			return from.Add(time.Duration(at) * time.Minute), true
 		}
 	}
 	return time.Time{}, false
 }
 
-// openAll returns the minutes, from from on and for the given length, in which all sets are open.
-func openAll(sets []Set, from time.Time, length time.Duration) minutes {
-	all := minutesOf(length)
+// commonOpenMinutes returns the minutes, from from on and for the given length, in which all sets are open.
+func commonOpenMinutes(sets []Set, from time.Time, length time.Duration) minuteSet {
+	all := newMinuteSet(length)
 	for i, s := range sets {
-		open := minutesOf(length)
+		open := newMinuteSet(length)
 		for _, w := range s.windows {
-			w.mark(open, from, from.Add(length))
+			w.addOpenMinutes(open, from, from.Add(length))
 		}
 		for n := range all {
 			if i == 0 {
@@ -70,22 +70,22 @@ func openAll(sets []Set, from time.Time, length time.Duration) minutes {
 	return all
 }
 
-// mark sets the minutes in which the window is open. All days are alike, except the days around a change of clocks.
-func (w window) mark(open minutes, from, until time.Time) {
-	once, alike := w.once(), w.day()
+// addOpenMinutes sets the minutes in which the window is open. All days are alike, except the days around a change of clocks.
+func (w window) addOpenMinutes(open minuteSet, from, until time.Time) {
+	perFiring, ordinaryDay := w.openPerFiring(), w.openPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}
-	var c change
-	for date := following(&days, from.Add(2*day)); !date.IsZero() && date.Before(until); date = following(&days, date.Add(day-1)) {
-		if lately := date.Add(-2 * day); !lately.Before(c.at) {
-			c = changeAfter(lately.In(w.zone))
+	var c clockChange
+	for date := nextFiringUTC(&days, from.Add(2*day)); !date.IsZero() && date.Before(until); date = nextFiringUTC(&days, date.Add(day-1)) {
+		if twoDaysEarlier := date.Add(-2 * day); !twoDaysEarlier.Before(c.at) {
+			c = clockChangeAfter(twoDaysEarlier.In(w.zone))
 		}
-		if midnight := date.Add(-c.before); !midnight.Add(day).After(c.at) {
-			open.add(alike, minutesFrom(from, midnight))
+		if midnight := date.Add(-c.offsetBefore); !midnight.Add(day).After(c.at) {
+			open.add(ordinaryDay, minutesFrom(from, midnight))
 			continue
 		}
-		for minute := range w.minutes() {
-			for _, at := range w.around(c, date.Add(time.Duration(minute)*time.Minute)) {
-				open.add(once, minutesFrom(from, at))
+		for minute := range w.firingMinutes() {
+			for _, at := range w.firingsNear(c, date.Add(time.Duration(minute)*time.Minute)) {
+				open.add(perFiring, minutesFrom(from, at))
 			}
 		}
 	}
@@ -93,20 +93,20 @@ func (w window) mark(open minutes, from, until time.Time) {
 
 func minutesFrom(from, at time.Time) int { return int(at.Sub(from) / time.Minute) }
 
-// once returns the minutes that one firing opens.
-func (w window) once() minutes {
-	open := minutesOf(w.duration)
+// openPerFiring returns the minutes that one firing opens.
+func (w window) openPerFiring() minuteSet {
+	open := newMinuteSet(w.duration)
 	for i := range int(w.duration / time.Minute) {
 		open[i/64] |= 1 << (i % 64)
 	}
 	return open
 }
 
-// day returns the minutes that the firings of one day open, counted from midnight.
-func (w window) day() minutes {
-	open, once := minutesOf(day+w.duration), w.once()
-	for minute := range w.minutes() {
-		open.add(once, minute)
+// openPerDay returns the minutes that the firings of one day open, counted from midnight.
+func (w window) openPerDay() minuteSet {
+	open, perFiring := newMinuteSet(day+w.duration), w.openPerFiring()
+	for minute := range w.firingMinutes() {
+		open.add(perFiring, minute)
 	}
 	return open
 }

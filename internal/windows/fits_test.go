@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/windows"
 )
 
-// in returns windows of one zone. list alternates between cron expressions and durations.
-func in(zone string, list ...string) []windows.Window {
+// windowsIn returns windows of one zone. list alternates between cron expressions and durations.
+func windowsIn(zone string, list ...string) []windows.Window {
 	var read []windows.Window
 	for i := 0; i < len(list); i += 2 {
 		read = append(read, windows.Window{Cron: list[i], Duration: list[i+1], Timezone: zone})
@@ -21,39 +21,39 @@ func in(zone string, list ...string) []windows.Window {
 
 func TestWhatNeverFits(t *testing.T) {
 	t.Parallel()
-	touching := in("UTC", "0 1 * * *", "1h", "0 2 * * *", "90m")
+	touching := windowsIn("UTC", "0 1 * * *", "1h", "0 2 * * *", "90m")
 	for name, test := range map[string]struct {
 		batch, pool []windows.Window
 		longest     time.Duration // the longest time that all sets are open
 	}{
-		"one window":                      {in("Asia/Shanghai", "0 1 * * *", "4h"), nil, 4 * time.Hour},
+		"one window":                      {windowsIn("Asia/Shanghai", "0 1 * * *", "4h"), nil, 4 * time.Hour},
 		"windows that touch":              {touching, nil, 150 * time.Minute},
 		"windows that touch, of a pool":   {nil, touching, 150 * time.Minute},
-		"windows that overlap":            {in("Europe/Berlin", "0 1 * * *", "2h", "30 2 * * *", "1h"), nil, 150 * time.Minute},
-		"windows a minute apart":          {in("UTC", "0 1 * * *", "59m", "0 2 * * *", "90m"), nil, 90 * time.Minute},
-		"over midnight":                   {in("America/St_Johns", "0 22 * * *", "2h", "0 0 * * *", "1h"), nil, 3 * time.Hour},
-		"over a weekend":                  {in("UTC", "0 0 * * 6", "24h", "0 0 * * 0", "24h"), nil, 48 * time.Hour},
-		"over New Year":                   {in("UTC", "0 0 31 12 *", "24h", "0 0 1 1 *", "24h"), nil, 48 * time.Hour},
-		"over the end of months":          {in("UTC", "0 0 31 * *", "24h", "0 0 1 * *", "24h"), nil, 48 * time.Hour},
-		"only in leap years":              {in("UTC", "0 0 28 2 *", "24h", "0 0 29 2 *", "24h"), nil, 48 * time.Hour},
-		"not in leap years":               {in("UTC", "0 0 28 2 *", "24h", "0 0 1 3 *", "24h"), nil, 48 * time.Hour},
-		"never next to one another":       {in("UTC", "0 0 28 2 *", "24h", "0 0 2 3 *", "24h"), nil, 24 * time.Hour},
-		"when an hour is skipped":         {in("Europe/Berlin", "0 1 * * *", "1h", "0 3 * * *", "1h"), nil, 2 * time.Hour},
-		"no hour is skipped in UTC":       {in("UTC", "0 1 * * *", "1h", "0 3 * * *", "1h"), nil, time.Hour},
-		"once in 28 years":                {in("UTC", "0 0 29 2 *", "24h"), in("UTC", "0 0 * * 6", "24h"), 24 * time.Hour},
-		"if that day is a Sunday":         {in("Europe/Berlin", "0 1 29 3 *", "1h", "0 3 29 3 *", "1h"), nil, 2 * time.Hour},
-		"never on that day":               {in("Europe/Berlin", "0 1 15 3 *", "1h", "0 3 15 3 *", "1h"), nil, time.Hour},
-		"elapsed hours":                   {in("Australia/Lord_Howe", "30 */2 * * *", "1h"), nil, time.Hour},
-		"seconds":                         {in("UTC", "0 1 * * *", "90s"), nil, 90 * time.Second},
-		"both":                            {in("UTC", "0 1 * * *", "3h"), in("UTC", "0 2 * * *", "5h"), 2 * time.Hour},
-		"both, in winter":                 {in("Europe/Berlin", "0 1 * * *", "2h"), in("UTC", "0 0 * * *", "3h"), 2 * time.Hour},
-		"the windows of one touch":        {in("UTC", "30 1 * * *", "2h"), touching, 2 * time.Hour},
-		"one after the other":             {in("UTC", "0 1 * * *", "1h"), in("UTC", "0 2 * * *", "5h"), 0},
-		"on days that are never the same": {in("UTC", "0 0 * 2 *", "24h"), in("UTC", "0 0 30 * *", "24h"), 0},
+		"windows that overlap":            {windowsIn("Europe/Berlin", "0 1 * * *", "2h", "30 2 * * *", "1h"), nil, 150 * time.Minute},
+		"windows a minute apart":          {windowsIn("UTC", "0 1 * * *", "59m", "0 2 * * *", "90m"), nil, 90 * time.Minute},
+		"over midnight":                   {windowsIn("America/St_Johns", "0 22 * * *", "2h", "0 0 * * *", "1h"), nil, 3 * time.Hour},
+		"over a weekend":                  {windowsIn("UTC", "0 0 * * 6", "24h", "0 0 * * 0", "24h"), nil, 48 * time.Hour},
+		"over New Year":                   {windowsIn("UTC", "0 0 31 12 *", "24h", "0 0 1 1 *", "24h"), nil, 48 * time.Hour},
+		"over the end of months":          {windowsIn("UTC", "0 0 31 * *", "24h", "0 0 1 * *", "24h"), nil, 48 * time.Hour},
+		"only in leap years":              {windowsIn("UTC", "0 0 28 2 *", "24h", "0 0 29 2 *", "24h"), nil, 48 * time.Hour},
+		"not in leap years":               {windowsIn("UTC", "0 0 28 2 *", "24h", "0 0 1 3 *", "24h"), nil, 48 * time.Hour},
+		"never next to one another":       {windowsIn("UTC", "0 0 28 2 *", "24h", "0 0 2 3 *", "24h"), nil, 24 * time.Hour},
+		"when an hour is skipped":         {windowsIn("Europe/Berlin", "0 1 * * *", "1h", "0 3 * * *", "1h"), nil, 2 * time.Hour},
+		"no hour is skipped in UTC":       {windowsIn("UTC", "0 1 * * *", "1h", "0 3 * * *", "1h"), nil, time.Hour},
+		"once in 28 years":                {windowsIn("UTC", "0 0 29 2 *", "24h"), windowsIn("UTC", "0 0 * * 6", "24h"), 24 * time.Hour},
+		"if that day is a Sunday":         {windowsIn("Europe/Berlin", "0 1 29 3 *", "1h", "0 3 29 3 *", "1h"), nil, 2 * time.Hour},
+		"never on that day":               {windowsIn("Europe/Berlin", "0 1 15 3 *", "1h", "0 3 15 3 *", "1h"), nil, time.Hour},
+		"elapsed hours":                   {windowsIn("Australia/Lord_Howe", "30 */2 * * *", "1h"), nil, time.Hour},
+		"seconds":                         {windowsIn("UTC", "0 1 * * *", "90s"), nil, 90 * time.Second},
+		"both":                            {windowsIn("UTC", "0 1 * * *", "3h"), windowsIn("UTC", "0 2 * * *", "5h"), 2 * time.Hour},
+		"both, in winter":                 {windowsIn("Europe/Berlin", "0 1 * * *", "2h"), windowsIn("UTC", "0 0 * * *", "3h"), 2 * time.Hour},
+		"the windows of one touch":        {windowsIn("UTC", "30 1 * * *", "2h"), touching, 2 * time.Hour},
+		"one after the other":             {windowsIn("UTC", "0 1 * * *", "1h"), windowsIn("UTC", "0 2 * * *", "5h"), 0},
+		"on days that are never the same": {windowsIn("UTC", "0 0 * 2 *", "24h"), windowsIn("UTC", "0 0 30 * *", "24h"), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			batch, pool := parse(t, test.batch...), parse(t, test.pool...)
+			batch, pool := parseWindows(t, test.batch...), parseWindows(t, test.pool...)
 			if windows.Fits(test.longest, batch, pool) {
 				t.Errorf("more than %s fits", test.longest)
 			}
@@ -68,19 +68,19 @@ func TestEverythingFitsIntoWhatIsNeverClosed(t *testing.T) {
 	t.Parallel()
 	for name, always := range map[string][]windows.Window{
 		"no windows":   nil,
-		"each hour":    in("Europe/Berlin", "0 * * * *", "1h"),
-		"each minute":  in("America/St_Johns", "* * * * *", "1m"),
-		"fixed hours":  in("Asia/Kathmandu", "0 0-23 * * *", "1h"),
-		"half the day": in("Pacific/Kiritimati", "0 0 * * *", "12h", "0 12 * * *", "12h"),
+		"each hour":    windowsIn("Europe/Berlin", "0 * * * *", "1h"),
+		"each minute":  windowsIn("America/St_Johns", "* * * * *", "1m"),
+		"fixed hours":  windowsIn("Asia/Kathmandu", "0 0-23 * * *", "1h"),
+		"half the day": windowsIn("Pacific/Kiritimati", "0 0 * * *", "12h", "0 12 * * *", "12h"),
 	} {
-		if !windows.Fits(7*24*time.Hour, parse(t, always...)) {
+		if !windows.Fits(7*24*time.Hour, parseWindows(t, always...)) {
 			t.Errorf("%s: does not fit into what is never closed", name)
 		}
 	}
 }
 
-// walk asks for one opening after another, and returns the longest time that all sets are open. It stops once that time exceeds enough.
-func walk(sets []windows.Set, now, end time.Time, enough time.Duration) (longest time.Duration) {
+// longestOpening asks for one opening after another, and returns the longest time that all sets are open. It stops once that time exceeds enough.
+func longestOpening(sets []windows.Set, now, end time.Time, enough time.Duration) (longest time.Duration) {
 	for now.Before(end) && longest <= enough {
 		from, until := now, now.AddDate(1, 0, 0)
 		for _, s := range sets {
@@ -131,7 +131,7 @@ func TestFitsAgreesWithTheOpenings(t *testing.T) {
 		}
 		needed := time.Duration(rapid.IntRange(0, 20).Draw(t, "quarters")) * 15 * time.Minute
 		if from, fits := windows.FirstFit(needed, sets...); fits {
-			if got := walk(sets, from, from.Add(time.Minute), needed); got <= needed {
+			if got := longestOpening(sets, from, from.Add(time.Minute), needed); got <= needed {
 				t.Fatalf("at %s it is open for %s, which is not longer than %s", from, got, needed)
 			}
 			return
@@ -139,7 +139,7 @@ func TestFitsAgreesWithTheOpenings(t *testing.T) {
 		// Times around a change of clocks, the end of a month or of a year are drawn more often.
 		now := time.Date(rapid.IntRange(2024, 2051).Draw(t, "year"), time.Month(rapid.SampledFrom([]int{1, 2, 3, 3, 4, 9, 10, 11, 12}).Draw(t, "month")),
 			rapid.IntRange(1, 31).Draw(t, "date"), 0, rapid.IntRange(0, 24*60).Draw(t, "minute"), 0, 0, time.UTC)
-		if got := walk(sets, now, now.AddDate(0, 0, 10), needed); got > needed {
+		if got := longestOpening(sets, now, now.AddDate(0, 0, 10), needed); got > needed {
 			t.Fatalf("after %s it is open for %s, and never for %s", now, got, needed)
 		}
 	})

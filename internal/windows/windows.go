@@ -26,8 +26,8 @@ const (
 )
 
 const (
-	horizon = 48 * time.Hour // openings that touch are followed at least this far
-	refresh = 24 * time.Hour // an opening is computed again after this time
+	horizon      = 48 * time.Hour // openings that touch are followed at least this far
+	refreshAfter = 24 * time.Hour // an opening is computed again after this time
 )
 
 // Window is a window as operators write it.
@@ -51,17 +51,17 @@ func FromText(line string) (Window, error) {
 // Opening is a period in which tasks may start.
 type Opening struct {
 	From, Until time.Time
-	Due         time.Time // when to compute the opening again; never after Until
+	RecomputeAt time.Time // when to compute the opening again; never after Until
 }
 
 // Set is a list of windows. It is open while at least one of its windows is open.
 type Set struct{ windows []window }
 
 type window struct {
-	schedule *cron.SpecSchedule
-	zone     *time.Location
-	wall     bool // fires by the wall clock, not by elapsed hours
-	duration time.Duration
+	schedule    *cron.SpecSchedule
+	zone        *time.Location
+	byWallClock bool // fires by the wall clock, not by elapsed hours
+	duration    time.Duration
 }
 
 // Parse checks a list of windows. Its errors name the entry and the field.
@@ -93,9 +93,9 @@ func parse(w Window) (window, error) {
 		return window{}, errors.New("timezone: not one of the IANA names, as in Asia/Shanghai")
 	}
 	parsed := window{schedule: schedule, zone: zone, duration: duration}
-	parsed.wall = !strings.HasPrefix(strings.Fields(w.Cron)[1], "*")
+	parsed.byWallClock = !strings.HasPrefix(strings.Fields(w.Cron)[1], "*")
 	schedule.Location = time.UTC // wall-clock times are computed as if they were UTC
-	if parsed.next(time.Unix(0, 0)).IsZero() {
+	if parsed.nextFiring(time.Unix(0, 0)).IsZero() {
 		return window{}, errors.New("cron: never fires")
 	}
 	return parsed, nil
@@ -127,16 +127,16 @@ func parseCron(spec string) (_ *cron.SpecSchedule, err error) {
 // Opening returns the opening that contains now, or else the next one. Windows that touch form one opening, which is computed for at least
 // two days before and after now. If the schedule does not fire for years, the opening is empty and lies one day ahead.
 func (s Set) Opening(now time.Time) Opening {
-	o := s.first(now)
+	o := s.firstOpening(now)
 	if o.From.IsZero() {
-		later := now.Add(refresh)
-		return Opening{From: later, Until: later, Due: later}
+		later := now.Add(refreshAfter)
+		return Opening{From: later, Until: later, RecomputeAt: later}
 	}
 	for touching := true; touching && o.From.After(now.Add(-horizon)); {
 		touching = false
 		for _, w := range s.windows {
 			// w.next returns the first firing of w whose window ends at or after the start of the opening. Did it begin earlier?
-			if from := w.next(o.From.Add(-w.duration - 1)); !from.IsZero() && from.Before(o.From) {
+			if from := w.nextFiring(o.From.Add(-w.duration - 1)); !from.IsZero() && from.Before(o.From) {
 				o.From, touching = from, true
 			}
 		}
@@ -145,23 +145,23 @@ func (s Set) Opening(now time.Time) Opening {
 		touching = false
 		for _, w := range s.windows {
 			// w.next returns the first firing of w whose window ends after the opening. Does it touch?
-			if from := w.next(o.Until.Add(-w.duration)); !from.IsZero() && !from.After(o.Until) {
+			if from := w.nextFiring(o.Until.Add(-w.duration)); !from.IsZero() && !from.After(o.Until) {
 				o.Until, touching = from.Add(w.duration), true
 			}
 		}
 	}
-	o.Due = now.Add(refresh)
-	if o.Until.Before(o.Due) {
-		o.Due = o.Until
+	o.RecomputeAt = now.Add(refreshAfter)
+	if o.Until.Before(o.RecomputeAt) {
+		o.RecomputeAt = o.Until
 	}
 	return o
 }
 
-// first returns the window that ends after now and begins first.
-func (s Set) first(now time.Time) Opening {
+// firstOpening returns the window that ends after now and begins first.
+func (s Set) firstOpening(now time.Time) Opening {
 	var o Opening
 	for _, w := range s.windows {
-		from := w.next(now.Add(-w.duration))
+		from := w.nextFiring(now.Add(-w.duration))
 		if !from.IsZero() && (o.From.IsZero() || from.Before(o.From)) {
 			o = Opening{From: from, Until: from.Add(w.duration)}
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/windows"
 )
 
-func parse(t *testing.T, list ...windows.Window) windows.Set {
+func parseWindows(t *testing.T, list ...windows.Window) windows.Set {
 	t.Helper()
 	s, err := windows.Parse(list)
 	if err != nil {
@@ -17,7 +17,7 @@ func parse(t *testing.T, list ...windows.Window) windows.Set {
 	return s
 }
 
-func at(t *testing.T, text string) time.Time {
+func parseTime(t *testing.T, text string) time.Time {
 	t.Helper()
 	parsed, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -69,12 +69,12 @@ func TestOpening(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := parse(t, test.list...).Opening(at(t, test.now))
+			got := parseWindows(t, test.list...).Opening(parseTime(t, test.now))
 			if got.From.Format(time.RFC3339) != test.from || got.Until.Format(time.RFC3339) != test.until {
 				t.Errorf("from %s until %s, want %s until %s", got.From, got.Until, test.from, test.until)
 			}
-			if !got.Due.After(at(t, test.now)) || got.Due.After(got.Until) || got.Due.After(at(t, test.now).Add(24*time.Hour)) {
-				t.Errorf("due %s", got.Due)
+			if !got.RecomputeAt.After(parseTime(t, test.now)) || got.RecomputeAt.After(got.Until) || got.RecomputeAt.After(parseTime(t, test.now).Add(24*time.Hour)) {
+				t.Errorf("due %s", got.RecomputeAt)
 			}
 		})
 	}
@@ -84,7 +84,7 @@ func TestOpening(t *testing.T) {
 // computed before it and inside it, and each day has one.
 func TestOpeningsFollowOneAnother(t *testing.T) {
 	t.Parallel()
-	set := parse(t, windows.Window{Cron: "30 2 * * *", Duration: "2h", Timezone: "Europe/Berlin"})
+	set := parseWindows(t, windows.Window{Cron: "30 2 * * *", Duration: "2h", Timezone: "Europe/Berlin"})
 	zone, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		now := time.Unix(min(max(unix, 0), 4_000_000_000), 0)
-		if o := set.Opening(now); !o.Due.After(now) || o.Until.Before(o.From) || o.Due.After(o.Until) {
+		if o := set.Opening(now); !o.RecomputeAt.After(now) || o.Until.Before(o.From) || o.RecomputeAt.After(o.Until) {
 			t.Fatalf("%q for %s in %s at %s: %+v", spec, duration, zone, now, o)
 		}
 	})

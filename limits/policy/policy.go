@@ -67,8 +67,8 @@ type OnError string
 
 // The values of OnError.
 const (
-	Closed OnError = "closed" // the start waits
-	Open   OnError = "open"   // the start passes
+	FailClosed OnError = "closed" // the start waits
+	FailOpen   OnError = "open"   // the start passes
 )
 
 // OnLimited determines what happens to a start that is refused.
@@ -76,8 +76,8 @@ type OnLimited string
 
 // The values of OnLimited.
 const (
-	Wait OnLimited = "wait" // the start is tried again later
-	Drop OnLimited = "drop" // the task of the start ends
+	WaitOnLimit OnLimited = "wait" // the start is tried again later
+	DropOnLimit OnLimited = "drop" // the task of the start ends
 )
 
 // duplicatePer is the default of Per for the algorithm Duplicate: the fields in which two equal starts agree.

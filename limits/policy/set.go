@@ -7,37 +7,37 @@ import (
 
 // ValidateSet checks the policies of a limit set, which count the takes of programs by their facts
 // and do not use tasks. Errors are as in Validate.
-func ValidateSet(policies []Policy) error { return validate(policies, Policy.checkPerOfSet) }
+func ValidateSet(policies []Policy) error { return validate(policies, Policy.checkSetPer) }
 
 // AllFacts is the value of Per in a set that means all facts of a take together.
 const AllFacts = "facts"
 
-// FieldsOfSet returns the fields of Per in a set, one by one. The default for the algorithm Duplicate is all facts.
-func (p Policy) FieldsOfSet() []string {
+// SetFields returns the fields of Per in a set, one by one. The default for the algorithm Duplicate is all facts.
+func (p Policy) SetFields() []string {
 	if p.Per == "" && p.Algorithm == Duplicate {
 		return []string{AllFacts}
 	}
 	return split(p.Per)
 }
 
-func (p Policy) checkPerOfSet(at string) error {
+func (p Policy) checkSetPer(path string) error {
 	if p.TrustDevice {
-		return bad(strings.TrimSuffix(at, "per")+"trust_device", "not in a set, which knows no devices")
+		return fieldError(strings.TrimSuffix(path, "per")+"trust_device", "not in a set, which knows no devices")
 	}
 	if p.OnLimited != "" {
-		return bad(strings.TrimSuffix(at, "per")+"on_limited", "not in a set, in which nothing waits")
+		return fieldError(strings.TrimSuffix(path, "per")+"on_limited", "not in a set, in which nothing waits")
 	}
-	fields := p.FieldsOfSet()
+	fields := p.SetFields()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {
-		return bad(at, "at most %d fields and %d bytes", maxFields, maxPerText)
+		return fieldError(path, "at most %d fields and %d bytes", maxFields, maxPerText)
 	}
 	for i, field := range fields {
 		name, is := strings.CutPrefix(field, AllFacts+".")
 		if (!is || name == "") && (p.Per != "" || field != AllFacts) {
-			return bad(at, "%q is not facts.NAME, which is all that a set knows", field)
+			return fieldError(path, "%q is not facts.NAME, which is all that a set knows", field)
 		}
 		if slices.Contains(fields[:i], field) {
-			return bad(at, "%q is there twice", field)
+			return fieldError(path, "%q is there twice", field)
 		}
 	}
 	return nil

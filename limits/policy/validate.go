@@ -9,14 +9,14 @@ import (
 
 // Limits of policies.
 const (
-	MaxPolicies = 16                           // policies of one owner
-	MaxWindows  = 8                            // windows of one policy
-	MaxCount    = 100_000                      // starts in a sliding window; the memory of a subject grows with it
-	MaxNumber   = 1_000_000_000                // starts in a fixed window or a calendar period, which need only a counter
-	MaxPer      = int64(31*24*time.Hour) / 1e6 // maximum duration of a window in ms
-	maxName     = 64
-	maxFields   = 8
-	maxPerText  = 256
+	MaxPolicies      = 16                           // policies of one owner
+	MaxWindows       = 8                            // windows of one policy
+	MaxSlidingStarts = 100_000                      // starts in a sliding window; the memory of a subject grows with it
+	MaxCountedStarts = 1_000_000_000                // starts in a fixed window or a calendar period, which need only a counter
+	MaxWindowMS      = int64(31*24*time.Hour) / 1e6 // maximum duration of a window in ms
+	maxName          = 64
+	maxFields        = 8
+	maxPerText       = 256
 )
 
 // Validate checks the policies of one owner. An error is ErrInvalid and contains the field and its allowed values.
@@ -24,18 +24,18 @@ func Validate(policies []Policy) error { return validate(policies, Policy.checkP
 
 func validate(policies []Policy, checkPer func(p Policy, at string) error) error {
 	if len(policies) > MaxPolicies {
-		return bad("limits", "at most %d policies", MaxPolicies)
+		return fieldError("limits", "at most %d policies", MaxPolicies)
 	}
 	for i, p := range policies {
-		at := fmt.Sprintf("limits[%d].", i)
-		if err := p.check(at); err != nil {
+		path := fmt.Sprintf("limits[%d].", i)
+		if err := p.check(path); err != nil {
 			return err
 		}
-		if err := checkPer(p, at+"per"); err != nil {
+		if err := checkPer(p, path+"per"); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(policies[:i], func(o Policy) bool { return o.Name == p.Name }) {
-			return bad(at+"name", "%q is there twice", p.Name)
+			return fieldError(path+"name", "%q is there twice", p.Name)
 		}
 	}
 	return nil
@@ -53,101 +53,101 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Allowed }
 // Unwrap returns ErrInvalid.
 func (*FieldError) Unwrap() error { return ErrInvalid }
 
-// bad returns a FieldError. format and args describe the allowed values.
-func bad(field, format string, args ...any) error {
+// fieldError returns a FieldError. format and args describe the allowed values.
+func fieldError(field, format string, args ...any) error {
 	return &FieldError{Field: field, Allowed: fmt.Sprintf(format, args...)}
 }
 
-func (p Policy) check(at string) error {
+func (p Policy) check(path string) error {
 	if !validName(p.Name) {
-		return bad(at+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
+		return fieldError(path+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
 	}
-	if !slices.Contains([]OnError{"", Closed, Open}, p.OnError) {
-		return bad(at+"on_error", "open or closed")
+	if !slices.Contains([]OnError{"", FailClosed, FailOpen}, p.OnError) {
+		return fieldError(path+"on_error", "open or closed")
 	}
-	if !slices.Contains([]OnLimited{"", Wait, Drop}, p.OnLimited) {
-		return bad(at+"on_limited", "wait or drop")
+	if !slices.Contains([]OnLimited{"", WaitOnLimit, DropOnLimit}, p.OnLimited) {
+		return fieldError(path+"on_limited", "wait or drop")
 	}
-	return p.checkAlgorithm(at)
+	return p.checkAlgorithm(path)
 }
 
-func (p Policy) checkAlgorithm(at string) error {
+func (p Policy) checkAlgorithm(path string) error {
 	switch p.Algorithm {
 	case Sliding:
-		if err := p.refuse(at, "per_ms", "period", "timezone", "max"); err != nil {
+		if err := p.refuseFields(path, "per_ms", "period", "timezone", "max"); err != nil {
 			return err
 		}
-		return p.checkWindows(at + "windows")
+		return p.checkWindows(path + "windows")
 	case Fixed, Duplicate:
-		if err := p.refuse(at, "windows", "period", "timezone"); err != nil {
+		if err := p.refuseFields(path, "windows", "period", "timezone"); err != nil {
 			return err
 		}
-		most := int64(MaxNumber)
+		maxStarts := int64(MaxCountedStarts)
 		if p.Algorithm == Duplicate {
-			most = MaxCount
+			maxStarts = MaxSlidingStarts
 		}
-		if err := within(at+"per_ms", p.PerMS, MaxPer); err != nil {
+		if err := checkRange(path+"per_ms", p.PerMS, MaxWindowMS); err != nil {
 			return err
 		}
-		return within(at+"max", p.Max, most)
+		return checkRange(path+"max", p.Max, maxStarts)
 	case Calendar:
-		if err := p.refuse(at, "windows", "per_ms"); err != nil {
+		if err := p.refuseFields(path, "windows", "per_ms"); err != nil {
 			return err
 		}
-		if err := p.checkCalendar(at); err != nil {
+		if err := p.checkCalendar(path); err != nil {
 			return err
 		}
-		return within(at+"max", p.Max, MaxNumber)
+		return checkRange(path+"max", p.Max, MaxCountedStarts)
 	}
-	return bad(at+"algorithm", "sliding, fixed, calendar or duplicate")
+	return fieldError(path+"algorithm", "sliding, fixed, calendar or duplicate")
 }
 
-// refuse returns an error if one of the fields is set: the algorithm does not use them.
-func (p Policy) refuse(at string, fields ...string) error {
-	given := map[string]bool{
+// refuseFields returns an error if one of the fields is set: the algorithm does not use them.
+func (p Policy) refuseFields(path string, fields ...string) error {
+	isSet := map[string]bool{
 		"windows": len(p.Windows) > 0, "per_ms": p.PerMS != 0, "period": p.Period != "",
 		"timezone": p.Timezone != "", "max": p.Max != 0,
 	}
 	for _, field := range fields {
-		if given[field] {
-			return bad(at+field, "not with algorithm %s", p.Algorithm)
+		if isSet[field] {
+			return fieldError(path+field, "not with algorithm %s", p.Algorithm)
 		}
 	}
 	return nil
 }
 
-func (p Policy) checkWindows(at string) error {
+func (p Policy) checkWindows(path string) error {
 	if len(p.Windows) < 1 || len(p.Windows) > MaxWindows {
-		return bad(at, "1 to %d", MaxWindows)
+		return fieldError(path, "1 to %d", MaxWindows)
 	}
 	for i, w := range p.Windows {
-		field := fmt.Sprintf("%s[%d].", at, i)
-		if err := within(field+"max", w.Max, MaxCount); err != nil {
+		field := fmt.Sprintf("%s[%d].", path, i)
+		if err := checkRange(field+"max", w.Max, MaxSlidingStarts); err != nil {
 			return err
 		}
-		if err := within(field+"per_ms", w.PerMS, MaxPer); err != nil {
+		if err := checkRange(field+"per_ms", w.PerMS, MaxWindowMS); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(p.Windows[:i], func(o Window) bool { return o.PerMS == w.PerMS }) {
-			return bad(field+"per_ms", "%d is there twice", w.PerMS)
+			return fieldError(field+"per_ms", "%d is there twice", w.PerMS)
 		}
 	}
 	return nil
 }
 
-func (p Policy) checkCalendar(at string) error {
+func (p Policy) checkCalendar(path string) error {
 	if !slices.Contains([]Period{Day, Week, Month}, p.Period) {
-		return bad(at+"period", "day, week or month")
+		return fieldError(path+"period", "day, week or month")
 	}
 	if _, err := Location(p.Timezone); err != nil {
-		return bad(at+"timezone", "a time zone such as Asia/Shanghai")
+		return fieldError(path+"timezone", "a time zone such as Asia/Shanghai")
 	}
 	return nil
 }
 
-func within(field string, n, most int64) error {
-	if n < 1 || n > most {
-		return bad(field, "1 to %d", most)
+func checkRange(field string, n, maxAllowed int64) error {
+	if n < 1 || n > maxAllowed {
+		return fieldError(field, "1 to %d", maxAllowed)
 	}
 	return nil
 }
@@ -161,8 +161,8 @@ func Location(name string) (*time.Location, error) {
 	return time.LoadLocation(name)
 }
 
-// Named returns the tags and the attributes that policies count by, each name once.
-func Named(policies []Policy) (tags, attributes []string) {
+// CountedNames returns the tags and the attributes that policies count by, each name once.
+func CountedNames(policies []Policy) (tags, attributes []string) {
 	for _, p := range policies {
 		for _, field := range p.Fields() {
 			switch group, name, _ := strings.Cut(field, "."); {
@@ -176,23 +176,23 @@ func Named(policies []Policy) (tags, attributes []string) {
 	return tags, attributes
 }
 
-func (p Policy) checkPer(at string) error {
+func (p Policy) checkPer(path string) error {
 	fields := p.Fields()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {
-		return bad(at, "at most %d fields and %d bytes", maxFields, maxPerText)
+		return fieldError(path, "at most %d fields and %d bytes", maxFields, maxPerText)
 	}
 	for i, field := range fields {
 		switch group, name, _ := strings.Cut(field, "."); {
 		case slices.Contains([]string{"device", "batch", "pool", "kind", "payload"}, field):
 		case (group == "tags" || group == "payload") && name != "":
 		case group == "attributes" && name != "" && !p.TrustDevice:
-			return bad(at, "%q is said by the device itself, which could escape the limit; to accept that, set trust_device", field)
+			return fieldError(path, "%q is said by the device itself, which could escape the limit; to accept that, set trust_device", field)
 		case group == "attributes" && name != "":
 		default:
-			return bad(at, "%q is not one of tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME", field)
+			return fieldError(path, "%q is not one of tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME", field)
 		}
 		if slices.Contains(fields[:i], field) {
-			return bad(at, "%q is there twice", field)
+			return fieldError(path, "%q is there twice", field)
 		}
 	}
 	return nil

@@ -17,8 +17,8 @@ type profileStore interface {
 	DeleteProfile(ctx context.Context, actor, name string) error
 }
 
-// Shown has the fields that a GET returns and a PUT ignores.
-type Shown struct {
+// ReadOnlyFields has the fields that a GET returns and a PUT ignores.
+type ReadOnlyFields struct {
 	Name    json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
 	Version json.RawMessage `json:"version,omitempty" readOnly:"true"`
 	Created json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
@@ -28,7 +28,7 @@ type Shown struct {
 // profilePut is the body of a PUT. It also accepts the read-only fields that a GET returned.
 type profilePut struct {
 	operators.ProfileSettings
-	Shown
+	ReadOnlyFields
 
 	Warned json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
 }
@@ -41,26 +41,26 @@ type ProfilePath struct {
 // profiles has the operations on profiles.
 type profiles struct {
 	ledger profileStore
-	warn   warnings
+	warner limitWarner
 }
 
 func (p *profiles) register(r *routes) {
-	registerList(r, operation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), p.list,
-		func(p pageOf[operators.Profile]) operators.ProfileList {
+	registerList(r, newOperation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), p.list,
+		func(p listPage[operators.Profile]) operators.ProfileList {
 			return operators.ProfileList{Profiles: p.entries, NextPageToken: p.next}
 		})
-	register(r, operation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), p.get)
-	registerAnswer(r, also[operators.ProfileChanged](r, operation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), p.put)
-	registerAnswer(r, operation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
+	register(r, newOperation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), p.get)
+	registerAnswer(r, documentStatus[operators.ProfileChanged](r, newOperation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), p.put)
+	registerAnswer(r, newOperation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
 }
 
-func (p *profiles) list(ctx context.Context, in *Page) (page pageOf[operators.Profile], err error) {
+func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
 	after, err := in.afterName()
 	if err != nil {
 		return page, err
 	}
 	found, err := p.ledger.Profiles(ctx, after, in.Size)
-	return showPage(found, in.full(len(found)), showProfile, func(p store.Profile) string { return p.Name }), err
+	return newPage(found, in.isFull(len(found)), showProfile, func(p store.Profile) string { return p.Name }), err
 }
 
 func (p *profiles) get(ctx context.Context, in *ProfilePath) (operators.Profile, error) {
@@ -72,17 +72,17 @@ func (p *profiles) put(ctx context.Context, in *struct {
 	ProfilePath
 	Body profilePut
 },
-) (*created[operators.ProfileChanged], error) {
+) (*createdResponse[operators.ProfileChanged], error) {
 	limited, err := readLimits(in.Body.Limits)
 	if err != nil {
 		return nil, err
 	}
-	warned, err := p.warn.of(ctx, in.Body.Limits)
+	warned, err := p.warner.findWarnings(ctx, in.Body.Limits)
 	if err != nil {
 		return nil, err
 	}
 	put, isNew, err := p.ledger.PutProfile(ctx, actor(ctx), in.Profile, limited)
-	return &created[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(put), Warned: warned}}, err
+	return &createdResponse[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(put), WarningList: warned}}, err
 }
 
 func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, error) {
@@ -91,12 +91,12 @@ func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, erro
 
 func showProfile(p store.Profile) operators.Profile {
 	return operators.Profile{
-		Name: p.Name, Limits: showLimits(p.Limits), Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
+		Name: p.Name, Limits: showLimits(p.Limits), Version: p.Version, Created: apiTime(p.CreatedAt), Updated: apiTime(p.UpdatedAt),
 	}
 }
 
 type tokenStore interface {
-	OperatorTokens(ctx context.Context, behind int64, newest bool, limit int) ([]store.Token, error)
+	OperatorTokens(ctx context.Context, after int64, newestFirst bool, limit int) ([]store.Token, error)
 	CreateToken(ctx context.Context, actor string, t store.Token, hash []byte) (store.Token, error)
 	RevokeToken(ctx context.Context, actor string, id int64) (store.Token, error)
 }
@@ -105,12 +105,12 @@ type tokenStore interface {
 type tokens struct{ ledger tokenStore }
 
 func (t *tokens) register(r *routes) {
-	registerList(r, operation("GET", "/v1/tokens", "listTokens", "List operator tokens", roleAdmin, 200), t.list,
-		func(p pageOf[operators.Token]) operators.TokenList {
+	registerList(r, newOperation("GET", "/v1/tokens", "listTokens", "List operator tokens", roleAdmin, 200), t.list,
+		func(p listPage[operators.Token]) operators.TokenList {
 			return operators.TokenList{Tokens: p.entries, NextPageToken: p.next}
 		})
-	register(r, creating(operation("POST", "/v1/tokens", "createToken", "Create an operator token", roleAdmin, 201)), t.create)
-	register(r, operation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke an operator token, everywhere within 5 s", roleAdmin, 200), t.revoke)
+	register(r, withIdempotencyKey(newOperation("POST", "/v1/tokens", "createToken", "Create an operator token", roleAdmin, 201)), t.create)
+	register(r, newOperation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke an operator token, everywhere within 5 s", roleAdmin, 200), t.revoke)
 }
 
 type tokenQuery struct {
@@ -118,13 +118,13 @@ type tokenQuery struct {
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Which come first, by number"`
 }
 
-func (t *tokens) list(ctx context.Context, in *tokenQuery) (page pageOf[operators.Token], err error) {
+func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
 		return page, err
 	}
 	found, err := t.ledger.OperatorTokens(ctx, after, in.Order == "newest", in.Size)
-	return showPage(found, in.full(len(found)), showToken, func(t store.Token) string { return number(t.ID) }), err
+	return newPage(found, in.isFull(len(found)), showToken, func(t store.Token) string { return decimal(t.ID) }), err
 }
 
 func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
@@ -135,10 +135,10 @@ func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
 	made, err := t.ledger.CreateToken(ctx, actor(ctx), token, hash[:])
-	return operators.TokenCreated{Token: showToken(made), Secret: shownOnce(ctx, secret)}, err
+	return operators.TokenCreated{Token: showToken(made), Secret: secretUnlessReplay(ctx, secret)}, err
 }
 
-func (t *tokens) revoke(ctx context.Context, in *Numbered) (operators.Token, error) {
+func (t *tokens) revoke(ctx context.Context, in *IDPath) (operators.Token, error) {
 	gone, err := t.ledger.RevokeToken(ctx, actor(ctx), in.ID)
 	return showToken(gone), err
 }
@@ -146,6 +146,6 @@ func (t *tokens) revoke(ctx context.Context, in *Numbered) (operators.Token, err
 func showToken(t store.Token) operators.Token {
 	return operators.Token{
 		ID: t.ID, Name: t.Name, Role: t.Role, Pools: t.Pools, LimitSets: t.LimitSets,
-		Created: stamp(t.CreatedAt), ExpiresAt: stampPointer(t.ExpiresAt), LastUsed: stampPointer(t.LastUsed),
+		Created: apiTime(t.CreatedAt), ExpiresAt: apiTimePointer(t.ExpiresAt), LastUsed: apiTimePointer(t.LastUsed),
 	}
 }

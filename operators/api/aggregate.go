@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	binsMost   = 20
-	valuesMost = 20
-	valueMost  = 200 // characters of a text value that are kept
+	maxBins       = 20
+	maxTextValues = 20
+	maxTextChars  = 200 // characters of a text value that are kept
 )
 
 // aggregate collects the values of one field.
@@ -26,14 +26,14 @@ type aggregate struct {
 }
 
 func (a *aggregate) add(value json.RawMessage) {
-	switch typeOf(value) {
+	switch jsonType(value) {
 	case "null":
 	case "text":
 		var text string
 		_ = json.Unmarshal(value, &text) // the text was decoded before, so it is valid
-		a.text(text)
+		a.addText(text)
 	case "boolean":
-		a.text(string(value))
+		a.addText(string(value))
 	case "number":
 		if n, err := strconv.ParseFloat(string(value), 64); err == nil {
 			a.numbers = append(a.numbers, n)
@@ -45,42 +45,42 @@ func (a *aggregate) add(value json.RawMessage) {
 	}
 }
 
-func (a *aggregate) text(text string) {
+func (a *aggregate) addText(addText string) {
 	if a.texts == nil {
 		a.texts = map[string]int64{}
 	}
-	a.texts[beginning(text)]++
+	a.texts[truncateText(addText)]++
 }
 
-// beginning returns the first valueMost characters of a text.
-func beginning(text string) string {
+// truncateText returns the first maxTextChars characters of a text.
+func truncateText(text string) string {
 	n := 0
 	for i := range text {
-		if n++; n > valueMost {
+		if n++; n > maxTextChars {
 			return text[:i]
 		}
 	}
 	return text
 }
 
-func (a *aggregate) sum() *operators.Aggregate {
+func (a *aggregate) summarize() *operators.Aggregate {
 	sum := &operators.Aggregate{Field: a.field, Other: a.other, Tasks: a.other + int64(len(a.numbers))}
 	names := slices.SortedFunc(maps.Keys(a.texts), func(x, y string) int { return cmp.Or(cmp.Compare(a.texts[y], a.texts[x]), cmp.Compare(x, y)) })
 	for i, name := range names {
 		n := a.texts[name]
 		sum.Tasks += n
-		if i < valuesMost {
+		if i < maxTextValues {
 			sum.Values = append(sum.Values, operators.ValueCount{Value: name, Tasks: n})
 		} else {
 			sum.Rest += n
 		}
 	}
-	sum.Number = numbersOf(a.numbers)
+	sum.Number = summarizeNumbers(a.numbers)
 	return sum
 }
 
-// numbersOf summarizes numbers and sorts them in place. If there are none, it returns nil.
-func numbersOf(numbers []float64) *operators.NumberValues {
+// summarizeNumbers summarizes numbers and sorts them in place. If there are none, it returns nil.
+func summarizeNumbers(numbers []float64) *operators.NumberValues {
 	if len(numbers) == 0 {
 		return nil
 	}
@@ -112,14 +112,14 @@ func percentile(sorted []float64, share float64) float64 {
 func histogram(sorted []float64) []operators.Bin {
 	low, high := sorted[0], sorted[len(sorted)-1]
 	one := []operators.Bin{{From: low, To: high, Tasks: int64(len(sorted))}}
-	step, ok := stepFor(low, high)
+	step, ok := chooseStep(low, high)
 	if !ok {
 		return one
 	}
-	first := step.bin(low)
-	bins := make([]operators.Bin, int(step.bin(high)-first)+1)
+	first := step.binIndex(low)
+	bins := make([]operators.Bin, int(step.binIndex(high)-first)+1)
 	for i := range bins {
-		bins[i].From, bins[i].To = step.edge(first+float64(i)), step.edge(first+float64(i+1))
+		bins[i].From, bins[i].To = step.lowerEdge(first+float64(i)), step.lowerEdge(first+float64(i+1))
 	}
 	i := 0
 	for _, x := range sorted {
@@ -137,31 +137,31 @@ type binStep struct {
 	power int
 }
 
-// bin returns the number of the bin that contains x. It compares x with the edges, because a division rounds: 0.57 / 0.01
+// binIndex returns the number of the bin that contains x. It compares x with the edges, because a division rounds: 0.57 / 0.01
 // is less than 57.
-func (s binStep) bin(x float64) float64 {
+func (s binStep) binIndex(x float64) float64 {
 	n := math.Floor(x / s.times / math.Pow10(s.power))
 	switch {
-	case s.edge(n) > x:
+	case s.lowerEdge(n) > x:
 		return n - 1
-	case s.edge(n+1) <= x:
+	case s.lowerEdge(n+1) <= x:
 		return n + 1
 	}
 	return n
 }
 
-// edge returns the lower edge of bin n. For a negative power it divides by the positive power of ten, which is exact.
-func (s binStep) edge(n float64) float64 {
+// lowerEdge returns the lower edge of bin n. For a negative power it divides by the positive power of ten, which is exact.
+func (s binStep) lowerEdge(n float64) float64 {
 	if s.power < 0 {
 		return n * s.times / math.Pow10(-s.power)
 	}
 	return n * s.times * math.Pow10(s.power)
 }
 
-// stepFor returns the smallest bin width with which the numbers from low to high need at most binsMost bins. ok is false
+// chooseStep returns the smallest bin width with which the numbers from low to high need at most maxBins bins. ok is false
 // if the numbers are too close together, too large or too small to be separated into bins.
-func stepFor(low, high float64) (binStep, bool) {
-	span := high/binsMost - low/binsMost
+func chooseStep(low, high float64) (binStep, bool) {
+	span := high/maxBins - low/maxBins
 	if span <= 0 {
 		return binStep{}, false
 	}
@@ -172,7 +172,7 @@ func stepFor(low, high float64) (binStep, bool) {
 	for ; ; power++ {
 		for _, times := range []float64{1, 2, 5} {
 			s := binStep{times, power}
-			if s.bin(high)-s.bin(low)+1 <= binsMost {
+			if s.binIndex(high)-s.binIndex(low)+1 <= maxBins {
 				return s, true
 			}
 		}

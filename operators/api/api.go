@@ -17,21 +17,21 @@ import (
 
 // Options are the settings and dependencies of an API.
 type Options struct {
-	Dispatcher  *dispatcher.Dispatcher
-	Store       Store
-	Recent      Recent
-	Gate        *gate.Gate
-	AdminToken  string        // bootstrap operator token with the role admin; empty means that there is none
-	LeaseMin    time.Duration // minimum working time that a lease must give a device
-	Checks      []Check       // checks on which readiness depends
-	Metrics     prometheus.Gatherer
-	Version     string
-	Logger      *slog.Logger
-	Limits      Limits        // limits for long bodies
-	LongPollMax time.Duration // maximum time that the response to a caller may wait; whole seconds
-	AnswerTime  time.Duration // time limit for an explanation; 0 means the constant AnswerTime
-	SpoolDir    string        // directory for long bodies; empty means the system's directory for temporary files
-	Reports     http.Handler  // handles the reports of devices
+	Dispatcher    *dispatcher.Dispatcher
+	Store         Store
+	Recent        RecentDevices
+	Gate          *gate.Gate
+	AdminToken    string        // bootstrap operator token with the role admin; empty means that there is none
+	LeaseMin      time.Duration // minimum working time that a lease must give a device
+	Checks        []Check       // checks on which readiness depends
+	Metrics       prometheus.Gatherer
+	Version       string
+	Logger        *slog.Logger
+	Limits        BodyLimits    // limits for long bodies
+	LongPollMax   time.Duration // maximum time that the response to a caller may wait; whole seconds
+	AnswerTimeout time.Duration // time limit for an explanation; 0 means the constant AnswerTimeout
+	SpoolDir      string        // directory for long bodies; empty means the system's directory for temporary files
+	Reports       http.Handler  // handles the reports of devices
 }
 
 // Store has the ledger methods that the operators' API needs. The product uses *store.Store.
@@ -52,23 +52,23 @@ type Store interface {
 
 // API is the HTTP interface of the dispatcher. It has two handlers, which may share a listener.
 type API struct {
-	options Options
-	health  *health
-	auth    *authenticator
-	mux     *http.ServeMux
-	streams *http.ServeMux // the streamed forms of the lists
-	large   *fair.Shares   // limits how many bodies of more than smallBody bytes are read into memory at once
+	options    Options
+	health     *health
+	auth       *authenticator
+	mux        *http.ServeMux
+	streams    *http.ServeMux // the streamed forms of the lists
+	largeTurns *fair.Shares   // limits how many bodies of more than smallBody bytes are read into memory at once
 }
 
 // New builds the handlers and starts nothing.
 func New(options Options) *API {
 	options.Limits = options.Limits.withDefaults()
-	options.AnswerTime = cmp.Or(options.AnswerTime, AnswerTime)
+	options.AnswerTimeout = cmp.Or(options.AnswerTimeout, AnswerTimeout)
 	d := options.Dispatcher
 	a := &API{
 		options: options, health: newHealth(options.Checks, d.Panicked, time.Now),
-		auth: &authenticator{adminToken: options.AdminToken, tokens: d.Devices, used: d.Seen.Tokens, gate: options.Gate},
-		mux:  http.NewServeMux(), streams: http.NewServeMux(), large: fair.NewShares(largeAtOnce, 1),
+		auth: &authenticator{adminToken: options.AdminToken, tokens: d.Devices, tokenUse: d.Seen.Tokens, gate: options.Gate},
+		mux:  http.NewServeMux(), streams: http.NewServeMux(), largeTurns: fair.NewShares(maxLargeBodies, 1),
 	}
 	a.registerDevices(a.mux)
 	a.registerOperators()
@@ -88,8 +88,8 @@ func (a *API) DeviceHandler() http.Handler {
 	return a.guard(mux)
 }
 
-// StopReady makes readiness fail, so that load balancers stop sending requests before the listener closes.
-func (a *API) StopReady() { a.health.stopping.Store(true) }
+// FailReadiness makes readiness fail, so that load balancers stop sending requests before the listener closes.
+func (a *API) FailReadiness() { a.health.stopping.Store(true) }
 
 func (a *API) registerDevices(mux *http.ServeMux) {
 	mux.Handle("POST /v1/devices/{device}/report", a.options.Reports)
@@ -98,16 +98,16 @@ func (a *API) registerDevices(mux *http.ServeMux) {
 // registerOperators adds the operations of all nouns, in the order of the OpenAPI document.
 func (a *API) registerOperators() {
 	o, d, ledger := a.options, a.options.Dispatcher, a.options.Store
-	r := newRoutes(newOperations(a.mux, o.Version, a.auth, o.Logger), newOperations(a.streams, o.Version, a.auth, o.Logger), a.large)
-	least, warn := leastLease(o.LeaseMin), warnings{ledger}
-	(&pools{ledger, d.Upkeep, d.Policies, d.ForceRelease, warn, least, o.Logger}).register(r)
-	(&leases{ledger, dispatcher.Leases{Dispatcher: d}, least, o.LongPollMax, fair.NewShares(leasesMost, leasesEach)}).register(r)
-	(&batches{ledger, d.Waiters, warn, least, o.Limits, &spool{o.SpoolDir, fair.NewShares(spoolBodies, spoolEach)}, fair.Unkept(1, 1)}).register(r)
+	r := newRoutes(newOperations(a.mux, o.Version, a.auth, o.Logger), newOperations(a.streams, o.Version, a.auth, o.Logger), a.largeTurns)
+	leaseMin, warner := leaseMinimum(o.LeaseMin), limitWarner{ledger}
+	(&pools{ledger, d.Upkeep, d.Policies, d.ForceRelease, warner, leaseMin, o.Logger}).register(r)
+	(&leases{ledger, dispatcher.Leases{Dispatcher: d}, leaseMin, o.LongPollMax, fair.NewShares(maxLeaseRequests, maxLeaseRequestsPerToken)}).register(r)
+	(&batches{ledger, d.Waiters, warner, leaseMin, o.Limits, &spool{o.SpoolDir, fair.NewShares(maxSpooled, maxSpooledPerToken)}, fair.NewSharesWithoutReserve(1, 1)}).register(r)
 	(&results{ledger}).register(r)
-	(&tasks{ledger, d.Waiters, d.Explainer.Why}).register(r)
+	(&tasks{ledger, d.Waiters, d.Explainer.ExplainTask}).register(r)
 	(&waiting{d.Explainer}).register(r)
-	(&registry{ledger, d.Devices, o.Recent, d.Explainer.MarkOf, o.Limits, fair.NewShares(importsAtOnce, 1)}).register(r)
-	(&profiles{ledger, warn}).register(r)
+	(&deviceOperations{ledger, d.Devices, o.Recent, d.Explainer.DeviceMark, o.Limits, fair.NewShares(maxImports, 1)}).register(r)
+	(&profiles{ledger, warner}).register(r)
 	(&limitSets{ledger, d.Policies.Sets}).register(r)
 	(&tokens{ledger}).register(r)
 	(&finder{ledger}).register(r)

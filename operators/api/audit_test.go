@@ -10,21 +10,21 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// act is one call that changes something, and the events that it must leave in the log.
-type act struct {
-	operation string // the operationId in the OpenAPI document
-	path      string
-	body      string
-	status    int
-	kinds     []string
+// auditedCall is one call that changes something, and the events that it must leave in the log.
+type auditedCall struct {
+	operation  string // the operationId in the OpenAPI document
+	path       string
+	body       string
+	status     int
+	eventKinds []string
 }
 
-// acts returns the calls in an order in which each call finds the things it needs. A refused call leaves no event.
-func acts(tokenID int64) []act {
+// auditedCalls returns the calls in an order in which each call finds the things it needs. A refused call leaves no event.
+func auditedCalls(tokenID int64) []auditedCall {
 	const (
 		pool, batch, device, task = "/v1/pools/a", "/v1/batches/2", "/v1/devices/d-9", "/v1/tasks/3"
 	)
-	return []act{
+	return []auditedCall{
 		{"PUT /v1/pools/{pool}", pool, `{"capacity":2}`, 201, []string{"pool.created"}},
 		{"PUT /v1/pools/{pool}", pool, `{"capacity":-2}`, 422, nil},
 		{"PUT /v1/pools/{pool}", pool, `{"capacity":3}`, 200, []string{"pool.changed"}},
@@ -64,15 +64,15 @@ func acts(tokenID int64) []act {
 		{"POST /v1/pools/{pool}/slots/{slot}/release", "/v1/pools/p/slots/0/release", `{"reason":"r","now":true}`, 404, nil},
 		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{}`, 201, []string{"profile.created"}},
 		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{"limits":[{"name":"x"}]}`, 422, nil},
-		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{"limits":[` + perAccount + `]}`, 200, []string{"profile.changed"}},
-		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{"limits":[` + perAccount + `]}`, 200, nil},
+		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{"limits":[` + perAccountPolicy + `]}`, 200, []string{"profile.changed"}},
+		{"PUT /v1/profiles/{profile}", "/v1/profiles/f", `{"limits":[` + perAccountPolicy + `]}`, 200, nil},
 		{"DELETE /v1/profiles/{profile}", "/v1/profiles/f", ``, 204, []string{"profile.deleted"}},
 		{"DELETE /v1/profiles/{profile}", "/v1/profiles/f", ``, 404, nil},
-		{"PUT /v1/limits/{set}", "/v1/limits/f?dry_run=true", aSet(), 200, nil},
+		{"PUT /v1/limits/{set}", "/v1/limits/f?dry_run=true", limitSetBody(), 200, nil},
 		{"PUT /v1/limits/{set}", "/v1/limits/f", `{}`, 201, []string{"limit_set.created"}},
-		{"PUT /v1/limits/{set}", "/v1/limits/f", `{"limits":[` + perAccount + `]}`, 422, nil},
-		{"PUT /v1/limits/{set}", "/v1/limits/f", aSet(), 200, []string{"limit_set.changed"}},
-		{"PUT /v1/limits/{set}", "/v1/limits/f", aSet(), 200, nil},
+		{"PUT /v1/limits/{set}", "/v1/limits/f", `{"limits":[` + perAccountPolicy + `]}`, 422, nil},
+		{"PUT /v1/limits/{set}", "/v1/limits/f", limitSetBody(), 200, []string{"limit_set.changed"}},
+		{"PUT /v1/limits/{set}", "/v1/limits/f", limitSetBody(), 200, nil},
 		{"POST /v1/limits/{set}/take", "/v1/limits/f/take", `{"id":"1"}`, 200, nil},
 		{"POST /v1/limits/{set}/return", "/v1/limits/f/return", `{"id":"1"}`, 200, nil},
 		{"DELETE /v1/limits/{set}", "/v1/limits/f", ``, 204, []string{"limit_set.deleted"}},
@@ -91,20 +91,20 @@ func acts(tokenID int64) []act {
 // that were refused or changed nothing.
 func TestEveryActIsOneEvent(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":1}`)
-		b.pool("empty", `{"capacity":60}`)
-		b.batch(newFields)
-		b.granted("d-1")
-		all := acts(b.tokenID())
-		for name := range b.document().operations() {
-			told := slices.ContainsFunc(all, func(a act) bool { return a.operation == name && a.kinds != nil })
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":1}`)
+		b.putPool("empty", `{"capacity":60}`)
+		b.createBatch(newBatchBody)
+		b.reportUntilGranted("d-1")
+		all := auditedCalls(b.createTokenID())
+		for name := range b.readDocument().operations() {
+			told := slices.ContainsFunc(all, func(a auditedCall) bool { return a.operation == name && a.eventKinds != nil })
 			if method, _, _ := strings.Cut(name, " "); !told && method != "GET" && name != "POST /v1/devices/{device}/report" && !strings.HasPrefix(name, "POST /v1/limits/") && !strings.HasSuffix(name, "/renew") { // takes and renewals leave nothing
 				b.Errorf("%s: not among the acts", name)
 			}
 		}
 		for _, a := range all {
-			before := len(b.allKinds())
+			before := len(b.allEventKinds())
 			method, _, _ := strings.Cut(a.operation, " ")
 			var body any
 			if a.body != "" {
@@ -113,18 +113,18 @@ func TestEveryActIsOneEvent(t *testing.T) {
 			if got := b.call(method, a.path, adminToken, body); got.status != a.status {
 				b.Errorf("%s %s: %d, want %d: %.200s", method, a.path, got.status, a.status, got.body)
 			}
-			if diff := cmp.Diff(a.kinds, b.allKinds()[before:], cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(a.eventKinds, b.allEventKinds()[before:], cmpopts.EquateEmpty()); diff != "" {
 				b.Errorf("%s %s %s: %s", method, a.path, a.body, diff)
 			}
 		}
 	})
 }
 
-// allKinds returns the kinds of all events, oldest first.
-func (b *bench) allKinds() (kinds []string) {
+// allEventKinds returns the kinds of all events, oldest first.
+func (b *testAPI) allEventKinds() (kinds []string) {
 	b.Helper()
-	for _, e := range list(b.get("/v1/events?order=oldest").must(200).fields(), "events") {
-		kind, _ := object(e)["kind"].(string)
+	for _, e := range listField(b.get("/v1/events?order=oldest").expectStatus(200).decodeObject(), "events") {
+		kind, _ := asObject(e)["kind"].(string)
 		kinds = append(kinds, kind)
 	}
 	return kinds

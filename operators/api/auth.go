@@ -29,15 +29,15 @@ func operatorOf(ctx context.Context) Operator {
 	return o
 }
 
-// share returns the key of the operator for a fair.Shares, and whether the operator is an admin.
-func (o Operator) share() (who string, admin bool) {
+// shareKey returns the key of the operator for a fair.Shares, and whether the operator is an admin.
+func (o Operator) shareKey() (key string, isAdmin bool) {
 	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == roleAdmin
 }
 
-// await waits until the operator of the request gets a share of turns. The caller must call leave when it is done.
-func await(ctx context.Context, turns *fair.Shares) (leave func(), err error) {
-	who, admin := operatorOf(ctx).share()
-	return turns.Await(ctx, who, admin)
+// awaitTurn waits until the operator of the request gets a share of turns. The caller must call leave when it is done.
+func awaitTurn(ctx context.Context, turns *fair.Shares) (leave func(), err error) {
+	key, admin := operatorOf(ctx).shareKey()
+	return turns.StartWhenFree(ctx, key, admin)
 }
 
 // actor returns the name of the operator of the request, for the audit log.
@@ -49,30 +49,30 @@ type authenticator struct {
 	tokens     interface {
 		TokenOf(ctx context.Context, token string) (store.Token, error)
 	}
-	used *seen.Tokens
-	gate *gate.Gate
+	tokenUse *seen.Tokens
+	gate     *gate.Gate
 }
 
 // authorize runs an operation only if the role of the token allows it. An operation without a role is refused for
 // everybody.
 func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) error {
-	who, guess, err := a.asker(ctx)
+	operator, isTokenUnknown, err := a.requestOperator(ctx)
 	if err == nil {
-		err = who.mayDo(ctx)
+		err = operator.checkRights(ctx)
 	}
 	if err != nil {
-		note(ctx.Context(), a.gate, err, gate.Refusal{At: gate.API, Principal: who.Name, From: who.From, Detail: ctx.Operation().OperationID, Guess: guess})
+		recordRefusal(ctx.Context(), a.gate, err, gate.Refusal{EntryPoint: gate.API, Principal: operator.Name, From: operator.From, Detail: ctx.Operation().OperationID, IsGuess: isTokenUnknown})
 		return err
 	}
-	if who.Token != 0 {
-		a.used.Use(who.Token)
+	if operator.Token != 0 {
+		a.tokenUse.Use(operator.Token)
 	}
-	next(huma.WithValue(ctx, operatorKey{}, who))
+	next(huma.WithValue(ctx, operatorKey{}, operator))
 	return nil
 }
 
-// operator returns the operator of a token: the bootstrap token of the configuration, or a token of the ledger.
-func (a *authenticator) operator(ctx context.Context, token string) (Operator, error) {
+// tokenOperator returns the operator of a token: the bootstrap token of the configuration, or a token of the ledger.
+func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operator, error) {
 	if a.adminToken != "" && subtle.ConstantTimeCompare([]byte(a.adminToken), []byte(token)) == 1 {
 		return Operator{Name: "bootstrap", Role: roleAdmin}, nil
 	}
@@ -83,11 +83,11 @@ func (a *authenticator) operator(ctx context.Context, token string) (Operator, e
 	if t.Device != "" {
 		return Operator{Name: t.Device}, devices.ErrForbidden
 	}
-	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), pools: t.Pools, sets: t.LimitSets}, nil
+	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), poolPatterns: t.Pools, setPatterns: t.LimitSets}, nil
 }
 
-// note records the error as a refusal at the gate, if its status is 401, 403 or 429.
-func note(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
+// recordRefusal records the error as a refusal at the gate, if its status is 401, 403 or 429.
+func recordRefusal(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
 	reasons := map[int]gate.Reason{http.StatusUnauthorized: gate.Unauthenticated, http.StatusForbidden: gate.Forbidden, http.StatusTooManyRequests: gate.LockedOut}
 	if reason, ok := reasons[asProblem(err).Status]; ok {
 		r.Reason = reason
@@ -97,29 +97,29 @@ func note(ctx context.Context, g *gate.Gate, err error, r gate.Refusal) {
 
 func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }
 
-// Inside serves a request of this process as the operator who: with the same rights, checks, idempotency and audit as a
+// ServeAs serves a request of this process as the operator who: with the same rights, checks, idempotency and audit as a
 // request over the network.
-func (a *API) Inside(who Operator, w http.ResponseWriter, r *http.Request) {
-	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, who)))
+func (a *API) ServeAs(operator Operator, w http.ResponseWriter, r *http.Request) {
+	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, operator)))
 }
 
-// asker returns the operator of the request: the operator that Inside has set, or the owner of the bearer token. guess is
+// requestOperator returns the operator of the request: the operator that Inside has set, or the owner of the bearer token. guess is
 // true if the token is unknown. With an error, it returns the facts about the sender that are known.
-func (a *authenticator) asker(ctx huma.Context) (who Operator, guess bool, err error) {
-	if who, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
-		return who, false, nil
+func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, isTokenUnknown bool, err error) {
+	if operator, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
+		return operator, false, nil
 	}
 	r, _ := humago.Unwrap(ctx)
-	from, token := a.gate.From(r), devicehttp.Bearer(r.Header.Get("Authorization"))
-	if wait := a.gate.Wait(from, token); wait > 0 {
+	from, token := a.gate.ClientAddress(r), devicehttp.Bearer(r.Header.Get("Authorization"))
+	if wait := a.gate.LockoutLeft(from, token); wait > 0 {
 		p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens came from this address: try again after Retry-After")
-		p.After = wait
+		p.RetryAfter = wait
 		return Operator{From: from}, false, p
 	}
-	who, err = a.operator(ctx.Context(), token)
-	who.From = from
+	operator, err = a.tokenOperator(ctx.Context(), token)
+	operator.From = from
 	if err == nil {
-		a.gate.Accepted(from, token)
+		a.gate.RecordAccepted(from, token)
 	}
-	return who, token != "" && errors.Is(err, devices.ErrUnauthenticated), err
+	return operator, token != "" && errors.Is(err, devices.ErrUnauthenticated), err
 }

@@ -27,7 +27,7 @@ func taskColumns() []taskColumn {
 		{":priority", func(t *operators.NewTask, cell string) error {
 			n, err := strconv.Atoi(cell)
 			t.Priority = &n
-			return as("a whole number", err)
+			return formatError("a whole number", err)
 		}},
 		{":not_before", func(t *operators.NewTask, cell string) error { return readTime(cell, &t.NotBefore) }},
 		{":not_after", func(t *operators.NewTask, cell string) error { return readTime(cell, &t.NotAfter) }},
@@ -37,23 +37,23 @@ func taskColumns() []taskColumn {
 func readTime(cell string, to **time.Time) error {
 	at, err := time.Parse(time.RFC3339, cell)
 	*to = &at
-	return as(exampleTime, err)
+	return formatError(exampleTime, err)
 }
 
 const exampleTime = "a time such as 2026-03-01T04:05:06Z"
 
-// as returns an error with what, the expected form of a value. If err is nil, it returns nil.
-func as(what string, err error) error {
+// formatError returns an error with what, the expected form of a value. If err is nil, it returns nil.
+func formatError(expected string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return errors.New("not " + what)
+	return errors.New("not " + expected)
 }
 
 // taskCSV reads a CSV file with a column for each member of the payload, and optional columns for fields of the task.
 type taskCSV struct {
 	*csvLines
-	own []*taskColumn // one entry for each column after device; nil means a member of the payload
+	taskFields []*taskColumn // one entry for each column after device; nil means a member of the payload
 }
 
 func newTaskCSV(body io.Reader) (taskCSV, error) {
@@ -61,14 +61,14 @@ func newTaskCSV(body io.Reader) (taskCSV, error) {
 	l := taskCSV{csvLines: lines}
 	known := taskColumns()
 	for _, c := range lines.columns {
-		i := slices.IndexFunc(known, func(of taskColumn) bool { return of.name == c.name })
+		i := slices.IndexFunc(known, func(column taskColumn) bool { return column.name == c.name })
 		switch {
 		case i >= 0 && !c.isJSON:
-			l.own = append(l.own, &known[i])
+			l.taskFields = append(l.taskFields, &known[i])
 		case strings.HasPrefix(c.name, ":") && err == nil:
-			err = badLine(1, fmt.Errorf("column %q: of those that begin with a colon there are :priority, :not_before and :not_after", c.name))
+			err = lineProblem(1, fmt.Errorf("column %q: of those that begin with a colon there are :priority, :not_before and :not_after", c.name))
 		default:
-			l.own = append(l.own, nil)
+			l.taskFields = append(l.taskFields, nil)
 		}
 	}
 	return l, err
@@ -81,7 +81,7 @@ func (l taskCSV) next() (t operators.NewTask, err error) {
 	}
 	t.Device = record[0]
 	cells := record[1:]
-	for i, c := range l.own {
+	for i, c := range l.taskFields {
 		if c == nil || cells[i] == "" {
 			continue
 		}
@@ -94,8 +94,8 @@ func (l taskCSV) next() (t operators.NewTask, err error) {
 	return t, err
 }
 
-// badTime returns the name of the member of an entry that is not a time, or an empty string if all times are valid.
-func badTime(text []byte) string {
+// invalidTimeField returns the name of the member of an entry that is not a time, or an empty string if all times are valid.
+func invalidTimeField(text []byte) string {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(text, &members) // readLine has parsed the text as an object
 	for _, name := range []string{"not_before", "not_after"} {

@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// equalTasks returns batches in JSON, CSV and NDJSON with two pairs of equal tasks that are written differently. again is
+// duplicateBatches returns batches in JSON, CSV and NDJSON with two pairs of equal tasks that are written differently. again is
 // the position of the first duplicate, first the position of the task that it equals.
-func equalTasks() []struct{ contentType, body, again, first string } {
+func duplicateBatches() []struct{ contentType, body, again, first string } {
 	return []struct{ contentType, body, again, first string }{
 		{"application/json", `{"pool":"p","kind":"k","payload":{"s":1},"duplicates":"%s","tasks":[{"device":"a"},{"device":"b"},
 			{"device":"a","payload":{"s":2}},{"device":"b","payload":{"s": 1}},{"device":"a","payload":{"s":2}}]}`, "tasks[3]", "tasks[1]"},
@@ -22,29 +22,29 @@ func equalTasks() []struct{ contentType, body, again, first string } {
 	}
 }
 
-// queue posts a batch of equalTasks.
-func (b *bench) queue(contentType, body, duplicates, query string) answer {
+// postDuplicates posts a batch of duplicateBatches.
+func (b *testAPI) postDuplicates(contentType, body, duplicates, query string) apiResponse {
 	b.Helper()
 	if contentType == "application/json" {
-		return b.postAs("POST", "/v1/batches?"+query, contentType, fmt.Sprintf(body, duplicates))
+		return b.sendWithType("POST", "/v1/batches?"+query, contentType, fmt.Sprintf(body, duplicates))
 	}
-	return b.postAs("POST", "/v1/batches?pool=p&kind=k&payload=%7B%22s%22:1%7D&duplicates="+duplicates+"&"+query, contentType, body)
+	return b.sendWithType("POST", "/v1/batches?pool=p&kind=k&payload=%7B%22s%22:1%7D&duplicates="+duplicates+"&"+query, contentType, body)
 }
 
 func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		var skipped []string
-		for _, form := range equalTasks() {
+		for _, form := range duplicateBatches() {
 			queue := func(duplicates, query string, status int) map[string]any {
 				b.Helper()
-				made := b.queue(form.contentType, form.body, duplicates, query).must(status).fields()
+				made := b.postDuplicates(form.contentType, form.body, duplicates, query).expectStatus(status).decodeObject()
 				if duplicates == "skip" && query == "" {
 					skipped = append(skipped, fmt.Sprint(made["id"]))
 				}
 				delete(made, "id")
-				if unknown := object(made["unknown"]); unknown["tasks"] != made["tasks"] || unknown["first"] != "a" {
+				if unknown := asObject(made["unknown"]); unknown["tasks"] != made["tasks"] || unknown["first"] != "a" {
 					b.Errorf("nobody registered the devices, and %v are unknown", unknown)
 				}
 				delete(made, "unknown")
@@ -58,41 +58,41 @@ func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 				if diff := cmp.Diff(map[string]any{"tasks": 3.0, "skipped": 2.0}, queue("skip", query, status)); diff != "" {
 					b.Errorf("%s skip %s: %s", form.contentType, query, diff)
 				}
-				before := len(b.pages("/v1/batches", "batches", "id"))
-				b.queue(form.contentType, form.body, "refuse", query).problem(422, "duplicate_task").names(b.T, form.again+":", "as "+form.first+":", "(b)")
-				if now := len(b.pages("/v1/batches", "batches", "id")); now != before {
+				before := len(b.readPages("/v1/batches", "batches", "id"))
+				b.postDuplicates(form.contentType, form.body, "refuse", query).expectProblem(422, "duplicate_task").expectMentions(b.T, form.again+":", "as "+form.first+":", "(b)")
+				if now := len(b.readPages("/v1/batches", "batches", "id")); now != before {
 					b.Errorf("%s: a refused batch is there", form.contentType)
 				}
 			}
-			b.queue(form.contentType, form.body, "forbid", "").problem(422, "invalid_field").names(b.T, "duplicates")
+			b.postDuplicates(form.contentType, form.body, "forbid", "").expectProblem(422, "invalid_field").expectMentions(b.T, "duplicates")
 		}
 		for _, batch := range skipped {
-			if diff := cmp.Diff(map[string]any{"a": map[string]any{"s": 2.0}, "b": map[string]any{"s": 1.0}}, b.payloads("&batch="+batch)); diff != "" {
+			if diff := cmp.Diff(map[string]any{"a": map[string]any{"s": 2.0}, "b": map[string]any{"s": 1.0}}, b.taskPayloads("&batch="+batch)); diff != "" {
 				b.Errorf("batch %s: %s", batch, diff)
 			}
-			if shown := b.get("/v1/batches/" + batch).fields(); shown["total"] != 3.0 {
+			if shown := b.get("/v1/batches/" + batch).decodeObject(); shown["total"] != 3.0 {
 				b.Errorf("batch %s: %v", batch, shown["total"])
 			}
 		}
-		if events := string(b.get("/v1/events?kind=batch.created&batch=" + skipped[0]).must(200).body); !strings.Contains(events, "tasks=3 skipped=2") {
+		if events := string(b.get("/v1/events?kind=batch.created&batch=" + skipped[0]).expectStatus(200).body); !strings.Contains(events, "tasks=3 skipped=2") {
 			b.Errorf("the log does not say what was skipped: %s", events)
 		}
 		// Duplicates are searched only within one batch: another batch may have the same tasks.
-		b.batch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
-		b.batch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
+		b.createBatch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
+		b.createBatch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
 		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","duplicates":"refuse","devices":["a","b","a"]}`).
-			problem(422, "duplicate_task").names(b.T, "devices[2]", "devices[0]")
+			expectProblem(422, "duplicate_task").expectMentions(b.T, "devices[2]", "devices[0]")
 	})
 }
 
 func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		const body = `{"pool":"p","duplicates":"skip","devices":["a","b","a"]}`
-		first := b.keyed("/v1/batches", adminToken, "k", body).must(201)
-		again := b.keyed("/v1/batches", adminToken, "k", body).must(201)
-		if string(first.body) != string(again.body) || first.fields()["skipped"] != 1.0 || again.header.Get("Idempotency-Replayed") != "true" {
+		first := b.postWithKey("/v1/batches", adminToken, "k", body).expectStatus(201)
+		again := b.postWithKey("/v1/batches", adminToken, "k", body).expectStatus(201)
+		if string(first.body) != string(again.body) || first.decodeObject()["skipped"] != 1.0 || again.header.Get("Idempotency-Replayed") != "true" {
 			b.Errorf("%s, then %s", first.body, again.body)
 		}
 	})
@@ -101,9 +101,9 @@ func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 // TestALongStreamOfDuplicates checks a long stream whose second half repeats tasks of the first.
 func TestALongStreamOfDuplicates(t *testing.T) {
 	t.Parallel()
-	b := onServers(t)
-	b.pool("p", `{"capacity":60}`)
-	rows := longRows()
+	b := startOnServers(t)
+	b.putPool("p", `{"capacity":60}`)
+	rows := longBatchSize()
 	for _, form := range []struct{ contentType, head, line string }{
 		{csvType, "device,n:json\n", "d-%d,%d\n"},
 		{ndjsonType, "", `{"device":"d-%d","payload":{"n":%d}}` + "\n"},
@@ -113,41 +113,41 @@ func TestALongStreamOfDuplicates(t *testing.T) {
 		for i := range rows {
 			fmt.Fprintf(&body, form.line, i%(rows/2), 7)
 		}
-		made := b.postAs(http.MethodPost, "/v1/batches?pool=p&duplicates=skip", form.contentType, body.String()).must(201).fields()
+		made := b.sendWithType(http.MethodPost, "/v1/batches?pool=p&duplicates=skip", form.contentType, body.String()).expectStatus(201).decodeObject()
 		if made["tasks"] != float64(rows/2) || made["skipped"] != float64(rows/2) {
 			b.Errorf("%s: %v", form.contentType, made)
 		}
 		first := rows/2 + 1 + strings.Count(form.head, "\n")
-		b.postAs(http.MethodPost, "/v1/batches?pool=p&duplicates=refuse", form.contentType, body.String()).problem(422, "duplicate_task").names(b.T, fmt.Sprintf("line %d:", first), "(d-0)")
+		b.sendWithType(http.MethodPost, "/v1/batches?pool=p&duplicates=refuse", form.contentType, body.String()).expectProblem(422, "duplicate_task").expectMentions(b.T, fmt.Sprintf("line %d:", first), "(d-0)")
 	}
 }
 
 // TestStreamsTakeLimits checks that streamed batches accept policies, and other fields that are not plain text.
 func TestStreamsTakeLimits(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		window := `{"cron":"0 1 * * *","duration":"4h0m0s","timezone":"UTC"}`
-		made := b.batch(`{"pool":"p","devices":["d"],"limits":[` + perAccount + `],"abort":{"failure":0.2,"min":3},"windows":[` + window + `]}`)
-		want := b.get(fmt.Sprintf("/v1/batches/%d", made)).fields()
-		if len(list(want, "limits")) != 1 {
+		made := b.createBatch(`{"pool":"p","devices":["d"],"limits":[` + perAccountPolicy + `],"abort":{"failure":0.2,"min":3},"windows":[` + window + `]}`)
+		want := b.get(fmt.Sprintf("/v1/batches/%d", made)).decodeObject()
+		if len(listField(want, "limits")) != 1 {
 			b.Fatalf("no limits: %v", want)
 		}
 		for contentType, body := range map[string]string{csvType: "device\nd\n", ndjsonType: `{"device":"d"}`} {
-			made := b.postAs("POST", "/v1/batches?pool=p&limits="+url.QueryEscape(`[`+perAccount+`]`)+"&abort="+url.QueryEscape(`{"failure":0.2,"min":3}`)+"&windows="+url.QueryEscape("["+window+"]"), contentType, body).must(201).fields()
-			got := b.get(fmt.Sprintf("/v1/batches/%v", made["id"])).fields()
+			made := b.sendWithType("POST", "/v1/batches?pool=p&limits="+url.QueryEscape(`[`+perAccountPolicy+`]`)+"&abort="+url.QueryEscape(`{"failure":0.2,"min":3}`)+"&windows="+url.QueryEscape("["+window+"]"), contentType, body).expectStatus(201).decodeObject()
+			got := b.get(fmt.Sprintf("/v1/batches/%v", made["id"])).decodeObject()
 			for _, field := range []string{"limits", "abort", "windows"} {
 				if diff := cmp.Diff(want[field], got[field]); diff != "" {
 					b.Errorf("%s %s: %s", contentType, field, diff)
 				}
 			}
 			for limits, says := range map[string]string{
-				`[` + strings.Replace(perAccount, `"max":1`, `"max":0`, 1) + `]`:         "limits[0].windows[0].max: 1 to 100000",
-				`[` + strings.Replace(perAccount, `"sliding"`, `"leaky"`, 1) + `]`:       "algorithm",
-				`[` + strings.Replace(perAccount, `"per":`, `"burst":1,"per":`, 1) + `]`: "burst",
+				`[` + strings.Replace(perAccountPolicy, `"max":1`, `"max":0`, 1) + `]`:         "limits[0].windows[0].max: 1 to 100000",
+				`[` + strings.Replace(perAccountPolicy, `"sliding"`, `"leaky"`, 1) + `]`:       "algorithm",
+				`[` + strings.Replace(perAccountPolicy, `"per":`, `"burst":1,"per":`, 1) + `]`: "burst",
 				`per-account`: "limits",
 			} {
-				r := b.postAs("POST", "/v1/batches?pool=p&limits="+url.QueryEscape(limits), contentType, body)
+				r := b.sendWithType("POST", "/v1/batches?pool=p&limits="+url.QueryEscape(limits), contentType, body)
 				if r.status != 422 && r.status != 400 || !strings.Contains(string(r.body), says) {
 					b.Errorf("%s: %d %s, want %q", limits, r.status, r.body, says)
 				}

@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// queueOf returns the tasks of a request. list is the list of a long body; if it is nil, the tasks are in the request.
-func queueOf(in operators.NewBatch, list *listed, limits Limits) (store.Queue, error) {
+// readQueue returns the tasks of a request. list is the list of a long body; if it is nil, the tasks are in the request.
+func readQueue(in operators.NewBatch, list *bodyList, limits BodyLimits) (store.NewBatchTasks, error) {
 	kinds := 0
 	for _, given := range []bool{len(in.Devices) > 0, len(in.Tasks) > 0, list != nil && list.name != "", in.Select != nil} {
 		if given {
@@ -24,17 +24,17 @@ func queueOf(in operators.NewBatch, list *listed, limits Limits) (store.Queue, e
 	}
 	switch {
 	case kinds != 1:
-		return store.Queue{}, oneOfThem()
+		return store.NewBatchTasks{}, taskSourceProblem()
 	case in.Select != nil:
-		return store.Queue{Tags: in.Select.Tags}, nil
+		return store.NewBatchTasks{Tags: in.Select.Tags}, nil
 	case list != nil:
-		return store.Queue{Tasks: checked(in, entriesOf(list.name, list.entries()), limits)}, nil
+		return store.NewBatchTasks{Tasks: checkedTasks(in, jsonEntries(list.name, list.entries()), limits)}, nil
 	}
 	name, tasks := "tasks", in.Tasks
 	for _, device := range in.Devices {
 		name, tasks = "devices", append(tasks, operators.NewTask{Device: device})
 	}
-	return store.Queue{Tasks: checked(in, entriesOf(name, func(yield func(operators.NewTask, error) bool) {
+	return store.NewBatchTasks{Tasks: checkedTasks(in, jsonEntries(name, func(yield func(operators.NewTask, error) bool) {
 		for _, task := range tasks {
 			if !yield(task, nil) {
 				return
@@ -43,22 +43,22 @@ func queueOf(in operators.NewBatch, list *listed, limits Limits) (store.Queue, e
 	}), limits)}, nil
 }
 
-// numbered has the entries of a batch, and how errors name the position of an entry.
-type numbered struct {
-	entries iter.Seq2[operators.NewTask, error]
-	form    string                          // format of a position in an error
-	number  func(i int) int                 // number of the entry that was read last
-	bad     func(number int, e error) error // the error of an entry; nil if e is nil
+// entryList has the entries of a batch, and how errors name the position of an entry.
+type entryList struct {
+	entries        iter.Seq2[operators.NewTask, error]
+	positionFormat string                          // format of a position in an error
+	position       func(i int) int                 // number of the entry that was read last
+	entryError     func(number int, e error) error // the error of an entry; nil if e is nil
 }
 
-// entriesOf returns the entries of a JSON list.
-func entriesOf(list string, entries iter.Seq2[operators.NewTask, error]) numbered {
-	return numbered{entries, list + "[%d]", func(i int) int { return i }, func(i int, err error) error { return badEntry(list, i, err) }}
+// jsonEntries returns the entries of a JSON list.
+func jsonEntries(list string, entries iter.Seq2[operators.NewTask, error]) entryList {
+	return entryList{entries, list + "[%d]", func(i int) int { return i }, func(i int, err error) error { return entryProblem(list, i, err) }}
 }
 
-// checked yields the tasks of a batch. It yields an error for an invalid task, which refuses the whole batch.
-func checked(in operators.NewBatch, list numbered, limits Limits) iter.Seq2[store.NewTask, error] {
-	shared, twice := newOverlay(in.Payload), newDuplicates(in)
+// checkedTasks yields the tasks of a batch. It yields an error for an invalid task, which refuses the whole batch.
+func checkedTasks(in operators.NewBatch, list entryList, limits BodyLimits) iter.Seq2[store.NewTask, error] {
+	shared, repeats := newOverlay(in.Payload), newDuplicates(in)
 	return func(yield func(store.NewTask, error) bool) {
 		i := 0
 		for entry, err := range list.entries {
@@ -70,9 +70,9 @@ func checked(in operators.NewBatch, list numbered, limits Limits) iter.Seq2[stor
 				err = limits.checkCount(i + 1)
 			}
 			if err == nil {
-				err = twice.check(&task, list.form, list.number(i))
+				err = repeats.check(&task, list.positionFormat, list.position(i))
 			}
-			if !yield(task, list.bad(list.number(i), err)) {
+			if !yield(task, list.entryError(list.position(i), err)) {
 				return
 			}
 			i++
@@ -80,14 +80,14 @@ func checked(in operators.NewBatch, list numbered, limits Limits) iter.Seq2[stor
 	}
 }
 
-func badEntry(list string, i int, err error) error {
+func entryProblem(list string, i int, err error) error {
 	if err == nil {
 		return nil
 	}
-	if unknownField(err) {
+	if isUnknownField(err) {
 		return problem(http.StatusBadRequest, codeUnknownField, fmt.Sprintf("%s[%d]: %v", list, i, err))
 	}
-	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidField), fmt.Sprintf("%s[%d]: %v", list, i, err))
+	return problem(http.StatusUnprocessableEntity, entryCode(err, codeInvalidField), fmt.Sprintf("%s[%d]: %v", list, i, err))
 }
 
 func checkPayload(payload json.RawMessage) error {
@@ -97,8 +97,8 @@ func checkPayload(payload json.RawMessage) error {
 	return nil
 }
 
-// present returns nil for null, so that null and an absent value are the same.
-func present(r json.RawMessage) json.RawMessage {
+// nilIfNull returns nil for null, so that null and an absent value are the same.
+func nilIfNull(r json.RawMessage) json.RawMessage {
 	if string(r) == "null" {
 		return nil
 	}
@@ -113,27 +113,27 @@ func newTask(t operators.NewTask, in operators.NewBatch, shared overlay) (store.
 	if t.Priority != nil && (*t.Priority < -maxPriority || *t.Priority > maxPriority) {
 		return store.NewTask{}, fmt.Errorf("priority: between %d and %d", -maxPriority, maxPriority)
 	}
-	payload := shared.over(present(t.Payload))
+	payload := shared.mergePayload(nilIfNull(t.Payload))
 	if err := checkPayload(payload); err != nil {
 		return store.NewTask{}, err
 	}
-	if err := checkTimes(t, in); err != nil {
+	if err := checkTaskTimes(t, in); err != nil {
 		return store.NewTask{}, err
 	}
 	return store.NewTask{Device: t.Device, Payload: payload, Priority: t.Priority, NotBefore: t.NotBefore, NotAfter: t.NotAfter}, nil
 }
 
-// checkTimes refuses a task that could never start because of its own times and the times of its batch.
-func checkTimes(t operators.NewTask, in operators.NewBatch) error {
+// checkTaskTimes refuses a task that could never start because of its own times and the times of its batch.
+func checkTaskTimes(t operators.NewTask, in operators.NewBatch) error {
 	if err := checkYears(t.NotBefore, t.NotAfter); err != nil {
 		return err
 	}
 	switch {
-	case never(t.NotBefore, t.NotAfter):
+	case isEmptySpan(t.NotBefore, t.NotAfter):
 		return errors.New("not_after: must be later than not_before")
-	case never(t.NotBefore, in.NotAfter):
+	case isEmptySpan(t.NotBefore, in.NotAfter):
 		return errors.New("not_before: must be before the not_after of the batch")
-	case never(in.NotBefore, t.NotAfter):
+	case isEmptySpan(in.NotBefore, t.NotAfter):
 		return errors.New("not_after: must be later than the not_before of the batch")
 	}
 	return nil
@@ -153,22 +153,22 @@ type duplicates struct {
 	refuse  bool
 	kind    string
 	payload json.RawMessage // payload of tasks without a payload of their own
-	seen    *limits.Repeats
+	repeats *limits.DuplicateFinder
 }
 
 func newDuplicates(in operators.NewBatch) *duplicates {
 	if in.Duplicates != refuseDuplicates && in.Duplicates != skipDuplicates {
 		return nil
 	}
-	return &duplicates{refuse: in.Duplicates == refuseDuplicates, kind: in.Kind, payload: present(in.Payload), seen: limits.NewRepeats()}
+	return &duplicates{refuse: in.Duplicates == refuseDuplicates, kind: in.Kind, payload: nilIfNull(in.Payload), repeats: limits.NewDuplicateFinder()}
 }
 
-// turnOfRepeats lets only one long batch at a time search for equal tasks. The caller must call leave when it is done.
-func (b *batches) turnOfRepeats(ctx context.Context, in operators.NewBatch) (leave func(), err error) {
+// awaitDuplicateTurn lets only one long batch at a time search for equal tasks. The caller must call leave when it is done.
+func (b *batches) awaitDuplicateTurn(ctx context.Context, in operators.NewBatch) (leave func(), err error) {
 	if newDuplicates(in) == nil {
 		return func() {}, nil
 	}
-	if leave, err = await(ctx, b.repeats); err != nil {
+	if leave, err = awaitTurn(ctx, b.duplicateTurns); err != nil {
 		return nil, fmt.Errorf("waiting for another batch whose duplicates are found: %w", err)
 	}
 	return leave, nil
@@ -176,7 +176,7 @@ func (b *batches) turnOfRepeats(ctx context.Context, in operators.NewBatch) (lea
 
 // check refuses a task that equals an earlier one, or marks it to be skipped. position is the format of its position in
 // the request, and at the number, for error messages.
-func (d *duplicates) check(t *store.NewTask, position string, at int) error {
+func (d *duplicates) check(t *store.NewTask, positionFormat string, number int) error {
 	if d == nil {
 		return nil
 	}
@@ -184,20 +184,20 @@ func (d *duplicates) check(t *store.NewTask, position string, at int) error {
 	if t.Payload == nil {
 		facts.Payload = d.payload
 	}
-	first, again := d.seen.Earlier(facts, int32(at)) // the number of entries in a body fits into an int32
-	t.Repeated = again
-	if again && d.refuse {
-		return fmt.Errorf("%w as "+position+": equal in device (%s), kind and payload", errDuplicate, first, t.Device)
+	first, isRepeat := d.repeats.FindEarlier(facts, int32(number)) // the number of entries in a body fits into an int32
+	t.Repeated = isRepeat
+	if isRepeat && d.refuse {
+		return fmt.Errorf("%w as "+positionFormat+": equal in device (%s), kind and payload", errDuplicate, first, t.Device)
 	}
 	return nil
 }
 
-// codeOfEntry returns the code for the error of one entry of a list.
-func codeOfEntry(err error, usual string) string {
+// entryCode returns the code for the error of one entry of a list.
+func entryCode(err error, defaultCode string) string {
 	if errors.Is(err, errDuplicate) {
 		return codeDuplicateTask
 	}
-	return usual
+	return defaultCode
 }
 
 // overlay merges the payloads of tasks into the payload that their batch shares.
@@ -206,28 +206,28 @@ type overlay struct {
 }
 
 func newOverlay(shared json.RawMessage) overlay {
-	if _, ok := members(shared); !ok {
+	if _, ok := objectMembers(shared); !ok {
 		return overlay{}
 	}
 	return overlay{shared}
 }
 
-// over returns the payload of a task. If own is an object, it is a merge patch (RFC 7396) to the shared payload. Otherwise
+// mergePayload returns the payload of a task. If own is an object, it is a merge patch (RFC 7396) to the shared payload. Otherwise
 // over returns own unchanged; nil means the payload of the batch.
-func (o overlay) over(own json.RawMessage) json.RawMessage {
-	if _, ok := members(own); !ok || o.shared == nil {
-		return own
+func (o overlay) mergePayload(payload json.RawMessage) json.RawMessage {
+	if _, ok := objectMembers(payload); !ok || o.shared == nil {
+		return payload
 	}
-	return mergePatch(o.shared, own)
+	return mergePatch(o.shared, payload)
 }
 
 // mergePatch applies a merge patch by RFC 7396. Unchanged values keep their bytes, so numbers keep all their digits.
 func mergePatch(target, patch json.RawMessage) json.RawMessage {
-	changes, ok := members(patch)
+	changes, ok := objectMembers(patch)
 	if !ok {
 		return patch
 	}
-	merged, ok := members(target)
+	merged, ok := objectMembers(target)
 	if !ok {
 		merged = make(map[string]json.RawMessage, len(changes))
 	}
@@ -245,7 +245,7 @@ func mergePatch(target, patch json.RawMessage) json.RawMessage {
 	return text
 }
 
-// members returns the members of an object. ok is false if text is not an object.
-func members(text json.RawMessage) (all map[string]json.RawMessage, ok bool) {
-	return all, json.Unmarshal(text, &all) == nil && all != nil
+// objectMembers returns the members of an object. ok is false if text is not an object.
+func objectMembers(text json.RawMessage) (members map[string]json.RawMessage, ok bool) {
+	return members, json.Unmarshal(text, &members) == nil && members != nil
 }

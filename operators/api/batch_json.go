@@ -20,93 +20,93 @@ import (
 
 const maxMember = 1 << 20 // maximum size in bytes of a field, and of an entry of a list
 
-// listed is the list of tasks or devices of a long body. The list stays in the storage of the spool.
-type listed struct {
-	name string // tasks or devices; empty means that there is no list
-	at   int64  // offset in bytes at which the list begins
-	body io.ReadSeeker
+// bodyList is the list of tasks or devices of a long body. The list stays in the storage of the spool.
+type bodyList struct {
+	name   string // tasks or devices; empty means that there is no list
+	offset int64  // offset in bytes at which the list begins
+	body   io.ReadSeeker
 }
 
-type listedKey struct{}
+type bodyListKey struct{}
 
-// long handles long JSON batches: their list is removed before huma reads the rest of the body, and is written to the
+// handleLong handles long JSON batches: their list is removed before huma reads the rest of the body, and is written to the
 // ledger entry by entry. The spool limits how many long bodies are stored at once.
-func (b *batches) long(ctx huma.Context, next func(huma.Context)) error {
+func (b *batches) handleLong(ctx huma.Context, next func(huma.Context)) error {
 	if form, _, _ := mime.ParseMediaType(ctx.Header("Content-Type")); form != "" && form != "application/json" {
 		next(ctx)
 		return nil
 	}
-	body := b.limits.patient(ctx, maxBatchBody)
+	body := b.limits.newBodyReader(ctx, maxBatchBody)
 	start := new(bytes.Buffer)
 	_, err := io.CopyN(start, body, smallBody)
 	if errors.Is(err, io.EOF) {
-		withProblems(&withBody{ctx, start}, next)
+		withProblems(&bodyContext{ctx, start}, next)
 		return nil
 	}
 	if err == nil {
-		err = b.outlined(ctx, io.MultiReader(start, body), next)
+		err = b.passWithoutList(ctx, io.MultiReader(start, body), next)
 	}
-	return body.explain(err)
+	return body.readError(err)
 }
 
-// outlined stores the body and passes it to next without its list.
-func (b *batches) outlined(ctx huma.Context, from io.Reader, next func(huma.Context)) error {
-	whole, free, err := b.spool.keep(ctx.Context(), from)
+// passWithoutList stores the body and passes it to next without its list.
+func (b *batches) passWithoutList(ctx huma.Context, from io.Reader, next func(huma.Context)) error {
+	stored, release, err := b.spool.storeBody(ctx.Context(), from)
 	if err != nil {
 		return err
 	}
-	defer free()
-	l := &listed{body: whole}
-	rest, err := l.outline()
+	defer release()
+	l := &bodyList{body: stored}
+	rest, err := l.readOutline()
 	if err != nil {
 		return err
 	}
-	withProblems(&withBody{huma.WithValue(ctx, listedKey{}, l), bytes.NewReader(rest)}, next)
+	withProblems(&bodyContext{huma.WithValue(ctx, bodyListKey{}, l), bytes.NewReader(rest)}, next)
 	return nil
 }
 
-// withBody is a request whose body has been read already.
-type withBody struct {
+// bodyContext is a request whose body has been read already.
+type bodyContext struct {
 	humaContext
 	body io.Reader
 }
 
 // Unwrap returns the context of the request.
-func (c *withBody) Unwrap() huma.Context { return c.humaContext }
+func (c *bodyContext) Unwrap() huma.Context { return c.humaContext }
 
 // BodyReader returns the body that was read.
-func (c *withBody) BodyReader() io.Reader { return c.body }
+func (c *bodyContext) BodyReader() io.Reader { return c.body }
 
 // SetReadDeadline does nothing. The body has been read, and net/http only watches the connection: an expired deadline
 // would end the request.
-func (c *withBody) SetReadDeadline(time.Time) error { return nil }
+func (c *bodyContext) SetReadDeadline(time.Time) error { return nil }
 
 var errLongMember = fmt.Errorf("a field, or an entry of a list, of more than %d bytes", maxMember)
 
-func badBody(err error) error {
-	return problem(http.StatusBadRequest, codeInvalidRequest, "body: "+err.Error()).because(err)
+func bodyProblem(err error) error {
+	return problem(http.StatusBadRequest, codeInvalidRequest, "body: "+err.Error()).withCause(err)
 }
 
-// outline returns the body without its list, and records the list in l. An empty list counts as no list.
-func (l *listed) outline() ([]byte, error) {
-	from := &bounded{from: l.body, left: maxMember, beyond: errLongMember}
+// readOutline returns the body without its list, and records the list in l. An empty list counts as no list.
+func (l *bodyList) readOutline() ([]byte, error) {
+	from := &limitedReader{from: l.body, left: maxMember, limitErr: errLongMember}
 	d := json.NewDecoder(from)
 	token, err := d.Token()
 	if err == nil && token != json.Delim('{') {
 		err = errors.New("not an object")
 	}
 	if err != nil {
-		return nil, badBody(err)
+		return nil, bodyProblem(err)
 	}
 	rest := []byte{'{'}
 	for seen := map[string]bool{}; d.More(); {
 		name, err := d.Token()
 		if err != nil {
-			return nil, badBody(err)
+			return nil, bodyProblem(err)
 		}
 		field, _ := name.(string)
 		if seen[field] {
-			return nil, badBody(fmt.Errorf("%s: stands there twice", field))
+			return nil, bodyProblem(fmt.Errorf("%s: stands there twice", field))
 		}
 		seen[field] = true
 		value, other := json.RawMessage("null"), l.name
@@ -116,28 +116,28 @@ func (l *listed) outline() ([]byte, error) {
 			err = d.Decode(&value)
 		}
 		if err != nil {
-			return nil, badBody(err)
+			return nil, bodyProblem(err)
 		}
 		if other != "" && l.name != other {
-			return nil, oneOfThem()
+			return nil, taskSourceProblem()
 		}
 		quoted, _ := json.Marshal(field) // a string always marshals
 		rest = append(append(append(append(rest, quoted...), ':'), value...), ',')
 		if len(rest) > maxMember {
-			return nil, badBody(errLongMember)
+			return nil, bodyProblem(errLongMember)
 		}
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, badBody(err)
+		return nil, bodyProblem(err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, badBody(errors.New("more than one JSON value"))
+		return nil, bodyProblem(errors.New("more than one JSON value"))
 	}
 	return append(bytes.TrimSuffix(rest, []byte{','}), '}'), nil
 }
 
 // skip reads past a list and records its name and position.
-func (l *listed) skip(d *json.Decoder, from *bounded, field string) error {
+func (l *bodyList) skip(d *json.Decoder, from *limitedReader, field string) error {
 	token, err := d.Token()
 	if err != nil || token == nil {
 		return err
@@ -147,7 +147,7 @@ func (l *listed) skip(d *json.Decoder, from *bounded, field string) error {
 	}
 	at := d.InputOffset() - 1
 	for i := 0; d.More(); i++ {
-		l.name, l.at = field, at
+		l.name, l.offset = field, at
 		from.left = maxMember
 		var entry json.RawMessage
 		if err := d.Decode(&entry); err != nil {
@@ -159,10 +159,10 @@ func (l *listed) skip(d *json.Decoder, from *bounded, field string) error {
 }
 
 // entries reads the list again, entry by entry.
-func (l *listed) entries() iter.Seq2[operators.NewTask, error] {
+func (l *bodyList) entries() iter.Seq2[operators.NewTask, error] {
 	return func(yield func(operators.NewTask, error) bool) {
-		from := &bounded{from: l.body, left: maxMember, beyond: errLongMember}
-		_, err := l.body.Seek(l.at, io.SeekStart)
+		from := &limitedReader{from: l.body, left: maxMember, limitErr: errLongMember}
+		_, err := l.body.Seek(l.offset, io.SeekStart)
 		d := json.NewDecoder(from)
 		if err == nil {
 			_, err = d.Token()
@@ -172,7 +172,7 @@ func (l *listed) entries() iter.Seq2[operators.NewTask, error] {
 			var text json.RawMessage
 			var entry operators.NewTask
 			if err = d.Decode(&text); err == nil {
-				err = l.read(text, &entry)
+				err = l.readEntry(text, &entry)
 			}
 			if err == nil && !yield(entry, nil) {
 				return
@@ -184,7 +184,7 @@ func (l *listed) entries() iter.Seq2[operators.NewTask, error] {
 	}
 }
 
-func (l *listed) read(text []byte, entry *operators.NewTask) error {
+func (l *bodyList) readEntry(text []byte, entry *operators.NewTask) error {
 	if l.name == "tasks" {
 		return readLine(text, entry, taskMembers)
 	}
@@ -194,17 +194,17 @@ func (l *listed) read(text []byte, entry *operators.NewTask) error {
 	return nil
 }
 
-// listedIn returns the list of a long body, or nil if the body was short and was decoded completely.
-func listedIn(ctx context.Context) *listed {
-	l, _ := ctx.Value(listedKey{}).(*listed)
+// bodyListFrom returns the list of a long body, or nil if the body was short and was decoded completely.
+func bodyListFrom(ctx context.Context) *bodyList {
+	l, _ := ctx.Value(bodyListKey{}).(*bodyList)
 	return l
 }
 
-func oneOfThem() error {
+func taskSourceProblem() error {
 	return invalid("devices, tasks, select: exactly one of them, with at least one entry")
 }
 
-// unknownField reports whether err is about a field that does not exist.
-func unknownField(err error) bool {
+// isUnknownField reports whether err is about a field that does not exist.
+func isUnknownField(err error) bool {
 	return strings.Contains(err.Error(), "json: unknown field") || strings.HasSuffix(err.Error(), unexpectedProperty)
 }

@@ -9,8 +9,8 @@ import (
 // A long body is read as a stream, and has the same effect as a short one.
 func TestLongBatchesMeanWhatShortOnesDo(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":1}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":1}`)
 	many := func(entry string) string {
 		var out strings.Builder
 		for n := range 10_000 { // more than the part that is read first
@@ -48,7 +48,7 @@ func TestLongBatchesMeanWhatShortOnesDo(t *testing.T) {
 			t.Errorf("%.60s...: %d %.300s, want %d, %s", test.body, a.status, a.body, test.status, test.says)
 		}
 	}
-	task := b.get("/v1/tasks?batch=2&page_size=1").must(200)
+	task := b.get("/v1/tasks?batch=2&page_size=1").expectStatus(200)
 	if !strings.Contains(string(task.body), `"payload":{"a":1,"n":0}`) {
 		t.Errorf("%s", task.body)
 	}

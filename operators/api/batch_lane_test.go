@@ -9,38 +9,38 @@ import (
 // A batch can be made urgent and normal again; lists show the lane, and the log has the operator of each change.
 func TestLaneOfABatch(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":3}`)
-		normal, urgent := b.batch(`{"pool":"p","devices":["d-1"]}`), b.batch(`{"pool":"p","lane":"urgent","devices":["d-2"]}`)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":3}`)
+		normal, urgent := b.createBatch(`{"pool":"p","devices":["d-1"]}`), b.createBatch(`{"pool":"p","lane":"urgent","devices":["d-2"]}`)
 		b.expectLanes(map[string][]int64{"": {urgent, normal}, "urgent": {urgent}, "normal": {normal}})
 		path := fmt.Sprintf("/v1/batches/%d", normal)
-		if got := b.call("PATCH", path, adminToken, `{"lane":"urgent"}`).must(200).fields(); got["lane"] != "urgent" {
+		if got := b.call("PATCH", path, adminToken, `{"lane":"urgent"}`).expectStatus(200).decodeObject(); got["lane"] != "urgent" {
 			b.Errorf("changed: %v", got)
 		}
 		b.expectLanes(map[string][]int64{"urgent": {urgent, normal}, "normal": nil})
-		events := string(b.get("/v1/events?kind=batch.changed").must(200).body)
+		events := string(b.get("/v1/events?kind=batch.changed").expectStatus(200).body)
 		if !strings.Contains(events, `"lane=urgent"`) || !strings.Contains(events, `"actor":"bootstrap"`) {
 			b.Errorf("the log: %s", events)
 		}
-		if csv := string(b.accept("/v1/batches?lane=urgent", csvType).must(200).body); !strings.Contains(csv, ",lane,") || strings.Count(csv, ",urgent,") != 2 {
+		if csv := string(b.getWithAccept("/v1/batches?lane=urgent", csvType).expectStatus(200).body); !strings.Contains(csv, ",lane,") || strings.Count(csv, ",urgent,") != 2 {
 			b.Errorf("as CSV: %s", csv)
 		}
-		if got := b.call("PATCH", path, adminToken, `{"lane":null}`).must(200).fields(); got["lane"] != "normal" {
+		if got := b.call("PATCH", path, adminToken, `{"lane":null}`).expectStatus(200).decodeObject(); got["lane"] != "normal" {
 			b.Errorf("by default: %v", got)
 		}
-		b.postAs("POST", "/v1/batches?pool=p&lane=urgent", csvType, "device\nd-3\n").must(201)
+		b.sendWithType("POST", "/v1/batches?pool=p&lane=urgent", csvType, "device\nd-3\n").expectStatus(201)
 		b.expectLanes(map[string][]int64{"urgent": {urgent + 1, urgent}})
-		for _, refused := range []answer{
+		for _, refused := range []apiResponse{
 			b.call("POST", "/v1/batches", adminToken, `{"pool":"p","lane":"fast","devices":["d"]}`), b.call("PATCH", path, adminToken, `{"lane":"fast"}`),
-			b.get("/v1/batches?lane=fast"), b.postAs("POST", "/v1/batches?pool=p&lane=fast", csvType, "device\nd-3\n"),
+			b.get("/v1/batches?lane=fast"), b.sendWithType("POST", "/v1/batches?pool=p&lane=fast", csvType, "device\nd-3\n"),
 		} {
-			refused.problem(422, "invalid_field").names(b.T, "lane", "normal", "urgent")
+			refused.expectProblem(422, "invalid_field").expectMentions(b.T, "lane", "normal", "urgent")
 		}
-		b.call("PATCH", path, adminToken, `{"lane":1}`).problem(422, "invalid_field").names(b.T, "lane")
+		b.call("PATCH", path, adminToken, `{"lane":1}`).expectProblem(422, "invalid_field").expectMentions(b.T, "lane")
 	})
 }
 
-func (b *bench) expectLanes(want map[string][]int64) {
+func (b *testAPI) expectLanes(want map[string][]int64) {
 	b.Helper()
 	for lane, ids := range want {
 		var list struct {
@@ -49,7 +49,7 @@ func (b *bench) expectLanes(want map[string][]int64) {
 				Lane string
 			}
 		}
-		b.get("/v1/batches?lane=" + lane).must(200).into(&list)
+		b.get("/v1/batches?lane=" + lane).expectStatus(200).decode(&list)
 		var got []int64
 		for _, one := range list.Batches {
 			got = append(got, one.ID)

@@ -17,30 +17,34 @@ import (
 // limits.
 func TestLimitsAreThoseOfThePage(t *testing.T) {
 	t.Parallel()
-	l := api.DefaultLimits()
-	bytes, tasks, pause := fmt.Sprintf("a streamed body %d GiB,", l.Stream>>30), fmt.Sprintf("a batch %d,000,000 tasks,", l.Tasks/1_000_000), fmt.Sprintf("%v s without a byte", l.Pause.Seconds())
+	l := api.DefaultBodyLimits()
+	bytes, tasks, pause := fmt.Sprintf("a streamed body %d GiB,", l.MaxStreamBytes>>30), fmt.Sprintf("a batch %d,000,000 tasks,", l.MaxTasks/1_000_000), fmt.Sprintf("%v s without a byte", l.MaxPause.Seconds())
 	for _, says := range []string{bytes, tasks, pause} {
-		if !strings.Contains(page(t), says) {
+		if !strings.Contains(readProtocolPage(t), says) {
 			t.Errorf("the page does not say %q", says)
 		}
 	}
-	if l.Stream%(1<<30) != 0 || l.Tasks%1_000_000 != 0 {
+	if l.MaxStreamBytes%(1<<30) != 0 || l.MaxTasks%1_000_000 != 0 {
 		t.Errorf("%+v: not round", l)
 	}
 }
 
-// limited has limits of 3 tasks in a batch, and of 1 KiB for a streamed batch.
-func limited(t *testing.T, pause time.Duration) *bench {
+// startWithBatchLimits has limits of 3 tasks in a batch, and of 1 KiB for a streamed batch.
+func startWithBatchLimits(t *testing.T, pause time.Duration) *testAPI {
 	t.Helper()
-	b := embedded(t, func(s *setup) { s.api.Limits = api.Limits{Stream: 1 << 10, Tasks: 3, Pause: pause} })
-	b.pool("p", `{"capacity":60}`)
+	b := startEmbedded(t, func(s *testOptions) {
+		s.api.Limits = api.BodyLimits{MaxStreamBytes: 1 << 10, MaxTasks: 3, MaxPause: pause}
+	})
+	b.putPool("p", `{"capacity":60}`)
 	return b
 }
 
 func TestBatchesHaveAMostOfTasksAndBytes(t *testing.T) {
 	t.Parallel()
-	b := limited(t, patience)
-	post := func(query, form, body string) answer { return b.postAs("POST", "/v1/batches"+query, form, body) }
+	b := startWithBatchLimits(t, patience)
+	post := func(query, form, body string) apiResponse {
+		return b.sendWithType("POST", "/v1/batches"+query, form, body)
+	}
 	blank := strings.Repeat(" ", 70<<10) // makes the body a long one
 	for _, test := range []struct{ query, form, three, four, at string }{
 		{"?pool=p", csvType, "device\na\nb\nc\n", "device\na\nb\nc\nd\n", "line 5"},
@@ -48,22 +52,22 @@ func TestBatchesHaveAMostOfTasksAndBytes(t *testing.T) {
 		{"", "application/json", `{"pool":"p","devices":["a","b","c"]}`, `{"pool":"p","devices":["a","b","c","d"]}`, "devices[3]"},
 		{"", "application/json", `{"pool":"p","devices":["a","b","c"]` + blank + `}`, `{"pool":"p","devices":["a","b","c","d"]` + blank + `}`, "devices[3]"},
 	} {
-		post(test.query, test.form, test.three).must(http.StatusCreated)
+		post(test.query, test.form, test.three).expectStatus(http.StatusCreated)
 		a := post(test.query, test.form, test.four)
 		if a.status != http.StatusUnprocessableEntity || !strings.Contains(string(a.body), test.at+": at most 3 tasks in a batch") {
 			t.Errorf("%s: %d %s", test.form, a.status, a.body)
 		}
 	}
-	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-14)).must(http.StatusCreated)
-	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-13)).problem(http.StatusRequestEntityTooLarge, "body_too_large").names(t, "1024")
-	post("", "application/json", strings.Repeat(" ", 64<<20+1)).problem(http.StatusRequestEntityTooLarge, "body_too_large")
-	b.postAs("POST", "/v1/devices", ndjsonType, strings.Repeat("\n", 16<<20+1)).problem(http.StatusRequestEntityTooLarge, "body_too_large")
+	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-14)).expectStatus(http.StatusCreated)
+	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-13)).expectProblem(http.StatusRequestEntityTooLarge, "body_too_large").expectMentions(t, "1024")
+	post("", "application/json", strings.Repeat(" ", 64<<20+1)).expectProblem(http.StatusRequestEntityTooLarge, "body_too_large")
+	b.sendWithType("POST", "/v1/devices", ndjsonType, strings.Repeat("\n", 16<<20+1)).expectProblem(http.StatusRequestEntityTooLarge, "body_too_large")
 }
 
 // A client that pauses too long while it sends a long body gets an error, and its connection ends.
 func TestASilentSenderOfALongBodyIsLeft(t *testing.T) {
 	t.Parallel()
-	b := limited(t, 50*time.Millisecond)
+	b := startWithBatchLimits(t, 50*time.Millisecond)
 	for _, test := range []struct{ path, form string }{
 		{"/v1/batches?pool=p", csvType}, {"/v1/batches", "application/json"}, {"/v1/devices", csvType},
 	} {

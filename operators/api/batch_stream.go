@@ -27,27 +27,27 @@ const (
 	maxLine = 128 << 10 // bytes of one line; more than maxPayload, because the payload may be escaped
 )
 
-// Limits are the limits for a long body. A zero field means the value of DefaultLimits.
-type Limits struct {
-	Stream int64         // maximum bytes of a streamed batch
-	Tasks  int           // maximum number of tasks in one batch
-	Pause  time.Duration // maximum time in which a client may send nothing
+// BodyLimits are the limits for a long body. A zero field means the value of DefaultBodyLimits.
+type BodyLimits struct {
+	MaxStreamBytes int64         // maximum bytes of a streamed batch
+	MaxTasks       int           // maximum number of tasks in one batch
+	MaxPause       time.Duration // maximum time in which a client may send nothing
 }
 
-// DefaultLimits returns the limits that docs/protocol.md promises.
-func DefaultLimits() Limits {
-	return Limits{Stream: 2 << 30, Tasks: 1_000_000, Pause: 30 * time.Second}
+// DefaultBodyLimits returns the limits that docs/protocol.md promises.
+func DefaultBodyLimits() BodyLimits {
+	return BodyLimits{MaxStreamBytes: 2 << 30, MaxTasks: 1_000_000, MaxPause: 30 * time.Second}
 }
 
-func (l Limits) withDefaults() Limits {
-	d := DefaultLimits()
-	return Limits{cmp.Or(l.Stream, d.Stream), cmp.Or(l.Tasks, d.Tasks), cmp.Or(l.Pause, d.Pause)}
+func (l BodyLimits) withDefaults() BodyLimits {
+	d := DefaultBodyLimits()
+	return BodyLimits{cmp.Or(l.MaxStreamBytes, d.MaxStreamBytes), cmp.Or(l.MaxTasks, d.MaxTasks), cmp.Or(l.MaxPause, d.MaxPause)}
 }
 
 // checkCount returns an error if tasks exceeds the maximum number of tasks in a batch.
-func (l Limits) checkCount(tasks int) error {
-	if tasks > l.Tasks {
-		return fmt.Errorf("at most %d tasks in a batch", l.Tasks)
+func (l BodyLimits) checkCount(tasks int) error {
+	if tasks > l.MaxTasks {
+		return fmt.Errorf("at most %d tasks in a batch", l.MaxTasks)
 	}
 	return nil
 }
@@ -61,9 +61,9 @@ func streamType(ctx huma.Context) string {
 	return contentType
 }
 
-// streamed handles batches whose body is a stream, before huma would read the body into memory. The fields of such a batch
+// handleStreamed handles batches whose body is a stream, before huma would read the body into memory. The fields of such a batch
 // are in the query.
-func (b *batches) streamed(operations huma.API) step {
+func (b *batches) handleStreamed(operations huma.API) step {
 	return func(ctx huma.Context, next func(huma.Context)) error {
 		contentType := streamType(ctx)
 		if contentType == "" {
@@ -71,7 +71,7 @@ func (b *batches) streamed(operations huma.API) step {
 			return nil
 		}
 		url := ctx.URL()
-		post, mode, err := queryBatch(operations, url.Query())
+		post, mode, err := readBatchQuery(operations, url.Query())
 		if err != nil {
 			return err
 		}
@@ -86,34 +86,34 @@ func (b *batches) streamed(operations huma.API) step {
 	}
 }
 
-func (b *batches) createStreamed(ctx huma.Context, contentType string, post operators.NewBatch, mode operators.QueueMode) (*created[operators.BatchCreated], error) {
-	batch, err := b.read(post)
+func (b *batches) createStreamed(ctx huma.Context, contentType string, post operators.NewBatch, mode operators.QueueMode) (*createdResponse[operators.BatchCreated], error) {
+	batch, err := b.readSettings(post)
 	if err != nil {
 		return nil, err
 	}
-	body := b.limits.patient(ctx, b.limits.Stream)
-	whole, free, err := b.spool.keep(ctx.Context(), body)
+	body := b.limits.newBodyReader(ctx, b.limits.MaxStreamBytes)
+	stored, release, err := b.spool.storeBody(ctx.Context(), body)
 	if err != nil {
-		return nil, body.explain(err)
+		return nil, body.readError(err)
 	}
-	defer free()
-	var list lines[operators.NewTask] = newNDJSON[operators.NewTask](whole, taskMembers)
+	defer release()
+	var list lineReader[operators.NewTask] = newNDJSON[operators.NewTask](stored, taskMembers)
 	if contentType == operators.TypeCSV {
-		if list, err = newTaskCSV(whole); err != nil {
+		if list, err = newTaskCSV(stored); err != nil {
 			return nil, err
 		}
 	}
-	leave, err := b.turnOfRepeats(ctx.Context(), post)
+	leave, err := b.awaitDuplicateTurn(ctx.Context(), post)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	return b.queue(ctx.Context(), post, batch, store.Queue{Tasks: checked(post, linesOf(list), b.limits)}, mode)
+	return b.queueBatch(ctx.Context(), post, batch, store.NewBatchTasks{Tasks: checkedTasks(post, lineEntries(list), b.limits)}, mode)
 }
 
-// linesOf returns the lines of a streamed batch as entries.
-func linesOf(list lines[operators.NewTask]) numbered {
-	return numbered{form: "line %d", number: func(int) int { return list.line() }, bad: badLine, entries: func(yield func(operators.NewTask, error) bool) {
+// lineEntries returns the lines of a streamed batch as entries.
+func lineEntries(list lineReader[operators.NewTask]) entryList {
+	return entryList{positionFormat: "line %d", position: func(int) int { return list.lineNumber() }, entryError: lineProblem, entries: func(yield func(operators.NewTask, error) bool) {
 		for {
 			entry, err := list.next()
 			if errors.Is(err, io.EOF) || !yield(entry, err) {
@@ -123,11 +123,11 @@ func linesOf(list lines[operators.NewTask]) numbered {
 	}}
 }
 
-func badLine(line int, err error) error {
+func lineProblem(line int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return problem(http.StatusUnprocessableEntity, codeOfEntry(err, codeInvalidLine), fmt.Sprintf("line %d: %v", line, err)).because(err)
+	return problem(http.StatusUnprocessableEntity, entryCode(err, codeInvalidLine), fmt.Sprintf("line %d: %v", line, err)).withCause(err)
 }
 
 // streamFields returns the fields of a streamed batch: the fields of a JSON batch, except the fields that the lines replace.
@@ -160,8 +160,8 @@ func describeStreams(operations huma.API, op *huma.Operation) {
 	}
 }
 
-// queryBatch reads the fields of a batch from the query, by the schema of its JSON form.
-func queryBatch(operations huma.API, query url.Values) (post operators.NewBatch, mode operators.QueueMode, err error) {
+// readBatchQuery reads the fields of a batch from the query, by the schema of its JSON form.
+func readBatchQuery(operations huma.API, query url.Values) (post operators.NewBatch, mode operators.QueueMode, err error) {
 	fields, modes := streamFields(operations), schemaOf[operators.QueueMode](operations).Properties
 	inBatch, inMode := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	for name, values := range query {
@@ -173,10 +173,10 @@ func queryBatch(operations huma.API, query url.Values) (post operators.NewBatch,
 			return post, mode, problem(http.StatusBadRequest, codeUnknownField, "query."+name+": no such field")
 		}
 	}
-	if err := fill(operations, inBatch, &post); err != nil {
+	if err := decodeFields(operations, inBatch, &post); err != nil {
 		return post, mode, err
 	}
-	return post, mode, fill(operations, inMode, &mode)
+	return post, mode, decodeFields(operations, inMode, &mode)
 }
 
 // queryValue returns the value of a query parameter as JSON.
@@ -198,8 +198,8 @@ func queryValue(schema *huma.Schema, values []string) json.RawMessage {
 	return json.RawMessage(value)
 }
 
-// fill checks the fields against the schema of T and decodes them.
-func fill[T any](operations huma.API, fields map[string]json.RawMessage, into *T) error {
+// decodeFields checks the fields against the schema of T and decodes them.
+func decodeFields[T any](operations huma.API, fields map[string]json.RawMessage, into *T) error {
 	maps.DeleteFunc(fields, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
 	text, err := json.Marshal(fields)
 	if err != nil {
@@ -212,7 +212,7 @@ func fill[T any](operations huma.API, fields map[string]json.RawMessage, into *T
 	registry, found := operations.OpenAPI().Components.Schemas, huma.ValidateResult{}
 	huma.Validate(registry, schemaOf[T](operations), huma.NewPathBuffer([]byte("query"), len("query")), huma.ModeWriteToServer, seen, &found)
 	if len(found.Errors) > 0 {
-		return fromHuma(&huma.ErrorModel{Status: http.StatusUnprocessableEntity, Errors: details(found.Errors)})
+		return problemFromHuma(&huma.ErrorModel{Status: http.StatusUnprocessableEntity, Errors: details(found.Errors)})
 	}
 	return json.Unmarshal(text, into)
 }

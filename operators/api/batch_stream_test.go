@@ -22,21 +22,21 @@ const (
 	ndjsonType = "application/x-ndjson"
 )
 
-// payloads returns the payloads of all tasks that match the filter, by device.
-func (b *bench) payloads(filter string) map[string]any {
+// taskPayloads returns the payloads of all tasks that match the filter, by device.
+func (b *testAPI) taskPayloads(filter string) map[string]any {
 	b.Helper()
 	got := map[string]any{}
-	for _, task := range list(b.get("/v1/tasks?"+filter).must(200).fields(), "tasks") {
-		device, _ := object(task)["device"].(string)
-		got[device] = object(task)["payload"]
+	for _, task := range listField(b.get("/v1/tasks?"+filter).expectStatus(200).decodeObject(), "tasks") {
+		device, _ := asObject(task)["device"].(string)
+		got[device] = asObject(task)["payload"]
 	}
 	return got
 }
 
 func TestBatchesFromLines(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		want := map[string]any{
 			"d-1": map[string]any{"server": "st1", "n": 5.0, "note": "a, \"b\"\nc"},
 			"d:2": map[string]any{"server": "st2", "n": map[string]any{"x": 1.0}},
@@ -48,19 +48,19 @@ func TestBatchesFromLines(t *testing.T) {
 		ndjson := `{"device":"d-1","payload":{"n":5,"note":"a, \"b\"\nc"},"priority":7}` + "\n\n" +
 			`{"device":"d:2","payload":{"n":{"x":1},"server":"st2"}}` + "\r\n" + `{"device":"d-3"}`
 		for i, test := range []struct{ contentType, body string }{{csvType, csv}, {ndjsonType, ndjson}, {"text/csv; charset=utf-8", csv}} {
-			made := b.postAs("POST", "/v1/batches"+query, test.contentType, test.body).must(201).fields()
+			made := b.sendWithType("POST", "/v1/batches"+query, test.contentType, test.body).expectStatus(201).decodeObject()
 			if made["id"] != float64(i+1) || made["tasks"] != 3.0 {
 				b.Fatalf("%s: %v", test.contentType, made)
 			}
-			if diff := cmp.Diff(want, b.payloads(fmt.Sprintf("batch=%d", i+1))); diff != "" {
+			if diff := cmp.Diff(want, b.taskPayloads(fmt.Sprintf("batch=%d", i+1))); diff != "" {
 				b.Errorf("%s: %s", test.contentType, diff)
 			}
-			batch := b.get(fmt.Sprintf("/v1/batches/%d", i+1)).must(200).fields()
-			if batch["name"] != "n" || batch["kind"] != "k" || batch["priority"] != -2.0 || batch["max_attempts"] != 5.0 || len(list(batch, "retry_on")) != 1 || batch["not_after"] == nil {
+			batch := b.get(fmt.Sprintf("/v1/batches/%d", i+1)).expectStatus(200).decodeObject()
+			if batch["name"] != "n" || batch["kind"] != "k" || batch["priority"] != -2.0 || batch["max_attempts"] != 5.0 || len(listField(batch, "retry_on")) != 1 || batch["not_after"] == nil {
 				b.Errorf("%s: %v", test.contentType, batch)
 			}
 		}
-		if first := b.get("/v1/tasks/4").must(200).fields(); first["priority"] != 7.0 {
+		if first := b.get("/v1/tasks/4").expectStatus(200).decodeObject(); first["priority"] != 7.0 {
 			b.Errorf("priority of a line: %v", first)
 		}
 	})
@@ -68,8 +68,8 @@ func TestBatchesFromLines(t *testing.T) {
 
 func TestABadLineRefusesTheBatch(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		long := strings.Repeat("x", 130<<10)
 		for _, test := range []struct {
 			contentType, body, code string
@@ -97,7 +97,7 @@ func TestABadLineRefusesTheBatch(t *testing.T) {
 			{ndjsonType, "{\"device\":\"d\",\"payload\":\"\\u0000\"}", "invalid_line", []string{"line 1", "U+0000"}},
 			{ndjsonType, "{\"device\":\"d\"}\n{\"device\":\"" + long + "\"}", "invalid_line", []string{"line 2", "longer"}},
 		} {
-			b.postAs("POST", "/v1/batches?pool=p", test.contentType, test.body).problem(422, test.code).names(b.T, test.names...)
+			b.sendWithType("POST", "/v1/batches?pool=p", test.contentType, test.body).expectProblem(422, test.code).expectMentions(b.T, test.names...)
 		}
 		for query, test := range map[string]struct {
 			status int
@@ -115,9 +115,9 @@ func TestABadLineRefusesTheBatch(t *testing.T) {
 			"?pool=p&not_after=tomorrow":     {422, "invalid_field", "not_after"},
 			"?pool=p&lease_ms=1000":          {422, "invalid_field", "lease_ms"},
 		} {
-			b.postAs("POST", "/v1/batches"+query, csvType, "device\nd-1\n").problem(test.status, test.code).names(b.T, test.name)
+			b.sendWithType("POST", "/v1/batches"+query, csvType, "device\nd-1\n").expectProblem(test.status, test.code).expectMentions(b.T, test.name)
 		}
-		if n := len(b.pages("/v1/tasks", "tasks", "id")) + len(b.pages("/v1/batches", "batches", "id")); n != 0 {
+		if n := len(b.readPages("/v1/tasks", "tasks", "id")) + len(b.readPages("/v1/batches", "batches", "id")); n != 0 {
 			b.Errorf("%d rows after refusals, want none", n)
 		}
 	})
@@ -125,97 +125,97 @@ func TestABadLineRefusesTheBatch(t *testing.T) {
 
 func TestPayloadsLieOverTheSharedOne(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.batch(`{"pool":"p","payload":{"a":1,"b":{"x":1,"z":1}},"tasks":[{"device":"merged","payload":{"a":null,"b":{"y":2,"z":null},"c":12345678901234567890}},
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createBatch(`{"pool":"p","payload":{"a":1,"b":{"x":1,"z":1}},"tasks":[{"device":"merged","payload":{"a":null,"b":{"y":2,"z":null},"c":12345678901234567890}},
 			{"device":"none"},{"device":"text","payload":"t"},{"device":"null","payload":null}]}`)
-		b.batch(`{"pool":"p","payload":"text","tasks":[{"device":"own","payload":{"a":1}}]}`)
+		b.createBatch(`{"pool":"p","payload":"text","tasks":[{"device":"own","payload":{"a":1}}]}`)
 		shared := map[string]any{"a": 1.0, "b": map[string]any{"x": 1.0, "z": 1.0}}
 		want := map[string]any{
 			"merged": map[string]any{"b": map[string]any{"x": 1.0, "y": 2.0}, "c": 12345678901234567890.0},
 			"none":   shared, "null": shared, "text": "t", "own": map[string]any{"a": 1.0},
 		}
-		if diff := cmp.Diff(want, b.payloads("")); diff != "" {
+		if diff := cmp.Diff(want, b.taskPayloads("")); diff != "" {
 			b.Error(diff)
 		}
-		if body := string(b.report("merged", `{"id":"x"}`).must(200).body); !strings.Contains(body, `12345678901234567890`) {
+		if body := string(b.sendReport("merged", `{"id":"x"}`).expectStatus(200).body); !strings.Contains(body, `12345678901234567890`) {
 			b.Errorf("a number lost digits: %s", body)
 		}
 		half := `"` + strings.Repeat("x", 20<<10) + `"`
 		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","payload":{"a":`+half+`},"tasks":[{"device":"d","payload":{"b":`+half+`}}]}`).
-			problem(422, "invalid_field").names(b.T, "tasks[0]", "32768")
+			expectProblem(422, "invalid_field").expectMentions(b.T, "tasks[0]", "32768")
 	})
 }
 
 func TestBatchSelectsDevicesByTag(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		for id, tags := range map[string]string{"a": `{"area":"1","kind":"x"}`, "b": `{"area":"1"}`, "c": `{"area":"2","kind":"x"}`, "d": `{}`} {
-			b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","tags":`+tags+`}`).must(201)
+			b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","tags":`+tags+`}`).expectStatus(201)
 		}
-		post := func(query, tags string) answer {
+		post := func(query, tags string) apiResponse {
 			b.Helper()
 			return b.call("POST", "/v1/batches"+query, adminToken, `{"pool":"p","payload":7,"priority":3,"select":{"tags":`+tags+`}}`)
 		}
-		if got := post("?dry_run=true", `{"area":"1"}`).must(200).fields(); got["tasks"] != 2.0 || got["id"] != 0.0 {
+		if got := post("?dry_run=true", `{"area":"1"}`).expectStatus(200).decodeObject(); got["tasks"] != 2.0 || got["id"] != 0.0 {
 			b.Errorf("dry run: %v", got)
 		}
-		if got := post("?dry_run=true", `{"area":"9"}`).must(200).fields(); got["tasks"] != 0.0 || !strings.Contains(fmt.Sprint(got["warnings"]), "no registered device has area:9;") {
+		if got := post("?dry_run=true", `{"area":"9"}`).expectStatus(200).decodeObject(); got["tasks"] != 0.0 || !strings.Contains(fmt.Sprint(got["warnings"]), "no registered device has area:9;") {
 			b.Errorf("dry run of none: %v", got)
 		}
-		if n := len(b.pages("/v1/batches", "batches", "id")); n != 0 {
+		if n := len(b.readPages("/v1/batches", "batches", "id")); n != 0 {
 			b.Errorf("%d batches after dry runs", n)
 		}
-		first := post("", `{"area":"1"}`).must(201).fields()
-		post("", `{"area":"2","kind":"x"}`).must(201)
-		if diff := cmp.Diff(map[string]any{"a": 7.0, "b": 7.0, "c": 7.0}, b.payloads("")); diff != "" {
+		first := post("", `{"area":"1"}`).expectStatus(201).decodeObject()
+		post("", `{"area":"2","kind":"x"}`).expectStatus(201)
+		if diff := cmp.Diff(map[string]any{"a": 7.0, "b": 7.0, "c": 7.0}, b.taskPayloads("")); diff != "" {
 			b.Error(diff)
 		}
-		if task := object(list(b.get("/v1/tasks").fields(), "tasks")[0]); task["priority"] != 3.0 {
+		if task := asObject(listField(b.get("/v1/tasks").decodeObject(), "tasks")[0]); task["priority"] != 3.0 {
 			b.Errorf("priority: %v", task)
 		}
-		b.call("PATCH", fmt.Sprintf("/v1/batches/%v", first["id"]), adminToken, `{"priority":8}`).must(200)
-		if task := object(list(b.get("/v1/tasks").fields(), "tasks")[0]); task["priority"] != 8.0 {
+		b.call("PATCH", fmt.Sprintf("/v1/batches/%v", first["id"]), adminToken, `{"priority":8}`).expectStatus(200)
+		if task := asObject(listField(b.get("/v1/tasks").decodeObject(), "tasks")[0]); task["priority"] != 8.0 {
 			b.Errorf("the batch's priority is theirs: %v", task)
 		}
-		post("", `{"area":"9"}`).problem(422, "no_tasks").names(b.T, "select.tags", "no registered device has area:9;")
-		post("", `{"area":"1","kind":"y"}`).problem(422, "no_tasks").names(b.T, "no registered device has all of area:1, kind:y;")
-		post("", `{}`).problem(422, "invalid_field").names(b.T, "select.tags")
-		post("", `{"area":7}`).problem(422, "invalid_field").names(b.T, "select.tags")
-		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["a"],"select":{"tags":{"a":"b"}}}`).problem(422, "invalid_field").names(b.T, "exactly one")
+		post("", `{"area":"9"}`).expectProblem(422, "no_tasks").expectMentions(b.T, "select.tags", "no registered device has area:9;")
+		post("", `{"area":"1","kind":"y"}`).expectProblem(422, "no_tasks").expectMentions(b.T, "no registered device has all of area:1, kind:y;")
+		post("", `{}`).expectProblem(422, "invalid_field").expectMentions(b.T, "select.tags")
+		post("", `{"area":7}`).expectProblem(422, "invalid_field").expectMentions(b.T, "select.tags")
+		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["a"],"select":{"tags":{"a":"b"}}}`).expectProblem(422, "invalid_field").expectMentions(b.T, "exactly one")
 	})
 }
 
 func TestUnknownDevicesAreRefusedOnDemand(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.device("a")
-		b.device("b")
-		b.call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","z-1","b","z-2"]}`).problem(422, "unknown_device").names(b.T, "z-1")
-		b.postAs("POST", "/v1/batches?pool=p&unknown_devices=refuse", csvType, "device\na\nz-1\n").problem(422, "unknown_device").names(b.T, "z-1")
-		b.postAs("POST", "/v1/batches?pool=p&unknown_devices=refuse&dry_run=true", csvType, "device\nz-1\n").problem(422, "unknown_device")
-		b.call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","b"]}`).must(201)
-		b.call("POST", "/v1/batches?unknown_devices=allow", adminToken, `{"pool":"p","devices":["z-1"]}`).must(201)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createDevice("a")
+		b.createDevice("b")
+		b.call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","z-1","b","z-2"]}`).expectProblem(422, "unknown_device").expectMentions(b.T, "z-1")
+		b.sendWithType("POST", "/v1/batches?pool=p&unknown_devices=refuse", csvType, "device\na\nz-1\n").expectProblem(422, "unknown_device").expectMentions(b.T, "z-1")
+		b.sendWithType("POST", "/v1/batches?pool=p&unknown_devices=refuse&dry_run=true", csvType, "device\nz-1\n").expectProblem(422, "unknown_device")
+		b.call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","b"]}`).expectStatus(201)
+		b.call("POST", "/v1/batches?unknown_devices=allow", adminToken, `{"pool":"p","devices":["z-1"]}`).expectStatus(201)
 	})
 }
 
-// upload is a request body and also the ledger that receives the batch. It records whether CreateBatch was called before
+// uploadStore is a request body and also the ledger that receives the batch. It records whether CreateBatch was called before
 // the end of the body.
-type upload struct {
-	*ledger
-	next  func() string // returns the next line; an empty string is the end
-	rest  string
-	whole bool
-	early bool
+type uploadStore struct {
+	*interceptedStore
+	next         func() string // returns the next line; an empty string is the end
+	rest         string
+	bodyEnded    bool
+	createdEarly bool
 }
 
-func (u *upload) Read(b []byte) (int, error) {
+func (u *uploadStore) Read(b []byte) (int, error) {
 	if u.rest == "" {
 		u.rest = u.next()
 	}
-	if u.whole = u.rest == ""; u.whole {
+	if u.bodyEnded = u.rest == ""; u.bodyEnded {
 		return 0, io.EOF
 	}
 	n := copy(b, u.rest)
@@ -223,18 +223,18 @@ func (u *upload) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func (u *upload) CreateBatch(ctx context.Context, actor string, b store.Batch, q store.Queue) (store.Batch, error) {
-	u.early = u.early || !u.whole
-	return u.ledger.CreateBatch(ctx, actor, b, q)
+func (u *uploadStore) CreateBatch(ctx context.Context, actor string, b store.Batch, q store.NewBatchTasks) (store.Batch, error) {
+	u.createdEarly = u.createdEarly || !u.bodyEnded
+	return u.interceptedStore.CreateBatch(ctx, actor, b, q)
 }
 
 // TestAnUploadOpensNoTransaction checks that the ledger is called only after the complete body has arrived. An upload may
 // take as long as the client does, and an open transaction would slow down the claims of all devices.
 func TestAnUploadOpensNoTransaction(t *testing.T) {
 	t.Parallel()
-	b := onServers(t)
-	b.pool("p", `{"capacity":60}`)
-	rows := longRows()
+	b := startOnServers(t)
+	b.putPool("p", `{"capacity":60}`)
+	rows := longBatchSize()
 	pad := strings.Repeat("x", 200)
 	for _, test := range []struct{ contentType, head, line string }{
 		{csvType, "device,pad\n", "d-%d," + pad + "\n"},
@@ -247,14 +247,14 @@ func TestAnUploadOpensNoTransaction(t *testing.T) {
 			}
 		}
 		next, stop := iter.Pull(lines)
-		body := &upload{ledger: b.store, next: func() string {
+		body := &uploadStore{interceptedStore: b.store, next: func() string {
 			line, more := next()
 			for more && line == "" {
 				line, more = next()
 			}
 			return line
 		}}
-		handler := b.newAPI(func(s *setup) { s.api.Store, s.dispatcher.Registerer = body, nil }).Handler()
+		handler := b.newAPI(func(s *testOptions) { s.api.Store, s.dispatcher.Registerer = body, nil }).Handler()
 		request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/batches?pool=p", body)
 		request.Header.Set("Authorization", "Bearer "+adminToken)
 		request.Header.Set("Content-Type", test.contentType)
@@ -265,7 +265,7 @@ func TestAnUploadOpensNoTransaction(t *testing.T) {
 		if want := fmt.Sprintf(`"tasks":%d,`, rows); answer.Code != http.StatusCreated || !strings.Contains(answer.Body.String(), want) {
 			t.Fatalf("%s: %d: %s", test.contentType, answer.Code, answer.Body)
 		}
-		if body.early {
+		if body.createdEarly {
 			t.Errorf("%s: the ledger was asked while the body was on its way", test.contentType)
 		}
 	}
@@ -276,24 +276,24 @@ func TestAnUploadOpensNoTransaction(t *testing.T) {
 func TestALongBodyIsKeptOnDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	room := embedded(t, func(s *setup) { s.api.SpoolDir = dir })
-	none := embedded(t, func(s *setup) { s.api.SpoolDir = filepath.Join(dir, "missing") })
+	room := startEmbedded(t, func(s *testOptions) { s.api.SpoolDir = dir })
+	none := startEmbedded(t, func(s *testOptions) { s.api.SpoolDir = filepath.Join(dir, "missing") })
 	var long strings.Builder
 	for n := range 40_000 {
 		_, _ = fmt.Fprintf(&long, "device-with-a-long-name-%d\n", n) // a strings.Builder accepts all writes
 	}
-	for _, b := range []*bench{room, none} {
-		b.pool("p", `{"capacity":60}`)
-		b.postAs("POST", "/v1/batches?pool=p", csvType, "device\nd-1\n").must(201)
+	for _, b := range []*testAPI{room, none} {
+		b.putPool("p", `{"capacity":60}`)
+		b.sendWithType("POST", "/v1/batches?pool=p", csvType, "device\nd-1\n").expectStatus(201)
 	}
-	if got := room.postAs("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).must(201).fields(); got["tasks"] != 40_000.0 {
+	if got := room.sendWithType("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).expectStatus(201).decodeObject(); got["tasks"] != 40_000.0 {
 		t.Errorf("%v", got)
 	}
-	none.postAs("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).problem(507, "no_room").names(t, "body")
+	none.sendWithType("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).expectProblem(507, "no_room").expectMentions(t, "body")
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	if n := len(none.pages("/v1/batches", "batches", "id")); n != 1 {
+	if n := len(none.readPages("/v1/batches", "batches", "id")); n != 1 {
 		t.Errorf("%d batches, want the short one", n)
 	}
 }

@@ -10,31 +10,31 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// counts compares the sum of a batch's counts with its total, and returns its state and counts.
-func (b *bench) counts(id int64) (state string, counts map[string]any) {
+// batchCounts compares the sum of a batch's counts with its total, and returns its state and counts.
+func (b *testAPI) batchCounts(id int64) (state string, batchCounts map[string]any) {
 	b.Helper()
-	batch := b.get(fmt.Sprintf("/v1/batches/%d", id)).must(200).fields()
-	counts = object(batch["counts"])
+	batch := b.get(fmt.Sprintf("/v1/batches/%d", id)).expectStatus(200).decodeObject()
+	batchCounts = asObject(batch["counts"])
 	sum := 0.0
-	for _, n := range counts {
+	for _, n := range batchCounts {
 		count, _ := n.(float64)
 		sum += count
 	}
-	if len(counts) != 8 || sum != batch["total"] {
-		b.Errorf("counts %v add up to %v, total %v", counts, sum, batch["total"])
+	if len(batchCounts) != 8 || sum != batch["total"] {
+		b.Errorf("counts %v add up to %v, total %v", batchCounts, sum, batch["total"])
 	}
 	state, _ = batch["state"].(string)
-	return state, counts
+	return state, batchCounts
 }
 
 func TestBatchRunsThroughItsStates(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		id := b.batch(`{"name":"n","pool":"p","kind":"k","payload":{"a":1},"max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		id := b.createBatch(`{"name":"n","pool":"p","kind":"k","payload":{"a":1},"max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
 		expect := func(wantState string, want map[string]any) {
 			b.Helper()
-			state, counts := b.counts(id)
+			state, counts := b.batchCounts(id)
 			for _, name := range []string{"pending", "dispatched", "succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed"} {
 				if want[name] == nil {
 					want[name] = 0.0
@@ -45,26 +45,26 @@ func TestBatchRunsThroughItsStates(t *testing.T) {
 			}
 		}
 		expect("running", map[string]any{"pending": 3.0})
-		g := b.granted("d-1")
+		g := b.reportUntilGranted("d-1")
 		expect("running", map[string]any{"pending": 2.0, "dispatched": 1.0})
-		b.report("d-1", g.result("succeeded", "")).must(200)
+		b.sendReport("d-1", g.resultBody("succeeded", "")).expectStatus(200)
 		expect("running", map[string]any{"pending": 2.0, "succeeded": 1.0})
-		b.report("d-2", b.granted("d-2").result("failed", "")).must(200)
-		b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", g.ID+2), adminToken, nil).must(200)
+		b.sendReport("d-2", b.reportUntilGranted("d-2").resultBody("failed", "")).expectStatus(200)
+		b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", g.ID+2), adminToken, nil).expectStatus(200)
 		expect("finished", map[string]any{"succeeded": 1.0, "failed": 1.0, "cancelled": 1.0})
 
-		id = b.batch(`{"pool":"p","not_before":"2999-01-01T00:00:00.000Z","devices":["d-1"]}`)
+		id = b.createBatch(`{"pool":"p","not_before":"2999-01-01T00:00:00.000Z","devices":["d-1"]}`)
 		expect("scheduled", map[string]any{"pending": 1.0})
-		b.get("/v1/batches/9007199254740991").problem(404, "not_found")
+		b.get("/v1/batches/9007199254740991").expectProblem(404, "not_found")
 	})
 }
 
 func TestBatchTakesDefaults(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.batch(`{"pool":"p","devices":["d-1"],"name":"","on_lost":"","retry_on":[],"weight":null,"not_after":null,"tasks":null}`)
-		got := b.get("/v1/batches/1").must(200).fields()
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createBatch(`{"pool":"p","devices":["d-1"],"name":"","on_lost":"","retry_on":[],"weight":null,"not_after":null,"tasks":null}`)
+		got := b.get("/v1/batches/1").expectStatus(200).decodeObject()
 		delete(got, "created_at")
 		delete(got, "counts")
 		want := map[string]any{
@@ -80,18 +80,18 @@ func TestBatchTakesDefaults(t *testing.T) {
 	})
 }
 
-// badBody is an invalid body, the expected status and code, and the texts that the problem must contain.
+// bodyProblem is an invalid body, the expected status and code, and the texts that the problem must contain.
 type badBody struct {
-	body   string
-	status int
-	code   string
-	names  []string
+	body     string
+	status   int
+	code     string
+	mentions []string
 }
 
-func (b *bench) refuses(method, path string, all []badBody) {
+func (b *testAPI) expectRefused(method, path string, all []badBody) {
 	b.Helper()
 	for _, r := range all {
-		b.call(method, path, adminToken, r.body).problem(r.status, r.code).names(b.T, r.names...)
+		b.call(method, path, adminToken, r.body).expectProblem(r.status, r.code).expectMentions(b.T, r.mentions...)
 	}
 }
 
@@ -145,17 +145,17 @@ func badBatches() []badBody {
 
 func TestBadBatchesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.refuses("POST", "/v1/batches", badBatches())
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.expectRefused("POST", "/v1/batches", badBatches())
 		for _, id := range []string{"0", "-1", "abc", "1.5", "9007199254740992", "99999999999999999999"} {
-			b.get("/v1/batches/"+id).problem(422, "invalid_field").names(b.T, "id")
+			b.get("/v1/batches/"+id).expectProblem(422, "invalid_field").expectMentions(b.T, "id")
 		}
-		b.badPages("/v1/batches")
-		if batches := list(b.get("/v1/batches").fields(), "batches"); len(batches) != 0 {
+		b.expectPageErrors("/v1/batches")
+		if batches := listField(b.get("/v1/batches").decodeObject(), "batches"); len(batches) != 0 {
 			b.Errorf("%d batches after refusals, want none", len(batches))
 		}
-		if tasks := list(b.get("/v1/tasks").fields(), "tasks"); len(tasks) != 0 {
+		if tasks := listField(b.get("/v1/tasks").decodeObject(), "tasks"); len(tasks) != 0 {
 			b.Errorf("%d tasks after refusals, want none", len(tasks))
 		}
 	})
@@ -163,47 +163,47 @@ func TestBadBatchesAreRefusedWhole(t *testing.T) {
 
 func TestPayloadsComeBackByteForByte(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		for i, payload := range []string{
 			`{"b":1,  "a":[1.0,1e2,"\u00fc\ud83d\ude00"],"b":2}`, `"` + strings.Repeat("x", 32<<10-2) + `"`, `0`, `false`, `"\ud800"`, `[{}]`, `""`,
 		} {
 			device := fmt.Sprintf("d-%d", i)
-			b.batch(`{"pool":"p","tasks":[{"device":"` + device + `","payload":` + payload + `}]}`)
-			if body := b.report(device, `{"id":"x"}`).must(200).body; !strings.Contains(string(body), `"payload":`+compact(payload)+`,`) {
+			b.createBatch(`{"pool":"p","tasks":[{"device":"` + device + `","payload":` + payload + `}]}`)
+			if body := b.sendReport(device, `{"id":"x"}`).expectStatus(200).body; !strings.Contains(string(body), `"payload":`+removeSpaces(payload)+`,`) {
 				b.Errorf("payload %.60s came as %.200s", payload, body)
 			}
 		}
 	})
 }
 
-// compact removes the spaces, as encoding does.
-func compact(text string) string { return strings.ReplaceAll(text, " ", "") }
+// removeSpaces removes the spaces, as encoding does.
+func removeSpaces(text string) string { return strings.ReplaceAll(text, " ", "") }
 
 // A large batch is queued on Postgres, and a batch of 10,000 tasks on SQLite.
 func TestABatchOfManyDevicesIsQueuedInSeconds(t *testing.T) {
 	t.Parallel()
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		onServers(t).bigBatch(longRows())
+		startOnServers(t).expectQuickBatch(longBatchSize())
 	})
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		embedded(t).bigBatch(10_000)
+		startEmbedded(t).expectQuickBatch(10_000)
 	})
 }
 
-// longRows is the number of tasks of a long batch. With -short it is a tenth.
-func longRows() int {
+// longBatchSize is the number of tasks of a long batch. With -short it is a tenth.
+func longBatchSize() int {
 	if testing.Short() {
 		return 10_000
 	}
 	return 100_000
 }
 
-func (b *bench) bigBatch(size int) {
+func (b *testAPI) expectQuickBatch(size int) {
 	b.Helper()
-	b.pool("p", `{"capacity":60}`)
+	b.putPool("p", `{"capacity":60}`)
 	var body strings.Builder
 	body.WriteString(`{"pool":"p","devices":["d-0"`)
 	for i := 1; i < size; i++ {
@@ -213,11 +213,11 @@ func (b *bench) bigBatch(size int) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	started := time.Now()
-	id := b.batch(body.String())
+	id := b.createBatch(body.String())
 	took := time.Since(started)
 	runtime.ReadMemStats(&after)
 	b.Logf("%d devices in one request: %v, %d MiB allocated in all", size, took, (after.TotalAlloc-before.TotalAlloc)>>20)
-	if state, counts := b.counts(id); state != "running" || counts["pending"] != float64(size) {
+	if state, counts := b.batchCounts(id); state != "running" || counts["pending"] != float64(size) {
 		b.Errorf("%s %v", state, counts)
 	}
 	if took > time.Minute {
@@ -231,29 +231,29 @@ func TestBatchBodyIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: the limit is 64 MiB; make test-long runs it")
 	}
-	b := embedded(t)
+	b := startEmbedded(t)
 	spaces := strings.NewReader(`{"pool":"p","devices":["d"]` + strings.Repeat(" ", 64<<20))
-	b.call("POST", "/v1/batches", adminToken, spaces).problem(413, "body_too_large")
+	b.call("POST", "/v1/batches", adminToken, spaces).expectProblem(413, "body_too_large")
 }
 
 func TestBatchesArePagedNewestFirst(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		for range 5 {
-			b.batch(newFields)
+			b.createBatch(newBatchBody)
 		}
-		if diff := cmp.Diff([]string{"5", "4", "3", "2", "1"}, b.pages("/v1/batches", "batches", "id")); diff != "" {
+		if diff := cmp.Diff([]string{"5", "4", "3", "2", "1"}, b.readPages("/v1/batches", "batches", "id")); diff != "" {
 			b.Error(diff)
 		}
-		b.pool("q", `{"capacity":60}`)
-		b.batch(`{"pool":"q","kind":"other","devices":["d-1"]}`)
-		b.batch(`{"pool":"p","kind":"other","devices":["d-1"]}`)
+		b.putPool("q", `{"capacity":60}`)
+		b.createBatch(`{"pool":"q","kind":"other","devices":["d-1"]}`)
+		b.createBatch(`{"pool":"p","kind":"other","devices":["d-1"]}`)
 		for filter, want := range map[string][]string{"pool=q": {"6"}, "kind=other": {"7", "6"}, "pool=p": {"7", "5", "4", "3", "2", "1"}, "pool=r": nil} {
-			if diff := cmp.Diff(want, b.pages("/v1/batches?"+filter, "batches", "id")); diff != "" {
+			if diff := cmp.Diff(want, b.readPages("/v1/batches?"+filter, "batches", "id")); diff != "" {
 				b.Errorf("%s: %s", filter, diff)
 			}
 		}
-		b.get("/v1/batches?pool=p&kind=other").problem(422, "invalid_field")
+		b.get("/v1/batches?pool=p&kind=other").expectProblem(422, "invalid_field")
 	})
 }

@@ -16,66 +16,66 @@ import (
 	"github.com/fleetslots/dispatcher/internal/fair"
 )
 
-// patientReader reads a long body. Its time limit applies to each pause, not to the whole body, and its size is limited.
-type patientReader struct {
-	from     io.Reader
-	deadline func(time.Time)
-	pause    time.Duration
-	limit    int64
-	left     int64
-	failed   error // error of reading the body, which a parser may hide
+// longBodyReader reads a long body. Its time limit applies to each pause, not to the whole body, and its size is limited.
+type longBodyReader struct {
+	from        io.Reader
+	setDeadline func(time.Time)
+	pause       time.Duration
+	limit       int64
+	left        int64
+	readErr     error // error of reading the body, which a parser may hide
 }
 
-// patient returns a reader of the request's body that reads at most limit bytes.
-func (l Limits) patient(ctx huma.Context, limit int64) *patientReader {
+// newBodyReader returns a reader of the request's body that reads at most limit bytes.
+func (l BodyLimits) newBodyReader(ctx huma.Context, limit int64) *longBodyReader {
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
-	return &patientReader{from: ctx.BodyReader(), pause: l.Pause, limit: limit, left: limit, deadline: func(t time.Time) {
+	return &longBodyReader{from: ctx.BodyReader(), pause: l.MaxPause, limit: limit, left: limit, setDeadline: func(t time.Time) {
 		_ = connection.SetReadDeadline(t) // the ResponseWriter of a test has no deadlines
 		_ = connection.SetWriteDeadline(time.Time{})
 	}}
 }
 
 // Read reads a part of the body. Before each read it renews the read deadline.
-func (r *patientReader) Read(b []byte) (int, error) {
-	r.deadline(time.Now().Add(r.pause))
+func (r *longBodyReader) Read(b []byte) (int, error) {
+	r.setDeadline(time.Now().Add(r.pause))
 	n, err := r.from.Read(b)
 	if r.left -= int64(n); r.left < 0 {
-		r.failed = &http.MaxBytesError{Limit: r.limit}
-		return 0, r.failed
+		r.readErr = &http.MaxBytesError{Limit: r.limit}
+		return 0, r.readErr
 	}
 	if errors.Is(err, io.EOF) {
-		r.deadline(time.Time{}) // the body is complete: the rest of the time belongs to the ledger
+		r.setDeadline(time.Time{}) // the body is complete: the rest of the time belongs to the ledger
 	} else if err != nil {
-		r.failed = err
+		r.readErr = err
 	}
 	return n, err
 }
 
-// explain returns the error of reading the body if there was one, otherwise err.
-func (r *patientReader) explain(err error) error {
+// readError returns the error of reading the body if there was one, otherwise err.
+func (r *longBodyReader) readError(err error) error {
 	var large *http.MaxBytesError
 	switch {
-	case err == nil || r.failed == nil:
+	case err == nil || r.readErr == nil:
 		return err
-	case errors.As(r.failed, &large):
-		return r.failed
+	case errors.As(r.readErr, &large):
+		return r.readErr
 	}
-	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(r.failed)
+	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").withCause(r.readErr)
 }
 
-// bounded returns the error beyond after it has returned left bytes, because its reader would keep more data in memory.
+// limitedReader returns the error beyond after it has returned left bytes, because its reader would keep more data in memory.
 // The reader reads ahead at most by its buffer.
-type bounded struct {
-	from   io.Reader
-	left   int
-	beyond error
+type limitedReader struct {
+	from     io.Reader
+	left     int
+	limitErr error
 }
 
 // Read reads a part of the input.
-func (r *bounded) Read(b []byte) (int, error) {
+func (r *limitedReader) Read(b []byte) (int, error) {
 	if r.left <= 0 {
-		return 0, r.beyond
+		return 0, r.limitErr
 	}
 	n, err := r.from.Read(b)
 	r.left -= n
@@ -83,9 +83,9 @@ func (r *bounded) Read(b []byte) (int, error) {
 }
 
 const (
-	spoolMemory = 1 << 20 // maximum part of a body that is kept in memory, in bytes
-	spoolBodies = 5       // maximum number of bodies at once; additional bodies wait
-	spoolEach   = 2       // maximum number of bodies of one operator token at once
+	spoolMemory        = 1 << 20 // maximum part of a body that is kept in memory, in bytes
+	maxSpooled         = 5       // maximum number of bodies at once; additional bodies wait
+	maxSpooledPerToken = 2       // maximum number of bodies of one operator token at once
 )
 
 // spool stores the body of a long batch until the body is complete. Otherwise a transaction would be open for as long as
@@ -96,9 +96,9 @@ type spool struct {
 	turns *fair.Shares
 }
 
-// keep reads the complete body. The caller may read the result until it calls free.
-func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.ReadSeeker, free func(), err error) {
-	leave, err := await(ctx, s.turns)
+// storeBody reads the complete body. The caller may read the result until it calls free.
+func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSeeker, release func(), err error) {
+	leave, err := awaitTurn(ctx, s.turns)
 	if err != nil {
 		return nil, nil, fmt.Errorf("waiting for the turn of a body: %w", err)
 	}
@@ -121,14 +121,14 @@ func (s *spool) keep(ctx context.Context, body io.Reader) (whole io.ReadSeeker, 
 func (s *spool) file(start, rest io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp(s.dir, "dispatcher-batch-*")
 	if err != nil {
-		return nil, noRoom(err)
+		return nil, noRoomProblem(err)
 	}
 	if err = os.Remove(file.Name()); err != nil {
-		err = noRoom(err)
+		err = noRoomProblem(err)
 	}
 	for _, part := range []io.Reader{start, rest} {
 		if err == nil {
-			_, err = io.Copy(room{file}, part)
+			_, err = io.Copy(spoolWriter{file}, part)
 		}
 	}
 	if err == nil {
@@ -140,18 +140,18 @@ func (s *spool) file(start, rest io.Reader) (*os.File, error) {
 	return file, nil
 }
 
-// room marks write errors of the disk, to distinguish them from read errors of the body.
-type room struct{ file *os.File }
+// spoolWriter marks write errors of the disk, to distinguish them from read errors of the body.
+type spoolWriter struct{ file *os.File }
 
 // Write writes to the file. An error becomes a problem with the code no_room.
-func (r room) Write(b []byte) (int, error) {
+func (r spoolWriter) Write(b []byte) (int, error) {
 	n, err := r.file.Write(b)
 	if err != nil {
-		err = noRoom(err)
+		err = noRoomProblem(err)
 	}
 	return n, err
 }
 
-func noRoom(err error) error {
-	return problem(http.StatusInsufficientStorage, codeNoRoom, "body: there is no room to keep it until it is whole").because(err)
+func noRoomProblem(err error) error {
+	return problem(http.StatusInsufficientStorage, codeNoRoom, "body: there is no room to keep it until it is whole").withCause(err)
 }

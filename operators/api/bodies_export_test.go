@@ -1,4 +1,4 @@
 package api
 
 // LargeBodies returns how many large bodies are being read.
-func (a *API) LargeBodies() int { return a.large.Taken() }
+func (a *API) LargeBodies() int { return a.largeTurns.Running() }

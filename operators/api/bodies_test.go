@@ -11,8 +11,8 @@ import (
 
 const anotherFleetToken = "another-fleet-token-of-the-tests"
 
-// promise opens a report of 900 bytes and sends none of them.
-func (b *bench) promise(device, token string) {
+// openUnsentReport opens a report of 900 bytes and sends none of them.
+func (b *testAPI) openUnsentReport(device, token string) {
 	b.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
 	if err != nil {
@@ -25,40 +25,40 @@ func (b *bench) promise(device, token string) {
 	}
 }
 
-// tooMany waits until a report is refused because too many bodies have not arrived yet.
-func (b *bench) tooMany(device, token string) {
+// waitForTooManyBodies waits until a report is refused because too many bodies have not arrived yet.
+func (b *testAPI) waitForTooManyBodies(device, token string) {
 	b.Helper()
-	until(b.T, func() bool {
+	waitUntil(b.T, func() bool {
 		a := b.call("POST", "/v1/devices/"+device+"/report", token, `{}`)
 		return a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), "too many bodies")
 	})
 }
 
-// served sends a short and a long report of each of three devices.
-func (b *bench) served(token func(device string) string) {
+// expectReportsAccepted sends a short and a long report of each of three devices.
+func (b *testAPI) expectReportsAccepted(token func(device string) string) {
 	b.Helper()
 	for n := range 3 {
 		path := fmt.Sprintf("/v1/devices/d-%d/report", n)
-		b.call("POST", path, token(fmt.Sprint("d-", n)), `{}`).must(200)
-		b.call("POST", path, token(fmt.Sprint("d-", n)), `{"x":"`+strings.Repeat("x", 40<<10)+`"}`).must(200)
+		b.call("POST", path, token(fmt.Sprint("d-", n)), `{}`).expectStatus(200)
+		b.call("POST", path, token(fmt.Sprint("d-", n)), `{"x":"`+strings.Repeat("x", 40<<10)+`"}`).expectStatus(200)
 	}
 }
 
-func always(token string) func(string) string { return func(string) string { return token } }
+func constantToken(token string) func(string) string { return func(string) string { return token } }
 
 // A device that announces bodies and does not send them uses up only its own share, and no permits: all other devices are
 // served, even from the same address.
 func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 	t.Parallel()
 	const most = 8 // twice the share of a device
-	b := embedded(t, func(s *setup) { s.reports.MaxReports = most })
-	token := b.device("slow")
-	b.call("POST", "/v1/devices/slow/block", adminToken, nil).must(200)
+	b := startEmbedded(t, func(s *testOptions) { s.reports.MaxReports = most })
+	token := b.createDevice("slow")
+	b.call("POST", "/v1/devices/slow/block", adminToken, nil).expectStatus(200)
 	for range most {
-		b.promise("slow", token)
+		b.openUnsentReport("slow", token)
 	}
-	b.tooMany("slow", token)
-	b.served(always(fleetToken))
+	b.waitForTooManyBodies("slow", token)
+	b.expectReportsAccepted(constantToken(fleetToken))
 }
 
 // With a fleet token, each body can be in the name of another device. Therefore a fleet token gets half of the shares;
@@ -66,21 +66,21 @@ func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 	t.Parallel()
 	const most = 8
-	b := embedded(t, func(s *setup) {
+	b := startEmbedded(t, func(s *testOptions) {
 		s.reports.MaxReports = most
 		s.dispatcher.FleetTokens = []string{fleetToken, anotherFleetToken}
 	})
 	own := make(map[string]string)
 	for n := range 3 {
 		device := fmt.Sprint("d-", n)
-		own[device] = b.device(device)
+		own[device] = b.createDevice(device)
 	}
 	for n := range 8 * most {
-		b.promise(fmt.Sprint("stolen-", n), fleetToken)
+		b.openUnsentReport(fmt.Sprint("stolen-", n), fleetToken)
 	}
-	b.tooMany("one-more", fleetToken)
-	b.served(always(anotherFleetToken))
-	b.served(func(device string) string { return own[device] })
+	b.waitForTooManyBodies("one-more", fleetToken)
+	b.expectReportsAccepted(constantToken(anotherFleetToken))
+	b.expectReportsAccepted(func(device string) string { return own[device] })
 }
 
 // This attack once stopped all reports over HTTP: more connections than the maximum number of concurrent reports, with the
@@ -88,26 +88,26 @@ func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 func TestPromisedBodiesStopNobody(t *testing.T) {
 	t.Parallel()
 	const connections = 620
-	b := embedded(t)
-	token := b.device("slow")
+	b := startEmbedded(t)
+	token := b.createDevice("slow")
 	for range connections {
-		b.promise("slow", token)
+		b.openUnsentReport("slow", token)
 	}
-	b.tooMany("slow", token)
-	b.served(always(fleetToken))
+	b.waitForTooManyBodies("slow", token)
+	b.expectReportsAccepted(constantToken(fleetToken))
 	for n := range connections {
-		b.promise(fmt.Sprint("stolen-", n%(connections/4)), fleetToken)
+		b.openUnsentReport(fmt.Sprint("stolen-", n%(connections/4)), fleetToken)
 	}
-	b.tooMany("stolen-0", fleetToken)
-	b.served(always(fleetToken))
+	b.waitForTooManyBodies("stolen-0", fleetToken)
+	b.expectReportsAccepted(constantToken(fleetToken))
 }
 
 // A body that is read into memory takes many times its size. Therefore few large bodies are read at once, and only one of
 // a token. Small bodies do not wait.
 func TestLargeBodiesWaitForTheirTurn(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	one, another := b.token("admin"), b.token("admin")
+	b := startEmbedded(t)
+	one, another := b.createToken("admin"), b.createToken("admin")
 	var bodies []*io.PipeWriter
 	ended := make(chan int, 5)
 	for _, token := range []string{one, one, another, another, another} {
@@ -126,8 +126,8 @@ func TestLargeBodiesWaitForTheirTurn(t *testing.T) {
 			ended <- response.StatusCode
 		}()
 	}
-	until(t, func() bool { return b.api.LargeBodies() == 2 })
-	b.call("PUT", "/v1/pools/p", one, `{"capacity":1}`).must(201)
+	waitUntil(t, func() bool { return b.api.LargeBodies() == 2 })
+	b.call("PUT", "/v1/pools/p", one, `{"capacity":1}`).expectStatus(201)
 	for _, body := range bodies {
 		go func() {
 			_, _ = io.WriteString(body, `{"capacity":1}`)

@@ -19,24 +19,24 @@ import (
 // token, and if the request is invalid.
 func TestOpenAPIOperationsRefuseAsDescribed(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	d := b.document()
+	b := startEmbedded(t)
+	d := b.readDocument()
 	for _, name := range slices.Sorted(maps.Keys(d.operations())) {
 		op := d.operations()[name]
 		token := adminToken
 		if op.OperationID == "report" {
 			token = fleetToken
 		}
-		path, body := unfit(name, op)
+		path, body := invalidRequest(name, op)
 		method, _, _ := strings.Cut(name, " ")
-		for status, a := range map[int]answer{401: b.call(method, path, "", body), 0: b.call(method, path, token, body)} {
+		for status, a := range map[int]apiResponse{401: b.call(method, path, "", body), 0: b.call(method, path, token, body)} {
 			if status == 0 && a.status != 400 && a.status != 422 || status != 0 && a.status != status {
 				b.Errorf("%s: %s is answered %d: %.200s", name, path, a.status, a.body)
 				continue
 			}
 			var value any
-			a.into(&value)
-			for _, fault := range d.check(op.Responses["default"].Content["application/problem+json"].Schema, value, "problem") {
+			a.decode(&value)
+			for _, fault := range d.diffSchema(op.Responses["default"].Content["application/problem+json"].Schema, value, "problem") {
 				b.Errorf("%s: %s", name, fault)
 			}
 			if got := a.header.Get("Content-Type"); got != "application/problem+json" {
@@ -46,8 +46,8 @@ func TestOpenAPIOperationsRefuseAsDescribed(t *testing.T) {
 	}
 }
 
-// unfit returns a request of the operation that is invalid in every state.
-func unfit(name string, op operation) (path string, body any) {
+// invalidRequest returns a request of the operation that is invalid in every state.
+func invalidRequest(name string, op operation) (path string, body any) {
 	_, path, _ = strings.Cut(name, " ")
 	if op.RequestBody != nil {
 		body = `[7]`
@@ -65,17 +65,17 @@ func unfit(name string, op operation) (path string, body any) {
 // forms of the complete list.
 func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":60}`)
-	b.batch(newFields)
-	b.report("d-1", `{}`).must(200)
-	b.token("viewer")
-	b.profile("x", ``)
-	b.limitSet("x", aSet())
-	d, lists := b.document(), 0
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":60}`)
+	b.createBatch(newBatchBody)
+	b.sendReport("d-1", `{}`).expectStatus(200)
+	b.createToken("viewer")
+	b.putProfile("x", ``)
+	b.putLimitSet("x", limitSetBody())
+	d, lists := b.readDocument(), 0
 	for name, op := range d.operations() {
 		answered := op.Responses["200"].Content
-		items := d.listOf(answered["application/json"].Schema)
+		items := d.listMember(answered["application/json"].Schema)
 		method, path, _ := strings.Cut(name, " ")
 		if method != http.MethodGet || items == "" || strings.Contains(path, "{") {
 			continue
@@ -90,7 +90,7 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 				t.Errorf("%s: no parameter %s", name, needed)
 			}
 		}
-		entries := list(b.get(path).must(200).fields(), items)
+		entries := listField(b.get(path).expectStatus(200).decodeObject(), items)
 		if len(entries) == 0 {
 			t.Errorf("%s: nothing to list", name)
 			continue
@@ -99,15 +99,15 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 			if _, ok := answered[form]; !ok {
 				t.Errorf("%s: no %s in the document", name, form)
 			}
-			a := b.accept(path, form).must(200)
+			a := b.getWithAccept(path, form).expectStatus(200)
 			if got := a.header.Get("Content-Type"); got != form {
 				t.Errorf("%s: %s instead of %s", name, got, form)
 			}
-			if got := a.entries(form); got != len(entries) {
+			if got := a.countEntries(form); got != len(entries) {
 				t.Errorf("%s: %d entries as %s, %d as JSON", name, got, form, len(entries))
 			}
 		}
-		last := b.pages(path, items, "created_at")
+		last := b.readPages(path, items, "created_at")
 		if len(last) != len(entries) {
 			t.Errorf("%s: %d entries by pages, %d at once", name, len(last), len(entries))
 		}
@@ -117,8 +117,8 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	}
 }
 
-// listOf returns the name of the member that is a list of objects, or an empty string if the schema has none.
-func (d document) listOf(s schema) string {
+// listMember returns the name of the member that is a list of objects, or an empty string if the schema has none.
+func (d document) listMember(s schema) string {
 	if s.Ref != "" {
 		s = d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")]
 	}
@@ -130,14 +130,14 @@ func (d document) listOf(s schema) string {
 	return ""
 }
 
-func (a answer) entries(form string) (n int) {
+func (a apiResponse) countEntries(mediaType string) (n int) {
 	a.t.Helper()
-	if form == csvType {
-		return len(a.table()) - 1
+	if mediaType == csvType {
+		return len(a.csvRows()) - 1
 	}
 	for lines := bufio.NewScanner(strings.NewReader(string(a.body))); lines.Scan(); n++ {
 		if !json.Valid(lines.Bytes()) {
-			a.t.Errorf("%s: line %d is no JSON", a.what, n+1)
+			a.t.Errorf("%s: line %d is no JSON", a.requestLine, n+1)
 		}
 	}
 	return n
@@ -147,29 +147,29 @@ func (a answer) entries(form string) (n int) {
 // secret only once.
 func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		found := 0
-		for name, op := range b.document().operations() {
+		for name, op := range b.readDocument().operations() {
 			method, path, _ := strings.Cut(name, " ")
 			if _, creates := op.Responses["201"]; !creates || method != http.MethodPost || op.OperationID == "acquireLease" { // keyed by its holder
 				continue
 			}
 			found++
 			described := slices.ContainsFunc(op.Parameters, func(p struct{ Name, In string }) bool { return p.Name == "Idempotency-Key" && p.In == "header" })
-			first := b.keyed(path, adminToken, op.OperationID, asks()[name]).must(201)
-			again := b.keyed(path, adminToken, op.OperationID, asks()[name]).must(201)
+			first := b.postWithKey(path, adminToken, op.OperationID, validBodies()[name]).expectStatus(201)
+			again := b.postWithKey(path, adminToken, op.OperationID, validBodies()[name]).expectStatus(201)
 			if !described || first.header.Get("Idempotency-Replayed") != "" || again.header.Get("Idempotency-Replayed") != "true" {
 				b.Errorf("%s: described %t, replayed %q", name, described, again.header.Get("Idempotency-Replayed"))
 			}
-			want, got := first.fields(), again.fields()
+			want, got := first.decodeObject(), again.decodeObject()
 			if _, secret := want["token"]; secret {
 				want["token"] = ""
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				b.Errorf("%s: %s", name, diff)
 			}
-			b.keyed(path, adminToken, op.OperationID, asks()[name]+" ").problem(422, "idempotency_key_reused")
+			b.postWithKey(path, adminToken, op.OperationID, validBodies()[name]+" ").expectProblem(422, "idempotency_key_reused")
 		}
 		if found < 3 { // batches, devices, tokens
 			b.Errorf("%d creating calls", found)
@@ -180,8 +180,8 @@ func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 // TestOpenAPIDescribesEverySuccess checks the operations whose success status depends on whether something existed.
 func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	d := b.document()
+	b := startEmbedded(t)
+	d := b.readDocument()
 	for _, test := range []struct {
 		name, path, body string
 		status           int
@@ -190,19 +190,19 @@ func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 		{"PUT /v1/pools/{pool}", "/v1/pools/p", `{"capacity":60}`, 200},
 		{"PUT /v1/profiles/{profile}", "/v1/profiles/x", `{}`, 201},
 		{"PUT /v1/profiles/{profile}", "/v1/profiles/x", `{}`, 200},
-		{"POST /v1/batches", "/v1/batches?dry_run=true", newFields, 200},
-		{"POST /v1/batches", "/v1/batches", newFields, 201},
+		{"POST /v1/batches", "/v1/batches?dry_run=true", newBatchBody, 200},
+		{"POST /v1/batches", "/v1/batches", newBatchBody, 201},
 	} {
 		method, _, _ := strings.Cut(test.name, " ")
-		a := b.call(method, test.path, adminToken, test.body).must(test.status)
+		a := b.call(method, test.path, adminToken, test.body).expectStatus(test.status)
 		described, ok := d.operations()[test.name].Responses[fmt.Sprint(test.status)]
 		if !ok {
 			b.Errorf("%s: %d is not described", test.name, test.status)
 			continue
 		}
 		var value any
-		a.into(&value)
-		for _, fault := range d.check(described.Content["application/json"].Schema, value, test.name) {
+		a.decode(&value)
+		for _, fault := range d.diffSchema(described.Content["application/json"].Schema, value, test.name) {
 			b.Error(fault)
 		}
 	}

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	maxImportBody = 16 << 20 // in bytes
-	maxImport     = 100_000  // devices in one import; they and their tokens are held in memory
-	importsAtOnce = 3        // concurrent imports, one of each operator token; additional imports wait
+	maxImportBody    = 16 << 20 // in bytes
+	maxImportDevices = 100_000  // devices in one import; they and their tokens are held in memory
+	maxImports       = 3        // concurrent imports, one of each operator token; additional imports wait
 )
 
-// importing handles an import, whose body is a list of devices, before huma would read the body.
-func (d *registry) importing(ctx huma.Context, next func(huma.Context)) error {
+// handleImport handles an import, whose body is a list of devices, before huma would read the body.
+func (d *deviceOperations) handleImport(ctx huma.Context, next func(huma.Context)) error {
 	contentType := streamType(ctx)
 	if contentType == "" {
 		next(ctx)
@@ -47,44 +47,44 @@ func (d *registry) importing(ctx huma.Context, next func(huma.Context)) error {
 }
 
 // importDevices reads all lines before it calls the ledger, so that a slow client keeps no transaction open.
-func (d *registry) importDevices(ctx huma.Context, contentType string) (list []store.NewDevice, tokens []string, err error) {
+func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (list []store.NewDevice, tokens []string, err error) {
 	url := ctx.URL()
-	existing, err := queryExisting(url.Query())
+	existing, err := readExisting(url.Query())
 	if err != nil {
 		return nil, nil, err
 	}
-	leave, err := await(ctx.Context(), d.imports)
+	leave, err := awaitTurn(ctx.Context(), d.imports)
 	if err != nil {
 		return nil, nil, fmt.Errorf("waiting for the turn of an import: %w", err)
 	}
 	defer leave()
-	body := d.limits.patient(ctx, maxImportBody)
+	body := d.limits.newBodyReader(ctx, maxImportBody)
 	read, err := readDevices(body, contentType)
 	if err != nil {
-		return nil, nil, body.explain(err)
+		return nil, nil, body.readError(err)
 	}
-	tokens, err = d.credentials.ImportDevices(ctx.Context(), actor(ctx.Context()), read.list, existing, standardOverlap)
+	tokens, err = d.credentials.ImportDevices(ctx.Context(), actor(ctx.Context()), read.list, existing, defaultOverlap)
 	var bad *store.EntryError
 	switch {
 	case errors.As(err, &bad) && errors.Is(err, credentials.ErrOnePassword):
 		return nil, nil, problem(http.StatusConflict, codeOneByOne, fmt.Sprintf(
 			"line %d: %s, and its account at the MQTT broker has one password: rotate the tokens of such devices one by one; existing=skip imports the others", read.lines[bad.Entry], bad))
 	case errors.As(err, &bad) && errors.Is(err, store.ErrExists):
-		return nil, nil, badLine(read.lines[bad.Entry], fmt.Errorf(
+		return nil, nil, lineProblem(read.lines[bad.Entry], fmt.Errorf(
 			"%w; existing=skip leaves such devices as they are, existing=update changes their tags, existing=rotate gives them one more token", bad))
 	case errors.As(err, &bad):
-		return nil, nil, badLine(read.lines[bad.Entry], bad)
+		return nil, nil, lineProblem(read.lines[bad.Entry], bad)
 	}
 	return read.list, tokens, err
 }
 
-func queryExisting(query url.Values) (store.Existing, error) {
+func readExisting(query url.Values) (store.OnExisting, error) {
 	for name := range query {
 		if name != "existing" {
 			return "", problem(http.StatusBadRequest, codeUnknownField, "query."+name+": no such field")
 		}
 	}
-	switch existing := store.Existing(query.Get("existing")); existing {
+	switch existing := store.OnExisting(query.Get("existing")); existing {
 	case "":
 		return store.RefuseExisting, nil
 	case store.RefuseExisting, store.SkipExisting, store.RotateExisting, store.UpdateExisting:
@@ -103,7 +103,7 @@ func newDeviceCSV(body io.Reader) (deviceCSV, error) {
 	l, err := newCSV(body, "tags")
 	for _, c := range l.columns {
 		if err == nil && c.isJSON {
-			err = badLine(1, errors.New("tags are text: no column has :json"))
+			err = lineProblem(1, errors.New("tags are text: no column has :json"))
 		}
 	}
 	return deviceCSV{l}, err
@@ -130,7 +130,7 @@ type imported struct {
 }
 
 func readDevices(body io.Reader, contentType string) (read imported, err error) {
-	var from lines[operators.NewDevice] = newNDJSON[operators.NewDevice](body, "id, tags and profile")
+	var from lineReader[operators.NewDevice] = newNDJSON[operators.NewDevice](body, "id, tags and profile")
 	if contentType == operators.TypeCSV {
 		if from, err = newDeviceCSV(body); err != nil {
 			return read, err
@@ -147,31 +147,31 @@ func readDevices(body io.Reader, contentType string) (read imported, err error) 
 		}
 		var device store.NewDevice
 		if err == nil {
-			device, err = checkDevice(entry, seen, from.line())
+			device, err = checkDevice(entry, seen, from.lineNumber())
 		}
-		if err == nil && len(read.list) == maxImport {
-			err = fmt.Errorf("at most %d devices in an import", maxImport)
+		if err == nil && len(read.list) == maxImportDevices {
+			err = fmt.Errorf("at most %d devices in an import", maxImportDevices)
 		}
 		if err != nil {
-			return read, badLine(from.line(), err)
+			return read, lineProblem(from.lineNumber(), err)
 		}
-		read.list, read.lines = append(read.list, device), append(read.lines, from.line())
+		read.list, read.lines = append(read.list, device), append(read.lines, from.lineNumber())
 	}
 }
 
 // checkDevice checks one device, and refuses it if an earlier line has the same id.
-func checkDevice(d operators.NewDevice, seen map[string]int, line int) (store.NewDevice, error) {
+func checkDevice(d operators.NewDevice, firstLines map[string]int, line int) (store.NewDevice, error) {
 	if _, err := devices.ParseID(d.ID); err != nil {
 		return store.NewDevice{}, err
 	}
 	if err := checkTags(d.Tags); err != nil {
 		return store.NewDevice{}, err
 	}
-	if first, twice := seen[d.ID]; twice {
+	if first, twice := firstLines[d.ID]; twice {
 		return store.NewDevice{}, fmt.Errorf("device %s: stands in line %d already", d.ID, first)
 	}
-	seen[d.ID] = line
-	device := store.NewDevice{ID: d.ID, Profile: d.Profile, Update: updateBy(d)}
+	firstLines[d.ID] = line
+	device := store.NewDevice{ID: d.ID, Profile: d.Profile, Update: importChange(d)}
 	if len(d.Tags) == 0 {
 		return device, nil
 	}
@@ -185,14 +185,14 @@ func writeTokens(ctx huma.Context, form string, list []store.NewDevice, tokens [
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
 	out := bufio.NewWriter(ctx.BodyWriter())
-	write := jsonToken
+	write := writeJSONToken
 	if form == operators.TypeCSV {
-		write = csvToken
+		write = writeCSVToken
 		_, _ = out.WriteString("device,token\n")
 	}
 	for i, d := range list {
-		if i%exportPage == 0 {
-			_ = connection.SetWriteDeadline(time.Now().Add(exportPause)) // the ResponseWriter of a test has no deadlines
+		if i%exportPageSize == 0 {
+			_ = connection.SetWriteDeadline(time.Now().Add(exportPageTimeout)) // the ResponseWriter of a test has no deadlines
 		}
 		if err := write(out, d.ID, tokens[i]); err != nil { // fails only if the client has disconnected
 			return
@@ -201,13 +201,13 @@ func writeTokens(ctx huma.Context, form string, list []store.NewDevice, tokens [
 	_ = out.Flush()
 }
 
-// csvToken writes a line without quotes: ids and tokens contain no character that needs quotes.
-func csvToken(out io.Writer, device, token string) error {
+// writeCSVToken writes a line without quotes: ids and tokens contain no character that needs quotes.
+func writeCSVToken(out io.Writer, device, token string) error {
 	_, err := fmt.Fprintf(out, "%s,%s\n", device, token)
 	return err
 }
 
-func jsonToken(out io.Writer, device, token string) error {
+func writeJSONToken(out io.Writer, device, token string) error {
 	return json.NewEncoder(out).Encode(struct {
 		ID    string `json:"id"`
 		Token string `json:"token"`

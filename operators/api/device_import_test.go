@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// importing sends an import. If key is empty, it sends no Idempotency-Key.
-func (b *bench) importing(query, contentType, accept, key, body string) answer {
+// importDevices sends an import. If key is empty, it sends no Idempotency-Key.
+func (b *testAPI) importDevices(query, contentType, accept, key, body string) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/devices"+query, strings.NewReader(body))
 	if err != nil {
@@ -26,14 +26,14 @@ func (b *bench) importing(query, contentType, accept, key, body string) answer {
 			request.Header.Set(name, value)
 		}
 	}
-	return b.do(request)
+	return b.doRequest(request)
 }
 
-// tokensOf returns the tokens in the response to an import, by device. A device without a new token has an empty string.
-func (a answer) tokensOf() map[string]string {
+// tokensByDevice returns the tokens in the response to an import, by device. A device without a new token has an empty string.
+func (a apiResponse) tokensByDevice() map[string]string {
 	a.t.Helper()
 	tokens := map[string]string{}
-	for i, row := range a.table() {
+	for i, row := range a.csvRows() {
 		if i > 0 {
 			tokens[row[0]] = row[1]
 		}
@@ -44,24 +44,24 @@ func (a answer) tokensOf() map[string]string {
 func TestDevicesAreImported(t *testing.T) {
 	t.Parallel()
 	secret := regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`)
-	forBackends(t, func(b *bench) {
+	forBothBackends(t, func(b *testAPI) {
 		csv := "\ufeffdevice,area,the model\r\nar:7,330100,\"x, \"\"1\"\"\"\r\nar-8,,\r\n"
-		made := b.importing("", "text/csv; charset=utf-8", "", "", csv).must(201)
-		tokens := made.tokensOf()
-		if rows := made.table(); made.header.Get("Content-Type") != csvType || len(rows) != 3 || !cmp.Equal(rows[0], []string{"device", "token"}) || rows[1][0] != "ar:7" || rows[2][0] != "ar-8" {
+		made := b.importDevices("", "text/csv; charset=utf-8", "", "", csv).expectStatus(201)
+		tokens := made.tokensByDevice()
+		if rows := made.csvRows(); made.header.Get("Content-Type") != csvType || len(rows) != 3 || !cmp.Equal(rows[0], []string{"device", "token"}) || rows[1][0] != "ar:7" || rows[2][0] != "ar-8" {
 			b.Fatalf("%s", made.body)
 		}
 		for id, tags := range map[string]map[string]any{"ar:7": {"area": "330100", "the model": `x, "1"`}, "ar-8": {}} {
-			if got := object(b.get("/v1/devices/" + id).must(200).fields()["tags"]); !cmp.Equal(tags, got) || !secret.MatchString(tokens[id]) {
+			if got := asObject(b.get("/v1/devices/" + id).expectStatus(200).decodeObject()["tags"]); !cmp.Equal(tags, got) || !secret.MatchString(tokens[id]) {
 				b.Errorf("%s: tags %v, token %q", id, got, tokens[id])
 			}
-			b.call("POST", "/v1/devices/"+id+"/report", tokens[id], `{}`).must(200)
+			b.call("POST", "/v1/devices/"+id+"/report", tokens[id], `{}`).expectStatus(200)
 		}
 		if tokens["ar:7"] == tokens["ar-8"] {
 			b.Error("two devices have the same token")
 		}
 		ndjson := "{\"id\":\"n-1\",\"tags\":{\"area\":\"1\"}}\n\n{\"id\":\"n-2\",\"tags\":null}"
-		made = b.importing("", ndjsonType, "", "", ndjson).must(201)
+		made = b.importDevices("", ndjsonType, "", "", ndjson).expectStatus(201)
 		if lines := strings.Split(strings.TrimSpace(string(made.body)), "\n"); made.header.Get("Content-Type") != ndjsonType || len(lines) != 2 {
 			b.Fatalf("%s", made.body)
 		}
@@ -69,14 +69,14 @@ func TestDevicesAreImported(t *testing.T) {
 		if err := json.Unmarshal(bytes.Split(made.body, []byte("\n"))[1], &second); err != nil || second.ID != "n-2" || !secret.MatchString(second.Token) {
 			b.Errorf("%+v, %v", second, err)
 		}
-		b.call("POST", "/v1/devices/n-2/report", second.Token, `{}`).must(200)
-		if made = b.importing("", ndjsonType, csvType, "", `{"id":"n-3"}`).must(201); !strings.HasPrefix(string(made.body), "device,token\nn-3,") {
+		b.call("POST", "/v1/devices/n-2/report", second.Token, `{}`).expectStatus(200)
+		if made = b.importDevices("", ndjsonType, csvType, "", `{"id":"n-3"}`).expectStatus(201); !strings.HasPrefix(string(made.body), "device,token\nn-3,") {
 			b.Errorf("%s", made.body)
 		}
-		if kinds := b.kinds("n-1"); !cmp.Equal(kinds, []string{"device.created"}) {
+		if kinds := b.deviceEventKinds("n-1"); !cmp.Equal(kinds, []string{"device.created"}) {
 			b.Errorf("events %v", kinds)
 		}
-		if found := list(b.get("/v1/devices").fields(), "devices"); len(found) != 5 {
+		if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 5 {
 			b.Errorf("%d devices, want 5", len(found))
 		}
 	})
@@ -84,9 +84,9 @@ func TestDevicesAreImported(t *testing.T) {
 
 func TestABadLineRefusesTheImport(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forBothBackends(t, func(b *testAPI) {
 		long := strings.Repeat("x", 130<<10)
-		b.device("there")
+		b.createDevice("there")
 		for _, test := range []struct {
 			contentType, body string
 			names             []string
@@ -110,17 +110,17 @@ func TestABadLineRefusesTheImport(t *testing.T) {
 			{ndjsonType, "{\"id\":\"d\",\"tags\":{\"a\":\"\\u0000\"}}", []string{"line 1", "U+0000"}},
 			{ndjsonType, "{\"id\":\"d\"}\n\n{\"id\":\"there\"}", []string{"line 3", "there"}},
 		} {
-			b.importing("", test.contentType, "", "", test.body).problem(422, "invalid_line").names(b.T, test.names...)
+			b.importDevices("", test.contentType, "", "", test.body).expectProblem(422, "invalid_line").expectMentions(b.T, test.names...)
 		}
-		b.importing("?existing=perhaps", csvType, "", "", "device\nd\n").problem(422, "invalid_field").names(b.T, "existing")
-		b.importing("?exsting=skip", csvType, "", "", "device\nd\n").problem(400, "unknown_field").names(b.T, "exsting")
+		b.importDevices("?existing=perhaps", csvType, "", "", "device\nd\n").expectProblem(422, "invalid_field").expectMentions(b.T, "existing")
+		b.importDevices("?exsting=skip", csvType, "", "", "device\nd\n").expectProblem(400, "unknown_field").expectMentions(b.T, "exsting")
 		var many bytes.Buffer
 		many.WriteString("device\n")
 		for i := range 100_001 {
 			fmt.Fprintln(&many, "m-", i)
 		}
-		b.importing("", csvType, "", "", strings.ReplaceAll(many.String(), " ", "")).problem(422, "invalid_line").names(b.T, "line 100002", "at most 100000")
-		if found := list(b.get("/v1/devices").fields(), "devices"); len(found) != 1 {
+		b.importDevices("", csvType, "", "", strings.ReplaceAll(many.String(), " ", "")).expectProblem(422, "invalid_line").expectMentions(b.T, "line 100002", "at most 100000")
+		if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 1 {
 			b.Errorf("%d devices after refusals, want 1", len(found))
 		}
 	})
@@ -128,21 +128,21 @@ func TestABadLineRefusesTheImport(t *testing.T) {
 
 func TestImportOfDevicesThatExist(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		old := b.device("d-1")
-		skipped := b.importing("?existing=skip", csvType, "", "", "device,area\nd-1,1\nd-2,2\n").must(201).tokensOf()
+	forBothBackends(t, func(b *testAPI) {
+		old := b.createDevice("d-1")
+		skipped := b.importDevices("?existing=skip", csvType, "", "", "device,area\nd-1,1\nd-2,2\n").expectStatus(201).tokensByDevice()
 		if skipped["d-1"] != "" || len(skipped["d-2"]) != 43 {
 			b.Errorf("skipped: %v", skipped)
 		}
-		rotated := b.importing("?existing=rotate", csvType, "", "", "device,area\nd-1,1\nd-2,3\nd-3,3\n").must(201).tokensOf()
+		rotated := b.importDevices("?existing=rotate", csvType, "", "", "device,area\nd-1,1\nd-2,3\nd-3,3\n").expectStatus(201).tokensByDevice()
 		for id, token := range rotated {
-			b.call("POST", "/v1/devices/"+id+"/report", token, `{}`).must(200)
+			b.call("POST", "/v1/devices/"+id+"/report", token, `{}`).expectStatus(200)
 		}
 		for id, token := range map[string]string{"d-1": old, "d-2": skipped["d-2"]} { // old tokens stay valid for a day
-			b.call("POST", "/v1/devices/"+id+"/report", token, `{}`).must(200)
+			b.call("POST", "/v1/devices/"+id+"/report", token, `{}`).expectStatus(200)
 		}
 		for id, area := range map[string]any{"d-1": nil, "d-2": "2", "d-3": "3"} {
-			if tags := object(b.get("/v1/devices/" + id).fields()["tags"]); tags["area"] != area {
+			if tags := asObject(b.get("/v1/devices/" + id).decodeObject()["tags"]); tags["area"] != area {
 				b.Errorf("%s: tags %v, want area %v", id, tags, area)
 			}
 		}
@@ -153,18 +153,18 @@ func TestImportOfDevicesThatExist(t *testing.T) {
 // rotation gives new tokens to a client that lost the response.
 func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
+	forBothBackends(t, func(b *testAPI) {
 		csv := "device\nd-1\nd-2\n"
-		first := b.importing("", csvType, "", "k1", csv).must(201)
-		again := b.importing("", csvType, "", "k1", csv).must(201)
-		if diff := cmp.Diff(map[string]string{"d-1": "", "d-2": ""}, again.tokensOf()); diff != "" || again.header.Get("Idempotency-Replayed") != "true" || first.header.Get("Idempotency-Replayed") != "" {
+		first := b.importDevices("", csvType, "", "k1", csv).expectStatus(201)
+		again := b.importDevices("", csvType, "", "k1", csv).expectStatus(201)
+		if diff := cmp.Diff(map[string]string{"d-1": "", "d-2": ""}, again.tokensByDevice()); diff != "" || again.header.Get("Idempotency-Replayed") != "true" || first.header.Get("Idempotency-Replayed") != "" {
 			b.Errorf("replayed %q: %s", again.header.Get("Idempotency-Replayed"), diff)
 		}
-		b.importing("", csvType, "", "k1", csv+"d-3\n").problem(422, "idempotency_key_reused")
-		b.importing("?existing=skip", csvType, "", "k1", csv).problem(422, "idempotency_key_reused")
-		b.get("/v1/devices/d-3").problem(404, "not_found")
-		rotated := b.importing("?existing=rotate", csvType, "", "k2", csv).must(201).tokensOf()
-		b.call("POST", "/v1/devices/d-1/report", rotated["d-1"], `{}`).must(200)
+		b.importDevices("", csvType, "", "k1", csv+"d-3\n").expectProblem(422, "idempotency_key_reused")
+		b.importDevices("?existing=skip", csvType, "", "k1", csv).expectProblem(422, "idempotency_key_reused")
+		b.get("/v1/devices/d-3").expectProblem(404, "not_found")
+		rotated := b.importDevices("?existing=rotate", csvType, "", "k2", csv).expectStatus(201).tokensByDevice()
+		b.call("POST", "/v1/devices/d-1/report", rotated["d-1"], `{}`).expectStatus(200)
 	})
 }
 
@@ -172,26 +172,26 @@ func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 // need the broker only for a new token, which is rotated by another operation.
 func TestImportWithoutTheBroker(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(s *setup) { s.dispatcher.Accounts = brokenAccounts{} })
-	b.store.NoteAccounts()
-	b.report("old", `{}`).must(200)
-	b.importing("", csvType, "", "", "device\nd\n").problem(503, "broker_unavailable")
-	b.get("/v1/devices/d").problem(404, "not_found")
-	b.importing("", csvType, "", "", "device\nd\nold\n").problem(422, "invalid_line").names(b.T, "line 3", "old", "exists")
-	b.importing("?existing=rotate", csvType, "", "", "device\nd\nold\n").problem(409, "one_by_one").names(b.T, "line 3", "old", "one by one")
-	if tokens := b.importing("?existing=skip", csvType, "", "", "device\nold\n").must(201).tokensOf(); tokens["old"] != "" {
+	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Accounts = brokenAccounts{} })
+	b.store.RecordAccountChanges()
+	b.sendReport("old", `{}`).expectStatus(200)
+	b.importDevices("", csvType, "", "", "device\nd\n").expectProblem(503, "broker_unavailable")
+	b.get("/v1/devices/d").expectProblem(404, "not_found")
+	b.importDevices("", csvType, "", "", "device\nd\nold\n").expectProblem(422, "invalid_line").expectMentions(b.T, "line 3", "old", "exists")
+	b.importDevices("?existing=rotate", csvType, "", "", "device\nd\nold\n").expectProblem(409, "one_by_one").expectMentions(b.T, "line 3", "old", "one by one")
+	if tokens := b.importDevices("?existing=skip", csvType, "", "", "device\nold\n").expectStatus(201).tokensByDevice(); tokens["old"] != "" {
 		b.Errorf("%v", tokens)
 	}
 }
 
 func TestAnImportMakesSoManyAccounts(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(s *setup) { s.dispatcher.Accounts = brokenAccounts{} })
-	b.store.NoteAccounts()
+	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Accounts = brokenAccounts{} })
+	b.store.RecordAccountChanges()
 	var many bytes.Buffer
 	many.WriteString("device\n")
 	for i := range 1001 {
 		fmt.Fprintf(&many, "m-%d\n", i)
 	}
-	b.importing("", csvType, "", "", many.String()).problem(422, "invalid_line").names(b.T, "line 1002", "at most 1000")
+	b.importDevices("", csvType, "", "", many.String()).expectProblem(422, "invalid_line").expectMentions(b.T, "line 1002", "at most 1000")
 }

@@ -15,57 +15,57 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// seen sends reports of the devices in this order, and writes them to the list.
-func (b *bench) seen(devices ...string) {
+// recordReports sends reports of the devices in this order, and writes them to the list.
+func (b *testAPI) recordReports(devices ...string) {
 	b.Helper()
 	for _, d := range devices {
-		b.report(d, `{"accept":false}`).must(200)
+		b.sendReport(d, `{"accept":false}`).expectStatus(200)
 	}
 	if err := b.dispatcher.Seen.FlushRecent(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 }
 
-func (b *bench) recent(n int) (ids []string) {
+func (b *testAPI) recentDevices(n int) (ids []string) {
 	b.Helper()
-	for _, d := range list(b.get(fmt.Sprintf("/v1/devices?recent=%d", n)).must(200).fields(), "devices") {
-		ids = append(ids, fmt.Sprint(object(d)["id"]))
+	for _, d := range listField(b.get(fmt.Sprintf("/v1/devices?recent=%d", n)).expectStatus(200).decodeObject(), "devices") {
+		ids = append(ids, fmt.Sprint(asObject(d)["id"]))
 	}
 	return ids
 }
 
-func (b *bench) expectRecent(n int, want ...string) {
+func (b *testAPI) expectRecent(n int, want ...string) {
 	b.Helper()
-	if diff := cmp.Diff(want, b.recent(n)); diff != "" {
+	if diff := cmp.Diff(want, b.recentDevices(n)); diff != "" {
 		b.Errorf("recent=%d: %s", n, diff)
 	}
 }
 
 func TestRecentDevicesAreNewestFirst(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
+	forServers(t, func(b *testAPI) {
 		b.expectRecent(100)
-		b.call("POST", "/v1/devices", adminToken, `{"id":"a","tags":{"area":"330100"}}`).must(201)
-		b.device("silent")
-		b.seen("a", "b", "c", "a")
+		b.call("POST", "/v1/devices", adminToken, `{"id":"a","tags":{"area":"330100"}}`).expectStatus(201)
+		b.createDevice("silent")
+		b.recordReports("a", "b", "c", "a")
 		b.expectRecent(100, "a", "c", "b")
 		b.expectRecent(2, "a", "c")
-		b.seen("b")
+		b.recordReports("b")
 		b.expectRecent(1, "b")
-		first := object(list(b.get("/v1/devices?recent=2").fields(), "devices")[1])
-		if object(first["tags"])["area"] != "330100" || first["last_seen"] == nil {
+		first := asObject(listField(b.get("/v1/devices?recent=2").decodeObject(), "devices")[1])
+		if asObject(first["tags"])["area"] != "330100" || first["last_seen"] == nil {
 			b.Errorf("entry %v", first)
 		}
-		rows := b.accept("/v1/devices?recent=2", csvType).must(200).table()
+		rows := b.getWithAccept("/v1/devices?recent=2", csvType).expectStatus(200).csvRows()
 		if len(rows) != 3 || rows[1][0] != "b" || rows[2][0] != "a" {
 			b.Errorf("exported %v", rows)
 		}
 		// A deleted device leaves the list. A device that is created again is not in the list until its next report.
-		b.call("DELETE", "/v1/devices/a", adminToken, nil).must(200)
+		b.call("DELETE", "/v1/devices/a", adminToken, nil).expectStatus(200)
 		b.expectRecent(2, "b", "c")
-		b.device("a")
+		b.createDevice("a")
 		b.expectRecent(100, "b", "c")
-		b.seen("a")
+		b.recordReports("a")
 		b.expectRecent(100, "a", "b", "c")
 	})
 }
@@ -73,13 +73,13 @@ func TestRecentDevicesAreNewestFirst(t *testing.T) {
 // TestRecentDevicesAreThoseOfAllReplicas checks the list if each replica writes its own reports.
 func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
+	forServers(t, func(b *testAPI) {
 		other := *b
-		other.url = b.serve(other.newAPI(func(s *setup) { s.dispatcher.Registerer = nil }).Handler())
-		b.report("a", `{}`).must(200)
-		other.report("b", `{}`).must(200)
-		b.report("c", `{}`).must(200)
-		other.report("a", `{}`).must(200)
+		other.url = b.startServer(other.newAPI(func(s *testOptions) { s.dispatcher.Registerer = nil }).Handler())
+		b.sendReport("a", `{}`).expectStatus(200)
+		other.sendReport("b", `{}`).expectStatus(200)
+		b.sendReport("c", `{}`).expectStatus(200)
+		other.sendReport("a", `{}`).expectStatus(200)
 		for _, d := range []*dispatcher.Dispatcher{other.dispatcher, b.dispatcher} {
 			if err := d.Seen.FlushRecent(b.Context()); err != nil {
 				b.Fatal(err)
@@ -93,29 +93,29 @@ func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 // The list has one page, which ends early with large devices, as every other page does.
 func TestRecentListOfLargeDevicesEndsSooner(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	const devices = 250
 	for n := range devices {
-		b.report(fmt.Sprintf("d-%03d", n), `{"accept":false,"attributes":{"x":"`+strings.Repeat("x", 8000)+`"}}`).must(200)
+		b.sendReport(fmt.Sprintf("d-%03d", n), `{"accept":false,"attributes":{"x":"`+strings.Repeat("x", 8000)+`"}}`).expectStatus(200)
 	}
-	b.call("DELETE", "/v1/devices/d-248", adminToken, nil).must(200)
-	b.seen()
-	a := b.get("/v1/devices?recent=1000").must(200)
-	ids := b.recent(1000)
+	b.call("DELETE", "/v1/devices/d-248", adminToken, nil).expectStatus(200)
+	b.recordReports()
+	a := b.get("/v1/devices?recent=1000").expectStatus(200)
+	ids := b.recentDevices(1000)
 	newestFirst := slices.IsSortedFunc(ids, func(one, next string) int { return strings.Compare(next, one) })
 	if len(a.body) > 3<<20/2 || len(ids) < 100 || len(ids) > 200 || ids[0] != "d-249" || ids[1] != "d-247" || !newestFirst {
 		t.Errorf("%d bytes, %d devices: %v", len(a.body), len(ids), ids)
 	}
-	if few := b.recent(60); len(few) != 60 {
+	if few := b.recentDevices(60); len(few) != 60 {
 		t.Errorf("%d of 60 devices", len(few))
 	}
 }
 
 func TestRecentRefusesBadInput(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for _, query := range []string{"recent=0", "recent=1001", "recent=-1", "recent=many", "recent=5&tag=a:b", "recent=5&blocked=true", "recent=5&prefix=a", "recent=5&page_token=YQ"} {
-		b.get("/v1/devices?"+query).problem(422, "invalid_field").names(t, "recent")
+		b.get("/v1/devices?"+query).expectProblem(422, "invalid_field").expectMentions(t, "recent")
 	}
 }
 
@@ -124,23 +124,23 @@ func TestRecentRefusesBadInput(t *testing.T) {
 func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	b := embedded(t, func(s *setup) {
-		list := seen.NewList(backends.Redis(t, servers.RedisAt{Addr: server.Addr()}).Client)
+	b := startEmbedded(t, func(s *testOptions) {
+		list := seen.NewList(backends.OpenRedis(t, servers.RedisAt{Addr: server.Addr()}).Client)
 		s.api.Recent, s.dispatcher.Recent = list, list
 	})
-	b.seen("a")
+	b.recordReports("a")
 	server.Close()
-	b.get("/v1/devices?recent=10").problem(503, "unavailable").names(t, "Redis")
-	b.get("/v1/devices").must(200)
-	b.report("b", `{}`).must(200)
+	b.get("/v1/devices?recent=10").expectProblem(503, "unavailable").expectMentions(t, "Redis")
+	b.get("/v1/devices").expectStatus(200)
+	b.sendReport("b", `{}`).expectStatus(200)
 	if err := b.dispatcher.Seen.FlushRecent(t.Context()); err == nil {
 		t.Error("told a list that is down")
 	}
-	b.report("c", `{}`).must(200)
+	b.sendReport("c", `{}`).expectStatus(200)
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
 	server.FlushAll()
-	b.seen("d")
+	b.recordReports("d")
 	b.expectRecent(10, "d", "c", "b")
 }

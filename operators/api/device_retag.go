@@ -9,19 +9,19 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// updateBy returns the change that a line of an import makes to an existing device. It keeps all tags that the line does
+// importChange returns the change that a line of an import makes to an existing device. It keeps all tags that the line does
 // not name, and the profile if the line names none.
-func updateBy(d operators.NewDevice) func(*store.DeviceSpec) error {
+func importChange(d operators.NewDevice) func(*store.DeviceSpec) error {
 	return func(spec *store.DeviceSpec) error {
 		if d.Profile != "" {
 			spec.Profile = d.Profile
 		}
-		return retagged(spec, d.Tags, nil)
+		return changeTags(spec, d.Tags, nil)
 	}
 }
 
-// retagged sets some tags and removes others.
-func retagged(spec *store.DeviceSpec, set map[string]string, unset []string) error {
+// changeTags sets some tags and removes others.
+func changeTags(spec *store.DeviceSpec, set map[string]string, unset []string) error {
 	if spec.Tags == nil {
 		spec.Tags = map[string]string{}
 	}
@@ -32,8 +32,8 @@ func retagged(spec *store.DeviceSpec, set map[string]string, unset []string) err
 	return checkTags(spec.Tags)
 }
 
-// ofDevice adds the device id to an error about its tags.
-func ofDevice(id string, err error) error {
+// withDeviceID adds the device id to an error about its tags.
+func withDeviceID(id string, err error) error {
 	if bad, ok := errors.AsType[*Problem](err); ok {
 		return invalid("device %s: %s", id, bad.Detail)
 	}
@@ -53,7 +53,7 @@ func (q *retagQuery) check() error {
 	switch {
 	case f.Recent > 0:
 		return invalid("recent: not here")
-	case len(f.Tags) == 0 && f.Profile == "" && f.Blocked == "" && f.Prefix == "" && f.Part == "" && f.Silent == 0:
+	case len(f.Tags) == 0 && f.Profile == "" && f.Blocked == "" && f.Prefix == "" && f.IDPart == "" && f.SilentMS == 0:
 		return invalid("tag, profile, blocked, prefix, part, silent_for_ms: at least one of them")
 	case len(q.Body.Set) == 0 && len(q.Body.Unset) == 0:
 		return invalid("set, unset: at least one of them")
@@ -68,7 +68,7 @@ func (q *retagQuery) check() error {
 
 // retag changes the tags of a page of the devices that match. A client continues with the page token, which is a position
 // in the order of ids: no device is skipped, although changed devices may no longer match.
-func (d *registry) retag(ctx context.Context, in *retagQuery) (done operators.Retagged, err error) {
+func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (done operators.Retagged, err error) {
 	q := &deviceQuery{in.Page, in.DeviceFilter}
 	filter, err := q.filter()
 	if err == nil {
@@ -91,8 +91,8 @@ func (d *registry) retag(ctx context.Context, in *retagQuery) (done operators.Re
 				return nil
 			}
 		}
-		if err := retagged(spec, in.Body.Set, in.Body.Unset); err != nil {
-			return ofDevice(id, err)
+		if err := changeTags(spec, in.Body.Set, in.Body.Unset); err != nil {
+			return withDeviceID(id, err)
 		}
 		return nil
 	})

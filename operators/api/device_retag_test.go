@@ -8,27 +8,27 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tags returns the tags of a device, as the API shows them.
-func (b *bench) tags(device string) map[string]any {
+// deviceTags returns the tags of a device, as the API shows them.
+func (b *testAPI) deviceTags(device string) map[string]any {
 	b.Helper()
-	tags, _ := b.get("/v1/devices/" + device).must(200).fields()["tags"].(map[string]any)
+	tags, _ := b.get("/v1/devices/" + device).expectStatus(200).decodeObject()["tags"].(map[string]any)
 	return tags
 }
 
 func TestRetag(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.importing("", csvType, "", "", "device,site,old\na-1,berlin,1\na-2,berlin,\na-3,berlin,1\na-4,paris,1\na-5,berlin,\n").must(201)
+	forBothBackends(t, func(b *testAPI) {
+		b.importDevices("", csvType, "", "", "device,site,old\na-1,berlin,1\na-2,berlin,\na-3,berlin,1\na-4,paris,1\na-5,berlin,\n").expectStatus(201)
 		const body = `{"set":{"model":"x2"},"unset":["old"]}`
 		retag := func(query string) (changed float64, next string) {
 			b.Helper()
-			answer := b.call("POST", "/v1/devices/retag?"+query, adminToken, body).must(200).fields()
+			answer := b.call("POST", "/v1/devices/retag?"+query, adminToken, body).expectStatus(200).decodeObject()
 			changed, _ = answer["devices"].(float64)
 			next, _ = answer["next_page_token"].(string)
 			return changed, next
 		}
-		if n, next := retag("tag=site:berlin&dry_run=true"); n != 4 || next != "" || b.tags("a-1")["old"] != "1" {
-			b.Errorf("a dry run: %v %q %v", n, next, b.tags("a-1"))
+		if n, next := retag("tag=site:berlin&dry_run=true"); n != 4 || next != "" || b.deviceTags("a-1")["old"] != "1" {
+			b.Errorf("a dry run: %v %q %v", n, next, b.deviceTags("a-1"))
 		}
 		n, next := retag("tag=site:berlin&page_size=3")
 		m, last := retag("tag=site:berlin&page_size=3&page_token=" + next)
@@ -38,57 +38,57 @@ func TestRetag(t *testing.T) {
 		for device, want := range map[string]map[string]any{
 			"a-1": {"site": "berlin", "model": "x2"}, "a-2": {"site": "berlin", "model": "x2"}, "a-4": {"site": "paris", "old": "1"},
 		} {
-			if diff := cmp.Diff(want, b.tags(device)); diff != "" {
+			if diff := cmp.Diff(want, b.deviceTags(device)); diff != "" {
 				b.Errorf("%s: %s", device, diff)
 			}
 		}
 		if n, _ := retag("tag=site:berlin"); n != 0 {
 			b.Errorf("%v were retagged once more", n)
 		}
-		events := list(b.get("/v1/events?kind=device.changed").must(200).fields(), "events")
-		if len(events) != 4 || object(events[0])["actor"] != "bootstrap" || !strings.Contains(fmt.Sprint(object(events[0])["detail"]), `"model":"x2"`) {
+		events := listField(b.get("/v1/events?kind=device.changed").expectStatus(200).decodeObject(), "events")
+		if len(events) != 4 || asObject(events[0])["actor"] != "bootstrap" || !strings.Contains(fmt.Sprint(asObject(events[0])["detail"]), `"model":"x2"`) {
 			b.Errorf("%v", events)
 		}
 		for query, names := range map[string]string{"": "at least one", "recent=3": "recent"} {
-			b.call("POST", "/v1/devices/retag?"+query, adminToken, body).problem(422, "invalid_field").names(b.T, names)
+			b.call("POST", "/v1/devices/retag?"+query, adminToken, body).expectProblem(422, "invalid_field").expectMentions(b.T, names)
 		}
 		for body, names := range map[string]string{
 			`{}`: "set, unset", `{"set":{"a":"1"},"unset":["a"]}`: "unset", `{"set":{"a:b":"1"}}`: "colon",
 		} {
-			b.call("POST", "/v1/devices/retag?prefix=a", adminToken, body).problem(422, "invalid_field").names(b.T, names)
+			b.call("POST", "/v1/devices/retag?prefix=a", adminToken, body).expectProblem(422, "invalid_field").expectMentions(b.T, names)
 		}
-		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"big":"`+strings.Repeat("x", 9<<10)+`"}}`).problem(422, "invalid_field")
+		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"big":"`+strings.Repeat("x", 9<<10)+`"}}`).expectProblem(422, "invalid_field")
 		// If a change exceeds the limit only together with the tags of a device, the error has the id of the device.
 		half := strings.Repeat("x", 5<<10)
-		b.call("POST", "/v1/devices/retag?prefix=a-4", adminToken, `{"set":{"first":"`+half+`"}}`).must(200)
-		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"second":"`+half+`"}}`).problem(422, "invalid_field").names(b.T, "device a-4: tags: ")
+		b.call("POST", "/v1/devices/retag?prefix=a-4", adminToken, `{"set":{"first":"`+half+`"}}`).expectStatus(200)
+		b.call("POST", "/v1/devices/retag?prefix=a", adminToken, `{"set":{"second":"`+half+`"}}`).expectProblem(422, "invalid_field").expectMentions(b.T, "device a-4: tags: ")
 	})
 }
 
 func TestImportUpdates(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		before := b.importing("", csvType, "", "", "device,site,area\na-1,berlin,1\na-2,berlin,2\n").must(201).tokensOf()
-		b.call("PUT", "/v1/profiles/slow", adminToken, `{"limits":[]}`).must(201)
-		after := b.importing("?existing=update", csvType, "", "", "device,area,model,:profile\na-1,9,x,slow\na-2,,,\na-3,3,,\n").must(201).tokensOf()
+	forBothBackends(t, func(b *testAPI) {
+		before := b.importDevices("", csvType, "", "", "device,site,area\na-1,berlin,1\na-2,berlin,2\n").expectStatus(201).tokensByDevice()
+		b.call("PUT", "/v1/profiles/slow", adminToken, `{"limits":[]}`).expectStatus(201)
+		after := b.importDevices("?existing=update", csvType, "", "", "device,area,model,:profile\na-1,9,x,slow\na-2,,,\na-3,3,,\n").expectStatus(201).tokensByDevice()
 		if after["a-1"] != "" || after["a-2"] != "" || after["a-3"] == "" || before["a-1"] == "" {
 			b.Errorf("tokens %v, then %v", before, after)
 		}
-		if diff := cmp.Diff(map[string]any{"site": "berlin", "area": "9", "model": "x"}, b.tags("a-1")); diff != "" {
+		if diff := cmp.Diff(map[string]any{"site": "berlin", "area": "9", "model": "x"}, b.deviceTags("a-1")); diff != "" {
 			b.Error(diff)
 		}
-		if diff := cmp.Diff(map[string]any{"site": "berlin", "area": "2"}, b.tags("a-2")); diff != "" {
+		if diff := cmp.Diff(map[string]any{"site": "berlin", "area": "2"}, b.deviceTags("a-2")); diff != "" {
 			b.Error(diff)
 		}
-		if profile := b.get("/v1/devices/a-1").must(200).fields()["profile"]; profile != "slow" {
+		if profile := b.get("/v1/devices/a-1").expectStatus(200).decodeObject()["profile"]; profile != "slow" {
 			b.Errorf("profile %v", profile)
 		}
-		if n := len(list(b.get("/v1/events?kind=device.changed").must(200).fields(), "events")); n != 1 {
+		if n := len(listField(b.get("/v1/events?kind=device.changed").expectStatus(200).decodeObject(), "events")); n != 1 {
 			b.Errorf("%d devices changed, want 1", n)
 		}
 		// One invalid line refuses the whole import.
-		b.importing("?existing=update", csvType, "", "", "device,area,:profile\na-2,5,\na-1,7,none\n").problem(422, "invalid_line").names(b.T, "line 3")
-		if b.tags("a-2")["area"] != "2" {
+		b.importDevices("?existing=update", csvType, "", "", "device,area,:profile\na-2,5,\na-1,7,none\n").expectProblem(422, "invalid_line").expectMentions(b.T, "line 3")
+		if b.deviceTags("a-2")["area"] != "2" {
 			b.Error("a part of a refused import stayed")
 		}
 	})

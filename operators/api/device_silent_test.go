@@ -10,36 +10,36 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// nearSighted is a ledger that reads only two devices in each call.
-type nearSighted struct{ api.Store }
+// twoDeviceStore is a ledger that reads only two devices in each call.
+type twoDeviceStore struct{ api.Store }
 
-func (n nearSighted) Silent(ctx context.Context, f store.DeviceFilter, since time.Duration, _ int) (store.Silence, error) {
-	return n.Store.Silent(ctx, f, since, 2) //nolint:wrapcheck // a test's
+func (n twoDeviceStore) SilentDevices(ctx context.Context, f store.DeviceFilter, since time.Duration, _ int) (store.DeviceSearchPage, error) {
+	return n.Store.SilentDevices(ctx, f, since, 2) //nolint:wrapcheck // a test's
 }
 
-func (n nearSighted) DevicesWith(ctx context.Context, f store.DeviceFilter, part string, _ int) (store.Silence, error) {
-	return n.Store.DevicesWith(ctx, f, part, 2) //nolint:wrapcheck // a test's
+func (n twoDeviceStore) DevicesWithIDPart(ctx context.Context, f store.DeviceFilter, part string, _ int) (store.DeviceSearchPage, error) {
+	return n.Store.DevicesWithIDPart(ctx, f, part, 2) //nolint:wrapcheck // a test's
 }
 
 // TestSilentDevicesAreListed checks that silent devices are listed even after a page without any.
 func TestSilentDevicesAreListed(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(s *setup) { s.api.Store = nearSighted{s.api.Store} })
+	b := startEmbedded(t, func(s *testOptions) { s.api.Store = twoDeviceStore{s.api.Store} })
 	for i := range 7 {
-		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"d-%d","tags":{"n":"%d"}}`, i, i%2)).must(201)
+		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"d-%d","tags":{"n":"%d"}}`, i, i%2)).expectStatus(201)
 	}
 	for i := range 4 {
-		b.report(fmt.Sprint("d-", i+1), `{"accept":false}`).must(200)
+		b.sendReport(fmt.Sprint("d-", i+1), `{"accept":false}`).expectStatus(200)
 	}
 	if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	pages := func(query string) (found []string) {
 		for token, more := "", true; more && len(found) < 20; {
-			page := b.get("/v1/devices?silent_for_ms=60000" + query + token).must(200).fields()
+			page := b.get("/v1/devices?silent_for_ms=60000" + query + token).expectStatus(200).decodeObject()
 			found = append(found, "|")
-			for _, d := range list(page, "devices") {
-				found = append(found, fmt.Sprint(object(d)["id"]))
+			for _, d := range listField(page, "devices") {
+				found = append(found, fmt.Sprint(asObject(d)["id"]))
 			}
 			if token, more = page["next_page_token"].(string); more {
 				token = "&page_token=" + token
@@ -57,11 +57,11 @@ func TestSilentDevicesAreListed(t *testing.T) {
 			t.Errorf("%q: %s, want %s", query, got, want)
 		}
 	}
-	if rows := b.accept("/v1/devices?silent_for_ms=60000", csvType).must(200).table(); len(rows) != 4 {
+	if rows := b.getWithAccept("/v1/devices?silent_for_ms=60000", csvType).expectStatus(200).csvRows(); len(rows) != 4 {
 		t.Errorf("%d lines of CSV, want a head and 3 devices: %v", len(rows), rows)
 	}
 	for _, bad := range []string{"0", "-1", "315360000001", "1d"} {
-		b.get("/v1/devices?silent_for_ms="+bad).problem(422, "invalid_field").names(t, "silent_for_ms")
+		b.get("/v1/devices?silent_for_ms="+bad).expectProblem(422, "invalid_field").expectMentions(t, "silent_for_ms")
 	}
-	b.get("/v1/devices?recent=5&silent_for_ms=1").problem(422, "invalid_field").names(t, "recent", "silent_for_ms")
+	b.get("/v1/devices?recent=5&silent_for_ms=1").expectProblem(422, "invalid_field").expectMentions(t, "recent", "silent_for_ms")
 }

@@ -9,33 +9,33 @@ import (
 
 func TestDeviceGetsItsTokenOnce(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		made := b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7","tags":{"city":"hangzhou"}}`).must(201)
-		token, _ := made.fields()["token"].(string)
+	forServers(t, func(b *testAPI) {
+		made := b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7","tags":{"city":"hangzhou"}}`).expectStatus(201)
+		token, _ := made.decodeObject()["token"].(string)
 		if len(token) != 43 {
 			b.Fatalf("token %q", token)
 		}
 		for _, path := range []string{"/v1/devices/ar:7", "/v1/devices/ar%3A7", "/v1/devices/ar%3a7", "/v1/devices"} {
-			if body := string(b.get(path).must(200).body); strings.Contains(body, token) || !strings.Contains(body, `"id":"ar:7"`) || !strings.Contains(body, `"city":"hangzhou"`) {
+			if body := string(b.get(path).expectStatus(200).body); strings.Contains(body, token) || !strings.Contains(body, `"id":"ar:7"`) || !strings.Contains(body, `"city":"hangzhou"`) {
 				b.Errorf("%s: %s", path, body)
 			}
 		}
-		b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7"}`).problem(409, "already_exists")
+		b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7"}`).expectProblem(409, "already_exists")
 		for _, path := range []string{"/v1/devices/ar:7/report", "/v1/devices/ar%3A7/report"} {
-			b.call("POST", path, token, `{"attributes":{"firmware":"7.2"}}`).must(200)
+			b.call("POST", path, token, `{"attributes":{"firmware":"7.2"}}`).expectStatus(200)
 		}
-		got := b.get("/v1/devices/ar:7").must(200).fields()
-		attributes := object(got["attributes"])
+		got := b.get("/v1/devices/ar:7").expectStatus(200).decodeObject()
+		attributes := asObject(got["attributes"])
 		if got["own_token"] != true || attributes["firmware"] != "7.2" || got["blocked"] != false {
 			b.Errorf("after its first report: %v", got)
 		}
-		b.call("POST", "/v1/devices/ar:7/report", fleetToken, `{}`).problem(403, "forbidden")
-		b.call("POST", "/v1/devices/AR:7/report", token, `{}`).problem(403, "forbidden") // ids are case-sensitive
+		b.call("POST", "/v1/devices/ar:7/report", fleetToken, `{}`).expectProblem(403, "forbidden")
+		b.call("POST", "/v1/devices/AR:7/report", token, `{}`).expectProblem(403, "forbidden") // ids are case-sensitive
 	})
 }
 
-// badIDs returns invalid device ids as path segments, and the code of each refusal.
-func badIDs() map[string]string {
+// badDeviceIDs returns invalid device ids as path segments, and the code of each refusal.
+func badDeviceIDs() map[string]string {
 	return map[string]string{
 		"a%2Fb": "invalid_device_id", "a+b": "invalid_device_id", "a%2Bb": "invalid_device_id", "a%23b": "invalid_device_id",
 		"%20": "invalid_device_id", "%C3%BC": "invalid_device_id", "%24SYS": "invalid_device_id", "-a": "invalid_device_id",
@@ -47,11 +47,11 @@ func badIDs() map[string]string {
 
 func TestBadDevicesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		for id, code := range badIDs() {
-			b.get("/v1/devices/"+id).problem(400, code)
+	forServers(t, func(b *testAPI) {
+		for id, code := range badDeviceIDs() {
+			b.get("/v1/devices/"+id).expectProblem(400, code)
 		}
-		b.refuses("POST", "/v1/devices", []badBody{
+		b.expectRefused("POST", "/v1/devices", []badBody{
 			{`{}`, 422, "invalid_field", []string{"id"}},
 			{`{"id":""}`, 422, "invalid_field", []string{"id"}},
 			{`{"id":7}`, 422, "invalid_field", []string{"id", "string"}},
@@ -63,24 +63,24 @@ func TestBadDevicesAreRefusedWhole(t *testing.T) {
 			{`{"id":"a","tags":{"k":"\u0000"}}`, 400, "invalid_request", []string{"U+0000"}},
 			{`{"id":"a","token":"mine"}`, 400, "unknown_field", []string{"token"}},
 		})
-		b.get("/v1/devices/a").problem(404, "not_found")
-		if found := list(b.get("/v1/devices").fields(), "devices"); len(found) != 0 {
+		b.get("/v1/devices/a").expectProblem(404, "not_found")
+		if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 0 {
 			b.Errorf("%d devices after refusals, want none", len(found))
 		}
-		b.call("POST", "/v1/devices", adminToken, `{"id":"`+strings.Repeat("d", 128)+`","tags":{"k":"\ud800"}}`).must(201)
-		b.get("/v1/devices/" + strings.Repeat("d", 128)).must(200)
+		b.call("POST", "/v1/devices", adminToken, `{"id":"`+strings.Repeat("d", 128)+`","tags":{"k":"\ud800"}}`).expectStatus(201)
+		b.get("/v1/devices/" + strings.Repeat("d", 128)).expectStatus(200)
 	})
 }
 
 func TestDevicesArePaged(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
+	forServers(t, func(b *testAPI) {
 		for _, id := range []string{"b", "A", "a:1", "c", "B"} {
-			b.device(id)
+			b.createDevice(id)
 		}
-		if diff := cmp.Diff([]string{"A", "B", "a:1", "b", "c"}, b.pages("/v1/devices", "devices", "id")); diff != "" {
+		if diff := cmp.Diff([]string{"A", "B", "a:1", "b", "c"}, b.readPages("/v1/devices", "devices", "id")); diff != "" {
 			b.Error(diff)
 		}
-		b.badPages("/v1/devices")
+		b.expectPageErrors("/v1/devices")
 	})
 }

@@ -20,9 +20,9 @@ import (
 
 // The rules for names of limit sets, which are the same as for pools.
 const (
-	setName    = "^[A-Za-z0-9][A-Za-z0-9._:-]*$"
-	setRule    = "1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"
-	maxSetName = 64
+	setNamePattern = "^[A-Za-z0-9][A-Za-z0-9._:-]*$"
+	setNameRule    = "1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"
+	maxSetName     = 64
 )
 
 // maxDirect is the maximum size in bytes of a body that an operation reads itself.
@@ -32,10 +32,10 @@ const maxDirect = 1 << 20
 // thousands of times a second, and huma reads each body twice. bodies and answers are the possible types of the request
 // and of the response, for the OpenAPI document. Authorization is checked as in all other operations.
 func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handle func(huma.Context) error) {
-	named := regexp.MustCompile(setName)
+	named := regexp.MustCompile(setNamePattern)
 	op.Parameters = append([]*huma.Param{{
-		Name: "set", In: "path", Required: true, Description: setRule,
-		Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxSetName), Pattern: setName},
+		Name: "set", In: "path", Required: true, Description: setNameRule,
+		Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxSetName), Pattern: setNamePattern},
 	}}, op.Parameters...)
 	if bodies != nil {
 		op.RequestBody = &huma.RequestBody{Required: true, Content: oneOf(r, bodies)}
@@ -43,22 +43,22 @@ func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handle 
 	op.Responses = map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK), Content: oneOf(r, answers)}, "default": problemResponse(r)}
 	r.OpenAPI().AddOperation(&op)
 	run := func(ctx huma.Context) error {
-		if err := knownQuery(ctx); err != nil {
+		if err := checkQueryNames(ctx); err != nil {
 			return err
 		}
 		if set := ctx.Param("set"); len(set) > maxSetName || !named.MatchString(set) {
-			return invalid("path.set: %s", setRule)
+			return invalid("path.set: %s", setNameRule)
 		}
 		return handle(ctx)
 	}
-	last := r.steps(r.turnOfLarge, func(ctx huma.Context, _ func(huma.Context)) error { return run(ctx) })
+	last := r.newMiddlewares(r.awaitLargeTurn, func(ctx huma.Context, _ func(huma.Context)) error { return run(ctx) })
 	r.Adapter().Handle(&op, r.Middlewares().Handler(last.Handler(func(huma.Context) {})))
 }
 
 // oneOf documents a body that has one of these types.
-func oneOf(r *routes, of []any) map[string]*huma.MediaType {
-	schemas := make([]*huma.Schema, len(of))
-	for i, one := range of {
+func oneOf(r *routes, types []any) map[string]*huma.MediaType {
+	schemas := make([]*huma.Schema, len(types))
+	for i, one := range types {
 		schemas[i] = r.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(one), true, "")
 	}
 	if len(schemas) == 1 {
@@ -70,16 +70,16 @@ func oneOf(r *routes, of []any) map[string]*huma.MediaType {
 // factsPrefix is the prefix of query parameters that are facts.
 const factsPrefix = "facts."
 
-// knownQuery refuses query parameters that the operation does not have.
-func knownQuery(ctx huma.Context) error {
-	asked := ctx.URL()
-	if asked.RawQuery == "" {
+// checkQueryNames refuses query parameters that the operation does not have.
+func checkQueryNames(ctx huma.Context) error {
+	requestURL := ctx.URL()
+	if requestURL.RawQuery == "" {
 		return nil
 	}
 	p := problem(http.StatusBadRequest, codeUnknownField, "")
-	for name := range asked.Query() {
-		known := slices.ContainsFunc(ctx.Operation().Parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name })
-		if !known && (ctx.Method() != http.MethodGet || !strings.HasPrefix(name, factsPrefix)) {
+	for name := range requestURL.Query() {
+		isKnown := slices.ContainsFunc(ctx.Operation().Parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name })
+		if !isKnown && (ctx.Method() != http.MethodGet || !strings.HasPrefix(name, factsPrefix)) {
 			p.Errors = append(p.Errors, operators.ProblemField{Field: "query." + name, Detail: "unknown query parameter"})
 		}
 	}
@@ -103,13 +103,13 @@ func readDirect(ctx huma.Context, body any) error {
 		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return large
 		}
-		return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").because(err)
+		return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: broke off").withCause(err)
 	}
-	return malformed(readLine(text, body, "the fields of this request"))
+	return decodeProblem(readLine(text, body, "the fields of this request"))
 }
 
-// malformed converts an error of reading a body to a problem like huma's.
-func malformed(err error) error {
+// decodeProblem converts an error of reading a body to a problem like huma's.
+func decodeProblem(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -117,7 +117,7 @@ func malformed(err error) error {
 		return invalid("%s: must not be a JSON %s", wrong.Field, wrong.Value)
 	}
 	code := codeInvalidRequest
-	if unknownField(err) {
+	if isUnknownField(err) {
 		code = codeUnknownField
 	}
 	return problem(http.StatusBadRequest, code, "body: "+err.Error())

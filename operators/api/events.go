@@ -20,10 +20,10 @@ import (
 
 type eventStore interface {
 	Events(ctx context.Context, filter store.EventFilter) ([]store.Event, error)
-	Between(ctx context.Context, filter store.EventFilter) (store.EventFilter, error)
-	EventStretch(ctx context.Context, filter store.EventFilter) (store.Stretch, error)
-	MarkEvents(ctx context.Context, sent int64) (store.EventMark, error)
-	EventsSettled(ctx context.Context, mark store.EventMark) (bool, error)
+	WithIDRange(ctx context.Context, filter store.EventFilter) (store.EventFilter, error)
+	EventSearchBound(ctx context.Context, filter store.EventFilter) (store.SearchBound, error)
+	ReadEventPosition(ctx context.Context, sent int64) (store.EventPosition, error)
+	EventsComplete(ctx context.Context, mark store.EventPosition) (bool, error)
 }
 
 // events has the operations on the log.
@@ -40,13 +40,13 @@ type eventQuery struct {
 }
 
 func (e *events) register(r *routes) {
-	registerLive(r, operation("GET", eventsPath, "listEvents", "Read the log of all that was done and happened", roleViewer, 200), e.list,
-		func(p pageOf[operators.Event]) operators.EventList {
+	registerLive(r, newOperation("GET", eventsPath, "listEvents", "Read the log of all that was done and happened", roleViewer, 200), e.list,
+		func(p listPage[operators.Event]) operators.EventList {
 			return operators.EventList{Events: p.entries, NextPageToken: p.next}
-		}, e.live)
+		}, e.streamLive)
 }
 
-func (e *events) list(ctx context.Context, in *eventQuery) (page pageOf[operators.Event], err error) {
+func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operators.Event], err error) {
 	from, err := in.afterNumber()
 	if err != nil {
 		return page, err
@@ -61,16 +61,16 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page pageOf[operator
 	} else {
 		filter.After = from
 	}
-	if filter, err = e.ledger.Between(ctx, filter); err != nil {
+	if filter, err = e.ledger.WithIDRange(ctx, filter); err != nil {
 		return page, err
 	}
-	stretch, err := e.ledger.EventStretch(ctx, filter)
+	stretch, err := e.ledger.EventSearchBound(ctx, filter)
 	if err != nil {
 		return page, err
 	}
-	filter.Within(stretch)
+	filter.LimitTo(stretch)
 	found, err := e.ledger.Events(ctx, filter)
-	return showPage(found, in.full(len(found)), showEvent, func(e store.Event) string { return number(e.ID) }).behind(stretch), err
+	return newPage(found, in.isFull(len(found)), showEvent, func(e store.Event) string { return decimal(e.ID) }).continueAfter(stretch), err
 }
 
 // eventFilter converts the filter. It refuses invalid names, and a period that contains no time.
@@ -78,7 +78,7 @@ func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	if err := checkNames(in.Device, in.Pool); err != nil {
 		return store.EventFilter{}, err
 	}
-	if err := checkSince(in.Since, in.Until); err != nil {
+	if err := checkPeriod(in.Since, in.Until); err != nil {
 		return store.EventFilter{}, err
 	}
 	return store.EventFilter{
@@ -86,13 +86,13 @@ func eventFilter(in operators.EventFilter) (store.EventFilter, error) {
 	}, nil
 }
 
-// checkSince refuses a period that contains no time. A zero time means no bound.
-func checkSince(since, until time.Time) error {
+// checkPeriod refuses a period that contains no time. A zero time means no bound.
+func checkPeriod(since, until time.Time) error {
 	switch {
-	case outOfYears(&since):
-		return invalid("since: %s", inYears)
-	case outOfYears(&until):
-		return invalid("until: %s", inYears)
+	case isOutsideYears(&since):
+		return invalid("since: %s", yearsMessage)
+	case isOutsideYears(&until):
+		return invalid("until: %s", yearsMessage)
 	}
 	if !since.IsZero() && !until.IsZero() && !since.Before(until) {
 		return invalid("until: must be later than since")
@@ -102,40 +102,40 @@ func checkSince(since, until time.Time) error {
 
 func showEvent(e store.Event) operators.Event {
 	return operators.Event{
-		ID: e.ID, At: stamp(e.At), Kind: e.Kind, Actor: e.Actor, Pool: e.Pool, Batch: e.Batch, Task: e.Task,
+		ID: e.ID, At: apiTime(e.At), Kind: e.Kind, Actor: e.Actor, Pool: e.Pool, Batch: e.Batch, Task: e.Task,
 		Device: e.Device, Token: e.Token, Detail: e.Detail,
 	}
 }
 
 const (
-	livePoll  = 500 * time.Millisecond
-	liveSign  = 15 * time.Second // interval of heartbeats while there are no events
-	liveWrite = 15 * time.Second // maximum time that a client may take to receive what was written
-	liveMost  = 100              // concurrent streams of one replica
-	liveEach  = 10               // concurrent streams of one operator token
+	livePollInterval  = 500 * time.Millisecond
+	heartbeatInterval = 15 * time.Second // interval of heartbeats while there are no events
+	liveWriteTimeout  = 15 * time.Second // maximum time that a client may take to receive what was written
+	maxLiveStreams    = 100              // concurrent streams of one replica
+	maxLivePerToken   = 10               // concurrent streams of one operator token
 )
 
-// feed is one live stream of events. Ids are assigned before the commit, so an event can become visible after one with a
+// eventFeed is one live stream of events. Ids are assigned before the commit, so an event can become visible after one with a
 // higher id was sent. Therefore feed sends events only up to a mark below which no event can appear any more: see
-// store.EventMark.
-type feed struct {
-	ledger eventStore
-	filter store.EventFilter
-	mark   store.EventMark
-	marked bool
-	last   int64 // all events with an id <= last were sent
-	begun  bool  // last is known
-	write  func([]byte) error
+// store.EventPosition.
+type eventFeed struct {
+	ledger  eventStore
+	filter  store.EventFilter
+	mark    store.EventPosition
+	hasMark bool
+	last    int64 // all events with an id <= last were sent
+	hasLast bool  // last is known
+	write   func([]byte) error
 }
 
-// live sends events once they are complete up to a mark, until the client disconnects, its token ends or this process
+// streamLive sends events once they are complete up to a mark, until the client disconnects, its token ends or this process
 // stops. With Last-Event-ID a client resumes after that event.
-func (e *events) live(ctx context.Context, out huma.Context, in *eventQuery) {
+func (e *events) streamLive(ctx context.Context, out huma.Context, in *eventQuery) {
 	_, w := humago.Unwrap(out)
-	f := feed{ledger: e.ledger, write: Live(w, liveWrite)}
+	f := eventFeed{ledger: e.ledger, write: NewStreamWriter(w, liveWriteTimeout)}
 	f.filter, _ = eventFilter(in.EventFilter) // list has checked the filter
 	if last, err := strconv.ParseInt(out.Header("Last-Event-ID"), 10, 64); err == nil && last >= 0 {
-		f.last, f.begun = last, true
+		f.last, f.hasLast = last, true
 	}
 	out.SetHeader("Content-Type", typeEvents)
 	out.SetHeader("Cache-Control", "no-store")
@@ -143,18 +143,18 @@ func (e *events) live(ctx context.Context, out huma.Context, in *eventQuery) {
 	if f.write([]byte("retry: 3000\n\n")) != nil {
 		return
 	}
-	e.follow(ctx, &f, devicehttp.Bearer(out.Header("Authorization")))
+	e.followEvents(ctx, &f, devicehttp.Bearer(out.Header("Authorization")))
 }
 
-func (e *events) follow(ctx context.Context, f *feed, token string) {
-	tick := time.NewTicker(livePoll)
+func (e *events) followEvents(ctx context.Context, f *eventFeed, token string) {
+	tick := time.NewTicker(livePollInterval)
 	defer tick.Stop()
-	for quiet := time.Duration(0); ; quiet += livePoll {
+	for quiet := time.Duration(0); ; quiet += livePollInterval {
 		sent, err := f.advance(ctx)
 		if sent {
 			quiet = 0
 		}
-		if err == nil && f.begun && quiet >= liveSign {
+		if err == nil && f.hasLast && quiet >= heartbeatInterval {
 			quiet, err = 0, f.write(fmt.Appendf(nil, "id: %d\n\n", f.last))
 		}
 		if err != nil || e.stopping.Load() {
@@ -165,35 +165,35 @@ func (e *events) follow(ctx context.Context, f *feed, token string) {
 			return
 		case <-tick.C:
 		}
-		if who, err := e.auth.operator(ctx, token); err != nil || !who.May(roleViewer) {
+		if operator, err := e.auth.tokenOperator(ctx, token); err != nil || !operator.May(roleViewer) {
 			return
 		}
 	}
 }
 
 // advance sends the events up to the mark, if no event can appear below the mark any more, and sets the next mark.
-func (f *feed) advance(ctx context.Context) (sent bool, err error) {
-	if !f.marked {
+func (f *eventFeed) advance(ctx context.Context) (sent bool, err error) {
+	if !f.hasMark {
 		sent := int64(-1)
-		if f.begun {
+		if f.hasLast {
 			sent = f.last
 		}
-		if f.mark, err = f.ledger.MarkEvents(ctx, sent); err != nil {
+		if f.mark, err = f.ledger.ReadEventPosition(ctx, sent); err != nil {
 			return false, err
 		}
-		f.marked = true
+		f.hasMark = true
 	}
-	settled, err := f.ledger.EventsSettled(ctx, f.mark)
-	if err != nil || !settled {
+	isComplete, err := f.ledger.EventsComplete(ctx, f.mark)
+	if err != nil || !isComplete {
 		return false, err
 	}
-	f.marked = false
-	if !f.begun {
-		f.last, f.begun = f.mark.Last, true
+	f.hasMark = false
+	if !f.hasLast {
+		f.last, f.hasLast = f.mark.Last, true
 		return true, f.write(fmt.Appendf(nil, "id: %d\n\n", f.last)) // so that a client knows where the stream begins
 	}
 	for f.last < f.mark.Last {
-		if err := f.page(ctx); err != nil {
+		if err := f.sendPage(ctx); err != nil {
 			return sent, err
 		}
 		sent = true
@@ -201,14 +201,14 @@ func (f *feed) advance(ctx context.Context) (sent bool, err error) {
 	return sent, nil
 }
 
-func (f *feed) page(ctx context.Context) error {
+func (f *eventFeed) sendPage(ctx context.Context) error {
 	filter := f.filter
-	filter.After, filter.Before, filter.Limit = f.last, f.mark.Last+1, exportPage
-	stretch, err := f.ledger.EventStretch(ctx, filter)
+	filter.After, filter.Before, filter.Limit = f.last, f.mark.Last+1, exportPageSize
+	stretch, err := f.ledger.EventSearchBound(ctx, filter)
 	if err != nil {
 		return err
 	}
-	filter.Within(stretch)
+	filter.LimitTo(stretch)
 	events, err := f.ledger.Events(ctx, filter)
 	if err != nil {
 		return err
@@ -222,19 +222,19 @@ func (f *feed) page(ctx context.Context) error {
 		fmt.Fprintf(&text, "id: %d\ndata: %s\n\n", e.ID, data)
 		f.last = e.ID
 	}
-	if len(events) < exportPage {
+	if len(events) < exportPageSize {
 		f.last = filter.Before - 1
 	}
 	return f.write(text.Bytes())
 }
 
-// Live returns a function that writes and flushes a part of a stream. Each write may take the time within. Live removes
+// NewStreamWriter returns a function that writes and flushes a part of a stream. Each write may take the time within. Live removes
 // the read deadline of the connection, which is meant for requests that end.
-func Live(w http.ResponseWriter, within time.Duration) func([]byte) error {
+func NewStreamWriter(w http.ResponseWriter, timeout time.Duration) func([]byte) error {
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Time{}) // the ResponseWriter of a test has no deadlines
 	return func(text []byte) error {
-		_ = connection.SetWriteDeadline(time.Now().Add(within))
+		_ = connection.SetWriteDeadline(time.Now().Add(timeout))
 		if _, err := w.Write(text); err != nil {
 			return err
 		}

@@ -16,16 +16,16 @@ import (
 
 func TestEventsAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.batch(newFields)
-		g := b.granted("d-1")
-		b.report("d-1", g.result("succeeded", "")).must(200)
-		b.report("d-1", g.result("succeeded", "")).must(200) // a duplicate result is not an event
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createBatch(newBatchBody)
+		g := b.reportUntilGranted("d-1")
+		b.sendReport("d-1", g.resultBody("succeeded", "")).expectStatus(200)
+		b.sendReport("d-1", g.resultBody("succeeded", "")).expectStatus(200) // a duplicate result is not an event
 		kinds := func(query string) (kinds []string) {
 			b.Helper()
-			for _, e := range list(b.get("/v1/events?order=oldest&"+query).must(200).fields(), "events") {
-				kind, _ := object(e)["kind"].(string)
+			for _, e := range listField(b.get("/v1/events?order=oldest&"+query).expectStatus(200).decodeObject(), "events") {
+				kind, _ := asObject(e)["kind"].(string)
 				kinds = append(kinds, kind)
 			}
 			return kinds
@@ -43,13 +43,13 @@ func TestEventsAreFilteredAndPaged(t *testing.T) {
 				b.Errorf("%s: %s", query, diff)
 			}
 		}
-		if diff := cmp.Diff([]string{"5", "4", "3", "2", "1"}, b.pages("/v1/events", "events", "id")); diff != "" {
+		if diff := cmp.Diff([]string{"5", "4", "3", "2", "1"}, b.readPages("/v1/events", "events", "id")); diff != "" {
 			b.Error(diff)
 		}
-		if diff := cmp.Diff([]string{"1", "2", "3", "4", "5"}, b.pages("/v1/events?order=oldest", "events", "id")); diff != "" {
+		if diff := cmp.Diff([]string{"1", "2", "3", "4", "5"}, b.readPages("/v1/events?order=oldest", "events", "id")); diff != "" {
 			b.Error(diff)
 		}
-		if rows := b.accept("/v1/events?order=oldest", csvType).must(200).table(); len(rows) != 6 || rows[4][2] != "task.granted" || rows[4][9] != "slot=0" {
+		if rows := b.getWithAccept("/v1/events?order=oldest", csvType).expectStatus(200).csvRows(); len(rows) != 6 || rows[4][2] != "task.granted" || rows[4][9] != "slot=0" {
 			b.Errorf("%q", rows)
 		}
 		now := time.Now().UTC()
@@ -61,21 +61,21 @@ func TestEventsAreFilteredAndPaged(t *testing.T) {
 				b.Errorf("%s: %v, want %d", query, got, want)
 			}
 		}
-		b.get("/v1/events?since="+hour(1)+"&until="+hour(-1)).problem(422, "invalid_field")
-		b.get("/v1/events?since=yesterday").problem(422, "invalid_field")
-		b.get("/v1/events?device=a/b").problem(400, "invalid_device_id")
-		b.get("/v1/events?order=any").problem(422, "invalid_field")
+		b.get("/v1/events?since="+hour(1)+"&until="+hour(-1)).expectProblem(422, "invalid_field")
+		b.get("/v1/events?since=yesterday").expectProblem(422, "invalid_field")
+		b.get("/v1/events?device=a/b").expectProblem(400, "invalid_device_id")
+		b.get("/v1/events?order=any").expectProblem(422, "invalid_field")
 	})
 }
 
-// live reads a stream of events.
-type live struct {
-	b        *bench
+// eventStream reads a stream of events.
+type eventStream struct {
+	b        *testAPI
 	lines    *bufio.Scanner
 	response *http.Response
 }
 
-func (b *bench) live(path, token, lastID string) *live {
+func (b *testAPI) openEventStream(path, token, lastID string) *eventStream {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, http.NoBody)
 	if err != nil {
@@ -94,11 +94,11 @@ func (b *bench) live(path, token, lastID string) *live {
 	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
 		b.Fatalf("%d %v", response.StatusCode, response.Header)
 	}
-	return &live{b: b, lines: bufio.NewScanner(response.Body), response: response}
+	return &eventStream{b: b, lines: bufio.NewScanner(response.Body), response: response}
 }
 
-// next returns the next event with data, or nil if the stream has ended.
-func (l *live) next() map[string]any {
+// nextEvent returns the next event with data, or nil if the stream has ended.
+func (l *eventStream) nextEvent() map[string]any {
 	l.b.Helper()
 	id := ""
 	for l.lines.Scan() {
@@ -116,8 +116,8 @@ func (l *live) next() map[string]any {
 	return nil
 }
 
-// began waits for the id with which a stream without Last-Event-ID begins.
-func (l *live) began() string {
+// startID waits for the id with which a stream without Last-Event-ID begins.
+func (l *eventStream) startID() string {
 	l.b.Helper()
 	for l.lines.Scan() {
 		if text, ok := strings.CutPrefix(l.lines.Text(), "id: "); ok {
@@ -130,30 +130,30 @@ func (l *live) began() string {
 
 func TestEventsAreStreamedAndResumed(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		stream := b.live("/v1/events", adminToken, "")
-		if id := stream.began(); id != "1" {
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		stream := b.openEventStream("/v1/events", adminToken, "")
+		if id := stream.startID(); id != "1" {
 			b.Errorf("began at %s", id)
 		}
-		only := b.live("/v1/events?kind=task.granted", adminToken, "")
-		only.began()
-		b.batch(newFields)
-		b.granted("d-1")
+		only := b.openEventStream("/v1/events?kind=task.granted", adminToken, "")
+		only.startID()
+		b.createBatch(newBatchBody)
+		b.reportUntilGranted("d-1")
 		var kinds []string
 		for range 3 {
-			kind, _ := stream.next()["kind"].(string)
+			kind, _ := stream.nextEvent()["kind"].(string)
 			kinds = append(kinds, kind)
 		}
 		if diff := cmp.Diff([]string{"batch.created", "device.created", "task.granted"}, kinds); diff != "" {
 			b.Error(diff)
 		}
-		if e := only.next(); e["kind"] != "task.granted" || e["device"] != "d-1" {
+		if e := only.nextEvent(); e["kind"] != "task.granted" || e["device"] != "d-1" {
 			b.Errorf("filtered: %v", e)
 		}
-		again := b.live("/v1/events", adminToken, "2")
+		again := b.openEventStream("/v1/events", adminToken, "2")
 		for want := 3.0; want <= 4; want++ {
-			if e := again.next(); e["id"] != want {
+			if e := again.nextEvent(); e["id"] != want {
 				b.Errorf("resumed: %v, want id %v", e, want)
 			}
 		}
@@ -164,10 +164,10 @@ func TestEventsAreStreamedAndResumed(t *testing.T) {
 // transaction commits later: the stream sends both, in the order of their ids.
 func TestALateCommitLeavesNoGap(t *testing.T) {
 	t.Parallel()
-	b := onServers(t)
-	stream := b.live("/v1/events", adminToken, "0")
+	b := startOnServers(t)
+	stream := b.openEventStream("/v1/events", adminToken, "0")
 	const record = `INSERT INTO events (at, kind) VALUES (now(), $1)`
-	db := b.database()
+	db := b.openLedgerDB()
 	held, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -181,10 +181,10 @@ func TestALateCommitLeavesNoGap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	other := b.live("/v1/events?kind=at%20once", adminToken, "0")
+	other := b.openEventStream("/v1/events?kind=at%20once", adminToken, "0")
 	got := make(chan string, 1)
 	go func() {
-		kind, _ := other.next()["kind"].(string)
+		kind, _ := other.nextEvent()["kind"].(string)
 		got <- kind
 	}()
 	select {
@@ -197,7 +197,7 @@ func TestALateCommitLeavesNoGap(t *testing.T) {
 	}
 	var ids []float64
 	for range 6 {
-		id, _ := stream.next()["id"].(float64)
+		id, _ := stream.nextEvent()["id"].(float64)
 		ids = append(ids, id)
 	}
 	if want := []float64{1, 2, 3, 4, 5, 6}; !slices.Equal(ids, want) {
@@ -210,23 +210,23 @@ func TestALateCommitLeavesNoGap(t *testing.T) {
 
 func TestALiveStreamEndsWithItsTokenAndItsServer(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	made := b.call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).must(201).fields()
+	b := startEmbedded(t)
+	made := b.call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).expectStatus(201).decodeObject()
 	secret, _ := made["token"].(string)
-	stream := b.live("/v1/events", secret, "")
-	stream.began()
-	b.call("DELETE", fmt.Sprintf("/v1/tokens/%v", made["id"]), adminToken, nil).must(200)
-	for stream.next() != nil { // the event of the revocation itself may still arrive
+	stream := b.openEventStream("/v1/events", secret, "")
+	stream.startID()
+	b.call("DELETE", fmt.Sprintf("/v1/tokens/%v", made["id"]), adminToken, nil).expectStatus(200)
+	for stream.nextEvent() != nil { // the event of the revocation itself may still arrive
 	}
-	stream = b.live("/v1/events", adminToken, "")
-	stream.began()
-	b.api.StopReady()
-	for stream.next() != nil { // until the stream ends
+	stream = b.openEventStream("/v1/events", adminToken, "")
+	stream.startID()
+	b.api.FailReadiness()
+	for stream.nextEvent() != nil { // until the stream ends
 	}
 }
 
-// database opens the database of the ledger as another program would.
-func (b *bench) database() *sql.DB {
+// openLedgerDB opens the database of the ledger as another program would.
+func (b *testAPI) openLedgerDB() *sql.DB {
 	b.Helper()
 	db, err := sql.Open("postgres", b.dsn)
 	if err != nil {
@@ -239,8 +239,8 @@ func (b *bench) database() *sql.DB {
 // One token cannot use up all streams and exports of a replica.
 func TestOneTokenHasAShareOfTheStreams(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	viewer, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"wall","role":"viewer"}`).must(201).fields()["token"].(string)
+	b := startEmbedded(t)
+	viewer, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"wall","role":"viewer"}`).expectStatus(201).decodeObject()["token"].(string)
 	open := func(token string) int {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/v1/events", nil)

@@ -20,11 +20,11 @@ import (
 const (
 	eventsPath = "/v1/events"
 
-	exportPage  = 1000             // entries that are held in memory
-	exportPause = 60 * time.Second // maximum time that a client may take to receive a page
+	exportPageSize    = 1000             // entries that are held in memory
+	exportPageTimeout = 60 * time.Second // maximum time that a client may take to receive a page
 
-	exportsMost = 10 // concurrent exports of one replica
-	exportsEach = 2  // concurrent exports of one operator token
+	maxExports         = 10 // concurrent exports of one replica
+	maxExportsPerToken = 2  // concurrent exports of one operator token
 )
 
 // wantsStream says whether the request asks for another form than JSON.
@@ -47,36 +47,36 @@ func streamForm(accept string) string {
 	return ""
 }
 
-// paged is the query of a list.
-type paged[I any] interface {
+// pagedQuery is the query of a list.
+type pagedQuery[I any] interface {
 	*I
-	page() *Page
+	paging() *Page
 }
 
 // registerList adds a list: its pages as JSON, and the complete list as a stream.
-func registerList[I, T, O any, P paged[I]](r *routes, op huma.Operation, list func(context.Context, *I) (pageOf[T], error), answer func(pageOf[T]) O) {
+func registerList[I, T, O any, P pagedQuery[I]](r *routes, op huma.Operation, list func(context.Context, *I) (listPage[T], error), answer func(listPage[T]) O) {
 	registerLive[I, T, O, P](r, op, list, answer, nil)
 }
 
 // registerLive adds a list that can also be followed live. If live is nil, the list has no live form.
-func registerLive[I, T, O any, P paged[I]](
-	r *routes, op huma.Operation, list func(context.Context, *I) (pageOf[T], error), answer func(pageOf[T]) O,
+func registerLive[I, T, O any, P pagedQuery[I]](
+	r *routes, op huma.Operation, list func(context.Context, *I) (listPage[T], error), answer func(listPage[T]) O,
 	live func(context.Context, huma.Context, *I),
 ) {
-	op.Responses = inForms()
+	op.Responses = listResponses()
 	if live != nil {
 		op.Responses["200"].Content[typeEvents] = textMedia()
 	}
-	op.Middlewares = r.steps(r.turnOfList)
+	op.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, op, func(ctx context.Context, in *I) (O, error) {
 		page, err := list(ctx, in)
 		return answer(page), err
 	})
-	op.Middlewares = r.streams.steps(r.shareOfStream)
+	op.Middlewares = r.streams.newMiddlewares(r.limitStreams)
 	op.Responses, op.Hidden = nil, true
-	serve(r, r.streams, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
-		asked := P(in).page()
-		asked.Size = exportPage
+	addOperation(r, r.streams, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
+		asked := P(in).paging()
+		asked.Size = exportPageSize
 		first, err := list(ctx, in)
 		if err != nil {
 			return nil, err
@@ -86,7 +86,7 @@ func registerLive[I, T, O any, P paged[I]](
 				live(ctx, out, in)
 				return
 			}
-			stream(out, first, func(token string) (pageOf[T], error) {
+			writeStream(out, first, func(token string) (listPage[T], error) {
 				asked.Token = token
 				return list(ctx, in)
 			})
@@ -94,22 +94,22 @@ func registerLive[I, T, O any, P paged[I]](
 	})
 }
 
-// inForms documents a response that is JSON, CSV or NDJSON.
-func inForms() map[string]*huma.Response {
+// listResponses documents a response that is JSON, CSV or NDJSON.
+func listResponses() map[string]*huma.Response {
 	return map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
 		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
 	}}}
 }
 
-// shareOfStream limits how many lists are streamed at once. It refuses additional requests.
-func (r *routes) shareOfStream(ctx huma.Context, next func(huma.Context)) error {
-	shares, streams := r.exports, "exports"
+// limitStreams limits how many lists are streamed at once. It refuses additional requests.
+func (r *routes) limitStreams(ctx huma.Context, next func(huma.Context)) error {
+	shares, streamKind := r.exportTurns, "exports"
 	if streamForm(ctx.Header("Accept")) == typeEvents {
-		shares, streams = r.live, "live streams"
+		shares, streamKind = r.liveTurns, "live streams"
 	}
-	leave, ok := shares.Take(operatorOf(ctx.Context()).share())
+	leave, ok := shares.TryStart(operatorOf(ctx.Context()).shareKey())
 	if !ok {
-		return problem(http.StatusServiceUnavailable, codeBusyServer, "too many "+streams+", of this token or of all")
+		return problem(http.StatusServiceUnavailable, codeBusyServer, "too many "+streamKind+", of this token or of all")
 	}
 	defer leave()
 	next(ctx)
@@ -120,15 +120,15 @@ func textMedia() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
-// stream writes page after page, in the form that the client accepts.
-func stream[T any](out huma.Context, page pageOf[T], read func(token string) (pageOf[T], error)) {
-	write := export[T]{csv: streamForm(out.Header("Accept")) == operators.TypeCSV}
-	streamBy(out, write.page, page, read)
+// writeStream writes page after page, in the form that the client accepts.
+func writeStream[T any](out huma.Context, page listPage[T], read func(token string) (listPage[T], error)) {
+	write := entryEncoder[T]{csv: streamForm(out.Header("Accept")) == operators.TypeCSV}
+	writeStreamWith(out, write.encode, page, read)
 }
 
-// streamBy is stream with another format of the entries. If it fails half-way, it breaks the connection, because a client
+// writeStreamWith is stream with another format of the entries. If it fails half-way, it breaks the connection, because a client
 // must not take a part for the complete list.
-func streamBy[T any](out huma.Context, write func([]T) ([]byte, error), page pageOf[T], read func(token string) (pageOf[T], error)) {
+func writeStreamWith[T any](out huma.Context, write func([]T) ([]byte, error), page listPage[T], read func(token string) (listPage[T], error)) {
 	form := streamForm(out.Header("Accept"))
 	out.SetHeader("Content-Type", form)
 	out.SetStatus(http.StatusOK)
@@ -136,7 +136,7 @@ func streamBy[T any](out huma.Context, write func([]T) ([]byte, error), page pag
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Time{}) // the server's deadline is for the request; the ResponseWriter of a test has no deadlines
 	for {
-		_ = connection.SetWriteDeadline(time.Now().Add(exportPause))
+		_ = connection.SetWriteDeadline(time.Now().Add(exportPageTimeout))
 		text, err := write(page.entries)
 		if err == nil {
 			_, err = out.BodyWriter().Write(text)
@@ -153,13 +153,13 @@ func streamBy[T any](out huma.Context, write func([]T) ([]byte, error), page pag
 	}
 }
 
-// export writes entries as CSV or NDJSON.
-type export[T any] struct {
-	csv    bool
-	headed bool
+// entryEncoder writes entries as CSV or NDJSON.
+type entryEncoder[T any] struct {
+	csv       bool
+	hasHeader bool
 }
 
-func (e *export[T]) page(items []T) ([]byte, error) {
+func (e *entryEncoder[T]) encode(items []T) ([]byte, error) {
 	var out bytes.Buffer
 	if !e.csv {
 		lines := json.NewEncoder(&out)
@@ -171,17 +171,17 @@ func (e *export[T]) page(items []T) ([]byte, error) {
 		return out.Bytes(), nil
 	}
 	table := csv.NewWriter(&out)
-	if !e.headed {
-		e.headed = true
+	if !e.hasHeader {
+		e.hasHeader = true
 		var none T
-		names, _, err := cells(none)
+		names, _, err := jsonCells(none)
 		if err != nil {
 			return nil, err
 		}
 		_ = table.Write(names) // a write to memory does not fail
 	}
 	for _, item := range items {
-		_, row, err := cells(item)
+		_, row, err := jsonCells(item)
 		if err != nil {
 			return nil, err
 		}
@@ -191,9 +191,9 @@ func (e *export[T]) page(items []T) ([]byte, error) {
 	return out.Bytes(), table.Error()
 }
 
-// cells returns the members of the JSON form of an entry, in their order: strings without quotes, null as an empty cell,
+// jsonCells returns the members of the JSON form of an entry, in their order: strings without quotes, null as an empty cell,
 // objects and lists as JSON.
-func cells(item any) (names, row []string, err error) {
+func jsonCells(item any) (names, row []string, err error) {
 	text, err := json.Marshal(item)
 	if err != nil {
 		return nil, nil, err
@@ -215,25 +215,25 @@ func cells(item any) (names, row []string, err error) {
 		if !ok {
 			return nil, nil, errors.New("an entry is no object")
 		}
-		names, row = append(names, text), append(row, cell(value))
+		names, row = append(names, text), append(row, cellText(value))
 	}
 	return names, row, nil
 }
 
-func cell(value json.RawMessage) string {
+func cellText(value json.RawMessage) string {
 	switch value[0] {
 	case 'n':
 		return ""
 	case '"':
 		var text string
 		_ = json.Unmarshal(value, &text) // the value was decoded before, so it is valid
-		return harmless(text)
+		return escapeFormula(text)
 	}
 	return string(value)
 }
 
-// harmless prevents a spreadsheet from interpreting text of a device as a formula.
-func harmless(text string) string {
+// escapeFormula prevents a spreadsheet from interpreting text of a device as a formula.
+func escapeFormula(text string) string {
 	if text != "" && strings.ContainsRune("=+-@\t\r\n", rune(text[0])) {
 		return "'" + text
 	}

@@ -14,32 +14,32 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func stamp(t time.Time) operators.Time { return operators.Time{Time: t} }
+func apiTime(t time.Time) operators.Time { return operators.Time{Time: t} }
 
-func stampPointer(t *time.Time) *operators.Time {
+func apiTimePointer(t *time.Time) *operators.Time {
 	if t == nil {
 		return nil
 	}
 	return &operators.Time{Time: *t}
 }
 
-// apply sets the field to the value of a change, or to standard if the change asks for the default.
-func apply[T any](c operators.Change[T], field *T, standard T) {
+// applyChange sets the field to the value of a change, or to standard if the change asks for the default.
+func applyChange[T any](c operators.Change[T], field *T, defaultValue T) {
 	switch {
-	case !c.Said:
-	case c.To == nil:
-		*field = standard
+	case !c.Present:
+	case c.Value == nil:
+		*field = defaultValue
 	default:
-		*field = *c.To
+		*field = *c.Value
 	}
 }
 
-// readPatch checks the value of a change and converts it to the stored form.
-func readPatch[Written, Kept any](p operators.Change[Written], read func(Written) (Kept, error)) (operators.Change[Kept], error) {
-	if p.To == nil {
-		return operators.Change[Kept]{Said: p.Said}, nil
+// convertChange checks the value of a change and converts it to the stored form.
+func convertChange[Written, Kept any](p operators.Change[Written], read func(Written) (Kept, error)) (operators.Change[Kept], error) {
+	if p.Value == nil {
+		return operators.Change[Kept]{Present: p.Present}, nil
 	}
-	kept, err := read(*p.To)
+	kept, err := read(*p.Value)
 	return operators.Set(kept), err
 }
 
@@ -49,14 +49,14 @@ type Page struct {
 	Token string `query:"page_token" maxLength:"400" doc:"next_page_token of the page before"`
 }
 
-// page returns the paging parameters of a list's query.
-func (p *Page) page() *Page { return p }
+// paging returns the paging parameters of a list's query.
+func (p *Page) paging() *Page { return p }
 
 // afterName returns the name after which the page starts, in a list ordered by name.
 func (p Page) afterName() (string, error) {
 	key, err := base64.RawURLEncoding.DecodeString(p.Token)
-	if err != nil || !storable(string(key)) {
-		return "", badPage()
+	if err != nil || !isStorable(string(key)) {
+		return "", pageTokenProblem()
 	}
 	return string(key), nil
 }
@@ -70,63 +70,63 @@ func (p Page) afterNumber() (int64, error) {
 	}
 	n, err := strconv.ParseInt(name, 10, 64)
 	if err != nil {
-		return 0, badPage()
+		return 0, pageTokenProblem()
 	}
 	return n, nil
 }
 
-func badPage() error {
+func pageTokenProblem() error {
 	return invalid("page_token: not one that this list gave")
 }
 
-// full reports whether the page is full, so that there may be more entries after it.
-func (p Page) full(got int) bool { return got >= p.Size }
+// isFull reports whether the page is full, so that there may be more entries after it.
+func (p Page) isFull(got int) bool { return got >= p.Size }
 
-// pageOf has the entries of a page and the token of the next page. If next is empty, there is no next page.
-type pageOf[T any] struct {
+// listPage has the entries of a page and the token of the next page. If next is empty, there is no next page.
+type listPage[T any] struct {
 	entries []T
 	next    string
 }
 
-// showPage converts stored entries to a page. If more is true, there may be entries after the last one, and the page gets
+// newPage converts stored entries to a page. If more is true, there may be entries after the last one, and the page gets
 // a token with the key of its last entry.
-func showPage[K, T any](kept []K, more bool, show func(K) T, key func(K) string) pageOf[T] {
-	p := pageOf[T]{entries: make([]T, len(kept))}
-	for i, one := range kept {
+func newPage[K, T any](stored []K, hasMore bool, show func(K) T, key func(K) string) listPage[T] {
+	p := listPage[T]{entries: make([]T, len(stored))}
+	for i, one := range stored {
 		p.entries[i] = show(one)
 	}
-	if more && len(kept) > 0 {
-		p.next = pageToken(key(kept[len(kept)-1]))
+	if hasMore && len(stored) > 0 {
+		p.next = pageToken(key(stored[len(stored)-1]))
 	}
 	return p
 }
 
-// behind sets the token of a page that is not full, if the filter was not yet applied to all entries: the next page starts
+// continueAfter sets the token of a page that is not full, if the filter was not yet applied to all entries: the next page starts
 // after the last entry to which it was applied.
-func (p pageOf[T]) behind(stretch store.Stretch) pageOf[T] {
+func (p listPage[T]) continueAfter(stretch store.SearchBound) listPage[T] {
 	if p.next == "" && stretch.More {
-		p.next = pageToken(number(stretch.End))
+		p.next = pageToken(decimal(stretch.End))
 	}
 	return p
 }
 
 func pageToken(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
-// Numbered is the path parameter {id}: the id of a batch, a task or a token.
-type Numbered struct {
+// IDPath is the path parameter {id}: the id of a batch, a task or a token.
+type IDPath struct {
 	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
 }
 
-func number(n int64) string { return strconv.FormatInt(n, 10) }
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // milliseconds converts a number of milliseconds, as sent over the API, to a Duration.
 func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// body is a response with only a body.
-type body[T any] struct{ Body T }
+// bodyResponse is a response with only a body.
+type bodyResponse[T any] struct{ Body T }
 
-// created is a response with the status 201 if something was created.
-type created[T any] struct {
+// createdResponse is a response with the status 201 if something was created.
+type createdResponse[T any] struct {
 	Status int
 	Body   T
 }
@@ -139,21 +139,21 @@ func createdStatus(isNew bool) int {
 }
 
 const (
-	listsAtOnce = 8 // pages of lists that are read at once; additional requests wait
-	listsEach   = 3 // pages of one operator token that are read at once
+	maxListReads         = 8 // pages of lists that are read at once; additional requests wait
+	maxListReadsPerToken = 3 // pages of one operator token that are read at once
 
-	firstPart = 50      // entries in the first part of a page, because their size is not known yet
-	pageBytes = 1 << 20 // a page with large entries ends at about this number of bytes
+	firstPartSize = 50      // entries in the first part of a page, because their size is not known yet
+	pageBytes     = 1 << 20 // a page with large entries ends at about this number of bytes
 
-	smallBody   = 64 << 10 // in bytes
-	largeAtOnce = 2        // large bodies that are read at once, one of each operator token; additional requests wait
+	smallBody      = 64 << 10 // in bytes
+	maxLargeBodies = 2        // large bodies that are read at once, one of each operator token; additional requests wait
 )
 
-// inParts reads a page of at most size entries in parts, and ends the page early if its entries are large, because a page
+// readInParts reads a page of at most size entries in parts, and ends the page early if its entries are large, because a page
 // is held in memory. more reports whether there may be entries after the page.
-func inParts[T any](size int, read func(last *T, limit int) ([]T, error), weigh func(T) int) (list []T, more bool, err error) {
+func readInParts[T any](size int, read func(last *T, limit int) ([]T, error), entryBytes func(T) int) (list []T, more bool, err error) {
 	var last *T
-	for weight, limit := 0, firstPart; len(list) < size && weight < pageBytes; {
+	for totalBytes, limit := 0, firstPartSize; len(list) < size && totalBytes < pageBytes; {
 		limit = min(limit, size-len(list))
 		part, err := read(last, limit)
 		if err != nil {
@@ -164,31 +164,31 @@ func inParts[T any](size int, read func(last *T, limit int) ([]T, error), weigh 
 			return list, false, nil
 		}
 		for _, one := range part {
-			weight += weigh(one)
+			totalBytes += entryBytes(one)
 		}
 		last = &list[len(list)-1]
-		limit = max(1, len(list)*max(0, pageBytes-weight)/max(1, weight))
+		limit = max(1, len(list)*max(0, pageBytes-totalBytes)/max(1, totalBytes))
 	}
 	return list, true, nil
 }
 
-// turnOfList limits how many pages of lists are read and sent at once. Additional requests wait.
-func (r *routes) turnOfList(ctx huma.Context, next func(huma.Context)) error {
-	return inTurn(r.lists, ctx, next)
+// awaitListTurn limits how many pages of lists are read and sent at once. Additional requests wait.
+func (r *routes) awaitListTurn(ctx huma.Context, next func(huma.Context)) error {
+	return runInTurn(r.listTurns, ctx, next)
 }
 
-// turnOfLarge limits how many large bodies are read at once. Additional requests wait. A body of 1 MiB, the maximum, takes 50
+// awaitLargeTurn limits how many large bodies are read at once. Additional requests wait. A body of 1 MiB, the maximum, takes 50
 // MiB of memory if it is a list of empty objects.
-func (r *routes) turnOfLarge(ctx huma.Context, next func(huma.Context)) error {
+func (r *routes) awaitLargeTurn(ctx huma.Context, next func(huma.Context)) error {
 	if request, _ := humago.Unwrap(ctx); request.ContentLength < 0 || request.ContentLength > smallBody {
-		return inTurn(r.large, ctx, next)
+		return runInTurn(r.largeTurns, ctx, next)
 	}
 	next(ctx)
 	return nil
 }
 
-func inTurn(turns *fair.Shares, ctx huma.Context, next func(huma.Context)) error {
-	leave, err := await(ctx.Context(), turns)
+func runInTurn(turns *fair.Shares, ctx huma.Context, next func(huma.Context)) error {
+	leave, err := awaitTurn(ctx.Context(), turns)
 	if err != nil {
 		return err // the client has disconnected and does not get this error
 	}

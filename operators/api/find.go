@@ -15,15 +15,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// hitsShown is the maximum number of hits in one part of a result.
-const hitsShown = 10
+// maxHits is the maximum number of hits in one part of a result.
+const maxHits = 10
 
 type findStore interface {
 	poolStore
 	batchStore
 	taskStore
 	deviceStore
-	FailedWith(ctx context.Context, start string, limit int) ([]store.Task, error)
+	TasksByErrorPrefix(ctx context.Context, start string, limit int) ([]store.Task, error)
 }
 
 // finder finds the pools, batches, tasks and devices that a text may refer to.
@@ -34,8 +34,8 @@ type findQuery struct {
 }
 
 func (f *finder) register(r *routes) {
-	find := operation("GET", "/v1/find", "find", "Find what a text may mean", roleViewer, 200)
-	find.Middlewares = r.steps(r.turnOfList)
+	find := newOperation("GET", "/v1/find", "find", "Find what a text may mean", roleViewer, 200)
+	find.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, find, f.find)
 }
 
@@ -45,39 +45,39 @@ func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, erro
 		return operators.Found{}, invalid("q: 1-200 characters, not only spaces")
 	}
 	found := operators.Found{Text: text}
-	for _, look := range []struct {
+	for _, search := range []struct {
 		part *operators.FoundPart
 		find func(context.Context, string) (operators.FoundPart, error)
 	}{
-		{&found.Pools, f.pools},
-		{&found.Batches, f.batches},
-		{&found.Devices, f.devices},
-		{&found.Tagged, f.tagged},
-		{&found.Failed, f.failed},
-		{&found.Exact, f.exact},
+		{&found.Pools, f.findPools},
+		{&found.Batches, f.findBatches},
+		{&found.Devices, f.findDevices},
+		{&found.Tagged, f.findTagged},
+		{&found.Failed, f.findFailed},
+		{&found.Exact, f.findExact},
 	} {
-		part, err := look.find(ctx, text)
+		part, err := search.find(ctx, text)
 		if err != nil {
 			return operators.Found{}, err
 		}
-		*look.part = capped(part)
+		*search.part = capHits(part)
 	}
 	return found, nil
 }
 
-// capped returns the part with at most hitsShown hits.
-func capped(part operators.FoundPart) operators.FoundPart {
+// capHits returns the part with at most maxHits hits.
+func capHits(part operators.FoundPart) operators.FoundPart {
 	if part.Hits == nil {
 		part.Hits = []operators.Hit{}
 	}
-	if len(part.Hits) > hitsShown {
-		part.Hits, part.More = part.Hits[:hitsShown], true
+	if len(part.Hits) > maxHits {
+		part.Hits, part.More = part.Hits[:maxHits], true
 	}
 	return part
 }
 
-// exact finds the task, batch, device and pool with exactly this number, id or name.
-func (f *finder) exact(ctx context.Context, text string) (part operators.FoundPart, err error) {
+// findExact finds the task, batch, device and pool with exactly this number, id or name.
+func (f *finder) findExact(ctx context.Context, text string) (part operators.FoundPart, err error) {
 	add := func(hit operators.Hit, err error) error {
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
@@ -87,7 +87,7 @@ func (f *finder) exact(ctx context.Context, text string) (part operators.FoundPa
 	}
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
 		task, _, _, err := f.ledger.Task(ctx, n)
-		if err := add(operators.Hit{Kind: "task", ID: number(n), Text: cmp.Or(task.Error, string(task.State))}, err); err != nil {
+		if err := add(operators.Hit{Kind: "task", ID: decimal(n), Text: cmp.Or(task.Error, string(task.State))}, err); err != nil {
 			return part, err
 		}
 		batch, err := f.ledger.Batch(ctx, n)
@@ -95,13 +95,13 @@ func (f *finder) exact(ctx context.Context, text string) (part operators.FoundPa
 			return part, err
 		}
 	}
-	if isID(text) {
+	if isDeviceID(text) {
 		device, err := f.ledger.Device(ctx, text)
 		if err := add(deviceHit(device), err); err != nil {
 			return part, err
 		}
 	}
-	if devices.ParsePool(text) == nil {
+	if devices.CheckPoolName(text) == nil {
 		pool, err := f.ledger.Pool(ctx, text)
 		if err := add(operators.Hit{Kind: "pool", ID: text, Text: fmt.Sprintf("%d slots", pool.Capacity)}, err); err != nil {
 			return part, err
@@ -110,92 +110,92 @@ func (f *finder) exact(ctx context.Context, text string) (part operators.FoundPa
 	return part, nil
 }
 
-// pools finds the pools with the text in their names. Pools whose names begin with the text come first.
-func (f *finder) pools(ctx context.Context, text string) (part operators.FoundPart, err error) {
+// findPools finds the pools with the text in their names. Pools whose names begin with the text come first.
+func (f *finder) findPools(ctx context.Context, text string) (part operators.FoundPart, err error) {
 	ranks, err := f.ledger.PoolRanks(ctx, text)
 	for _, r := range ranks {
 		part.Hits = append(part.Hits, operators.Hit{Kind: "pool", ID: r.Name, Text: fmt.Sprintf("%d of %d held, %d waiting", r.Held, r.Capacity, r.Pending)})
 	}
-	later := func(h operators.Hit) int { return strings.Index(strings.ToLower(h.ID), strings.ToLower(text)) }
-	slices.SortStableFunc(part.Hits, func(a, b operators.Hit) int { return min(later(a), 1) - min(later(b), 1) })
+	position := func(h operators.Hit) int { return strings.Index(strings.ToLower(h.ID), strings.ToLower(text)) }
+	slices.SortStableFunc(part.Hits, func(a, b operators.Hit) int { return min(position(a), 1) - min(position(b), 1) })
 	return part, err
 }
 
-func (f *finder) batches(ctx context.Context, text string) (part operators.FoundPart, err error) {
-	found, stretch, err := f.ledger.BatchesNamed(ctx, text, store.BatchFilter{}, 0, hitsShown+1)
+func (f *finder) findBatches(ctx context.Context, text string) (part operators.FoundPart, err error) {
+	found, stretch, err := f.ledger.BatchesNamed(ctx, text, store.BatchFilter{}, 0, maxHits+1)
 	for _, b := range found {
 		part.Hits = append(part.Hits, batchHit(b))
 	}
-	if stretch.More && len(found) <= hitsShown {
-		part.Looked = store.NamedLooked
+	if stretch.More && len(found) <= maxHits {
+		part.Scanned = store.NamedSearchLimit
 	}
 	return part, err
 }
 
-// devices finds the devices whose ids begin with the text, by the primary key. If they do not fill the part, it adds
+// findDevices finds the devices whose ids begin with the text, by the primary key. If they do not fill the part, it adds
 // devices with the text elsewhere in their ids, from a limited number of devices in the order of ids.
-func (f *finder) devices(ctx context.Context, text string) (part operators.FoundPart, err error) {
-	if !isID("a" + text) {
+func (f *finder) findDevices(ctx context.Context, text string) (part operators.FoundPart, err error) {
+	if !isDeviceID("a" + text) {
 		return part, nil // no id can contain the text
 	}
-	begin, err := f.ledger.Devices(ctx, store.DeviceFilter{Prefix: text, Limit: hitsShown + 1})
+	begin, err := f.ledger.Devices(ctx, store.DeviceFilter{Prefix: text, Limit: maxHits + 1})
 	if err != nil {
 		return part, err
 	}
 	for _, d := range begin {
 		part.Hits = append(part.Hits, deviceHit(d))
 	}
-	if len(begin) > hitsShown {
+	if len(begin) > maxHits {
 		return part, nil
 	}
-	within, err := f.ledger.DevicesWith(ctx, store.DeviceFilter{Limit: 2*hitsShown + 1}, text, store.SilentLooked)
+	within, err := f.ledger.DevicesWithIDPart(ctx, store.DeviceFilter{Limit: 2*maxHits + 1}, text, store.DeviceSearchLimit)
 	for _, d := range within.Devices {
 		if !strings.HasPrefix(d.ID, text) {
 			part.Hits = append(part.Hits, deviceHit(d))
 		}
 	}
-	if within.Beyond != "" && len(part.Hits) <= hitsShown {
-		part.Looked = store.SilentLooked
+	if within.ContinueAfter != "" && len(part.Hits) <= maxHits {
+		part.Scanned = store.DeviceSearchLimit
 	}
 	return part, err
 }
 
-// tagged finds the devices with the tag name:value. If the text has another form, it finds nothing.
-func (f *finder) tagged(ctx context.Context, text string) (part operators.FoundPart, err error) {
+// findTagged finds the devices with the tag name:value. If the text has another form, it finds nothing.
+func (f *finder) findTagged(ctx context.Context, text string) (part operators.FoundPart, err error) {
 	name, value, ok := strings.Cut(text, ":")
 	if !ok || name == "" {
 		return part, nil
 	}
-	found, err := f.ledger.Devices(ctx, store.DeviceFilter{Tags: map[string]string{name: value}, Limit: hitsShown + 1})
+	found, err := f.ledger.Devices(ctx, store.DeviceFilter{Tags: map[string]string{name: value}, Limit: maxHits + 1})
 	for _, d := range found {
 		part.Hits = append(part.Hits, deviceHit(d))
 	}
 	return part, err
 }
 
-func (f *finder) failed(ctx context.Context, text string) (part operators.FoundPart, err error) {
-	found, err := f.ledger.FailedWith(ctx, text, hitsShown+1)
+func (f *finder) findFailed(ctx context.Context, text string) (part operators.FoundPart, err error) {
+	found, err := f.ledger.TasksByErrorPrefix(ctx, text, maxHits+1)
 	for _, t := range found {
-		part.Hits = append(part.Hits, operators.Hit{Kind: "task", ID: number(t.ID), Text: t.Error})
+		part.Hits = append(part.Hits, operators.Hit{Kind: "task", ID: decimal(t.ID), Text: t.Error})
 	}
 	return part, err
 }
 
-func isID(text string) bool {
+func isDeviceID(text string) bool {
 	_, err := devices.ParseID(text)
 	return err == nil
 }
 
 func batchHit(b store.Batch) operators.Hit {
-	return operators.Hit{Kind: "batch", ID: number(b.ID), Text: b.Name}
+	return operators.Hit{Kind: "batch", ID: decimal(b.ID), Text: b.Name}
 }
 
 func deviceHit(d store.Device) operators.Hit {
-	return operators.Hit{Kind: "device", ID: d.ID, Text: strings.Join(tagWords(d.Tags), " ")}
+	return operators.Hit{Kind: "device", ID: d.ID, Text: strings.Join(tagPairs(d.Tags), " ")}
 }
 
-// tagWords returns the tags as name:value, in the order of their names.
-func tagWords(tags map[string]string) []string {
+// tagPairs returns the tags as name:value, in the order of their names.
+func tagPairs(tags map[string]string) []string {
 	words := make([]string, 0, len(tags))
 	for _, name := range slices.Sorted(maps.Keys(tags)) {
 		words = append(words, name+":"+tags[name])

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// hits returns one part of a search result, as kinds and ids.
-func (b *bench) hits(text, part string) string {
+// findHits returns one part of a search result, as kinds and ids.
+func (b *testAPI) findHits(text, part string) string {
 	b.Helper()
-	found := object(b.get("/v1/find?q=" + url.QueryEscape(text)).must(200).fields()[part])
+	found := asObject(b.get("/v1/find?q=" + url.QueryEscape(text)).expectStatus(200).decodeObject()[part])
 	var all []string
-	for _, h := range list(found, "hits") {
-		all = append(all, fmt.Sprint(object(h)["kind"], " ", object(h)["id"]))
+	for _, h := range listField(found, "hits") {
+		all = append(all, fmt.Sprint(asObject(h)["kind"], " ", asObject(h)["id"]))
 	}
 	if found["more"] == true {
 		all = append(all, "...")
@@ -23,15 +23,15 @@ func (b *bench) hits(text, part string) string {
 
 func TestEverythingIsFound(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("ar:330100", `{"capacity":20}`)
-		b.pool("solar", `{"capacity":1}`)
-		b.batch(`{"pool":"ar:330100","name":"Firmware 7.3","devices":["ar-7","ar-8"],"max_attempts":1}`)
-		g := b.granted("ar-7")
-		b.report("ar-7", g.result("failed", `,"error":"no route to host"`)).must(200)
-		b.call("PATCH", "/v1/devices/ar-7", adminToken, `{"tags":{"site":"berlin","ar":"330100"}}`).must(200)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("ar:330100", `{"capacity":20}`)
+		b.putPool("solar", `{"capacity":1}`)
+		b.createBatch(`{"pool":"ar:330100","name":"Firmware 7.3","devices":["ar-7","ar-8"],"max_attempts":1}`)
+		g := b.reportUntilGranted("ar-7")
+		b.sendReport("ar-7", g.resultBody("failed", `,"error":"no route to host"`)).expectStatus(200)
+		b.call("PATCH", "/v1/devices/ar-7", adminToken, `{"tags":{"site":"berlin","ar":"330100"}}`).expectStatus(200)
 		for i := range 11 {
-			b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"x-%02d-AR"}`, i)).must(201)
+			b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"x-%02d-AR"}`, i)).expectStatus(201)
 		}
 		for _, c := range []struct{ text, part, want string }{
 			{"AR", "pools", "pool ar:330100, pool solar"},
@@ -58,66 +58,66 @@ func TestEverythingIsFound(t *testing.T) {
 			{"route", "failed", ""},
 			{"50%", "batches", ""},
 		} {
-			if got := b.hits(c.text, c.part); got != c.want {
+			if got := b.findHits(c.text, c.part); got != c.want {
 				b.Errorf("%q in %s: %s, want %s", c.text, c.part, got, c.want)
 			}
 		}
 		for _, text := range []string{"", "   ", strings.Repeat("x", 201)} {
-			b.get("/v1/find?q="+url.QueryEscape(text)).problem(422, "invalid_field").names(t, "q")
+			b.get("/v1/find?q="+url.QueryEscape(text)).expectProblem(422, "invalid_field").expectMentions(t, "q")
 		}
-		b.get("/v1/find").problem(422, "invalid_field").names(t, "q")
+		b.get("/v1/find").expectProblem(422, "invalid_field").expectMentions(t, "q")
 	})
 }
 
 // The lists have the filters to which the results of a search link.
 func TestListsTakePartsOfNames(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":1}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":1}`)
 	for _, name := range []string{"nightly", "Nightly 2", "other"} {
-		b.batch(fmt.Sprintf(`{"pool":"p","name":%q,"devices":["ar-1","router-AR-2"]}`, name))
+		b.createBatch(fmt.Sprintf(`{"pool":"p","name":%q,"devices":["ar-1","router-AR-2"]}`, name))
 	}
-	b.report("ar-1", `{"accept":false}`).must(200)
-	b.report("router-AR-2", `{"accept":false}`).must(200)
+	b.sendReport("ar-1", `{"accept":false}`).expectStatus(200)
+	b.sendReport("router-AR-2", `{"accept":false}`).expectStatus(200)
 	for path, want := range map[string]int{
 		"/v1/batches?name=NIGHT": 2, "/v1/batches?name=x": 0, "/v1/devices?part=ar-": 2, "/v1/devices?part=outer": 1, "/v1/devices?part=ar-&prefix=r": 1,
 	} {
 		noun, _, _ := strings.Cut(strings.TrimPrefix(path, "/v1/"), "?")
-		if got := len(list(b.get(path).must(200).fields(), noun)); got != want {
+		if got := len(listField(b.get(path).expectStatus(200).decodeObject(), noun)); got != want {
 			t.Errorf("%s: %d, want %d", path, got, want)
 		}
-		if rows := b.accept(path+"&page_size=1", csvType).must(200).table(); len(rows)-1 != want {
+		if rows := b.getWithAccept(path+"&page_size=1", csvType).expectStatus(200).csvRows(); len(rows)-1 != want {
 			t.Errorf("%s: %d lines of CSV", path, len(rows))
 		}
 	}
-	first := b.get("/v1/batches?name=night&page_size=1").must(200).fields()
-	second := b.get("/v1/batches?name=night&page_size=1&page_token=" + fmt.Sprint(first["next_page_token"])).must(200).fields()
-	if len(list(first, "batches")) != 1 || len(list(second, "batches")) != 1 {
+	first := b.get("/v1/batches?name=night&page_size=1").expectStatus(200).decodeObject()
+	second := b.get("/v1/batches?name=night&page_size=1&page_token=" + fmt.Sprint(first["next_page_token"])).expectStatus(200).decodeObject()
+	if len(listField(first, "batches")) != 1 || len(listField(second, "batches")) != 1 {
 		t.Errorf("pages of one batch: %v, %v", first, second)
 	}
-	b.get("/v1/devices?part=a&silent_for_ms=1").problem(422, "invalid_field").names(t, "part", "silent_for_ms")
-	b.get("/v1/devices?part=a+b").problem(422, "invalid_field").names(t, "part")
-	b.get("/v1/devices?recent=5&part=a").problem(422, "invalid_field").names(t, "recent", "part")
+	b.get("/v1/devices?part=a&silent_for_ms=1").expectProblem(422, "invalid_field").expectMentions(t, "part", "silent_for_ms")
+	b.get("/v1/devices?part=a+b").expectProblem(422, "invalid_field").expectMentions(t, "part")
+	b.get("/v1/devices?recent=5&part=a").expectProblem(422, "invalid_field").expectMentions(t, "recent", "part")
 }
 
 // A search that did not read all devices reports this, and the list continues where the search ended.
 func TestASearchSaysHowFarItLooked(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(s *setup) { s.api.Store = nearSighted{s.api.Store} })
+	b := startEmbedded(t, func(s *testOptions) { s.api.Store = twoDeviceStore{s.api.Store} })
 	for i := range 7 {
-		b.device(fmt.Sprintf("m-%d-x", i))
+		b.createDevice(fmt.Sprintf("m-%d-x", i))
 	}
-	found := object(b.get("/v1/find?q=6-x").must(200).fields()["devices"])
-	if len(list(found, "hits")) != 0 || found["looked_at"] != 50_000.0 {
+	found := asObject(b.get("/v1/find?q=6-x").expectStatus(200).decodeObject()["devices"])
+	if len(listField(found, "hits")) != 0 || found["looked_at"] != 50_000.0 {
 		t.Errorf("beyond the first: %v", found)
 	}
-	if found = object(b.get("/v1/find?q=m-6").must(200).fields()["devices"]); len(list(found, "hits")) != 1 {
+	if found = asObject(b.get("/v1/find?q=m-6").expectStatus(200).decodeObject()["devices"]); len(listField(found, "hits")) != 1 {
 		t.Errorf("the beginning of an id, however far: %v", found)
 	}
 	path, pages := "/v1/devices?part=6-X", 0
 	for token := ""; ; pages++ {
-		page := b.get(path + token).must(200).fields()
-		if hits := list(page, "devices"); len(hits) == 1 {
+		page := b.get(path + token).expectStatus(200).decodeObject()
+		if hits := listField(page, "devices"); len(hits) == 1 {
 			break
 		}
 		next, more := page["next_page_token"].(string)

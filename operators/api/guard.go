@@ -12,9 +12,9 @@ import (
 // guard answers requests that no handler should get, and requests for which the router would send a response of its own:
 // unknown paths, wrong methods, paths with dots, which the router would redirect, and panics.
 func (a *API) guard(mux *http.ServeMux) http.Handler {
-	return Rescued(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p := unacceptable(r); p != nil {
-			note(r.Context(), a.options.Gate, p, gate.Refusal{At: gate.API, From: a.options.Gate.From(r), Detail: "two tokens"})
+	return WithRecovery(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p := requestProblem(r); p != nil {
+			recordRefusal(r.Context(), a.options.Gate, p, gate.Refusal{EntryPoint: gate.API, From: a.options.Gate.ClientAddress(r), Detail: "two tokens"})
 			p.write(w)
 			return
 		}
@@ -27,13 +27,13 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 		handler, pattern := mux.Handler(r)
 		switch {
 		case pattern != "" && mux == a.mux:
-			a.inTime(pattern, mux).ServeHTTP(w, r)
+			a.limitTime(pattern, mux).ServeHTTP(w, r)
 			return
 		case pattern != "":
 			mux.ServeHTTP(w, r)
 			return
 		}
-		seen := &statusOnly{header: make(http.Header)}
+		seen := &statusRecorder{header: make(http.Header)}
 		handler.ServeHTTP(seen, r)
 		if seen.status == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", seen.header.Get("Allow"))
@@ -44,8 +44,8 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 	}))
 }
 
-// Rescued returns a handler that answers a panic of next with a problem.
-func Rescued(panicked rescue.Told, next http.Handler) http.Handler {
+// WithRecovery returns a handler that answers a panic of next with a problem.
+func WithRecovery(panicked rescue.PanicHandler, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := rescue.Call(func() error { next.ServeHTTP(w, r); return nil })
 		p, ok := errors.AsType[*rescue.Panic](err)
@@ -55,19 +55,19 @@ func Rescued(panicked rescue.Told, next http.Handler) http.Handler {
 		if cause, ok := p.Cause.(error); ok && errors.Is(cause, http.ErrAbortHandler) { // net/http drops the connection after this panic
 			panic(cause)
 		}
-		_ = panicked.Tell("answering "+r.Method+" "+r.URL.Path, err) // the client gets the problem below
+		_ = panicked.Report("answering "+r.Method+" "+r.URL.Path, err) // the client gets the problem below
 		problem(http.StatusInternalServerError, codeInternal, "something went wrong here; it was logged").write(w)
 	})
 }
 
-// unacceptable returns the problem with the path, the query or the headers of a request, or nil if they are acceptable.
-func unacceptable(r *http.Request) *Problem {
+// requestProblem returns the problem with the path, the query or the headers of a request, or nil if they are acceptable.
+func requestProblem(r *http.Request) *Problem {
 	switch {
-	case !Canonical(r.URL.Path):
+	case !IsCanonical(r.URL.Path):
 		return problem(http.StatusBadRequest, codeInvalidPath, "path: empty segments, . and .. are not names")
-	case !storable(r.URL.Path):
+	case !isStorable(r.URL.Path):
 		return problem(http.StatusBadRequest, codeInvalidPath, "path: "+errText.Error())
-	case !storableQuery(r.URL.RawQuery):
+	case !isStorableQuery(r.URL.RawQuery):
 		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+errText.Error())
 	case len(r.Header.Values("Authorization")) > 1: // a proxy may have trusted the other header
 		return problem(http.StatusUnauthorized, codeUnauthenticated, "Authorization: more than one")
@@ -75,8 +75,8 @@ func unacceptable(r *http.Request) *Problem {
 	return nil
 }
 
-// Canonical reports whether a path has no empty segment and no segment . or .. (routers redirect other paths).
-func Canonical(path string) bool {
+// IsCanonical reports whether a path has no empty segment and no segment . or .. (routers redirect other paths).
+func IsCanonical(path string) bool {
 	if strings.Contains(path, "//") {
 		return false
 	}
@@ -88,17 +88,17 @@ func Canonical(path string) bool {
 	return true
 }
 
-// statusOnly is a ResponseWriter that records the status and the headers of the router's response.
-type statusOnly struct {
+// statusRecorder is a ResponseWriter that records the status and the headers of the router's response.
+type statusRecorder struct {
 	header http.Header
 	status int
 }
 
 // Header returns the headers of the response.
-func (s *statusOnly) Header() http.Header { return s.header }
+func (s *statusRecorder) Header() http.Header { return s.header }
 
 // Write discards the body.
-func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
+func (s *statusRecorder) Write(b []byte) (int, error) { return len(b), nil }
 
 // WriteHeader records the status.
-func (s *statusOnly) WriteHeader(status int) { s.status = status }
+func (s *statusRecorder) WriteHeader(status int) { s.status = status }

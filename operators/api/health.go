@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	probeTime  = time.Second            // time limit of one readiness check
-	probeFresh = 500 * time.Millisecond // maximum age of a probe that pages show
+	probeTimeout = time.Second            // time limit of one readiness check
+	maxProbeAge  = 500 * time.Millisecond // maximum age of a probe that pages show
 
 	// If a check takes slowAnswer or longer, its server is called slow. A check of a healthy server takes a few
 	// milliseconds.
@@ -32,13 +32,13 @@ const (
 
 // UnservedError is the error of a Redis that does not serve all pools.
 type UnservedError struct {
-	Served, Known int // numbers of pools
-	Err           error
+	ServedPools, KnownPools int // numbers of pools
+	Err                     error
 }
 
 // Error returns how many pools are served, and why some are not.
 func (e *UnservedError) Error() string {
-	return fmt.Sprintf("%d of %d pools are served: %v", e.Served, e.Known, e.Err)
+	return fmt.Sprintf("%d of %d pools are served: %v", e.ServedPools, e.KnownPools, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -56,19 +56,19 @@ type Check struct {
 
 // health answers /healthz (the process is alive; no server is checked) and /readyz (the process can do its work).
 type health struct {
-	checks   []Check
-	panicked rescue.Told
-	now      func() time.Time
-	stopping atomic.Bool
-	shared   *reading.Shared[probed] // shared probe of pages, which read it often
+	checks    []Check
+	panicked  rescue.PanicHandler
+	now       func() time.Time
+	stopping  atomic.Bool
+	pageProbe *reading.SharedRead[probeResult] // shared probe of pages, which read it often
 
-	mu    sync.Mutex
-	known map[string]Dependency // state of each dependency at its latest probe
+	mu           sync.Mutex
+	dependencies map[string]Dependency // state of each dependency at its latest probe
 }
 
-func newHealth(checks []Check, panicked rescue.Told, now func() time.Time) *health {
-	h := &health{checks: checks, panicked: panicked, now: now, known: make(map[string]Dependency)}
-	h.shared = reading.New(probeFresh, probeTime, now, func(ctx context.Context) (probed, error) { return h.probe(ctx), nil })
+func newHealth(checks []Check, panicked rescue.PanicHandler, now func() time.Time) *health {
+	h := &health{checks: checks, panicked: panicked, now: now, dependencies: make(map[string]Dependency)}
+	h.pageProbe = reading.New(maxProbeAge, probeTimeout, now, func(ctx context.Context) (probeResult, error) { return h.probe(ctx), nil })
 	return h
 }
 
@@ -82,25 +82,25 @@ type Dependency struct {
 	Reason string // cause of the failure; empty means unknown, or no failure
 }
 
-// Bad reports whether the dependency does not answer, or answers slowly.
-func (d Dependency) Bad() bool { return !d.Since.IsZero() }
+// IsUnhealthy reports whether the dependency does not answer, or answers slowly.
+func (d Dependency) IsUnhealthy() bool { return !d.Since.IsZero() }
 
 func (h *health) register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		writeStatus(w, http.StatusOK, map[string]any{"status": "ok"})
 	})
-	mux.HandleFunc("GET /readyz", h.ready)
+	mux.HandleFunc("GET /readyz", h.serveReady)
 }
 
-func (h *health) ready(w http.ResponseWriter, r *http.Request) {
+func (h *health) serveReady(w http.ResponseWriter, r *http.Request) {
 	// Pages show the result of the probe, so it continues if the client disconnects.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), probeTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), probeTimeout)
 	defer cancel()
 	found := h.probe(ctx)
 	status, word := http.StatusOK, "ready"
 	if h.stopping.Load() {
 		status, word = http.StatusServiceUnavailable, "stopping"
-	} else if found.missing {
+	} else if found.requiredFailed {
 		status, word = http.StatusServiceUnavailable, "not ready"
 	}
 	body := map[string]any{"status": word, "checks": found.states}
@@ -108,36 +108,36 @@ func (h *health) ready(w http.ResponseWriter, r *http.Request) {
 		body["reasons"] = found.reasons
 	}
 	if u := found.unserved; u != nil {
-		body["pools"] = map[string]int{"served": u.Served, "known": u.Known}
+		body["pools"] = map[string]int{"served": u.ServedPools, "known": u.KnownPools}
 	}
 	writeStatus(w, status, body)
 }
 
-// probed is the result of the checks.
-type probed struct {
-	states   map[string]string
-	reasons  map[string]string // only of checks that failed for a known reason
-	missing  bool              // a required check failed
-	unserved *UnservedError    // nil means that all pools are served
+// probeResult is the result of the checks.
+type probeResult struct {
+	states         map[string]string
+	reasons        map[string]string // only of checks that failed for a known reason
+	requiredFailed bool              // a required check failed
+	unserved       *UnservedError    // nil means that all pools are served
 }
 
 // probe runs all checks concurrently and returns at the latest when ctx ends. A check that has not ended at that time has
 // failed.
-func (h *health) probe(ctx context.Context) probed {
-	found := probed{states: make(map[string]string, len(h.checks)), reasons: map[string]string{}}
+func (h *health) probe(ctx context.Context) probeResult {
+	found := probeResult{states: make(map[string]string, len(h.checks)), reasons: map[string]string{}}
 	var mu sync.Mutex
-	wait := rescue.Crew{Told: h.panicked}
+	wait := rescue.ReportingGroup{OnPanic: h.panicked}
 	for _, check := range h.checks {
 		wait.Go("checking "+check.Name, func() {
 			began := h.now()
-			err := h.panicked.Tell("checking "+check.Name, rescue.Within(ctx, func() error { return check.Probe(ctx) }))
+			err := h.panicked.Report("checking "+check.Name, rescue.CallWithin(ctx, func() error { return check.Probe(ctx) }))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case err == nil:
 				found.states[check.Name] = checkOK
 			case check.Required:
-				found.states[check.Name], found.missing = "failed", true
+				found.states[check.Name], found.requiredFailed = "failed", true
 				if errors.Is(err, store.ErrDiskFull) {
 					found.reasons[check.Name] = store.ErrDiskFull.Error()
 				}
@@ -145,25 +145,25 @@ func (h *health) probe(ctx context.Context) probed {
 				found.states[check.Name] = "degraded"
 				errors.As(err, &found.unserved)
 			}
-			h.note(Dependency{Name: check.Name, State: found.states[check.Name], Reason: found.reasons[check.Name]}, began)
+			h.recordState(Dependency{Name: check.Name, State: found.states[check.Name], Reason: found.reasons[check.Name]}, began)
 		})
 	}
 	wait.Wait()
 	return found
 }
 
-// note stores the state of a dependency, and the time since when it is slow or not ok.
-func (h *health) note(d Dependency, began time.Time) {
+// recordState stores the state of a dependency, and the time since when it is slow or not ok.
+func (h *health) recordState(d Dependency, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d.Slow = d.State == checkOK && h.now().Sub(began) >= slowAnswer
 	if d.Slow || d.State != checkOK {
 		d.Since = began
-		if before := h.known[d.Name]; before.Bad() {
+		if before := h.dependencies[d.Name]; before.IsUnhealthy() {
 			d.Since = before.Since
 		}
 	}
-	h.known[d.Name] = d
+	h.dependencies[d.Name] = d
 }
 
 func writeStatus(w http.ResponseWriter, status int, body any) {
@@ -175,31 +175,31 @@ func writeStatus(w http.ResponseWriter, status int, body any) {
 // Dependencies probes all dependencies, unless a recent probe exists, and returns their states ordered by name. If ctx
 // ends before the probe is done, it returns the states of the previous probe.
 func (a *API) Dependencies(ctx context.Context) []Dependency {
-	_, _ = a.health.shared.Read(ctx) // the probe stores its result in known
+	_, _ = a.health.pageProbe.Read(ctx) // the probe stores its result in known
 	return a.health.list()
 }
 
 func (h *health) list() []Dependency {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.SortedFunc(maps.Values(h.known), func(a, b Dependency) int { return strings.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(maps.Values(h.dependencies), func(a, b Dependency) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Starting serves requests until the API can be built: the process is alive and not ready, and devices are instructed to
+// StartingHandler serves requests until the API can be built: the process is alive and not ready, and devices are instructed to
 // retry later. The zero value names no missing dependency.
-type Starting struct{ missing atomic.Pointer[string] }
+type StartingHandler struct{ missingCheck atomic.Pointer[string] }
 
 // WaitFor sets the name of the missing dependency, which /readyz reports as a failed check.
-func (s *Starting) WaitFor(check string) { s.missing.Store(&check) }
+func (s *StartingHandler) WaitFor(check string) { s.missingCheck.Store(&check) }
 
 // ServeHTTP answers health checks, and answers all other requests with 503.
-func (s *Starting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *StartingHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/healthz":
 		writeStatus(w, http.StatusOK, map[string]any{"status": "ok"})
 	case "/readyz":
 		checks := make(map[string]string)
-		if missing := s.missing.Load(); missing != nil {
+		if missing := s.missingCheck.Load(); missing != nil {
 			checks[*missing] = "failed"
 		}
 		writeStatus(w, http.StatusServiceUnavailable, map[string]any{"status": "starting", "checks": checks})

@@ -19,14 +19,14 @@ import (
 func TestReadinessIsThatOfTheRequiredChecks(t *testing.T) {
 	t.Parallel()
 	const ready = `{"checks":{"postgres":"ok","redis":"ok"},"status":"ready"}`
-	forServers(t, func(b *bench) {
+	forServers(t, func(b *testAPI) {
 		expect := func(status int, body string) {
 			b.Helper()
-			a := b.call("GET", "/readyz", "", nil).must(status)
+			a := b.call("GET", "/readyz", "", nil).expectStatus(status)
 			if got := strings.TrimSpace(string(a.body)); got != body || a.header.Get("Content-Type") != "application/json" {
 				b.Errorf("readyz says %s, want %s", got, body)
 			}
-			b.call("GET", "/healthz", "", nil).must(200)
+			b.call("GET", "/healthz", "", nil).expectStatus(200)
 		}
 		expect(200, ready)
 		if err := b.redis.Close(); err != nil {
@@ -42,17 +42,17 @@ func TestReadinessIsThatOfTheRequiredChecks(t *testing.T) {
 
 func TestWhatStopsIsNotReady(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.call("GET", "/readyz", "", nil).must(200)
-	b.api.StopReady()
-	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `"status":"stopping"`) {
+	b := startEmbedded(t)
+	b.call("GET", "/readyz", "", nil).expectStatus(200)
+	b.api.FailReadiness()
+	if a := b.call("GET", "/readyz", "", nil).expectStatus(503); !strings.Contains(string(a.body), `"status":"stopping"`) {
 		t.Errorf("%s", a.body)
 	}
-	if text := string(b.call("GET", "/metrics", "", nil).must(200).body); !strings.Contains(text, "dispatcher_ready 0\n") {
+	if text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body); !strings.Contains(text, "dispatcher_ready 0\n") {
 		t.Errorf("%s", text)
 	}
-	b.call("GET", "/healthz", "", nil).must(200)
-	b.report("d", `{}`).must(200) // reports are still answered
+	b.call("GET", "/healthz", "", nil).expectStatus(200)
+	b.sendReport("d", `{}`).expectStatus(200) // reports are still answered
 }
 
 // TestHangingCheckFails checks that the checks run concurrently and with a deadline.
@@ -62,10 +62,10 @@ func TestHangingCheckFails(t *testing.T) {
 		<-ctx.Done()
 		return errors.Join(errors.New("timed out"), ctx.Err())
 	}
-	b := embedded(t, func(s *setup) {
+	b := startEmbedded(t, func(s *testOptions) {
 		s.api.Checks = []api.Check{{Name: "a", Required: true, Probe: hang}, {Name: "b", Probe: hang}}
 	})
-	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `{"a":"failed","b":"degraded"}`) {
+	if a := b.call("GET", "/readyz", "", nil).expectStatus(503); !strings.Contains(string(a.body), `{"a":"failed","b":"degraded"}`) {
 		t.Errorf("%s", a.body)
 	}
 }
@@ -74,23 +74,23 @@ func TestHangingCheckFails(t *testing.T) {
 func TestAFullDiskIsNamed(t *testing.T) {
 	t.Parallel()
 	full := fmt.Errorf("writing: %w", store.ErrDiskFull)
-	b := embedded(t, func(s *setup) {
+	b := startEmbedded(t, func(s *testOptions) {
 		s.api.Checks = []api.Check{{Name: "postgres", Required: true, Probe: func(context.Context) error { return full }}}
-		s.api.Store = noRoom{s.api.Store, full}
+		s.api.Store = fullDiskStore{s.api.Store, full}
 	})
-	if a := b.call("GET", "/readyz", "", nil).must(503); !strings.Contains(string(a.body), `"reasons":{"postgres":"the disk of the ledger is full"}`) {
+	if a := b.call("GET", "/readyz", "", nil).expectStatus(503); !strings.Contains(string(a.body), `"reasons":{"postgres":"the disk of the ledger is full"}`) {
 		t.Errorf("%s", a.body)
 	}
-	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"]}`).problem(503, "unavailable").names(t, "the disk of the ledger is full", "make room")
+	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"]}`).expectProblem(503, "unavailable").expectMentions(t, "the disk of the ledger is full", "make room")
 }
 
-// noRoom is a ledger whose disk is full.
-type noRoom struct {
+// fullDiskStore is a ledger whose disk is full.
+type fullDiskStore struct {
 	api.Store
 	err error
 }
 
-func (n noRoom) CreateBatch(context.Context, string, store.Batch, store.Queue) (store.Batch, error) {
+func (n fullDiskStore) CreateBatch(context.Context, string, store.Batch, store.NewBatchTasks) (store.Batch, error) {
 	return store.Batch{}, n.err
 }
 
@@ -100,7 +100,7 @@ func TestMetricsSayWhatReadyzSays(t *testing.T) {
 	hold := make(chan struct{})
 	t.Cleanup(func() { close(hold) })
 	var failing, hanging atomic.Bool
-	b := embedded(t, func(s *setup) {
+	b := startEmbedded(t, func(s *testOptions) {
 		s.api.Checks = []api.Check{{Name: "a", Required: true, Probe: func(context.Context) error {
 			if hanging.Load() {
 				<-hold
@@ -118,7 +118,7 @@ func TestMetricsSayWhatReadyzSays(t *testing.T) {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
 		for deadline := time.Now().Add(time.Minute); ; <-tick.C {
-			text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+			text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body)
 			if !slices.ContainsFunc(want, func(line string) bool { return !strings.Contains(text, line+"\n") }) {
 				return
 			}
@@ -136,18 +136,18 @@ func TestMetricsSayWhatReadyzSays(t *testing.T) {
 
 func TestMetricsAreNamedAsPromised(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":1}`)
-	b.batch(`{"pool":"p","devices":["dev-secret-1","dev-secret-2"]}`)
-	g := b.granted("dev-secret-1")
-	b.report("dev-secret-2", `{"id":"x"}`).must(200) // the pool is full
-	b.report("dev-secret-1", g.result("succeeded", "")).must(200)
-	b.report("dev-secret-2", `{`).must(400)
-	b.call("POST", "/v1/devices/dev-secret-1/report", "garbage", nil).must(401)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":1}`)
+	b.createBatch(`{"pool":"p","devices":["dev-secret-1","dev-secret-2"]}`)
+	g := b.reportUntilGranted("dev-secret-1")
+	b.sendReport("dev-secret-2", `{"id":"x"}`).expectStatus(200) // the pool is full
+	b.sendReport("dev-secret-1", g.resultBody("succeeded", "")).expectStatus(200)
+	b.sendReport("dev-secret-2", `{`).expectStatus(400)
+	b.call("POST", "/v1/devices/dev-secret-1/report", "garbage", nil).expectStatus(401)
 	if _, err := b.dispatcher.Upkeep.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+	text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body)
 	for _, want := range []string{
 		`dispatcher_slot_grants_total{pool="p"} 1`,
 		`dispatcher_slot_denials_total{pool="p",reason="full"} 1`,

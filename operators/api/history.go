@@ -12,8 +12,8 @@ import (
 
 // historyStore reads the holdings and the usage over time of a pool.
 type historyStore interface {
-	Holdings(ctx context.Context, f store.HoldingFilter) ([]store.Holding, store.Stretch, error)
-	Minutes(ctx context.Context, pool string, back time.Duration) (store.Minutes, error)
+	Holdings(ctx context.Context, f store.HoldingFilter) ([]store.Holding, store.SearchBound, error)
+	Minutes(ctx context.Context, pool string, period time.Duration) (store.PoolMinutes, error)
 }
 
 const highestSlot = 9999
@@ -24,20 +24,20 @@ type historyQuery struct {
 	operators.HistoryFilter
 }
 
-func (p *pools) history(ctx context.Context, in *historyQuery) (page pageOf[operators.Holding], err error) {
+func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[operators.Holding], err error) {
 	from, err := in.afterNumber()
 	if err != nil {
 		return page, err
 	}
-	f := store.HoldingFilter{Pool: in.Pool, Newest: in.Order != "oldest", Limit: in.Size, From: timeSet(in.From), To: timeSet(in.To)}
+	f := store.HoldingFilter{Pool: in.Pool, Newest: in.Order != "oldest", Limit: in.Size, From: timeOrNil(in.From), To: timeOrNil(in.To)}
 	if f.Slots, err = readSlots(in.Slot); err != nil {
 		return page, err
 	}
 	switch {
-	case outOfYears(f.From):
-		return page, invalid("from: %s", inYears)
-	case outOfYears(f.To):
-		return page, invalid("to: %s", inYears)
+	case isOutsideYears(f.From):
+		return page, invalid("from: %s", yearsMessage)
+	case isOutsideYears(f.To):
+		return page, invalid("to: %s", yearsMessage)
 	}
 	if f.From != nil && f.To != nil && !f.From.Before(*f.To) {
 		return page, invalid("from: it has to be before to")
@@ -51,10 +51,10 @@ func (p *pools) history(ctx context.Context, in *historyQuery) (page pageOf[oper
 		return page, err
 	}
 	found, stretch, err := p.ledger.Holdings(ctx, f)
-	return showPage(found, in.full(len(found)), showHolding, func(h store.Holding) string { return number(h.ID) }).behind(stretch), err
+	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(stretch), err
 }
 
-func timeSet(t time.Time) *time.Time {
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
@@ -81,7 +81,7 @@ func readSlots(text string) (*store.SlotRange, error) {
 func showHolding(h store.Holding) operators.Holding {
 	return operators.Holding{
 		Slot: h.Slot, Device: h.Device, Task: h.Task, Batch: h.Batch, Token: h.Token, Attempt: h.Attempt,
-		Granted: stamp(h.GrantedAt), Ended: stampPointer(h.EndedAt), EndedBy: string(h.EndedBy),
+		Granted: apiTime(h.GrantedAt), Ended: apiTimePointer(h.EndedAt), EndedBy: string(h.EndedBy),
 	}
 }
 
@@ -91,22 +91,22 @@ type seriesQuery struct {
 	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"In steps of 1 min, 10 min or 1 h"`
 }
 
-// span is the period of a series and the length of its steps.
-type span struct{ back, step time.Duration }
+// seriesSpan is the period of a series and the length of its steps.
+type seriesSpan struct{ period, step time.Duration }
 
-func spanOf(name string) span {
+func newSeriesSpan(name string) seriesSpan {
 	switch name {
 	case "24h":
-		return span{24 * time.Hour, 10 * time.Minute}
+		return seriesSpan{24 * time.Hour, 10 * time.Minute}
 	case "7d":
-		return span{7 * 24 * time.Hour, time.Hour}
+		return seriesSpan{7 * 24 * time.Hour, time.Hour}
 	}
-	return span{time.Hour, time.Minute}
+	return seriesSpan{time.Hour, time.Minute}
 }
 
 func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, error) {
-	s := spanOf(in.Range)
-	m, err := p.ledger.Minutes(ctx, in.Pool, s.back)
+	s := newSeriesSpan(in.Range)
+	m, err := p.ledger.Minutes(ctx, in.Pool, s.period)
 	if err != nil {
 		return operators.Series{}, err
 	}
@@ -115,18 +115,18 @@ func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, 
 
 // showSeries goes back from the present minute by minute, and computes the earlier numbers of held slots from the current
 // number. Steps are aligned to the clock, so that a completed step does not change.
-func showSeries(pool string, m store.Minutes, s span) operators.Series {
+func showSeries(pool string, m store.PoolMinutes, s seriesSpan) operators.Series {
 	each := int64(s.step / time.Minute)
 	now := m.Now.Unix() / 60
-	first := max(m.Now.Add(-s.back).Unix()/60/each+1, m.Created.Unix()/60/each) * each
+	first := max(m.Now.Add(-s.period).Unix()/60/each+1, m.Created.Unix()/60/each) * each
 	points := make([]operators.SeriesPoint, (now-first)/each+1)
 	held, rest := m.Held, m.Minutes
 	for minute := now; minute >= first; minute-- {
 		p := &points[(minute-first)/each]
 		if at := time.Unix((minute+1)*60, 0); p.At.IsZero() {
-			p.At, p.Held, p.Low, p.High = stamp(at), held, held, held
+			p.At, p.Held, p.HeldMin, p.HeldMax = apiTime(at), held, held, held
 		}
-		p.Low, p.High = min(p.Low, held), max(p.High, held)
+		p.HeldMin, p.HeldMax = min(p.HeldMin, held), max(p.HeldMax, held)
 		for n := len(rest); n > 0 && rest[n-1].At >= minute; n-- { // the last step also includes newer minutes
 			p.Granted += int64(rest[n-1].Granted)
 			p.Ended += int64(rest[n-1].Ended)
@@ -135,14 +135,14 @@ func showSeries(pool string, m store.Minutes, s span) operators.Series {
 			rest = rest[:n-1]
 		}
 	}
-	points[len(points)-1].At = stamp(m.Now)
+	points[len(points)-1].At = apiTime(m.Now)
 	setCapacities(points, m)
-	return operators.Series{Pool: pool, From: stamp(time.Unix(first*60, 0)), To: stamp(m.Now), StepMS: s.step.Milliseconds(), Points: points}
+	return operators.Series{Pool: pool, From: apiTime(time.Unix(first*60, 0)), To: apiTime(m.Now), StepMS: s.step.Milliseconds(), Points: points}
 }
 
 // setCapacities goes forward in time: each minute has the capacity from that minute on.
-func setCapacities(points []operators.SeriesPoint, m store.Minutes) {
-	capacity, rest := m.Before, m.Minutes
+func setCapacities(points []operators.SeriesPoint, m store.PoolMinutes) {
+	capacity, rest := m.CapacityBefore, m.Minutes
 	for _, one := range rest {
 		if capacity < 0 {
 			capacity = one.Capacity // an earlier capacity is not known: use the first known one

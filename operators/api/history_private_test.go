@@ -13,32 +13,32 @@ func TestSeriesGoesBackFromThePresent(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 4, 30, 0, time.UTC)
 	minute := func(hour, minute int) int64 { return time.Date(2026, 3, 1, hour, minute, 0, 0, time.UTC).Unix() / 60 }
-	m := store.Minutes{Now: now, Created: now.Add(-30 * 24 * time.Hour), Held: 4, Capacity: 8, Before: 5, Minutes: []store.Minute{
+	m := store.PoolMinutes{Now: now, Created: now.Add(-30 * 24 * time.Hour), Held: 4, Capacity: 8, CapacityBefore: 5, Minutes: []store.PoolMinute{
 		{At: minute(11, 31), Granted: 5, Capacity: 5},
 		{At: minute(11, 33), Ended: 4, Lapsed: 1, Capacity: 5},
 		{At: minute(11, 35), Granted: 2, Capacity: 8},
 		{At: minute(12, 1), Granted: 2, Ended: 1, Capacity: -1},
 	}}
-	s := showSeries("p", m, spanOf("24h"))
+	s := showSeries("p", m, newSeriesSpan("24h"))
 	if len(s.Points) != 144 || !s.From.Equal(time.Date(2026, 2, 28, 12, 10, 0, 0, time.UTC)) {
 		t.Fatalf("%d points from %v", len(s.Points), s.From)
 	}
 	last, busy, before := s.Points[143], s.Points[140], s.Points[139]
-	if last.Held != 4 || last.Granted != 2 || last.Ended != 1 || last.Low != 3 || last.Capacity != 8 {
+	if last.Held != 4 || last.Granted != 2 || last.Ended != 1 || last.HeldMin != 3 || last.Capacity != 8 {
 		t.Errorf("the last step: %+v", last)
 	}
-	if busy.Held != 3 || busy.Low != 0 || busy.High != 5 || busy.Granted != 7 || busy.Lapsed != 1 || busy.Capacity != 8 || !busy.At.Equal(time.Date(2026, 3, 1, 11, 40, 0, 0, time.UTC)) {
+	if busy.Held != 3 || busy.HeldMin != 0 || busy.HeldMax != 5 || busy.Granted != 7 || busy.Lapsed != 1 || busy.Capacity != 8 || !busy.At.Equal(time.Date(2026, 3, 1, 11, 40, 0, 0, time.UTC)) {
 		t.Errorf("the busy step: %+v", busy)
 	}
 	if before.Held != 0 || before.Capacity != 5 {
 		t.Errorf("the step before: %+v", before)
 	}
-	m.Minutes = append(m.Minutes, store.Minute{At: minute(12, 5), Granted: 3, Capacity: -1}) // after the clock of the database was read
-	if s = showSeries("p", m, spanOf("24h")); s.Points[143].Granted != 5 || s.Points[143].Held != 4 || s.Points[140].Granted != 7 {
+	m.Minutes = append(m.Minutes, store.PoolMinute{At: minute(12, 5), Granted: 3, Capacity: -1}) // after the clock of the database was read
+	if s = showSeries("p", m, newSeriesSpan("24h")); s.Points[143].Granted != 5 || s.Points[143].Held != 4 || s.Points[140].Granted != 7 {
 		t.Errorf("with a minute beyond now: %+v, %+v", s.Points[143], s.Points[140])
 	}
 	m.Created = now.Add(-10 * time.Minute)
-	if young := showSeries("p", m, spanOf("24h")); len(young.Points) != 2 {
+	if young := showSeries("p", m, newSeriesSpan("24h")); len(young.Points) != 2 {
 		t.Errorf("%d points of a pool of ten minutes", len(young.Points))
 	}
 }

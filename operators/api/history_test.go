@@ -10,29 +10,29 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func (b *bench) history(query string) (list operators.HoldingList) {
+func (b *testAPI) readHistory(query string) (list operators.HoldingList) {
 	b.Helper()
-	b.get("/v1/pools/p/history" + query).must(200).into(&list)
+	b.get("/v1/pools/p/history" + query).expectStatus(200).decode(&list)
 	return list
 }
 
 // The API returns who holds a slot, who held it before, and how each holding ended.
 func TestHistoryOfASlot(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":1}`)
-		b.batch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
-		first := b.granted("d-1")
-		b.report("d-1", first.result("failed", ``)).must(200)
-		second := b.granted("d-2")
-		b.call("POST", "/v1/pools/p/slots/0/release", adminToken, `{"reason":"it hangs","now":true}`).must(200)
-		third := b.granted("d-3")
-		all := b.history("?slot=0").History
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":1}`)
+		b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
+		first := b.reportUntilGranted("d-1")
+		b.sendReport("d-1", first.resultBody("failed", ``)).expectStatus(200)
+		second := b.reportUntilGranted("d-2")
+		b.call("POST", "/v1/pools/p/slots/0/release", adminToken, `{"reason":"it hangs","now":true}`).expectStatus(200)
+		third := b.reportUntilGranted("d-3")
+		all := b.readHistory("?slot=0").History
 		if len(all) != 3 {
 			b.Fatalf("%+v", all)
 		}
 		for i, want := range []struct {
-			g       grant
+			g       grantedTask
 			device  string
 			endedBy string
 		}{{third, "d-3", ""}, {second, "d-2", "released"}, {first, "d-1", "failed"}} {
@@ -42,12 +42,12 @@ func TestHistoryOfASlot(t *testing.T) {
 		}
 		// The holding at a time is the first that ended after it.
 		at := url.QueryEscape(all[2].Granted.Format(time.RFC3339Nano))
-		if list := b.history("?slot=0&order=oldest&page_size=1&from=" + at); len(list.History) != 1 || list.History[0].Device != "d-1" || list.NextPageToken == "" {
+		if list := b.readHistory("?slot=0&order=oldest&page_size=1&from=" + at); len(list.History) != 1 || list.History[0].Device != "d-1" || list.NextPageToken == "" {
 			b.Errorf("at %s: %+v", at, list)
 		}
 		var devices []string
 		for token := ""; ; {
-			page := b.history("?page_size=1&page_token=" + token)
+			page := b.readHistory("?page_size=1&page_token=" + token)
 			for _, h := range page.History {
 				devices = append(devices, h.Device)
 			}
@@ -58,46 +58,46 @@ func TestHistoryOfASlot(t *testing.T) {
 		if fmt.Sprint(devices) != "[d-3 d-2 d-1]" {
 			b.Errorf("by page: %v", devices)
 		}
-		if n := b.accept("/v1/pools/p/history", csvType).must(200).entries(csvType); n != 3 {
+		if n := b.getWithAccept("/v1/pools/p/history", csvType).expectStatus(200).countEntries(csvType); n != 3 {
 			b.Errorf("%d rows of CSV", n)
 		}
-		if len(b.history("?slot=1-9999").History) != 0 || len(b.history("?to="+at).History) != 0 {
-			b.Errorf("of nobody: %+v", b.history("?slot=1-9999"))
+		if len(b.readHistory("?slot=1-9999").History) != 0 || len(b.readHistory("?to="+at).History) != 0 {
+			b.Errorf("of nobody: %+v", b.readHistory("?slot=1-9999"))
 		}
 	})
 }
 
 func TestMistakesInAHistoryNameTheirField(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":1}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":1}`)
 	for query, want := range map[string]string{
 		"?slot=x": "slot", "?slot=2-1": "slot", "?slot=-1": "slot", "?slot=0-10000": "9999", "?slot=1-": "slot", "?from=yesterday": "from", "?order=x": "order", "?page_token=x": "page_token",
 		"?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z": "from: it has to be before to",
 	} {
-		if a := b.get("/v1/pools/p/history" + query).must(422); !strings.Contains(string(a.body), want) {
+		if a := b.get("/v1/pools/p/history" + query).expectStatus(422); !strings.Contains(string(a.body), want) {
 			b.Errorf("%s: %s", query, a.body)
 		}
 	}
-	b.get("/v1/pools/p/series?range=2h").must(422)
+	b.get("/v1/pools/p/series?range=2h").expectStatus(422)
 	for _, path := range []string{"history", "series"} {
-		b.get("/v1/pools/nowhere/" + path).must(404)
+		b.get("/v1/pools/nowhere/" + path).expectStatus(404)
 	}
 }
 
 // A series has the numbers of held slots and of grants, and agrees with the slots that are held now.
 func TestSeriesOfAPool(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":3}`)
-		b.batch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
-		g := b.granted("d-1")
-		b.report("d-1", g.result("succeeded", ``)).must(200)
-		b.granted("d-2")
-		b.granted("d-3")
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":3}`)
+		b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
+		g := b.reportUntilGranted("d-1")
+		b.sendReport("d-1", g.resultBody("succeeded", ``)).expectStatus(200)
+		b.reportUntilGranted("d-2")
+		b.reportUntilGranted("d-3")
 		for span, step := range map[string]time.Duration{"1h": time.Minute, "24h": 10 * time.Minute, "7d": time.Hour} {
 			var s operators.Series
-			b.get("/v1/pools/p/series?range=" + span).must(200).into(&s)
+			b.get("/v1/pools/p/series?range=" + span).expectStatus(200).decode(&s)
 			var granted, ended int64
 			for i, p := range s.Points {
 				granted += p.Granted

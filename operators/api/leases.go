@@ -22,24 +22,24 @@ import (
 )
 
 const (
-	maxMetadata = 4096 // bytes
-	leasesMost  = 128  // concurrent requests for a slot, without the waiting ones
-	leasesEach  = 64   // concurrent requests of one token
+	maxMetadata              = 4096 // bytes
+	maxLeaseRequests         = 128  // concurrent requests for a slot, without the waiting ones
+	maxLeaseRequestsPerToken = 64   // concurrent requests of one token
 )
 
 type leaseStore interface {
-	Leases(ctx context.Context, f store.LeaseFilter) ([]store.HeldLease, error)
+	Leases(ctx context.Context, f store.LeaseFilter) ([]store.CallerLease, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 	Pool(ctx context.Context, name string) (store.Pool, error)
 }
 
 // leases has the operations on slots that callers hold.
 type leases struct {
-	ledger  leaseStore
-	slots   dispatcher.Leases
-	least   leastLease
-	longest time.Duration // maximum time that a response waits for a slot
-	turns   *fair.Shares
+	ledger   leaseStore
+	slots    dispatcher.Leases
+	leaseMin leaseMinimum
+	maxWait  time.Duration // maximum time that a response waits for a slot
+	turns    *fair.Shares
 }
 
 // LeasePath has the path parameters of a lease of a pool.
@@ -49,22 +49,22 @@ type LeasePath struct {
 }
 
 func (l *leases) register(r *routes) {
-	ask := also[operators.Lease](r, forCallers(operation("POST", "/v1/pools/{pool}/leases", "acquireLease",
+	ask := documentStatus[operators.Lease](r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases", "acquireLease",
 		"Get a slot for a program that is no device, or its position in line", roleOperator, 201)), http.StatusAccepted)
-	ask.Middlewares = append(ask.Middlewares, r.steps(l.allowWait)...)
+	ask.Middlewares = append(ask.Middlewares, r.newMiddlewares(l.allowWait)...)
 	registerAnswer(r, ask, l.acquire)
-	registerList(r, forCallers(operation("GET", "/v1/pools/{pool}/leases", "listLeases", "List the open leases of a pool by their holders; a caller sees its own", roleViewer, 200)), l.list,
-		func(p pageOf[operators.Lease]) operators.LeaseList {
+	registerList(r, forCallers(newOperation("GET", "/v1/pools/{pool}/leases", "listLeases", "List the open leases of a pool by their holders; a caller sees its own", roleViewer, 200)), l.list,
+		func(p listPage[operators.Lease]) operators.LeaseList {
 			return operators.LeaseList{Leases: p.entries, NextPageToken: p.next}
 		})
-	register(r, forCallers(operation("GET", "/v1/pools/{pool}/leases/{lease}", "getLease", "Read an open lease", roleViewer, 200)), l.get)
-	register(r, forCallers(operation("POST", "/v1/pools/{pool}/leases/{lease}/renew", "renewLease", "Hold a slot for longer", roleOperator, 200)), l.renew)
-	registerAnswer(r, forCallers(operation("DELETE", "/v1/pools/{pool}/leases/{lease}", "releaseLease", "Give a slot back, or the position in line; it may be said again", roleOperator, 204)), l.release)
+	register(r, forCallers(newOperation("GET", "/v1/pools/{pool}/leases/{lease}", "getLease", "Read an open lease", roleViewer, 200)), l.get)
+	register(r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases/{lease}/renew", "renewLease", "Hold a slot for longer", roleOperator, 200)), l.renew)
+	registerAnswer(r, forCallers(newOperation("DELETE", "/v1/pools/{pool}/leases/{lease}", "releaseLease", "Give a slot back, or the position in line; it may be said again", roleOperator, 204)), l.release)
 }
 
 // allowWait extends the write deadline of a response that may wait for a slot; the default deadline is shorter.
 func (l *leases) allowWait(ctx huma.Context, next func(huma.Context)) error {
-	if wait := l.wait(ctx.Header("Prefer")); wait > 0 {
+	if wait := l.preferredWait(ctx.Header("Prefer")); wait > 0 {
 		_, w := humago.Unwrap(ctx)
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wait + devices.AnswerAfterWait)) // unsupported in tests
 	}
@@ -72,17 +72,17 @@ func (l *leases) allowWait(ctx huma.Context, next func(huma.Context)) error {
 	return nil
 }
 
-// wait returns how long the response to a request with this header Prefer may wait for a slot. If it is 0, the response
+// preferredWait returns how long the response to a request with this header Prefer may wait for a slot. If it is 0, the response
 // does not wait.
-func (l *leases) wait(prefer string) time.Duration {
-	return min(devicehttp.PreferredWait(http.Header{"Prefer": {prefer}}), max(l.longest, time.Second)).Truncate(time.Second)
+func (l *leases) preferredWait(prefer string) time.Duration {
+	return min(devicehttp.PreferredWait(http.Header{"Prefer": {prefer}}), max(l.maxWait, time.Second)).Truncate(time.Second)
 }
 
-// leaseAnswer is the response to a request for a slot.
-type leaseAnswer struct {
-	Status  int
-	Applied string `header:"Preference-Applied"`
-	Body    operators.Lease
+// leaseResponse is the response to a request for a slot.
+type leaseResponse struct {
+	Status            int
+	PreferenceApplied string `header:"Preference-Applied"`
+	Body              operators.Lease
 }
 
 func (l *leases) acquire(ctx context.Context, in *struct {
@@ -90,12 +90,12 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 	Prefer string `header:"Prefer" doc:"wait=25: wait in line for a slot so many seconds, and keep the position for another minute"`
 	Body   operators.NewLease
 },
-) (*leaseAnswer, error) {
-	request, err := l.request(ctx, in.Pool, in.Body, l.wait(in.Prefer))
+) (*leaseResponse, error) {
+	request, err := l.newLeaseRequest(ctx, in.Pool, in.Body, l.preferredWait(in.Prefer))
 	if err != nil {
 		return nil, err
 	}
-	leave, err := await(ctx, l.turns)
+	leave, err := awaitTurn(ctx, l.turns)
 	if err != nil {
 		return nil, err
 	}
@@ -109,22 +109,22 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 	shown.HeldMS = got.Held.Milliseconds()
 	if got.Grant != nil {
 		shown.LeaseMS = got.Usable.Milliseconds()
-		return &leaseAnswer{Status: http.StatusCreated, Body: shown}, nil
+		return &leaseResponse{Status: http.StatusCreated, Body: shown}, nil
 	}
-	shown.LeaseRefusal = operators.LeaseRefusal{Reason: string(got.Why.Code), EstimatedStart: stampSet(got.Why.EstimatedStart), RetryAfterMS: got.After.Milliseconds()}
-	if got.Why.Position > 0 {
-		shown.Position = &got.Why.Position
+	shown.LeaseRefusal = operators.LeaseRefusal{Reason: string(got.Cause.Code), EstimatedStart: apiTimeIfSet(got.Cause.EstimatedStart), RetryAfterMS: got.RetryAfter.Milliseconds()}
+	if got.Cause.Position > 0 {
+		shown.Position = &got.Cause.Position
 	}
-	if shown.Detail = got.Why.Detail; request.Wait == 0 {
+	if shown.Detail = got.Cause.Detail; request.Wait == 0 {
 		p := problem(http.StatusConflict, codeNoSlot, "there is no slot: "+shown.Detail)
-		p.LeaseRefusal, p.After = shown.LeaseRefusal, got.After
+		p.LeaseRefusal, p.RetryAfter = shown.LeaseRefusal, got.RetryAfter
 		return nil, p
 	}
-	return &leaseAnswer{http.StatusAccepted, "wait=" + strconv.Itoa(int(request.Wait.Seconds())), shown}, nil
+	return &leaseResponse{http.StatusAccepted, "wait=" + strconv.Itoa(int(request.Wait.Seconds())), shown}, nil
 }
 
-func (l *leases) request(ctx context.Context, pool string, in operators.NewLease, wait time.Duration) (r dispatcher.LeaseRequest, err error) {
-	if in.Holder != "" && devices.ParsePool(in.Holder) != nil {
+func (l *leases) newLeaseRequest(ctx context.Context, pool string, in operators.NewLease, wait time.Duration) (r dispatcher.LeaseRequest, err error) {
+	if in.Holder != "" && devices.CheckPoolName(in.Holder) != nil {
 		return r, invalid("holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit")
 	}
 	metadata, err := leaseMetadata(in.Metadata)
@@ -142,15 +142,15 @@ func (l *leases) checkLength(ctx context.Context, pool string, ms int64) error {
 	if ms == 0 {
 		return nil
 	}
-	if err := l.least.check(milliseconds(ms)); err != nil {
+	if err := l.leaseMin.check(milliseconds(ms)); err != nil {
 		return err
 	}
-	of, err := l.ledger.Pool(ctx, pool)
+	poolSettings, err := l.ledger.Pool(ctx, pool)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return leaseProblem(store.ErrUnknownPool)
-	case err == nil && milliseconds(ms) > of.Longest:
-		return invalid("lease_ms: at most %d, the longest_lease_ms of pool %s", of.Longest.Milliseconds(), pool)
+	case err == nil && milliseconds(ms) > poolSettings.Longest:
+		return invalid("lease_ms: at most %d, the longest_lease_ms of pool %s", poolSettings.Longest.Milliseconds(), pool)
 	}
 	return err
 }
@@ -175,9 +175,9 @@ func leaserOf(ctx context.Context) dispatcher.Leaser {
 
 // leaseProblem converts an error of an operation on a lease to a problem.
 func leaseProblem(err error) error {
-	lost, is := errors.AsType[*dispatcher.LostError](err)
+	lost, isLost := errors.AsType[*dispatcher.LostError](err)
 	switch {
-	case is:
+	case isLost:
 		p := problem(http.StatusConflict, codeLeaseLost, lost.Detail)
 		p.Reason = lost.Why
 		if lost.Cancel {
@@ -187,9 +187,9 @@ func leaseProblem(err error) error {
 	case errors.Is(err, store.ErrUnknownPool):
 		return problem(http.StatusNotFound, codeNotFound, "there is no such pool")
 	case errors.Is(err, store.ErrExists):
-		return problem(http.StatusConflict, codeAlreadyExists, "holder: it has a lease in another pool, and one is all it may have").because(err)
+		return problem(http.StatusConflict, codeAlreadyExists, "holder: it has a lease in another pool, and one is all it may have").withCause(err)
 	case errors.Is(err, dispatcher.ErrUnconfirmed):
-		return problem(http.StatusServiceUnavailable, codeUnavailable, "no slot can be confirmed now: Redis cannot be reached, or does not know the pool yet; send again").because(err)
+		return problem(http.StatusServiceUnavailable, codeUnavailable, "no slot can be confirmed now: Redis cannot be reached, or does not know the pool yet; send again").withCause(err)
 	case errors.Is(err, dispatcher.ErrLeaseToken):
 		return invalid("token: needed, since the lease is held")
 	}
@@ -201,7 +201,7 @@ type leaseQuery struct {
 	Page
 }
 
-func (l *leases) list(ctx context.Context, in *leaseQuery) (page pageOf[operators.Lease], err error) {
+func (l *leases) list(ctx context.Context, in *leaseQuery) (page listPage[operators.Lease], err error) {
 	after, err := in.afterName()
 	if err != nil {
 		return page, err
@@ -214,10 +214,10 @@ func (l *leases) list(ctx context.Context, in *leaseQuery) (page pageOf[operator
 		filter.Caller = who.Name
 	}
 	found, err := l.ledger.Leases(ctx, filter)
-	return showPage(found, in.full(len(found)), showHeldLease, func(one store.HeldLease) string { return one.Device }), err
+	return newPage(found, in.isFull(len(found)), showHeldLease, func(one store.CallerLease) string { return one.Device }), err
 }
 
-func showHeldLease(l store.HeldLease) operators.Lease {
+func showHeldLease(l store.CallerLease) operators.Lease {
 	if l.Grant.Task == 0 {
 		return showLease(l.Task, nil)
 	}
@@ -231,7 +231,7 @@ func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error
 	}
 	who := operatorOf(ctx)
 	if task.Pool != in.Pool || !store.IsCaller(task.Device) || grant == nil && task.State != store.Pending ||
-		who.Role == roleCaller && path.Dir(task.Device) != path.Dir(store.Holder(who.Name, "-")) {
+		who.Role == roleCaller && path.Dir(task.Device) != path.Dir(store.HolderDevice(who.Name, "-")) {
 		return operators.Lease{}, store.ErrNotFound
 	}
 	return showLease(task, grant), nil
@@ -239,10 +239,10 @@ func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error
 
 // showLease converts a lease of the ledger to the form of the API. If g is nil, the lease is waiting.
 func showLease(t store.Task, g *store.Grant) operators.Lease {
-	caller, holder := store.CallerOf(t.Device)
+	caller, holder := store.CallerAndHolder(t.Device)
 	shown := operators.Lease{State: operators.LeaseWaiting, Lease: t.ID, Pool: t.Pool, Caller: caller, Holder: holder, Metadata: t.Payload}
 	if g != nil {
-		granted, until := stamp(g.GrantedAt), stamp(g.LeaseUntil)
+		granted, until := apiTime(g.GrantedAt), apiTime(g.LeaseUntil)
 		shown.State, shown.Token, shown.Slot, shown.Granted, shown.LeaseUntil, shown.Cancel = operators.LeaseHeld, g.Token, &g.Slot, &granted, &until, g.CancelWhy
 	}
 	return shown

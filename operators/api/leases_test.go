@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// lease requests a lease. If seconds is not 0, the request waits for a slot.
-func (b *bench) lease(token, pool, body string, seconds int) answer {
+// requestLease requests a lease. If seconds is not 0, the request waits for a slot.
+func (b *testAPI) requestLease(token, pool, body string, waitSeconds int) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/pools/"+pool+"/leases", strings.NewReader(body))
 	if err != nil {
@@ -16,106 +16,106 @@ func (b *bench) lease(token, pool, body string, seconds int) answer {
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
 	request.Header.Set("Content-Type", "application/json")
-	if seconds > 0 {
-		request.Header.Set("Prefer", "wait="+strconv.Itoa(seconds))
+	if waitSeconds > 0 {
+		request.Header.Set("Prefer", "wait="+strconv.Itoa(waitSeconds))
 	}
-	return b.do(request)
+	return b.doRequest(request)
 }
 
-// text converts a number of a response to text for a path.
-func text(value any) string {
+// numberText converts a number of a response to text for a path.
+func numberText(value any) string {
 	n, _ := value.(float64)
 	return strconv.FormatFloat(n, 'f', -1, 64)
 }
 
 func TestCallersLeaseSlots(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("ci-1", `{"capacity":1,"lease_ms":60000}`)
-		token := b.caller(`"pools":["ci-*"]`)
-		got := b.lease(token, "ci-1", `{"holder":"job-17","lease_ms":30000,"metadata":{"branch":"main"}}`, 0).must(201).fields()
-		if got["state"] != "held" || got["holder"] != "job-17" || got["slot"] != 0.0 || got["pool"] != "ci-1" || object(got["metadata"])["branch"] != "main" {
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("ci-1", `{"capacity":1,"lease_ms":60000}`)
+		token := b.createCallerToken(`"pools":["ci-*"]`)
+		got := b.requestLease(token, "ci-1", `{"holder":"job-17","lease_ms":30000,"metadata":{"branch":"main"}}`, 0).expectStatus(201).decodeObject()
+		if got["state"] != "held" || got["holder"] != "job-17" || got["slot"] != 0.0 || got["pool"] != "ci-1" || asObject(got["metadata"])["branch"] != "main" {
 			b.Fatalf("%v", got)
 		}
 		if ms, _ := got["lease_ms"].(float64); ms > 24_000 || ms < 20_000 {
 			b.Errorf("lease_ms %v, want 30 s less a fifth", ms)
 		}
-		again := b.lease(token, "ci-1", `{"holder":"job-17"}`, 5).must(201).fields()
+		again := b.requestLease(token, "ci-1", `{"holder":"job-17"}`, 5).expectStatus(201).decodeObject()
 		if again["token"] != got["token"] || again["lease"] != got["lease"] {
 			b.Errorf("asked again: %v", again)
 		}
 
-		refused := b.lease(token, "ci-1", `{}`, 0)
-		refused.problem(409, "no_slot")
-		if f := refused.fields(); f["reason"] != "pool_full" || f["position"] != 1.0 || f["retry_after_ms"] == nil || refused.header.Get("Retry-After") == "" {
+		refused := b.requestLease(token, "ci-1", `{}`, 0)
+		refused.expectProblem(409, "no_slot")
+		if f := refused.decodeObject(); f["reason"] != "pool_full" || f["position"] != 1.0 || f["retry_after_ms"] == nil || refused.header.Get("Retry-After") == "" {
 			b.Errorf("refused: %v, Retry-After %q", f, refused.header.Get("Retry-After"))
 		}
-		waits := b.lease(token, "ci-1", `{"holder":"next"}`, 1).must(202)
-		if f := waits.fields(); f["state"] != "waiting" || f["reason"] != "pool_full" || f["position"] != 1.0 || waits.header.Get("Preference-Applied") != "wait=1" {
+		waits := b.requestLease(token, "ci-1", `{"holder":"next"}`, 1).expectStatus(202)
+		if f := waits.decodeObject(); f["state"] != "waiting" || f["reason"] != "pool_full" || f["position"] != 1.0 || waits.header.Get("Preference-Applied") != "wait=1" {
 			b.Errorf("waits: %v", f)
 		}
 
-		all := list(b.call("GET", "/v1/pools/ci-1/leases", token, nil).must(200).fields(), "leases")
-		if len(all) != 2 || object(all[0])["holder"] != "job-17" || object(all[1])["state"] != "waiting" {
+		all := listField(b.call("GET", "/v1/pools/ci-1/leases", token, nil).expectStatus(200).decodeObject(), "leases")
+		if len(all) != 2 || asObject(all[0])["holder"] != "job-17" || asObject(all[1])["state"] != "waiting" {
 			b.Errorf("leases %v", all)
 		}
-		path := "/v1/pools/ci-1/leases/" + text(got["lease"])
-		if one := b.call("GET", path, token, nil).must(200).fields(); one["token"] != got["token"] {
+		path := "/v1/pools/ci-1/leases/" + numberText(got["lease"])
+		if one := b.call("GET", path, token, nil).expectStatus(200).decodeObject(); one["token"] != got["token"] {
 			b.Errorf("lease %v", one)
 		}
-		slot := object(list(b.get("/v1/pools/ci-1/slots").must(200).fields(), "slots")[0])
+		slot := asObject(listField(b.get("/v1/pools/ci-1/slots").expectStatus(200).decodeObject(), "slots")[0])
 		if caller, _ := slot["caller"].(string); !strings.HasSuffix(caller, "/job-17") || slot["device"] != "@"+caller {
 			b.Errorf("slot %v", slot)
 		}
 
-		renewed := b.call("POST", path+"/renew", token, `{"token":`+text(got["token"])+`,"lease_ms":120000}`).must(200).fields()
+		renewed := b.call("POST", path+"/renew", token, `{"token":`+numberText(got["token"])+`,"lease_ms":120000}`).expectStatus(200).decodeObject()
 		if ms, _ := renewed["lease_ms"].(float64); ms < 100_000 {
 			b.Errorf("renewed: %v", renewed)
 		}
-		another := text(got["token"]) + "0"
+		another := numberText(got["token"]) + "0"
 		lost := b.call("POST", path+"/renew", token, `{"token":`+another+`}`)
-		lost.problem(409, "lease_lost")
-		b.call("DELETE", path+"?token="+another, token, nil).problem(409, "lease_lost")
-		b.call("DELETE", path, token, nil).problem(422, "invalid_field")
+		lost.expectProblem(409, "lease_lost")
+		b.call("DELETE", path+"?token="+another, token, nil).expectProblem(409, "lease_lost")
+		b.call("DELETE", path, token, nil).expectProblem(422, "invalid_field")
 		for range 2 {
-			b.call("DELETE", path+"?token="+text(got["token"]), token, nil).must(204)
+			b.call("DELETE", path+"?token="+numberText(got["token"]), token, nil).expectStatus(204)
 		}
-		b.call("GET", path, token, nil).problem(404, "not_found")
-		b.lease(token, "ci-1", `{"holder":"next"}`, 5).must(201)
+		b.call("GET", path, token, nil).expectProblem(404, "not_found")
+		b.requestLease(token, "ci-1", `{"holder":"next"}`, 5).expectStatus(201)
 	})
 }
 
 // No device can act as a caller: no transport accepts such a device id.
 func TestNoDeviceIsACaller(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":2}`)
-	held := b.lease(adminToken, "p", `{"holder":"job"}`, 0).must(201).fields()
-	result := `{"id":"r","results":[{"task":` + text(held["lease"]) + `,"token":` + text(held["token"]) + `,"status":"succeeded"}]}`
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":2}`)
+	held := b.requestLease(adminToken, "p", `{"holder":"job"}`, 0).expectStatus(201).decodeObject()
+	result := `{"id":"r","results":[{"task":` + numberText(held["lease"]) + `,"token":` + numberText(held["token"]) + `,"status":"succeeded"}]}`
 	for _, name := range []string{"@bootstrap%2Fjob", "%40bootstrap%2fjob"} {
-		b.report(name, result).problem(400, "invalid_device_id")
+		b.sendReport(name, result).expectProblem(400, "invalid_device_id")
 	}
-	b.call("POST", "/v1/devices", adminToken, `{"id":"@bootstrap/job"}`).problem(400, "invalid_device_id")
-	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["@bootstrap/job"]}`).problem(422, "invalid_field").names(t, "invalid_device_id")
-	b.postAs("POST", "/v1/devices", "text/csv", "id\n@bootstrap/job\n").problem(422, "invalid_line")
-	b.report("another", result).must(200)
-	if one := b.get("/v1/pools/p/leases/" + text(held["lease"])).must(200).fields(); one["state"] != "held" {
+	b.call("POST", "/v1/devices", adminToken, `{"id":"@bootstrap/job"}`).expectProblem(400, "invalid_device_id")
+	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["@bootstrap/job"]}`).expectProblem(422, "invalid_field").expectMentions(t, "invalid_device_id")
+	b.sendWithType("POST", "/v1/devices", "text/csv", "id\n@bootstrap/job\n").expectProblem(422, "invalid_line")
+	b.sendReport("another", result).expectStatus(200)
+	if one := b.get("/v1/pools/p/leases/" + numberText(held["lease"])).expectStatus(200).decodeObject(); one["state"] != "held" {
 		t.Errorf("%v", one)
 	}
-	b.get("/v1/devices/@bootstrap%2Fjob").problem(400, "invalid_device_id")
-	if all := list(b.get("/v1/devices").fields(), "devices"); len(all) != 1 { // the device that reported
+	b.get("/v1/devices/@bootstrap%2Fjob").expectProblem(400, "invalid_device_id")
+	if all := listField(b.get("/v1/devices").decodeObject(), "devices"); len(all) != 1 { // the device that reported
 		t.Errorf("devices %v", all)
 	}
-	if of := list(b.get("/v1/tasks?device=@bootstrap/job").must(200).fields(), "tasks"); len(of) != 1 {
+	if of := listField(b.get("/v1/tasks?device=@bootstrap/job").expectStatus(200).decodeObject(), "tasks"); len(of) != 1 {
 		t.Errorf("tasks of the holder: %v", of)
 	}
 }
 
 func TestLeasesThatDoNotFitAreRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":2}`)
-	b.pool("q", `{"capacity":2}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":2}`)
+	b.putPool("q", `{"capacity":2}`)
 	for body, part := range map[string]string{
 		`{"holder":"a/b"}`:      "holder",
 		`{"holder":"@a"}`:       "holder",
@@ -124,60 +124,60 @@ func TestLeasesThatDoNotFitAreRefused(t *testing.T) {
 		`{"metadata":[1]}`:      "metadata: an object",
 		`{"metadata":{"a":"` + strings.Repeat("x", 4096) + `"}}`: "metadata: at most 4096 bytes",
 	} {
-		b.lease(adminToken, "p", body, 0).problem(422, "invalid_field").names(t, part)
+		b.requestLease(adminToken, "p", body, 0).expectProblem(422, "invalid_field").expectMentions(t, part)
 	}
-	b.lease(adminToken, "nowhere", `{}`, 0).problem(404, "not_found")
-	b.lease(adminToken, "p", `{"holder":"one"}`, 0).must(201)
-	b.lease(adminToken, "q", `{"holder":"one"}`, 0).problem(409, "already_exists").names(t, "another pool")
-	b.call("PATCH", "/v1/pools/p", adminToken, `{"callers":1}`).must(200)
-	if p := b.call("PATCH", "/v1/pools/p", adminToken, `{"capacity":3}`).must(200).fields(); p["callers"] != 1.0 {
+	b.requestLease(adminToken, "nowhere", `{}`, 0).expectProblem(404, "not_found")
+	b.requestLease(adminToken, "p", `{"holder":"one"}`, 0).expectStatus(201)
+	b.requestLease(adminToken, "q", `{"holder":"one"}`, 0).expectProblem(409, "already_exists").expectMentions(t, "another pool")
+	b.call("PATCH", "/v1/pools/p", adminToken, `{"callers":1}`).expectStatus(200)
+	if p := b.call("PATCH", "/v1/pools/p", adminToken, `{"capacity":3}`).expectStatus(200).decodeObject(); p["callers"] != 1.0 {
 		t.Errorf("callers %v", p["callers"])
 	}
-	refused := b.lease(adminToken, "p", `{"holder":"two"}`, 0)
-	refused.problem(409, "no_slot")
-	if refused.fields()["reason"] != "callers_full" {
+	refused := b.requestLease(adminToken, "p", `{"holder":"two"}`, 0)
+	refused.expectProblem(409, "no_slot")
+	if refused.decodeObject()["reason"] != "callers_full" {
 		t.Errorf("%s", refused.body)
 	}
-	if p := b.call("PATCH", "/v1/pools/p", adminToken, `{"callers":null}`).must(200).fields(); p["callers"] != nil {
+	if p := b.call("PATCH", "/v1/pools/p", adminToken, `{"callers":null}`).expectStatus(200).decodeObject(); p["callers"] != nil {
 		t.Errorf("callers %v", p["callers"])
 	}
-	b.lease(adminToken, "p", `{"holder":"two"}`, 0).must(201)
+	b.requestLease(adminToken, "p", `{"holder":"two"}`, 0).expectStatus(201)
 }
 
 // The batch of the leases is marked as a batch of the system. Cancelling it ends its leases like tasks, retries none of
 // them, and the next lease creates a new batch.
 func TestTheBatchOfLeasesIsTheSystems(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":2}`)
-	held := b.lease(adminToken, "p", `{"holder":"job"}`, 0).must(201).fields()
-	path := "/v1/pools/p/leases/" + text(held["lease"])
-	batch := object(list(b.get("/v1/batches?pool=p").must(200).fields(), "batches")[0])
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":2}`)
+	held := b.requestLease(adminToken, "p", `{"holder":"job"}`, 0).expectStatus(201).decodeObject()
+	path := "/v1/pools/p/leases/" + numberText(held["lease"])
+	batch := asObject(listField(b.get("/v1/batches?pool=p").expectStatus(200).decodeObject(), "batches")[0])
 	if batch["name"] != "callers" || batch["kind"] != "lease" || batch["system"] != true || batch["total"] != 1.0 {
 		t.Errorf("%v", batch)
 	}
-	of := "/v1/batches/" + text(batch["id"])
-	b.call("PATCH", of, adminToken, `{"weight":5}`).must(200)
-	b.call("POST", of+"/cancel", adminToken, nil).must(200)
-	renew := `{"token":` + text(held["token"]) + `}`
+	of := "/v1/batches/" + numberText(batch["id"])
+	b.call("PATCH", of, adminToken, `{"weight":5}`).expectStatus(200)
+	b.call("POST", of+"/cancel", adminToken, nil).expectStatus(200)
+	renew := `{"token":` + numberText(held["token"]) + `}`
 	lost := b.call("POST", path+"/renew", adminToken, renew)
-	lost.problem(409, "lease_lost")
-	if lost.fields()["cancel"] != "cancelled" {
+	lost.expectProblem(409, "lease_lost")
+	if lost.decodeObject()["cancel"] != "cancelled" {
 		t.Errorf("%s", lost.body)
 	}
-	b.call("DELETE", path+"?token="+text(held["token"]), adminToken, nil).must(204)
-	if next := b.lease(adminToken, "p", `{"holder":"job"}`, 0).must(201).fields(); next["lease"] == held["lease"] {
+	b.call("DELETE", path+"?token="+numberText(held["token"]), adminToken, nil).expectStatus(204)
+	if next := b.requestLease(adminToken, "p", `{"holder":"job"}`, 0).expectStatus(201).decodeObject(); next["lease"] == held["lease"] {
 		t.Errorf("%v", next)
 	}
-	second := b.lease(adminToken, "p", `{"holder":"two"}`, 0).must(201).fields()
-	b.call("POST", "/v1/pools/p/slots/"+text(second["slot"])+"/release", adminToken, `{"reason":"a test","now":true}`).must(200)
-	gone := b.call("POST", "/v1/pools/p/leases/"+text(second["lease"])+"/renew", adminToken, `{"token":`+text(second["token"])+`}`)
-	gone.problem(409, "lease_lost")
-	if f := gone.fields(); f["reason"] != "released" || f["cancel"] != nil {
+	second := b.requestLease(adminToken, "p", `{"holder":"two"}`, 0).expectStatus(201).decodeObject()
+	b.call("POST", "/v1/pools/p/slots/"+numberText(second["slot"])+"/release", adminToken, `{"reason":"a test","now":true}`).expectStatus(200)
+	gone := b.call("POST", "/v1/pools/p/leases/"+numberText(second["lease"])+"/renew", adminToken, `{"token":`+numberText(second["token"])+`}`)
+	gone.expectProblem(409, "lease_lost")
+	if f := gone.decodeObject(); f["reason"] != "released" || f["cancel"] != nil {
 		t.Errorf("%v", f)
 	}
-	b.call("POST", "/v1/tasks/"+text(second["lease"])+"/retry", adminToken, nil).problem(409, "not_retriable")
-	if n := b.call("POST", "/v1/tasks/retry?pool=p", adminToken, nil).must(200).fields()["tasks"]; n != 0.0 {
+	b.call("POST", "/v1/tasks/"+numberText(second["lease"])+"/retry", adminToken, nil).expectProblem(409, "not_retriable")
+	if n := b.call("POST", "/v1/tasks/retry?pool=p", adminToken, nil).expectStatus(200).decodeObject()["tasks"]; n != 0.0 {
 		t.Errorf("%v leases were retried", n)
 	}
 }
@@ -185,42 +185,42 @@ func TestTheBatchOfLeasesIsTheSystems(t *testing.T) {
 // A caller can neither read nor change the leases of another caller, and can end its own.
 func TestCallersHaveTheirOwnLeases(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":5}`)
-	one, other := b.caller(`"pools":["*"]`), b.caller(`"pools":["p"]`)
-	held := b.lease(one, "p", `{"holder":"job"}`, 0).must(201).fields()
-	path := "/v1/pools/p/leases/" + text(held["lease"])
-	b.call("GET", path, other, nil).problem(404, "not_found")
-	b.call("POST", path+"/renew", other, `{"token":`+text(held["token"])+`}`).problem(404, "not_found")
-	b.call("DELETE", path+"?token="+text(held["token"]), other, nil).problem(404, "not_found")
-	if all := list(b.call("GET", "/v1/pools/p/leases", other, nil).must(200).fields(), "leases"); len(all) != 0 {
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":5}`)
+	one, other := b.createCallerToken(`"pools":["*"]`), b.createCallerToken(`"pools":["p"]`)
+	held := b.requestLease(one, "p", `{"holder":"job"}`, 0).expectStatus(201).decodeObject()
+	path := "/v1/pools/p/leases/" + numberText(held["lease"])
+	b.call("GET", path, other, nil).expectProblem(404, "not_found")
+	b.call("POST", path+"/renew", other, `{"token":`+numberText(held["token"])+`}`).expectProblem(404, "not_found")
+	b.call("DELETE", path+"?token="+numberText(held["token"]), other, nil).expectProblem(404, "not_found")
+	if all := listField(b.call("GET", "/v1/pools/p/leases", other, nil).expectStatus(200).decodeObject(), "leases"); len(all) != 0 {
 		t.Errorf("%v", all)
 	}
-	if mine := b.lease(other, "p", `{"holder":"job"}`, 0).must(201).fields(); mine["lease"] == held["lease"] {
+	if mine := b.requestLease(other, "p", `{"holder":"job"}`, 0).expectStatus(201).decodeObject(); mine["lease"] == held["lease"] {
 		t.Errorf("two callers have one lease: %v", mine)
 	}
-	b.call("DELETE", path+"?token="+text(held["token"]), one, nil).must(204)
+	b.call("DELETE", path+"?token="+numberText(held["token"]), one, nil).expectStatus(204)
 }
 
 // A pool limits the length of the leases that callers acquire and renew.
 func TestTheLongestLeaseOfAPool(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	p := b.call("PUT", "/v1/pools/p", adminToken, `{"capacity":3,"lease_ms":60000}`).must(201).fields()
+	b := startEmbedded(t)
+	p := b.call("PUT", "/v1/pools/p", adminToken, `{"capacity":3,"lease_ms":60000}`).expectStatus(201).decodeObject()
 	if p["longest_lease_ms"] != 86400000.0 || p["stands_until"] != nil {
 		t.Errorf("longest lease %v, stands until %v", p["longest_lease_ms"], p["stands_until"])
 	}
-	held := b.lease(adminToken, "p", `{"holder":"long","lease_ms":86400000}`, 0).must(201).fields()
+	held := b.requestLease(adminToken, "p", `{"holder":"long","lease_ms":86400000}`, 0).expectStatus(201).decodeObject()
 	for body, part := range map[string]string{`{"longest_lease_ms":0}`: "longest_lease_ms", `{"longest_lease_ms":86400001}`: "longest_lease_ms", `{"longest_lease_ms":1}`: "longest_lease_ms"} {
-		b.call("PATCH", "/v1/pools/p", adminToken, body).problem(422, "invalid_field").names(t, part)
+		b.call("PATCH", "/v1/pools/p", adminToken, body).expectProblem(422, "invalid_field").expectMentions(t, part)
 	}
-	b.call("PATCH", "/v1/pools/p", adminToken, `{"longest_lease_ms":120000}`).must(200)
-	b.lease(adminToken, "p", `{"holder":"other","lease_ms":120001}`, 0).problem(422, "invalid_field").names(t, "at most 120000")
-	b.lease(adminToken, "p", `{"holder":"other","lease_ms":120000}`, 0).must(201)
-	renew, token := "/v1/pools/p/leases/"+text(held["lease"])+"/renew", text(held["token"])
-	b.call("POST", renew, adminToken, `{"token":`+token+`,"lease_ms":120001}`).problem(422, "invalid_field").names(t, "at most 120000")
-	b.call("POST", renew, adminToken, `{"token":`+token+`}`).must(200)
-	if p := b.call("PATCH", "/v1/pools/p", adminToken, `{"longest_lease_ms":null}`).must(200).fields(); p["longest_lease_ms"] != 86400000.0 {
+	b.call("PATCH", "/v1/pools/p", adminToken, `{"longest_lease_ms":120000}`).expectStatus(200)
+	b.requestLease(adminToken, "p", `{"holder":"other","lease_ms":120001}`, 0).expectProblem(422, "invalid_field").expectMentions(t, "at most 120000")
+	b.requestLease(adminToken, "p", `{"holder":"other","lease_ms":120000}`, 0).expectStatus(201)
+	renew, token := "/v1/pools/p/leases/"+numberText(held["lease"])+"/renew", numberText(held["token"])
+	b.call("POST", renew, adminToken, `{"token":`+token+`,"lease_ms":120001}`).expectProblem(422, "invalid_field").expectMentions(t, "at most 120000")
+	b.call("POST", renew, adminToken, `{"token":`+token+`}`).expectStatus(200)
+	if p := b.call("PATCH", "/v1/pools/p", adminToken, `{"longest_lease_ms":null}`).expectStatus(200).decodeObject(); p["longest_lease_ms"] != 86400000.0 {
 		t.Errorf("longest lease %v", p["longest_lease_ms"])
 	}
 }

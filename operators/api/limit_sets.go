@@ -23,7 +23,7 @@ type limitSetStore interface {
 // limitSetPut is the body of a PUT. It also accepts the read-only fields that a GET returned.
 type limitSetPut struct {
 	operators.LimitSetSettings
-	Shown
+	ReadOnlyFields
 }
 
 // LimitSetPath is the path parameter {set}: the name of a limit set.
@@ -38,23 +38,23 @@ type limitSets struct {
 }
 
 func (l *limitSets) register(r *routes) {
-	registerList(r, operation("GET", "/v1/limits", "listLimitSets", "List limit sets by name", roleViewer, 200), l.list,
-		func(p pageOf[operators.LimitSet]) operators.LimitSetList {
+	registerList(r, newOperation("GET", "/v1/limits", "listLimitSets", "List limit sets by name", roleViewer, 200), l.list,
+		func(p listPage[operators.LimitSet]) operators.LimitSetList {
 			return operators.LimitSetList{Limits: p.entries, NextPageToken: p.next}
 		})
-	register(r, operation("GET", "/v1/limits/{set}", "getLimitSet", "Read a limit set", roleViewer, 200), l.get)
-	registerAnswer(r, also[operators.LimitSet](r, operation("PUT", "/v1/limits/{set}", "putLimitSet", "Create a limit set or replace its policies", roleAdmin, 200), http.StatusCreated), l.put)
-	registerAnswer(r, operation("DELETE", "/v1/limits/{set}", "deleteLimitSet", "Delete a limit set", roleAdmin, 204), l.delete)
+	register(r, newOperation("GET", "/v1/limits/{set}", "getLimitSet", "Read a limit set", roleViewer, 200), l.get)
+	registerAnswer(r, documentStatus[operators.LimitSet](r, newOperation("PUT", "/v1/limits/{set}", "putLimitSet", "Create a limit set or replace its policies", roleAdmin, 200), http.StatusCreated), l.put)
+	registerAnswer(r, newOperation("DELETE", "/v1/limits/{set}", "deleteLimitSet", "Delete a limit set", roleAdmin, 204), l.delete)
 	l.registerTakes(r)
 }
 
-func (l *limitSets) list(ctx context.Context, in *Page) (page pageOf[operators.LimitSet], err error) {
+func (l *limitSets) list(ctx context.Context, in *Page) (page listPage[operators.LimitSet], err error) {
 	after, err := in.afterName()
 	if err != nil {
 		return page, err
 	}
 	found, err := l.ledger.LimitSets(ctx, after, in.Size)
-	return showPage(found, in.full(len(found)), showLimitSet, func(s store.LimitSet) string { return s.Name }), err
+	return newPage(found, in.isFull(len(found)), showLimitSet, func(s store.LimitSet) string { return s.Name }), err
 }
 
 func (l *limitSets) get(ctx context.Context, in *LimitSetPath) (operators.LimitSet, error) {
@@ -67,7 +67,7 @@ func (l *limitSets) put(ctx context.Context, in *struct {
 	PoolMode
 	Body limitSetPut
 },
-) (*created[operators.LimitSet], error) {
+) (*createdResponse[operators.LimitSet], error) {
 	if err := policy.ValidateSet(in.Body.Limits); err != nil {
 		return nil, invalid("%v", err)
 	}
@@ -79,13 +79,13 @@ func (l *limitSets) put(ctx context.Context, in *struct {
 	if err == nil && !in.DryRun {
 		l.sets.Forget(in.Set)
 	}
-	return &created[operators.LimitSet]{createdStatus(isNew && !in.DryRun), showLimitSet(put)}, err
+	return &createdResponse[operators.LimitSet]{createdStatus(isNew && !in.DryRun), showLimitSet(put)}, err
 }
 
 func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, error) {
 	err := l.ledger.DeleteLimitSet(ctx, actor(ctx), in.Set)
 	if err == nil {
-		l.sets.Deleted(in.Set)
+		l.sets.ForgetDeleted(in.Set)
 	}
 	return &struct{}{}, err
 }
@@ -95,23 +95,23 @@ func showLimitSet(s store.LimitSet) operators.LimitSet {
 	if err != nil || shown == nil {
 		shown = []policy.Policy{} // policies of a later release that this one cannot show completely
 	}
-	return operators.LimitSet{Name: s.Name, Limits: shown, Version: s.Version, Created: stamp(s.CreatedAt), Updated: stamp(s.UpdatedAt)}
+	return operators.LimitSet{Name: s.Name, Limits: shown, Version: s.Version, Created: apiTime(s.CreatedAt), Updated: apiTime(s.UpdatedAt)}
 }
 
 // registerTakes adds the operations that callers use, thousands of times a second.
 func (l *limitSets) registerTakes(r *routes) {
-	asked := func(verb, id, summary string) huma.Operation {
-		return forCallers(operation("POST", "/v1/limits/{set}/"+verb, id, summary, roleOperator, 200))
+	takeOperation := func(verb, id, summary string) huma.Operation {
+		return forCallers(newOperation("POST", "/v1/limits/{set}/"+verb, id, summary, roleOperator, 200))
 	}
 	styled := &huma.Param{Name: "status", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Enum: []any{200, 429}, Default: 200}, Description: "429: the answer to a single take that is refused is 429 with Retry-After, one that cannot be checked and is not allowed 503, and all have the fields RateLimit-Policy and RateLimit"}
-	take := asked("take", "take", "Ask whether something may be done, and count it if so")
+	take := takeOperation("take", "take", "Ask whether something may be done, and count it if so")
 	take.Parameters = []*huma.Param{styled}
-	peek := asked("peek", "peek", "Say what take would, and count nothing")
+	peek := takeOperation("peek", "peek", "Say what take would, and count nothing")
 	peek.Parameters = take.Parameters
-	registerDirect(r, take, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.answering(l.sets.Take))
-	registerDirect(r, peek, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.answering(l.sets.Peek))
-	registerDirect(r, asked("return", "returnTake", "Give back what was not used of a take"), []any{operators.Take{}}, []any{operators.Returned{}}, l.giveBack)
-	usage := forCallers(operation("GET", "/v1/limits/{set}/usage", "getUsage", "See what a subject used, or the subjects that used most", roleViewer, 200))
+	registerDirect(r, take, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Take))
+	registerDirect(r, peek, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Peek))
+	registerDirect(r, takeOperation("return", "returnTake", "Give back what was not used of a take"), []any{operators.Take{}}, []any{operators.Returned{}}, l.returnTake)
+	usage := forCallers(newOperation("GET", "/v1/limits/{set}/usage", "getUsage", "See what a subject used, or the subjects that used most", roleViewer, 200))
 	usage.Description = "facts.NAME=VALUE, one for each fact, asks for the subject of these facts; without, the highest subjects are listed."
 	usage.Parameters = []*huma.Param{{Name: "limit", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(100.0), Default: 20}, Description: "At most so many of the highest"}}
 	registerDirect(r, usage, nil, []any{operators.Usage{}}, l.usage)

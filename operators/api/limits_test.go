@@ -7,35 +7,35 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const perAccount = `{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":60000},{"max":5,"per_ms":3600000}]}`
+const perAccountPolicy = `{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":60000},{"max":5,"per_ms":3600000}]}`
 
 func TestLimitsAreShownPatchedAndPasted(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60,"limits":[`+perAccount+`]}`)
-		b.batch(`{"pool":"p","devices":["d-1"],"limits":[{"name":"same-content","algorithm":"duplicate","per_ms":60000,"max":2}]}`)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60,"limits":[`+perAccountPolicy+`]}`)
+		b.createBatch(`{"pool":"p","devices":["d-1"],"limits":[{"name":"same-content","algorithm":"duplicate","per_ms":60000,"max":2}]}`)
 		for _, path := range []string{"/v1/pools/p", "/v1/batches/1"} {
-			shown := b.get(path).must(200).fields()
-			if len(list(shown, "limits")) != 1 {
+			shown := b.get(path).expectStatus(200).decodeObject()
+			if len(listField(shown, "limits")) != 1 {
 				b.Fatalf("%s shows %v", path, shown["limits"])
 			}
-			b.call("PATCH", path, adminToken, `{}`).must(200)
-			if kept := b.get(path).fields(); !cmp.Equal(kept["limits"], shown["limits"]) {
+			b.call("PATCH", path, adminToken, `{}`).expectStatus(200)
+			if kept := b.get(path).decodeObject(); !cmp.Equal(kept["limits"], shown["limits"]) {
 				b.Errorf("%s: a patch of something else made %v", path, kept["limits"])
 			}
-			changed := b.call("PATCH", path, adminToken, `{"limits":[{"name":"n","per":"pool","algorithm":"fixed","per_ms":1000,"max":7}]}`).must(200).fields()
-			if one := object(list(changed, "limits")[0]); one["max"] != 7.0 || one["name"] != "n" {
+			changed := b.call("PATCH", path, adminToken, `{"limits":[{"name":"n","per":"pool","algorithm":"fixed","per_ms":1000,"max":7}]}`).expectStatus(200).decodeObject()
+			if one := asObject(listField(changed, "limits")[0]); one["max"] != 7.0 || one["name"] != "n" {
 				b.Errorf("%s: patched to %v", path, changed["limits"])
 			}
-			if none := b.call("PATCH", path, adminToken, `{"limits":null}`).must(200).fields(); len(list(none, "limits")) != 0 {
+			if none := b.call("PATCH", path, adminToken, `{"limits":null}`).expectStatus(200).decodeObject(); len(listField(none, "limits")) != 0 {
 				b.Errorf("%s: patched to %v", path, none["limits"])
 			}
 		}
-		pasted := b.call("PATCH", "/v1/pools/p", adminToken, `{"limits":[`+perAccount+`]}`).must(200)
-		if again := b.call("PUT", "/v1/pools/p", adminToken, string(pasted.body)).must(200); !cmp.Equal(again.fields(), pasted.fields()) {
-			b.Errorf("pasting a pool changed it: %s", cmp.Diff(pasted.fields(), again.fields()))
+		pasted := b.call("PATCH", "/v1/pools/p", adminToken, `{"limits":[`+perAccountPolicy+`]}`).expectStatus(200)
+		if again := b.call("PUT", "/v1/pools/p", adminToken, string(pasted.body)).expectStatus(200); !cmp.Equal(again.decodeObject(), pasted.decodeObject()) {
+			b.Errorf("pasting a pool changed it: %s", cmp.Diff(pasted.decodeObject(), again.decodeObject()))
 		}
-		events := string(b.get("/v1/events?kind=pool.changed").must(200).body)
+		events := string(b.get("/v1/events?kind=pool.changed").expectStatus(200).body)
 		if !strings.Contains(events, "limits=none") || !strings.Contains(events, `per-account`) {
 			b.Errorf("the audit log does not say what changed: %s", events)
 		}
@@ -44,9 +44,9 @@ func TestLimitsAreShownPatchedAndPasted(t *testing.T) {
 
 func TestBadLimitsAreRefusedByName(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":60}`)
-	b.batch(`{"pool":"p","devices":["d-1"]}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":60}`)
+	b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 	for policy, want := range map[string]string{
 		`{"name":"n","algorithm":"leaky"}`:                                                                           "algorithm",
 		`{"name":"n","algorithm":"fixed","per":"device","per_ms":1000,"max":0}`:                                      "limits[0].max: 1 to 1000000000",
@@ -67,7 +67,7 @@ func TestBadLimitsAreRefusedByName(t *testing.T) {
 			}
 		}
 	}
-	if pool := b.get("/v1/pools/p").fields(); pool["version"] != 1.0 {
+	if pool := b.get("/v1/pools/p").decodeObject(); pool["version"] != 1.0 {
 		b.Errorf("changed by what was refused: %v", pool)
 	}
 }

@@ -10,12 +10,12 @@ import (
 // warning while there are no devices.
 func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
 		for round, registered := range []bool{false, true} {
 			if registered {
-				b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"account":"north","a.b":"1"}}`).must(201)
-				b.report("d-2", `{"attributes":{"net":{"asn":7}}}`).must(200)
+				b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"account":"north","a.b":"1"}}`).expectStatus(201)
+				b.sendReport("d-2", `{"attributes":{"net":{"asn":7}}}`).expectStatus(200)
 			}
 			for per, want := range map[string]string{
 				"tags.account": "", "tags.a.b": "", "device,kind": "", "payload.x": "", "attributes.net.asn": "",
@@ -26,20 +26,20 @@ func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 				if !registered {
 					want = ""
 				}
-				b.warned(per, want, round, limits)
+				b.expectWarnings(per, want, round, limits)
 			}
 		}
-		b.get("/v1/pools/p").must(200)
+		b.get("/v1/pools/p").expectStatus(200)
 		if text := string(b.get("/v1/pools/p").body); strings.Contains(text, "warnings") {
 			b.Errorf("a reading warns: %s", text)
 		}
 	})
 }
 
-// warned sends the policies with every operation that accepts policies.
-func (b *bench) warned(per, want string, round int, limits string) {
+// expectWarnings sends the policies with every operation that accepts policies.
+func (b *testAPI) expectWarnings(per, want string, round int, limits string) {
 	b.Helper()
-	batch := b.batch(`{"pool":"p","devices":["d-1"]}`)
+	batch := b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 	for _, ask := range []struct{ method, path, body string }{
 		{"PUT", "/v1/pools/p", `{"capacity":60,` + limits + `}`},
 		{"PATCH", "/v1/pools/p", `{` + limits + `}`},
@@ -51,7 +51,7 @@ func (b *bench) warned(per, want string, round int, limits string) {
 		{"POST", "/v1/batches?dry_run=true", `{"pool":"p","devices":["d-1"],` + limits + `}`},
 	} {
 		a := b.call(ask.method, ask.path, adminToken, ask.body)
-		got := list(a.fields(), "warnings")
+		got := listField(a.decodeObject(), "warnings")
 		if a.status/100 != 2 || len(got) != min(len(want), 1) || want != "" && !strings.HasPrefix(fmt.Sprint(got[0]), want) {
 			b.Errorf("%s %s per %s (round %d): %d %v, want %q", ask.method, ask.path, per, round, a.status, got, want)
 		}

@@ -13,12 +13,12 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// lines reads the tasks or devices of a body one after the other.
-type lines[T any] interface {
+// lineReader reads the tasks or devices of a body one after the other.
+type lineReader[T any] interface {
 	// next returns the next entry, or io.EOF after the last line. The caller adds the line number to the error of a bad line.
 	next() (T, error)
-	// line returns the number of the line that was read last, counted from 1.
-	line() int
+	// lineNumber returns the number of the line that was read last, counted from 1.
+	lineNumber() int
 }
 
 // ndjson reads one JSON object from each line. It skips empty lines.
@@ -34,7 +34,7 @@ func newNDJSON[T any](body io.Reader, members string) *ndjson[T] {
 	return &ndjson[T]{scanner: scanner, members: members}
 }
 
-func (n *ndjson[T]) line() int { return n.number }
+func (n *ndjson[T]) lineNumber() int { return n.number }
 
 func (n *ndjson[T]) next() (entry T, err error) {
 	for n.scanner.Scan() {
@@ -57,13 +57,13 @@ func (n *ndjson[T]) next() (entry T, err error) {
 var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
 
 func readLine(text []byte, entry any, members string) error {
-	if err := strictJSON(text); err != nil {
+	if err := checkStrictJSON(text); err != nil {
 		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(entry); err != nil {
-		if name := badTime(text); name != "" && !unknownField(err) {
+		if name := invalidTimeField(text); name != "" && !isUnknownField(err) {
 			return fmt.Errorf("%s: not %s", name, exampleTime)
 		}
 		return fmt.Errorf("not a JSON object with %s: %w", members, err)
@@ -81,7 +81,7 @@ const jsonColumn = ":json"
 // of a task.
 type csvLines struct {
 	reader  *csv.Reader
-	guard   *bounded
+	guard   *limitedReader
 	columns []csvColumn // the columns after device
 	number  int
 }
@@ -98,7 +98,7 @@ func newCSV(body io.Reader, members string) (*csvLines, error) {
 	if mark, _ := from.Peek(3); string(mark) == "\ufeff" { // byte order mark that Excel writes
 		_, _ = from.Discard(len(mark))
 	}
-	guard := &bounded{from: from, beyond: errLongLine}
+	guard := &limitedReader{from: from, limitErr: errLongLine}
 	l := &csvLines{reader: csv.NewReader(guard), guard: guard}
 	l.reader.ReuseRecord = true
 	header, err := l.record()
@@ -106,19 +106,19 @@ func newCSV(body io.Reader, members string) (*csvLines, error) {
 		err = errors.New("no header: device, then " + members)
 	}
 	if err == nil {
-		err = l.head(header)
+		err = l.readHeader(header)
 	}
-	return l, badLine(max(l.number, 1), err)
+	return l, lineProblem(max(l.number, 1), err)
 }
 
-func (l *csvLines) head(header []string) error {
+func (l *csvLines) readHeader(header []string) error {
 	if header[0] != "device" {
 		return errors.New("the first column must be device")
 	}
 	seen := map[string]bool{}
 	for _, name := range header[1:] {
 		plain, isJSON := strings.CutSuffix(name, jsonColumn)
-		if plain == "" || seen[plain] || !storable(plain) {
+		if plain == "" || seen[plain] || !isStorable(plain) {
 			return fmt.Errorf("column %q: each needs a name of its own", name)
 		}
 		seen[plain] = true
@@ -128,7 +128,7 @@ func (l *csvLines) head(header []string) error {
 	return nil
 }
 
-func (l *csvLines) line() int { return l.number }
+func (l *csvLines) lineNumber() int { return l.number }
 
 func (l *csvLines) record() ([]string, error) {
 	l.guard.left = maxLine
@@ -162,7 +162,7 @@ func (l *csvLines) payload(cells []string) (json.RawMessage, error) {
 		if cell == "" {
 			continue
 		}
-		if !storable(cell) || l.columns[i].isJSON && strings.Contains(cell, `\u0000`) {
+		if !isStorable(cell) || l.columns[i].isJSON && strings.Contains(cell, `\u0000`) {
 			return nil, errText
 		}
 		value := []byte(cell)

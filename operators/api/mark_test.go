@@ -16,9 +16,9 @@ import (
 func TestMarksAreShownBesideTheTruth(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	client := backends.Redis(t, servers.RedisAt{Addr: server.Addr()}).Client
-	b := embedded(t, func(s *setup) { s.dispatcher.Marks = marks.NewHashes(client) })
-	b.store.OnNews(b.dispatcher.Marks.Wrote)
+	client := backends.OpenRedis(t, servers.RedisAt{Addr: server.Addr()}).Client
+	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Marks = marks.NewHashes(client) })
+	b.store.OnNews(b.dispatcher.Marks.FollowCommit)
 	follow := func() {
 		if err := b.dispatcher.Marks.Follow(t.Context()); err != nil {
 			t.Fatal(err)
@@ -28,26 +28,26 @@ func TestMarksAreShownBesideTheTruth(t *testing.T) {
 		t.Helper()
 		for _, path := range []string{"/v1/devices/d-1", "/v1/tasks/1/why"} {
 			var got struct{ Mark *operators.Mark }
-			b.get(path).must(200).into(&got)
-			if (got.Mark == nil) != (want == nil) || want != nil && *got.Mark != *want || (got.Mark.Trouble() != "") != trouble {
+			b.get(path).expectStatus(200).decode(&got)
+			if (got.Mark == nil) != (want == nil) || want != nil && *got.Mark != *want || (got.Mark.DescribeTrouble() != "") != trouble {
 				t.Errorf("%s: %s: %+v, want %+v", what, path, got.Mark, want)
 			}
 		}
 	}
-	b.pool("p", `{"capacity":1}`)
-	b.device("d-1")
-	b.batch(newFields)
+	b.putPool("p", `{"capacity":1}`)
+	b.createDevice("d-1")
+	b.createBatch(newBatchBody)
 	follow()
-	expect("with a task", &operators.Mark{Present: true, Believed: true, Work: true}, false)
+	expect("with a task", &operators.Mark{Present: true, Trusted: true, HasWork: true}, false)
 	for _, key := range server.Keys() {
 		server.HDel(key, "d-1")
 	}
-	expect("a mark by hand", &operators.Mark{Believed: true, Work: true}, true)
+	expect("a mark by hand", &operators.Mark{Trusted: true, HasWork: true}, true)
 	server.FlushAll()
-	expect("all marks are lost", &operators.Mark{Work: true}, true)
+	expect("all marks are lost", &operators.Mark{HasWork: true}, true)
 	follow()
-	b.call("POST", "/v1/tasks/1/cancel", adminToken, nil).must(200)
-	expect("cancelled", &operators.Mark{Present: true, Believed: true}, true)
+	b.call("POST", "/v1/tasks/1/cancel", adminToken, nil).expectStatus(200)
+	expect("cancelled", &operators.Mark{Present: true, Trusted: true}, true)
 	server.SetError("LOADING for the test")
 	expect("Redis does not answer", nil, false)
 }

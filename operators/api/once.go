@@ -19,12 +19,12 @@ const (
 
 	maxKey = 255 // bytes
 
-	onceMark = "once" // key in the metadata of operations that accept an Idempotency-Key
+	idempotentKey = "once" // key in the metadata of operations that accept an Idempotency-Key
 )
 
-// creating marks an operation as one that accepts an Idempotency-Key.
-func creating(op huma.Operation) huma.Operation {
-	op.Metadata[onceMark] = true
+// withIdempotencyKey marks an operation as one that accepts an Idempotency-Key.
+func withIdempotencyKey(op huma.Operation) huma.Operation {
+	op.Metadata[idempotentKey] = true
 	op.Parameters = append(op.Parameters, &huma.Param{
 		Name: keyHeader, In: "header", Schema: &huma.Schema{Type: "string"},
 		Description: "1-255 visible ASCII characters. The same request with it, sent again within 24 hours, is done once and gets the first answer, without secrets and with Idempotency-Replayed: true.",
@@ -32,16 +32,16 @@ func creating(op huma.Operation) huma.Operation {
 	return op
 }
 
-// once passes the request's Idempotency-Key to the ledger, and hashes the body while it is read, so that the ledger can
+// handleIdempotencyKey passes the request's Idempotency-Key to the ledger, and hashes the body while it is read, so that the ledger can
 // refuse the same key with a different request.
-func once(ctx huma.Context, next func(huma.Context)) error {
+func handleIdempotencyKey(ctx huma.Context, next func(huma.Context)) error {
 	key := ctx.Header(keyHeader)
-	if takes, _ := ctx.Operation().Metadata[onceMark].(bool); !takes || key == "" {
+	if accepts, _ := ctx.Operation().Metadata[idempotentKey].(bool); !accepts || key == "" {
 		next(ctx)
 		return nil
 	}
-	unseen := func(c rune) bool { return c < '!' || c > '~' }
-	if len(key) > maxKey || strings.ContainsFunc(key, unseen) {
+	isInvisible := func(c rune) bool { return c < '!' || c > '~' }
+	if len(key) > maxKey || strings.ContainsFunc(key, isInvisible) {
 		return invalid(keyHeader + ": 1-255 visible ASCII characters")
 	}
 	request := &onceContext{humaContext: ctx, hash: sha256.New()}
@@ -52,9 +52,9 @@ func once(ctx huma.Context, next func(huma.Context)) error {
 	return nil
 }
 
-// shownOnce returns the secret, or an empty string if this response is a replay: secrets are not stored.
-func shownOnce(ctx context.Context, secret string) string {
-	if once := store.OnceOf(ctx); once != nil && once.Replayed {
+// secretUnlessReplay returns the secret, or an empty string if this response is a replay: secrets are not stored.
+func secretUnlessReplay(ctx context.Context, secret string) string {
+	if once := store.OnceFrom(ctx); once != nil && once.Replayed {
 		return ""
 	}
 	return secret

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// keyed posts with an Idempotency-Key.
-func (b *bench) keyed(path, token, key, body string) answer {
+// postWithKey posts with an Idempotency-Key.
+func (b *testAPI) postWithKey(path, token, key, body string) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+path, strings.NewReader(body))
 	if err != nil {
@@ -19,28 +19,28 @@ func (b *bench) keyed(path, token, key, body string) answer {
 	request.Header.Set("Authorization", "Bearer "+token)
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Idempotency-Key", key)
-	return b.do(request)
+	return b.doRequest(request)
 }
 
 func TestAPostWithAKeyIsDoneOnce(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		first := b.keyed("/v1/batches", adminToken, "k", newFields).must(201)
-		again := b.keyed("/v1/batches", adminToken, "k", newFields).must(201)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		first := b.postWithKey("/v1/batches", adminToken, "k", newBatchBody).expectStatus(201)
+		again := b.postWithKey("/v1/batches", adminToken, "k", newBatchBody).expectStatus(201)
 		if string(first.body) != string(again.body) || first.header.Get("Idempotency-Replayed") != "" || again.header.Get("Idempotency-Replayed") != "true" {
 			b.Errorf("%s and %s, %v", first.body, again.body, again.header)
 		}
-		b.keyed("/v1/batches", adminToken, "k", newFields+" ").problem(422, "idempotency_key_reused")
-		b.keyed("/v1/batches?dry_run=false", adminToken, "k", newFields).problem(422, "idempotency_key_reused")
-		b.keyed("/v1/devices", adminToken, "k", `{"id":"a"}`).problem(422, "idempotency_key_reused")
-		if other := b.keyed("/v1/batches", b.token("operator"), "k", newFields).must(201); string(other.body) == string(first.body) {
+		b.postWithKey("/v1/batches", adminToken, "k", newBatchBody+" ").expectProblem(422, "idempotency_key_reused")
+		b.postWithKey("/v1/batches?dry_run=false", adminToken, "k", newBatchBody).expectProblem(422, "idempotency_key_reused")
+		b.postWithKey("/v1/devices", adminToken, "k", `{"id":"a"}`).expectProblem(422, "idempotency_key_reused")
+		if other := b.postWithKey("/v1/batches", b.createToken("operator"), "k", newBatchBody).expectStatus(201); string(other.body) == string(first.body) {
 			b.Errorf("another token's key: %s", other.body)
 		}
 		for _, key := range []string{strings.Repeat("k", 256), "a b", "\xff"} {
-			b.keyed("/v1/batches", adminToken, key, newFields).problem(422, "invalid_field").names(b.T, "Idempotency-Key")
+			b.postWithKey("/v1/batches", adminToken, key, newBatchBody).expectProblem(422, "invalid_field").expectMentions(b.T, "Idempotency-Key")
 		}
-		if tasks := b.pages("/v1/tasks", "tasks", "id"); len(tasks) != 4 {
+		if tasks := b.readPages("/v1/tasks", "tasks", "id"); len(tasks) != 4 {
 			b.Errorf("tasks %v, want 4", tasks)
 		}
 	})
@@ -48,9 +48,9 @@ func TestAPostWithAKeyIsDoneOnce(t *testing.T) {
 
 func TestASecretIsNotReplayed(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		first := b.keyed("/v1/devices", adminToken, "k", `{"id":"a"}`).must(201).fields()
-		again := b.keyed("/v1/devices", adminToken, "k", `{"id":"a"}`).must(201).fields()
+	forBothBackends(t, func(b *testAPI) {
+		first := b.postWithKey("/v1/devices", adminToken, "k", `{"id":"a"}`).expectStatus(201).decodeObject()
+		again := b.postWithKey("/v1/devices", adminToken, "k", `{"id":"a"}`).expectStatus(201).decodeObject()
 		if first["token"] == "" || again["token"] != "" || again["id"] != "a" || again["created_at"] != first["created_at"] {
 			b.Errorf("%v, then %v", first, again)
 		}
@@ -59,33 +59,33 @@ func TestASecretIsNotReplayed(t *testing.T) {
 
 // slowStore calls meanwhile while a batch is being created.
 type slowStore struct {
-	*ledger
-	meanwhile func()
+	*interceptedStore
+	duringCreate func()
 }
 
-func (s *slowStore) CreateBatch(ctx context.Context, actor string, b store.Batch, q store.Queue) (store.Batch, error) {
+func (s *slowStore) CreateBatch(ctx context.Context, actor string, b store.Batch, q store.NewBatchTasks) (store.Batch, error) {
 	tasks := q.Tasks
 	q.Tasks = func(yield func(store.NewTask, error) bool) {
-		s.meanwhile()
+		s.duringCreate()
 		tasks(yield)
 	}
-	return s.ledger.CreateBatch(ctx, actor, b, q)
+	return s.interceptedStore.CreateBatch(ctx, actor, b, q)
 }
 
 func TestASecondPostWithAKeyIsToldToWait(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":60}`)
-	slow := &slowStore{ledger: b.store}
-	url := b.serve(b.newAPI(func(s *setup) {
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":60}`)
+	slow := &slowStore{interceptedStore: b.store}
+	url := b.startServer(b.newAPI(func(s *testOptions) {
 		s.api.Store = slow
 		s.api.Metrics, s.dispatcher.Registerer = nil, nil
 	}).Handler())
 	plain := b.url
-	slow.meanwhile = func() {
+	slow.duringCreate = func() {
 		b.url = plain
-		b.keyed("/v1/batches", adminToken, "k", newFields).problem(409, "idempotency_key_in_use")
+		b.postWithKey("/v1/batches", adminToken, "k", newBatchBody).expectProblem(409, "idempotency_key_in_use")
 	}
 	b.url = url
-	b.keyed("/v1/batches", adminToken, "k", newFields).must(201)
+	b.postWithKey("/v1/batches", adminToken, "k", newBatchBody).expectStatus(201)
 }

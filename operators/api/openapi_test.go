@@ -46,10 +46,10 @@ type schema struct {
 	Enum                 []any
 }
 
-func (b *bench) document() document {
+func (b *testAPI) readDocument() document {
 	b.Helper()
 	var d document
-	b.call("GET", "/openapi.json", "", nil).must(200).into(&d)
+	b.call("GET", "/openapi.json", "", nil).expectStatus(200).decode(&d)
 	return d
 }
 
@@ -65,7 +65,7 @@ func (d document) operations() map[string]operation {
 
 func TestOpenAPIDocumentIsTheGoldenOne(t *testing.T) {
 	t.Parallel()
-	got := indent(t, embedded(t).call("GET", "/openapi.json", "", nil).must(200).body)
+	got := indentJSON(t, startEmbedded(t).call("GET", "/openapi.json", "", nil).expectStatus(200).body)
 	if flag.Lookup("update").Value.String() == "true" {
 		if err := os.WriteFile(goldenDocument, got, 0o644); err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestOpenAPIDocumentIsTheGoldenOne(t *testing.T) {
 
 func TestOpenAPIHasTheReportAndProblems(t *testing.T) {
 	t.Parallel()
-	d := embedded(t).document()
+	d := startEmbedded(t).readDocument()
 	if !strings.HasPrefix(d.OpenAPI, "3.1.") {
 		t.Errorf("OpenAPI %s, want 3.1", d.OpenAPI)
 	}
@@ -99,21 +99,21 @@ func TestOpenAPIHasTheReportAndProblems(t *testing.T) {
 	}
 }
 
-// asks returns a valid body for every operation. Placeholders such as {task} are replaced with things that the test
+// validBodies returns a valid body for every operation. Placeholders such as {task} are replaced with things that the test
 // created before.
-func asks() map[string]string {
+func validBodies() map[string]string {
 	return map[string]string{
 		"PUT /v1/pools/{pool}":                       `{"capacity":2,"lease_ms":60000,"paused":false,"limits":[],"windows":[]}`,
-		"PUT /v1/profiles/{profile}":                 `{"limits":[` + perAccount + `]}`,
-		"PUT /v1/limits/{set}":                       aSet(),
+		"PUT /v1/profiles/{profile}":                 `{"limits":[` + perAccountPolicy + `]}`,
+		"PUT /v1/limits/{set}":                       limitSetBody(),
 		"POST /v1/limits/{set}/take":                 `{"id":"1","facts":{"phone":"+49","user":7}}`,
 		"POST /v1/limits/{set}/peek":                 `{"takes":[{"facts":{"phone":"+49"},"cost":2},{}]}`,
 		"POST /v1/limits/{set}/return":               `{"id":"1","facts":{"phone":"+49","user":7},"cost":1}`,
-		"POST /v1/batches":                           newFields,
+		"POST /v1/batches":                           newBatchBody,
 		"PATCH /v1/batches/{id}":                     `{"priority":3,"weight":null,"lane":"urgent","not_after":"2099-01-01T00:00:00Z","max_attempts":2}`,
 		"POST /v1/batches/{id}/pause":                `{"reason":"a look first"}`,
 		"PATCH /v1/pools/{pool}":                     `{"capacity":3,"lease_ms":null,"paused":false}`,
-		"POST /v1/pools/{pool}/slots/{slot}/release": forced,
+		"POST /v1/pools/{pool}/slots/{slot}/release": releaseSlotBody,
 		"POST /v1/pools/{pool}/leases":               `{"lease_ms":60000,"metadata":{"branch":"main"}}`,
 		"POST /v1/pools/{pool}/leases/{lease}/renew": `{"token":{token},"lease_ms":60000}`,
 		"POST /v1/pools/{pool}/pause":                `{"reason":"a look first"}`,
@@ -126,8 +126,8 @@ func asks() map[string]string {
 	}
 }
 
-// filtered adds a filter to the paths that need one.
-func filtered(path string) string {
+// addRequiredFilter adds a filter to the paths that need one.
+func addRequiredFilter(path string) string {
 	switch path {
 	case "/v1/tasks/cancel", "/v1/tasks/retry":
 		return path + "?batch=1"
@@ -140,12 +140,12 @@ func filtered(path string) string {
 	return path
 }
 
-// forced is the body of a request to take a slot back.
-const forced = `{"reason":"it hangs"}`
+// releaseSlotBody is the body of a request to take a slot back.
+const releaseSlotBody = `{"reason":"it hangs"}`
 
-// perform sends a valid request of an operation. The test has created a batch with two tasks: the task of d-1 has failed,
+// performOperation sends a valid request of an operation. The test has created a batch with two tasks: the task of d-1 has failed,
 // and d-2 holds the grant g. The device gone may be deleted.
-func (b *bench) perform(name string, op operation, g grant) answer {
+func (b *testAPI) performOperation(name string, op operation, g grantedTask) apiResponse {
 	b.Helper()
 	method, path, _ := strings.Cut(name, " ")
 	fill := map[string]string{"{pool}": "p", "{device}": "d-2", "{id}": "1", "{slot}": fmt.Sprint(g.Slot), "{token}": fmt.Sprint(g.Token), "{profile}": "x", "{set}": "x"}
@@ -169,11 +169,11 @@ func (b *bench) perform(name string, op operation, g grant) answer {
 		fill["{id}"] = "d-1"
 	case strings.HasPrefix(path, "/v1/pools/{pool}/leases"):
 		fill["{pool}"] = "leased"
-		fill["{lease}"], fill["{token}"] = b.heldLease(adminToken)
+		fill["{lease}"], fill["{token}"] = b.acquireLease(adminToken)
 	case strings.HasPrefix(path, "/v1/tokens"):
-		fill["{id}"] = fmt.Sprint(b.tokenID())
+		fill["{id}"] = fmt.Sprint(b.createTokenID())
 	}
-	body, path := asks()[name], filtered(path)
+	body, path := validBodies()[name], addRequiredFilter(path)
 	if op.OperationID == "releaseLease" {
 		path += "?token={token}"
 	}
@@ -189,31 +189,31 @@ func (b *bench) perform(name string, op operation, g grant) answer {
 	return b.call(method, path, token, body)
 }
 
-// heldLease acquires a lease in the pool leased, and returns its number and its fencing token.
-func (b *bench) heldLease(token string) (lease, fencing string) {
+// acquireLease acquires a lease in the pool leased, and returns its number and its fencing token.
+func (b *testAPI) acquireLease(token string) (lease, fencing string) {
 	b.Helper()
-	got := b.lease(token, "leased", `{}`, 0).must(201).fields()
-	return text(got["lease"]), text(got["token"])
+	got := b.requestLease(token, "leased", `{}`, 0).expectStatus(201).decodeObject()
+	return numberText(got["lease"]), numberText(got["token"])
 }
 
 func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":1}`)
-		b.pool("empty", `{"capacity":60}`)
-		b.pool("leased", `{"capacity":60}`)
-		b.batch(newFields)
-		b.report("d-1", b.granted("d-1").result("failed", `,"error":"none"`)).must(200)
-		g := b.granted("d-2")
-		b.device("d-gone")
-		b.profile("x", ``)
-		b.profile("gone", ``)
-		b.limitSet("x", aSet())
-		b.limitSet("gone", aSet())
-		d := b.document()
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":1}`)
+		b.putPool("empty", `{"capacity":60}`)
+		b.putPool("leased", `{"capacity":60}`)
+		b.createBatch(newBatchBody)
+		b.sendReport("d-1", b.reportUntilGranted("d-1").resultBody("failed", `,"error":"none"`)).expectStatus(200)
+		g := b.reportUntilGranted("d-2")
+		b.createDevice("d-gone")
+		b.putProfile("x", ``)
+		b.putProfile("gone", ``)
+		b.putLimitSet("x", limitSetBody())
+		b.putLimitSet("gone", limitSetBody())
+		d := b.readDocument()
 		for _, name := range slices.Sorted(maps.Keys(d.operations())) {
 			op := d.operations()[name]
-			a := b.perform(name, op, g)
+			a := b.performOperation(name, op, g)
 			described, ok := op.Responses[fmt.Sprint(a.status)]
 			if !ok || a.status > 299 {
 				b.Errorf("%s: status %d is not described: %.200s", name, a.status, a.body)
@@ -223,20 +223,20 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 				continue
 			}
 			var value any
-			a.into(&value)
-			for _, fault := range d.check(described.Content["application/json"].Schema, value, "body") {
+			a.decode(&value)
+			for _, fault := range d.diffSchema(described.Content["application/json"].Schema, value, "body") {
 				b.Errorf("%s: %s", name, fault)
 			}
 		}
 	})
 }
 
-// check compares a value with its schema and returns the differences.
-func (d document) check(s schema, value any, at string) []string {
+// diffSchema compares a value with its schema and returns the differences.
+func (d document) diffSchema(s schema, value any, at string) []string {
 	if s.Ref != "" {
-		return d.check(d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")], value, at)
+		return d.diffSchema(d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")], value, at)
 	}
-	if !s.allows(value) {
+	if !s.allowsType(value) {
 		return []string{fmt.Sprintf("%s: %v is no %v", at, value, s.Type)}
 	}
 	var faults []string
@@ -248,33 +248,33 @@ func (d document) check(s schema, value any, at string) []string {
 		}
 	case []any:
 		for i, e := range v {
-			faults = append(faults, d.check(*s.Items, e, fmt.Sprintf("%s[%d]", at, i))...)
+			faults = append(faults, d.diffSchema(*s.Items, e, fmt.Sprintf("%s[%d]", at, i))...)
 		}
 	case map[string]any:
-		faults = append(faults, d.checkObject(s, v, at)...)
+		faults = append(faults, d.diffObject(s, v, at)...)
 	}
 	return faults
 }
 
-func (d document) checkObject(s schema, object map[string]any, at string) (faults []string) {
+func (d document) diffObject(s schema, object map[string]any, at string) (differences []string) {
 	for _, name := range s.Required {
 		if _, ok := object[name]; !ok {
-			faults = append(faults, at+"."+name+": missing")
+			differences = append(differences, at+"."+name+": missing")
 		}
 	}
 	for name, e := range object {
 		switch property, ok := s.Properties[name]; {
 		case ok:
-			faults = append(faults, d.check(property, e, at+"."+name)...)
+			differences = append(differences, d.diffSchema(property, e, at+"."+name)...)
 		case s.AdditionalProperties == false:
-			faults = append(faults, at+"."+name+": not described")
+			differences = append(differences, at+"."+name+": not described")
 		}
 	}
-	return faults
+	return differences
 }
 
-// allows reports whether the value has a type that the schema allows. A schema without a type allows every value.
-func (s schema) allows(value any) bool {
+// allowsType reports whether the value has a type that the schema allows. A schema without a type allows every value.
+func (s schema) allowsType(value any) bool {
 	var types []any
 	switch t := s.Type.(type) {
 	case string:

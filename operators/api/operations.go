@@ -36,7 +36,7 @@ func newOperations(mux *http.ServeMux, version string, auth *authenticator, log 
 		"device":   {Type: "http", Scheme: "bearer", Description: "The device's own token or a fleet token."},
 	}
 	o := &operations{API: humago.New(mux, config), auth: auth, log: log}
-	o.UseMiddleware(o.steps(auth.authorize, wholeQuery, once)...)
+	o.UseMiddleware(o.newMiddlewares(auth.authorize, refuseIgnoredQuery, handleIdempotencyKey)...)
 	o.UseMiddleware(withProblems) // last, because the transformers need its context
 	return o
 }
@@ -48,30 +48,30 @@ func withProblems(ctx huma.Context, next func(huma.Context)) {
 // step is a middleware that can refuse a request with an error.
 type step func(ctx huma.Context, next func(huma.Context)) error
 
-// steps returns middlewares that answer the errors of the steps with a problem.
-func (o *operations) steps(all ...step) huma.Middlewares {
+// newMiddlewares returns middlewares that answer the errors of the steps with a problem.
+func (o *operations) newMiddlewares(all ...step) huma.Middlewares {
 	middlewares := make(huma.Middlewares, len(all))
 	for i, step := range all {
 		middlewares[i] = func(ctx huma.Context, next func(huma.Context)) {
 			if err := step(ctx, next); err != nil {
-				o.refuse(ctx, err)
+				o.writeProblem(ctx, err)
 			}
 		}
 	}
 	return middlewares
 }
 
-func (o *operations) refuse(ctx huma.Context, err error) {
-	p := o.problem(ctx.Context(), ctx.Operation(), err)
-	p.headers(ctx.SetHeader)
+func (o *operations) writeProblem(ctx huma.Context, err error) {
+	p := o.problemFor(ctx.Context(), ctx.Operation(), err)
+	p.setHeaders(ctx.SetHeader)
 	ctx.SetHeader("Content-Type", p.ContentType(""))
 	ctx.SetStatus(p.Status)
 	_ = o.Marshal(ctx.BodyWriter(), "application/json", p)
 }
 
-// problem returns the problem that the client gets for err. Problems with status 500 or higher are logged, unless the
+// problemFor returns the problem that the client gets for err. Problems with status 500 or higher are logged, unless the
 // client has disconnected.
-func (o *operations) problem(ctx context.Context, op *huma.Operation, err error) *Problem {
+func (o *operations) problemFor(ctx context.Context, op *huma.Operation, err error) *Problem {
 	p := asProblem(err)
 	if p.Status >= http.StatusInternalServerError && ctx.Err() == nil {
 		o.log.ErrorContext(ctx, "operation failed", "operation", op.OperationID, "err", err)
@@ -84,18 +84,18 @@ type routes struct {
 	*operations
 	streams *operations // the streamed forms of the lists
 
-	lists, exports, live, large *fair.Shares
+	listTurns, exportTurns, liveTurns, largeTurns *fair.Shares
 }
 
 func newRoutes(documented, streams *operations, large *fair.Shares) *routes {
 	return &routes{
-		operations: documented, streams: streams, large: large,
-		lists: fair.NewShares(listsAtOnce, listsEach), exports: fair.NewShares(exportsMost, exportsEach), live: fair.NewShares(liveMost, liveEach),
+		operations: documented, streams: streams, largeTurns: large,
+		listTurns: fair.NewShares(maxListReads, maxListReadsPerToken), exportTurns: fair.NewShares(maxExports, maxExportsPerToken), liveTurns: fair.NewShares(maxLiveStreams, maxLivePerToken),
 	}
 }
 
-// operation returns the description of one operation of the operators' API.
-func operation(method, path, id, summary, role string, status int) huma.Operation {
+// newOperation returns the description of one operation of the operators' API.
+func newOperation(method, path, id, summary, role string, status int) huma.Operation {
 	return huma.Operation{
 		Method: method, Path: path, OperationID: id, Summary: summary, DefaultStatus: status,
 		Metadata: map[string]any{roleKey: role},
@@ -105,46 +105,46 @@ func operation(method, path, id, summary, role string, status int) huma.Operatio
 
 // register adds an operation whose response is a body.
 func register[I, T any](r *routes, op huma.Operation, handle func(context.Context, *I) (T, error)) {
-	registerAnswer(r, op, func(ctx context.Context, in *I) (*body[T], error) {
+	registerAnswer(r, op, func(ctx context.Context, in *I) (*bodyResponse[T], error) {
 		answer, err := handle(ctx, in)
-		return &body[T]{answer}, err
+		return &bodyResponse[T]{answer}, err
 	})
 }
 
 // registerAnswer adds an operation whose response has headers or a status in addition to the body, or no body.
 func registerAnswer[I, O any](r *routes, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
-	serve(r, r.operations, op, handle)
+	addOperation(r, r.operations, op, handle)
 }
 
-// named is a request whose path contains a name that must be checked.
-type named interface{ checkName() error }
+// nameChecker is a request whose path contains a name that must be checked.
+type nameChecker interface{ checkName() error }
 
-// serve adds an operation whose errors become problems.
-func serve[I, O any](r *routes, on *operations, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
+// addOperation adds an operation whose errors become problems.
+func addOperation[I, O any](r *routes, on *operations, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
 	if op.Responses == nil {
 		op.Responses = map[string]*huma.Response{}
 	}
 	op.Responses["default"] = problemResponse(on)
 	if op.MaxBodyBytes == 0 {
-		op.Middlewares = append(op.Middlewares, on.steps(r.turnOfLarge)...)
+		op.Middlewares = append(op.Middlewares, on.newMiddlewares(r.awaitLargeTurn)...)
 	}
 	// Registered at on.API, not at on itself, because huma looks for its own configuration type in its argument.
 	huma.Register(on.API, op, func(ctx context.Context, in *I) (out *O, err error) {
-		if path, ok := any(in).(named); ok {
+		if path, ok := any(in).(nameChecker); ok {
 			err = path.checkName()
 		}
 		if err == nil {
 			out, err = handle(ctx, in)
 		}
 		if err != nil {
-			return nil, on.problem(ctx, &op, err)
+			return nil, on.problemFor(ctx, &op, err)
 		}
 		return out, nil
 	})
 }
 
-// also documents another success status of an operation, with a body of type T.
-func also[T any](r *routes, op huma.Operation, status int) huma.Operation {
+// documentStatus documents another success status of an operation, with a body of type T.
+func documentStatus[T any](r *routes, op huma.Operation, status int) huma.Operation {
 	if op.Responses == nil {
 		op.Responses = map[string]*huma.Response{}
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// wholeOutput is the field name for a complete output that is not an object.
-const wholeOutput = "."
+// rootField is the field name for a complete output that is not an object.
+const rootField = "."
 
 // outputMember is a member of an output whose value is not an object, or is an empty object. Its name is prefixed with the
 // names of the enclosing objects, separated by dots.
@@ -16,18 +16,18 @@ type outputMember struct {
 	value json.RawMessage
 }
 
-// flattened returns the members of an output, in their order.
-func flattened(output json.RawMessage) []outputMember {
+// flattenOutput returns the members of an output, in their order.
+func flattenOutput(output json.RawMessage) []outputMember {
 	if output = bytes.TrimSpace(output); len(output) == 0 {
 		return nil
 	}
 	if output[0] != '{' {
-		return []outputMember{{wholeOutput, output}}
+		return []outputMember{{rootField, output}}
 	}
-	return flatten(nil, "", output)
+	return appendMembers(nil, "", output)
 }
 
-func flatten(list []outputMember, before string, object json.RawMessage) []outputMember {
+func appendMembers(list []outputMember, prefix string, object json.RawMessage) []outputMember {
 	d := json.NewDecoder(bytes.NewReader(object))
 	_, _ = d.Token() // stored outputs are valid JSON
 	for d.More() {
@@ -38,33 +38,33 @@ func flatten(list []outputMember, before string, object json.RawMessage) []outpu
 			return list
 		}
 		if value[0] == '{' && value[1] != '}' {
-			list = flatten(list, before+name+".", value)
+			list = appendMembers(list, prefix+name+".", value)
 			continue
 		}
-		list = append(list, outputMember{before + name, value})
+		list = append(list, outputMember{prefix + name, value})
 	}
 	return list
 }
 
-// picker finds fields by name in an output.
-type picker struct {
+// fieldFinder finds fields by name in an output.
+type fieldFinder struct {
 	output  json.RawMessage
 	members map[string]json.RawMessage // nil means that the output is not an object
 }
 
-func pickerOf(output json.RawMessage) picker {
-	p := picker{output: bytes.TrimSpace(output)}
+func newFieldFinder(output json.RawMessage) fieldFinder {
+	p := fieldFinder{output: bytes.TrimSpace(output)}
 	if len(p.output) > 0 && p.output[0] == '{' {
 		_ = json.Unmarshal(p.output, &p.members) // stored outputs are valid JSON
 	}
 	return p
 }
 
-// pick returns the value of a field, or nil if the output does not have the field. A member whose own name contains the
+// find returns the value of a field, or nil if the output does not have the field. A member whose own name contains the
 // dots has precedence over nested members.
-func (p picker) pick(name string) json.RawMessage {
+func (p fieldFinder) find(name string) json.RawMessage {
 	if p.members == nil {
-		if name == wholeOutput && len(p.output) > 0 {
+		if name == rootField && len(p.output) > 0 {
 			return p.output
 		}
 		return nil
@@ -77,7 +77,7 @@ func (p picker) pick(name string) json.RawMessage {
 			continue
 		}
 		if inner, ok := p.members[name[:i]]; ok {
-			if value := pickerOf(inner).inside(name[i+1:]); value != nil {
+			if value := newFieldFinder(inner).findNested(name[i+1:]); value != nil {
 				return value
 			}
 		}
@@ -85,24 +85,24 @@ func (p picker) pick(name string) json.RawMessage {
 	return nil
 }
 
-// inside is pick for a nested member, where the name wholeOutput has no meaning.
-func (p picker) inside(name string) json.RawMessage {
+// findNested is pick for a nested member, where the name rootField has no meaning.
+func (p fieldFinder) findNested(name string) json.RawMessage {
 	if p.members == nil {
 		return nil
 	}
-	return p.pick(name)
+	return p.find(name)
 }
 
-// chosen returns an object with only the named fields of an output. If fields is empty or there is no output, it returns
+// selectFields returns an object with only the named fields of an output. If fields is empty or there is no output, it returns
 // output itself.
-func chosen(output json.RawMessage, fields []string) json.RawMessage {
+func selectFields(output json.RawMessage, fields []string) json.RawMessage {
 	if len(fields) == 0 || output == nil {
 		return output
 	}
-	from := pickerOf(output)
+	from := newFieldFinder(output)
 	var text strings.Builder
 	for _, name := range fields {
-		value := from.pick(name)
+		value := from.find(name)
 		if value == nil {
 			continue
 		}
@@ -117,8 +117,8 @@ func chosen(output json.RawMessage, fields []string) json.RawMessage {
 	return json.RawMessage("{" + text.String() + "}")
 }
 
-// typeOf returns the type name of a JSON value.
-func typeOf(value json.RawMessage) string {
+// jsonType returns the type name of a JSON value.
+func jsonType(value json.RawMessage) string {
 	switch value[0] {
 	case '"':
 		return "text"

@@ -32,7 +32,7 @@ func TestPayloadsMergeAsRFC7396Says(t *testing.T) {
 	} {
 		shared := newOverlay(json.RawMessage(c.shared))
 		for range 2 { // the first task must not change the shared payload
-			if got := shared.over(json.RawMessage(c.own)); string(got) != c.want {
+			if got := shared.mergePayload(json.RawMessage(c.own)); string(got) != c.want {
 				t.Errorf("%s over %s: %s, want %s", c.own, c.shared, got, c.want)
 			}
 		}
@@ -45,17 +45,17 @@ func FuzzOverlay(f *testing.F) {
 		if !json.Valid([]byte(shared)) || !json.Valid([]byte(own)) {
 			return
 		}
-		got := newOverlay(json.RawMessage(shared)).over(json.RawMessage(own))
+		got := newOverlay(json.RawMessage(shared)).mergePayload(json.RawMessage(own))
 		if !json.Valid(got) {
 			t.Fatalf("%s over %s: %s", own, shared, got)
 		}
-		if again := newOverlay(got).over(json.RawMessage(own)); !bytes.Equal(compacted(again), compacted(got)) {
+		if again := newOverlay(got).mergePayload(json.RawMessage(own)); !bytes.Equal(compactJSON(again), compactJSON(got)) {
 			t.Errorf("%s over %s: %s, and once more: %s", own, shared, got, again)
 		}
 	})
 }
 
-func compacted(text []byte) []byte {
+func compactJSON(text []byte) []byte {
 	var out bytes.Buffer
 	_ = json.Compact(&out, text)
 	return []byte(strings.TrimSpace(out.String()))

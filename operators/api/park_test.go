@@ -21,8 +21,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// ask sends a report with the header Prefer.
-func (b *bench) ask(ctx context.Context, device, prefer string) (*http.Response, error) {
+// longPoll sends a report with the header Prefer.
+func (b *testAPI) longPoll(ctx context.Context, device, prefer string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"`+device+`"}`))
 	if err != nil {
 		return nil, err
@@ -32,17 +32,17 @@ func (b *bench) ask(ctx context.Context, device, prefer string) (*http.Response,
 	return http.DefaultClient.Do(request)
 }
 
-// longPolls sets the maximum time that a response may wait.
-func longPolls(most time.Duration) func(*setup) {
-	return func(s *setup) { s.reports.LongPollMax = most }
+// withLongPollMax sets the maximum time that a response may wait.
+func withLongPollMax(maxWait time.Duration) func(*testOptions) {
+	return func(s *testOptions) { s.reports.LongPollMax = maxWait }
 }
 
-func (b *bench) wake(device string) {
-	b.dispatcher.Waiters.Parks.Called([]parked.Call{{Device: device, Pool: "p"}})
+func (b *testAPI) wakeParked(device string) {
+	b.dispatcher.Waiters.Parks.OnWake([]parked.WakeMessage{{Device: device, Pool: "p"}})
 }
 
 // wakeUntil wakes a report again and again until it is answered, because the test cannot observe when it is parked.
-func (b *bench) wakeUntil(done <-chan answer, device string) answer {
+func (b *testAPI) wakeUntil(done <-chan apiResponse, device string) apiResponse {
 	b.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -52,37 +52,37 @@ func (b *bench) wakeUntil(done <-chan answer, device string) answer {
 		case a := <-done:
 			return a
 		case <-tick.C:
-			b.wake(device)
+			b.wakeParked(device)
 		case <-deadline:
 			b.Fatal("never answered")
 		}
 	}
 }
 
-func (b *bench) asking(ctx context.Context, device, prefer string) <-chan answer {
-	done := make(chan answer, 1)
+func (b *testAPI) startLongPoll(ctx context.Context, device, prefer string) <-chan apiResponse {
+	done := make(chan apiResponse, 1)
 	go func() {
-		response, err := b.ask(ctx, device, prefer)
+		response, err := b.longPoll(ctx, device, prefer)
 		if err != nil {
-			done <- answer{t: b.T, what: err.Error()}
+			done <- apiResponse{t: b.T, requestLine: err.Error()}
 			return
 		}
 		defer response.Body.Close()
 		body, _ := io.ReadAll(response.Body)
-		done <- answer{t: b.T, what: device, status: response.StatusCode, header: response.Header, body: body}
+		done <- apiResponse{t: b.T, requestLine: device, status: response.StatusCode, header: response.Header, body: body}
 	}()
 	return done
 }
 
 func TestLongPollIsAnsweredWithTheGrant(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, longPolls(time.Minute))
-	b.pool("p", `{"capacity":60}`)
-	done := b.asking(t.Context(), "d", "wait=50")
-	b.batch(`{"pool":"p","devices":["d"]}`)
+	b := startEmbedded(t, withLongPollMax(time.Minute))
+	b.putPool("p", `{"capacity":60}`)
+	done := b.startLongPoll(t.Context(), "d", "wait=50")
+	b.createBatch(`{"pool":"p","devices":["d"]}`)
 	a := b.wakeUntil(done, "d")
 	var got devices.Reply
-	a.must(200).into(&got)
+	a.expectStatus(200).decode(&got)
 	if got.Task == nil || got.Re != "d" || a.header.Get("Preference-Applied") != "wait=50" || a.header.Get("Content-Length") != fmt.Sprint(len(a.body)) {
 		t.Errorf("%s with %v, want a grant, whole", a.body, a.header)
 	}
@@ -90,19 +90,19 @@ func TestLongPollIsAnsweredWithTheGrant(t *testing.T) {
 
 func TestLongPollEndsAtTheLimit(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, longPolls(1500*time.Millisecond))
+	b := startEmbedded(t, withLongPollMax(1500*time.Millisecond))
 	for prefer, applied := range map[string]string{"wait=9999": "wait=1", `foo, Wait = "1"`: "wait=1"} {
-		a := <-b.asking(t.Context(), "d", prefer)
+		a := <-b.startLongPoll(t.Context(), "d", prefer)
 		var got devices.Reply
-		a.must(200).into(&got)
+		a.expectStatus(200).decode(&got)
 		if got.Reason != devices.ReasonNone || got.HeldMS < 1000 || got.ReportAfterMS > 250 || a.header.Get("Preference-Applied") != applied {
 			t.Errorf("%s: %s with %v", prefer, a.body, a.header)
 		}
 	}
 	for _, prefer := range []string{"", "wait=0", "wait=soon", "respond-async"} {
-		a := <-b.asking(t.Context(), "d", prefer)
+		a := <-b.startLongPoll(t.Context(), "d", prefer)
 		var got devices.Reply
-		a.must(200).into(&got)
+		a.expectStatus(200).decode(&got)
 		if got.HeldMS != 0 || got.ReportAfterMS < 1000 || a.header.Get("Preference-Applied") != "" {
 			t.Errorf("%q: %s with %v, want it answered at once", prefer, a.body, a.header)
 		}
@@ -111,8 +111,8 @@ func TestLongPollEndsAtTheLimit(t *testing.T) {
 
 func TestLongPollCanBeOff(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	a := (<-b.asking(t.Context(), "d", "wait=50")).must(200)
+	b := startEmbedded(t)
+	a := (<-b.startLongPoll(t.Context(), "d", "wait=50")).expectStatus(200)
 	if a.header.Get("Preference-Applied") != "" {
 		t.Errorf("%v", a.header)
 	}
@@ -121,22 +121,22 @@ func TestLongPollCanBeOff(t *testing.T) {
 // A waiting report needs no permit for concurrent reports: with one permit, another report is answered at the same time.
 func TestLongPollTakesNoPermit(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, longPolls(time.Minute), func(s *setup) { s.reports.MaxReports = 1 })
-	b.pool("p", `{"capacity":60}`)
-	first := b.asking(t.Context(), "d-1", "wait=50")
-	b.parkedNow(1)
+	b := startEmbedded(t, withLongPollMax(time.Minute), func(s *testOptions) { s.reports.MaxReports = 1 })
+	b.putPool("p", `{"capacity":60}`)
+	first := b.startLongPoll(t.Context(), "d-1", "wait=50")
+	b.waitForParked(1)
 	for range 3 {
-		b.report("d-2", `{}`).must(200)
+		b.sendReport("d-2", `{}`).expectStatus(200)
 	}
 	b.dispatcher.Waiters.Parks.Stop()
-	(<-first).must(200)
+	(<-first).expectStatus(200)
 }
 
 // The timeouts of the connection apply to requests that are answered at once. A longer wait must not look like a client
 // that has disconnected.
 func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, longPolls(time.Minute))
+	b := startEmbedded(t, withLongPollMax(time.Minute))
 	server := &http.Server{Handler: b.api.Handler(), ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond, ReadHeaderTimeout: 500 * time.Millisecond}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -145,9 +145,9 @@ func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 	b.url = "http://" + l.Addr().String()
-	a := <-b.asking(t.Context(), "d", "wait=2")
+	a := <-b.startLongPoll(t.Context(), "d", "wait=2")
 	var got devices.Reply
-	a.must(200).into(&got)
+	a.expectStatus(200).decode(&got)
 	if got.HeldMS < 2000 {
 		t.Errorf("%s, want it held for 2 s", a.body)
 	}
@@ -156,31 +156,31 @@ func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 // A device that closes its connection gets no grant, and its slot is not lost: the next report gets it.
 func TestLongPollOfADeviceThatLeaves(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, longPolls(time.Minute))
-	b.pool("p", `{"capacity":1}`)
+	b := startEmbedded(t, withLongPollMax(time.Minute))
+	b.putPool("p", `{"capacity":1}`)
 	ctx, leave := context.WithCancel(t.Context())
-	done := b.asking(ctx, "d", "wait=50")
-	b.parkedNow(1)
+	done := b.startLongPoll(ctx, "d", "wait=50")
+	b.waitForParked(1)
 	leave()
 	<-done
-	b.parkedNow(0)
-	b.batch(`{"pool":"p","devices":["d","e"]}`)
-	b.wake("d")
+	b.waitForParked(0)
+	b.createBatch(`{"pool":"p","devices":["d","e"]}`)
+	b.wakeParked("d")
 	var got devices.Reply
-	b.report("e", `{}`).must(200).into(&got)
+	b.sendReport("e", `{}`).expectStatus(200).decode(&got)
 	if got.Task == nil {
 		t.Errorf("%+v, want the slot", got)
 	}
 }
 
-// parkedNow waits until the dispatcher counts this number of parked reports.
-func (b *bench) parkedNow(want uint64) {
+// waitForParked waits until the dispatcher counts this number of parked reports.
+func (b *testAPI) waitForParked(want uint64) {
 	b.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	line := fmt.Sprintf("dispatcher_reports_parked %d\n", want)
 	for deadline := time.Now().Add(patience); ; <-tick.C {
-		text := string(b.call("GET", "/metrics", adminToken, nil).must(200).body)
+		text := string(b.call("GET", "/metrics", adminToken, nil).expectStatus(200).body)
 		if strings.Contains(text, line) {
 			return
 		}
@@ -190,16 +190,18 @@ func (b *bench) parkedNow(want uint64) {
 	}
 }
 
-// pipes is a listener whose connections stay in this process, so that their number is limited only by memory.
-type pipes struct {
+// pipeListener is a listener whose connections stay in this process, so that their number is limited only by memory.
+type pipeListener struct {
 	accept chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newPipes() *pipes { return &pipes{accept: make(chan net.Conn), closed: make(chan struct{})} }
+func newPipeListener() *pipeListener {
+	return &pipeListener{accept: make(chan net.Conn), closed: make(chan struct{})}
+}
 
-func (p *pipes) Accept() (net.Conn, error) {
+func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.accept:
 		return c, nil
@@ -208,14 +210,14 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error {
+func (p *pipeListener) Close() error {
 	p.once.Do(func() { close(p.closed) })
 	return nil
 }
 
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
+func (p *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-func (p *pipes) dial() net.Conn {
+func (p *pipeListener) dial() net.Conn {
 	client, server := net.Pipe()
 	p.accept <- server
 	return client
@@ -232,7 +234,7 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 			t.Fatal(err)
 		}
 	}
-	b := embedded(t, longPolls(10*time.Minute))
+	b := startEmbedded(t, withLongPollMax(10*time.Minute))
 	known := make([]store.NewDevice, fleet)
 	for n := range known {
 		hash := credentials.HashToken(strconv.Itoa(n))
@@ -241,19 +243,19 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 	if _, err := b.store.ImportDevices(t.Context(), "test", known, store.RefuseExisting, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	l := newPipes()
+	l := newPipeListener()
 	server := &http.Server{Handler: b.api.Handler(), ReadTimeout: patience}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
-	before := inUse()
+	before := readMemory()
 	var clients sync.WaitGroup
 	for n := range fleet {
-		clients.Go(func() { l.waits(t, fmt.Sprintf("d-%d", n)) })
+		clients.Go(func() { l.longPollUntilAnswered(t, fmt.Sprintf("d-%d", n)) })
 		if (n+1)%wave == 0 {
-			b.parkedNow(n + 1)
+			b.waitForParked(n + 1)
 		}
 	}
-	after := inUse()
+	after := readMemory()
 	each := (after.HeapInuse + after.StackInuse - before.HeapInuse - before.StackInuse) / fleet
 	t.Logf("%d bytes for each of %d parked reports, both ends of the connection included (heap %d, stacks %d)",
 		each, fleet, (after.HeapInuse-before.HeapInuse)/fleet, (after.StackInuse-before.StackInuse)/fleet)
@@ -266,9 +268,9 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 	t.Logf("all answered after %s", time.Since(begin).Round(time.Millisecond))
 }
 
-// waits sends a report that prefers to wait and returns after the response 200. If a busy machine refuses the report, waits sends it
+// longPollUntilAnswered sends a report that prefers to wait and returns after the response 200. If a busy machine refuses the report, waits sends it
 // again.
-func (p *pipes) waits(t *testing.T, device string) {
+func (p *pipeListener) longPollUntilAnswered(t *testing.T, device string) {
 	t.Helper()
 	c := p.dial()
 	defer c.Close()
@@ -292,8 +294,8 @@ func (p *pipes) waits(t *testing.T, device string) {
 	}
 }
 
-// inUse returns the memory statistics after several collections, because each collection halves the stacks.
-func inUse() (m runtime.MemStats) {
+// readMemory returns the memory statistics after several collections, because each collection halves the stacks.
+func readMemory() (m runtime.MemStats) {
 	for range 4 {
 		runtime.GC()
 	}

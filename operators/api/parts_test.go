@@ -9,26 +9,26 @@ import (
 // A page of large entries ends early, and the pages together contain each entry once.
 func TestPagesOfLargeEntriesEndSooner(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":1}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":1}`)
 	const tasks = 150
 	var lines strings.Builder
 	for n := range tasks {
 		fmt.Fprintf(&lines, `{"device":"d-%d","payload":"%s"}`+"\n", n, strings.Repeat("x", 30<<10))
 	}
-	b.postAs("POST", "/v1/batches?pool=p", ndjsonType, lines.String()).must(201)
+	b.sendWithType("POST", "/v1/batches?pool=p", ndjsonType, lines.String()).expectStatus(201)
 	pages, seen := 0, 0
 	for token := ""; pages == 0 || token != ""; pages++ {
-		a := b.get("/v1/tasks?page_size=1000&page_token=" + token).must(200)
+		a := b.get("/v1/tasks?page_size=1000&page_token=" + token).expectStatus(200)
 		if len(a.body) > 3<<20 {
 			t.Errorf("a page of %d bytes", len(a.body))
 		}
-		for _, task := range list(a.fields(), "tasks") {
-			if seen++; object(task)["id"] != float64(seen) {
-				t.Fatalf("entry %d: %v", seen, object(task)["id"])
+		for _, task := range listField(a.decodeObject(), "tasks") {
+			if seen++; asObject(task)["id"] != float64(seen) {
+				t.Fatalf("entry %d: %v", seen, asObject(task)["id"])
 			}
 		}
-		token, _ = a.fields()["next_page_token"].(string)
+		token, _ = a.decodeObject()["next_page_token"].(string)
 	}
 	if seen != tasks || pages < 3 {
 		t.Errorf("%d tasks on %d pages", seen, pages)

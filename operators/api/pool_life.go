@@ -18,28 +18,28 @@ func (p *pools) patch(ctx context.Context, in *struct {
 	Body operators.PoolPatch
 },
 ) (changed operators.PoolChanged, err error) {
-	if in.Body.Capacity.Said && in.Body.Capacity.To == nil {
+	if in.Body.Capacity.Present && in.Body.Capacity.Value == nil {
 		return changed, invalid("capacity: a number from 0 to 10000; it has no default")
 	}
-	rules, err := p.warn.readChange(ctx, in.Body.Windows, in.Body.Limits)
+	rules, err := p.warner.readChange(ctx, in.Body.Windows, in.Body.Limits)
 	if err != nil {
 		return changed, err
 	}
-	changed.Warned = rules.warned
-	changed.Pool, err = p.change(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
+	changed.WarningList = rules.warned
+	changed.Pool, err = p.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.DryRun = in.DryRun
 		rules.apply(&spec.Windows, &spec.Limits)
-		apply(in.Body.Capacity, &spec.Capacity, spec.Capacity)
-		apply(in.Body.Paused, &spec.Paused, false)
-		if in.Body.Callers.Said {
-			spec.Callers = in.Body.Callers.To
+		applyChange(in.Body.Capacity, &spec.Capacity, spec.Capacity)
+		applyChange(in.Body.Paused, &spec.Paused, false)
+		if in.Body.Callers.Present {
+			spec.Callers = in.Body.Callers.Value
 		}
 		lease := spec.Lease.Milliseconds()
-		apply(in.Body.LeaseMS, &lease, defaultLease.Milliseconds())
+		applyChange(in.Body.LeaseMS, &lease, defaultLease.Milliseconds())
 		longest := spec.Longest.Milliseconds()
-		apply(in.Body.LongestMS, &longest, store.LongestLease.Milliseconds())
+		applyChange(in.Body.LongestLeaseMS, &longest, store.DefaultLongestLease.Milliseconds())
 		spec.Lease, spec.Longest = milliseconds(lease), milliseconds(longest)
-		return p.least.checkPool(*spec)
+		return p.leaseMin.checkPool(*spec)
 	})
 	return changed, err
 }
@@ -49,7 +49,7 @@ func (p *pools) pause(ctx context.Context, in *struct {
 	Body *operators.PauseReason
 },
 ) (operators.Pool, error) {
-	return p.change(ctx, in.Pool, reasonOf(in.Body), func(spec *store.PoolSpec) error {
+	return p.changePool(ctx, in.Pool, reasonOf(in.Body), func(spec *store.PoolSpec) error {
 		spec.Paused = true
 		return nil
 	})
@@ -64,16 +64,16 @@ func reasonOf(pause *operators.PauseReason) string {
 }
 
 func (p *pools) resume(ctx context.Context, in *PoolPath) (operators.Pool, error) {
-	return p.change(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
+	return p.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.Paused = false
 		return nil
 	})
 }
 
-func (p *pools) change(ctx context.Context, name, note string, change func(*store.PoolSpec) error) (operators.Pool, error) {
-	changed, err := p.ledger.ChangePool(ctx, actor(ctx), name, note, change)
+func (p *pools) changePool(ctx context.Context, name, reason string, changePool func(*store.PoolSpec) error) (operators.Pool, error) {
+	changed, err := p.ledger.ChangePool(ctx, actor(ctx), name, reason, changePool)
 	if err == nil {
-		p.tell(ctx, name)
+		p.reconcileNow(ctx, name)
 	}
 	return showPool(changed), err
 }
@@ -102,18 +102,18 @@ func (p *pools) releaseSlot(ctx context.Context, in *struct {
 	if reason == "" {
 		return operators.Slot{}, invalid("reason: say why, for the audit log")
 	}
-	g, err := p.release(ctx, in.Pool, in.Slot, store.Force{Actor: actor(ctx), Reason: reason, Token: in.Body.Token, Now: in.Body.Now})
+	g, err := p.forceRelease(ctx, in.Pool, in.Slot, store.ForcedRelease{Actor: actor(ctx), Reason: reason, Token: in.Body.Token, AtOnce: in.Body.AtOnce})
 	if errors.Is(err, store.ErrNotFound) {
-		err = p.notHeld(ctx, in.Pool, in.Slot, in.Body.Token)
+		err = p.notHeldProblem(ctx, in.Pool, in.Slot, in.Body.Token)
 	}
-	if in.Body.Now {
+	if in.Body.AtOnce {
 		return operators.Slot{Slot: in.Slot, State: "free"}, err
 	}
-	return showHeld(g), err
+	return showHeldSlot(g), err
 }
 
-// notHeld returns the problem for a slot that is not held: the pool, the slot or the grant does not exist.
-func (p *pools) notHeld(ctx context.Context, pool string, slot int, token int64) error {
+// notHeldProblem returns the problem for a slot that is not held: the pool, the slot or the grant does not exist.
+func (p *pools) notHeldProblem(ctx context.Context, pool string, slot int, token int64) error {
 	o, err := p.ledger.Occupancy(ctx, pool, 0)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -137,5 +137,5 @@ func (p *pools) checkGrant(ctx context.Context, in *struct {
 	if errors.Is(err, store.ErrNotFound) {
 		return operators.GrantCheck{}, nil
 	}
-	return operators.GrantCheck{Alive: true, Device: g.Device, Slot: &g.Slot, LeaseMS: g.Remaining.Milliseconds()}, err
+	return operators.GrantCheck{InForce: true, Device: g.Device, Slot: &g.Slot, LeaseMS: g.Remaining.Milliseconds()}, err
 }

@@ -8,9 +8,9 @@ import (
 
 func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":7,"lease_ms":5000}`)
-		b.batch(`{"pool":"p","devices":["d-1"]}`)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":7,"lease_ms":5000}`)
+		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 		for _, step := range []struct{ method, path, body, want string }{
 			{"PATCH", "", `{}`, "7 5000 false [] []"},
 			{"PATCH", "", `{"capacity":2}`, "2 5000 false [] []"},
@@ -26,27 +26,27 @@ func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 			if step.body != "" {
 				body = step.body
 			}
-			got := b.call(step.method, "/v1/pools/p"+step.path, adminToken, body).must(200).fields()
-			if settings(got) != step.want {
-				b.Errorf("%s%s %s: %s, want %s", step.method, step.path, step.body, settings(got), step.want)
+			got := b.call(step.method, "/v1/pools/p"+step.path, adminToken, body).expectStatus(200).decodeObject()
+			if poolSettingsText(got) != step.want {
+				b.Errorf("%s%s %s: %s, want %s", step.method, step.path, step.body, poolSettingsText(got), step.want)
 			}
 			snapshot, err := b.semaphore.Snapshot(b.Context(), "p")
 			if err != nil || float64(snapshot.Capacity) != got["capacity"] {
 				b.Errorf("%s: Redis knows %+v (%v)", step.body, snapshot, err)
 			}
 		}
-		var reply reply
-		if b.report("d-1", `{"id":"x"}`).must(200).into(&reply); reply.Reason != "paused" {
+		var reply deviceReply
+		if b.sendReport("d-1", `{"id":"x"}`).expectStatus(200).decode(&reply); reply.Reason != "paused" {
 			b.Errorf("reason %s in a paused pool", reply.Reason)
 		}
-		b.call("POST", "/v1/pools/p/resume", adminToken, nil).must(200)
-		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"slow"}`).must(200)
-		shown := b.get("/v1/pools/p").must(200)
-		if f := shown.fields(); f["paused_by"] != "bootstrap" || f["pause_reason"] != "slow" || f["paused_at"] == nil {
+		b.call("POST", "/v1/pools/p/resume", adminToken, nil).expectStatus(200)
+		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"slow"}`).expectStatus(200)
+		shown := b.get("/v1/pools/p").expectStatus(200)
+		if f := shown.decodeObject(); f["paused_by"] != "bootstrap" || f["pause_reason"] != "slow" || f["paused_at"] == nil {
 			b.Errorf("paused: %v", f)
 		}
-		b.call("PUT", "/v1/pools/p", adminToken, string(shown.body)).must(200) // the body that a GET returned
-		b.refuses("PATCH", "/v1/pools/p", []badBody{
+		b.call("PUT", "/v1/pools/p", adminToken, string(shown.body)).expectStatus(200) // the body that a GET returned
+		b.expectRefused("PATCH", "/v1/pools/p", []badBody{
 			{`{"capacity":-1}`, 422, "invalid_field", nil},
 			{`{"capacity":10001}`, 422, "invalid_field", nil},
 			{`{"capacity":null}`, 422, "invalid_field", []string{"capacity", "default"}},
@@ -55,86 +55,86 @@ func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 			{`{"paused":"no"}`, 422, "invalid_field", nil},
 			{`{"name":"q"}`, 400, "unknown_field", nil},
 		})
-		b.call("PATCH", "/v1/pools/q", adminToken, `{}`).problem(404, "not_found")
-		b.call("POST", "/v1/pools/q/pause", adminToken, nil).problem(404, "not_found")
-		b.call("POST", "/v1/pools/-/resume", adminToken, nil).problem(400, "invalid_pool")
+		b.call("PATCH", "/v1/pools/q", adminToken, `{}`).expectProblem(404, "not_found")
+		b.call("POST", "/v1/pools/q/pause", adminToken, nil).expectProblem(404, "not_found")
+		b.call("POST", "/v1/pools/-/resume", adminToken, nil).expectProblem(400, "invalid_pool")
 	})
 }
 
 func TestPoolIsDeleted(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":1}`)
-		id := b.batch(`{"pool":"p","devices":["d-1"]}`)
-		b.call("DELETE", "/v1/pools/p", adminToken, nil).problem(409, "open_tasks").names(b.T, "cancel")
-		g := b.granted("d-1")
-		b.call("DELETE", "/v1/pools/p", adminToken, nil).problem(409, "open_tasks")
-		b.report("d-1", g.result("succeeded", "")).must(200)
-		if a := b.call("DELETE", "/v1/pools/p", adminToken, nil).must(204); len(a.body) != 0 {
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":1}`)
+		id := b.createBatch(`{"pool":"p","devices":["d-1"]}`)
+		b.call("DELETE", "/v1/pools/p", adminToken, nil).expectProblem(409, "open_tasks").expectMentions(b.T, "cancel")
+		g := b.reportUntilGranted("d-1")
+		b.call("DELETE", "/v1/pools/p", adminToken, nil).expectProblem(409, "open_tasks")
+		b.sendReport("d-1", g.resultBody("succeeded", "")).expectStatus(200)
+		if a := b.call("DELETE", "/v1/pools/p", adminToken, nil).expectStatus(204); len(a.body) != 0 {
 			b.Errorf("answered %s", a.body)
 		}
-		b.get("/v1/pools/p").problem(404, "not_found")
-		b.get("/v1/pools/p/slots").problem(404, "not_found")
-		b.call("DELETE", "/v1/pools/p", adminToken, nil).problem(404, "not_found")
-		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d-1"]}`).problem(422, "unknown_pool")
-		if state, _ := b.counts(id); state != "finished" {
+		b.get("/v1/pools/p").expectProblem(404, "not_found")
+		b.get("/v1/pools/p/slots").expectProblem(404, "not_found")
+		b.call("DELETE", "/v1/pools/p", adminToken, nil).expectProblem(404, "not_found")
+		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d-1"]}`).expectProblem(422, "unknown_pool")
+		if state, _ := b.batchCounts(id); state != "finished" {
 			b.Errorf("its batch is %s", state)
 		}
-		if snapshot, err := b.semaphore.Snapshot(b.Context(), "p"); err != nil || snapshot.Known {
+		if snapshot, err := b.semaphore.Snapshot(b.Context(), "p"); err != nil || snapshot.PoolKnown {
 			b.Errorf("Redis still knows %+v (%v)", snapshot, err)
 		}
-		b.call("PUT", "/v1/pools/p", adminToken, `{"capacity":2}`).must(201)
-		b.batch(`{"pool":"p","devices":["d-1"]}`)
-		b.granted("d-1")
+		b.call("PUT", "/v1/pools/p", adminToken, `{"capacity":2}`).expectStatus(201)
+		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
+		b.reportUntilGranted("d-1")
 	})
 }
 
-// heldSlot creates pool p with one slot, which d-1 holds; d-2 has a task, too.
-func (b *bench) heldSlot() grant {
+// createHeldSlot creates pool p with one slot, which d-1 holds; d-2 has a task, too.
+func (b *testAPI) createHeldSlot() grantedTask {
 	b.Helper()
-	b.pool("p", `{"capacity":1}`)
-	b.batch(`{"pool":"p","devices":["d-1","d-2"]}`)
-	return b.granted("d-1")
+	b.putPool("p", `{"capacity":1}`)
+	b.createBatch(`{"pool":"p","devices":["d-1","d-2"]}`)
+	return b.reportUntilGranted("d-1")
 }
 
-func (b *bench) release(body string) answer {
+func (b *testAPI) releaseSlot(body string) apiResponse {
 	b.Helper()
 	return b.call("POST", "/v1/pools/p/slots/0/release", adminToken, body)
 }
 
 func TestForceThatNamesNoGrantIsRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.heldSlot()
+	b := startEmbedded(t)
+	b.createHeldSlot()
 	for _, body := range []string{`{}`, `{"reason":" "}`, `{"reason":"x","now":1}`, `{"reason":"x","token":0}`} {
-		b.release(body).problem(422, "invalid_field")
+		b.releaseSlot(body).expectProblem(422, "invalid_field")
 	}
-	b.release(`{"reason":"x","token":999}`).problem(404, "not_found").names(t, "slot 0 of pool p", "token 999")
+	b.releaseSlot(`{"reason":"x","token":999}`).expectProblem(404, "not_found").expectMentions(t, "slot 0 of pool p", "token 999")
 	for path, names := range map[string]string{
 		"p/slots/0": "slot 0 of pool p is free", "p/slots/1": "pool p has no slot 1: its capacity is 1", "q/slots/0": "no pool q",
 	} {
 		if path == "p/slots/0" {
-			b.release(`{"reason":"x","now":true}`).must(200)
+			b.releaseSlot(`{"reason":"x","now":true}`).expectStatus(200)
 		}
-		b.call("POST", "/v1/pools/"+path+"/release", adminToken, `{"reason":"x"}`).problem(404, "not_found").names(t, names)
+		b.call("POST", "/v1/pools/"+path+"/release", adminToken, `{"reason":"x"}`).expectProblem(404, "not_found").expectMentions(t, names)
 	}
 }
 
-// checked returns the response of a grant check to a verifier: alive, device, slot, and whether lease time is left.
-func (b *bench) checked(g grant) string {
+// checkGrant returns the response of a grant check to a verifier: alive, device, slot, and whether lease time is left.
+func (b *testAPI) checkGrant(g grantedTask) string {
 	b.Helper()
-	answered := b.call("GET", fmt.Sprintf("/v1/pools/p/grants/%d", g.Token), b.token("verifier"), nil).must(200).fields()
-	left := number(answered["lease_ms"])
+	answered := b.call("GET", fmt.Sprintf("/v1/pools/p/grants/%d", g.Token), b.createToken("verifier"), nil).expectStatus(200).decodeObject()
+	left := asNumber(answered["lease_ms"])
 	return fmt.Sprintf("%v %v %v %t", answered["alive"], answered["device"], answered["slot"], left > 0 && left <= 300_000)
 }
 
 // Without now, the holder is asked to stop, and keeps its slot until it has stopped.
 func TestHolderIsAskedToStop(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		first := b.heldSlot()
-		asked := b.release(forced).must(200).fields()
-		shown := object(list(b.get("/v1/pools/p/slots").must(200).fields(), "slots")[0])
+	forServers(t, func(b *testAPI) {
+		first := b.createHeldSlot()
+		asked := b.releaseSlot(releaseSlotBody).expectStatus(200).decodeObject()
+		shown := asObject(listField(b.get("/v1/pools/p/slots").expectStatus(200).decodeObject(), "slots")[0])
 		if asked["cancel"] != "cancelled" || shown["cancel"] != "cancelled" {
 			b.Errorf("the pending stop is not shown: %v, %v", asked, shown)
 		}
@@ -145,14 +145,14 @@ func TestHolderIsAskedToStop(t *testing.T) {
 			Reason string
 			Cancel []struct{ Why string }
 		}
-		b.report("d-1", fmt.Sprintf(`{"id":"x","running":[{"task":%d,"token":%d}]}`, first.ID, first.Token)).must(200).into(&told)
+		b.sendReport("d-1", fmt.Sprintf(`{"id":"x","running":[{"task":%d,"token":%d}]}`, first.ID, first.Token)).expectStatus(200).decode(&told)
 		if len(told.Cancel) != 1 || told.Cancel[0].Why != "cancelled" {
 			b.Errorf("the holder is told %+v", told)
 		}
-		if b.report("d-2", `{"id":"x"}`).must(200).into(&told); told.Reason != "full" {
+		if b.sendReport("d-2", `{"id":"x"}`).expectStatus(200).decode(&told); told.Reason != "full" {
 			b.Errorf("reason %s while the holder may be inside", told.Reason)
 		}
-		if got := b.checked(first); got != "true d-1 0 true" {
+		if got := b.checkGrant(first); got != "true d-1 0 true" {
 			b.Errorf("the grant is %s", got)
 		}
 	})
@@ -160,26 +160,26 @@ func TestHolderIsAskedToStop(t *testing.T) {
 
 func TestSlotIsTakenBackByForce(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		first := b.heldSlot()
-		if freed := b.release(`{"reason":"it hangs","now":true}`).must(200).fields(); freed["state"] != "free" {
+	forServers(t, func(b *testAPI) {
+		first := b.createHeldSlot()
+		if freed := b.releaseSlot(`{"reason":"it hangs","now":true}`).expectStatus(200).decodeObject(); freed["state"] != "free" {
 			b.Errorf("freed: %v", freed)
 		}
-		second := b.granted("d-2")
+		second := b.reportUntilGranted("d-2")
 		if second.Slot != 0 || second.Token <= first.Token {
 			b.Errorf("the next grant: %+v after %+v", second, first)
 		}
-		var reply reply
-		if b.report("d-1", first.result("succeeded", "")).must(200).into(&reply); reply.outcomes() != "late" {
-			b.Errorf("the fenced holder's result is %s", reply.outcomes())
+		var reply deviceReply
+		if b.sendReport("d-1", first.resultBody("succeeded", "")).expectStatus(200).decode(&reply); reply.sortedOutcomes() != "late" {
+			b.Errorf("the fenced holder's result is %s", reply.sortedOutcomes())
 		}
-		if got := b.checked(first); got != "false <nil> <nil> false" {
+		if got := b.checkGrant(first); got != "false <nil> <nil> false" {
 			b.Errorf("the fenced grant is %s", got)
 		}
-		if held := b.get("/v1/pools/p/slots").fields()["held"]; held != 1.0 {
+		if held := b.get("/v1/pools/p/slots").decodeObject()["held"]; held != 1.0 {
 			b.Errorf("%v held", held)
 		}
-		metrics := string(b.callAt(b.url, "GET", "/metrics", "", nil).body)
+		metrics := string(b.callURL(b.url, "GET", "/metrics", "", nil).body)
 		if want := `dispatcher_slots_forced_total{pool="p"} 1`; !strings.Contains(metrics, want) {
 			b.Errorf("no %s", want)
 		}
@@ -189,9 +189,9 @@ func TestSlotIsTakenBackByForce(t *testing.T) {
 // A dry run of a pool's settings is answered and refused in the same way as the real request.
 func TestDryRunsOfPoolsChangeNothing(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		before := string(b.get("/v1/pools").must(200).body)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		before := string(b.get("/v1/pools").expectStatus(200).body)
 		for _, test := range []struct {
 			method, path, body string
 			capacity, version  float64
@@ -201,18 +201,18 @@ func TestDryRunsOfPoolsChangeNothing(t *testing.T) {
 			{"PATCH", "/v1/pools/p", `{"capacity":8}`, 8, 2},
 			{"PATCH", "/v1/pools/p", `{"capacity":60}`, 60, 1},
 		} {
-			got := b.call(test.method, test.path+"?dry_run=true", adminToken, test.body).must(200).fields()
+			got := b.call(test.method, test.path+"?dry_run=true", adminToken, test.body).expectStatus(200).decodeObject()
 			if got["capacity"] != test.capacity || got["version"] != test.version {
 				b.Errorf("%s %s: %v", test.method, test.path, got)
 			}
 		}
-		b.call("PATCH", "/v1/pools/new?dry_run=true", adminToken, `{"capacity":7}`).problem(404, "not_found")
-		b.call("PUT", "/v1/pools/new?dry_run=true", adminToken, `{"capacity":10001}`).problem(422, "invalid_field")
-		b.call("PATCH", "/v1/pools/p?dry_run=true", adminToken, `{"lease_ms":1}`).problem(422, "invalid_field")
-		if after := string(b.get("/v1/pools").must(200).body); after != before {
+		b.call("PATCH", "/v1/pools/new?dry_run=true", adminToken, `{"capacity":7}`).expectProblem(404, "not_found")
+		b.call("PUT", "/v1/pools/new?dry_run=true", adminToken, `{"capacity":10001}`).expectProblem(422, "invalid_field")
+		b.call("PATCH", "/v1/pools/p?dry_run=true", adminToken, `{"lease_ms":1}`).expectProblem(422, "invalid_field")
+		if after := string(b.get("/v1/pools").expectStatus(200).body); after != before {
 			b.Errorf("before %s, after %s", before, after)
 		}
-		if events := list(b.get("/v1/events").must(200).fields(), "events"); len(events) != 1 {
+		if events := listField(b.get("/v1/events").expectStatus(200).decodeObject(), "events"); len(events) != 1 {
 			b.Errorf("events %v, want the creation alone", events)
 		}
 	})

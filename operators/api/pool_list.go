@@ -17,23 +17,23 @@ type poolQuery struct {
 	operators.PoolFilter
 }
 
-// plain reports whether the list can be read page by page, because it is sorted by name and not filtered.
-func (q *poolQuery) plain() bool { return q.Sort == "name" && q.Name == "" && !q.Only }
+// isPlain reports whether the list can be read page by page, because it is sorted by name and not filtered.
+func (q *poolQuery) isPlain() bool { return q.Sort == "name" && q.Name == "" && !q.OnlyTrouble }
 
-func (p *pools) list(ctx context.Context, in *poolQuery) (page pageOf[operators.PoolState], err error) {
-	if !in.plain() {
-		return p.ranked(ctx, in)
+func (p *pools) list(ctx context.Context, in *poolQuery) (page listPage[operators.PoolState], err error) {
+	if !in.isPlain() {
+		return p.listRanked(ctx, in)
 	}
 	after, err := in.afterName()
 	if err != nil {
 		return page, err
 	}
-	found, err := p.ledger.PoolViews(ctx, after, in.Size, waitingShown)
-	return showPage(found, in.full(len(found)), showPoolState, func(v store.PoolView) string { return v.Pool.Name }), err
+	found, err := p.ledger.PoolOverviews(ctx, after, in.Size, maxWaitingShown)
+	return newPage(found, in.isFull(len(found)), showPoolState, func(v store.PoolOverview) string { return v.Pool.Name }), err
 }
 
-// ranked reads the sort key of all pools, sorts them, and reads the full views only of the pools on the page.
-func (p *pools) ranked(ctx context.Context, in *poolQuery) (page pageOf[operators.PoolState], err error) {
+// listRanked reads the sort key of all pools, sorts them, and reads the full views only of the pools on the page.
+func (p *pools) listRanked(ctx context.Context, in *poolQuery) (page listPage[operators.PoolState], err error) {
 	last, err := in.afterPlace()
 	if err != nil {
 		return page, err
@@ -44,22 +44,22 @@ func (p *pools) ranked(ctx context.Context, in *poolQuery) (page pageOf[operator
 	}
 	var places []poolPlace
 	for _, r := range ranks {
-		trouble := troubleOf(r.Capacity, r.Paused, r.PoolStanding)
-		at := poolPlace{rankBy(in.Sort, r, trouble), r.Name}
-		if (!in.Only || len(trouble) > 0) && at.compare(last) > 0 {
-			places = append(places, at)
+		trouble := poolTroubles(r.Capacity, r.Paused, r.PoolStatus)
+		place := poolPlace{poolRank(in.Sort, r, trouble), r.Name}
+		if (!in.OnlyTrouble || len(trouble) > 0) && place.compare(last) > 0 {
+			places = append(places, place)
 		}
 	}
 	slices.SortFunc(places, poolPlace.compare)
 	shown := places[:min(len(places), in.Size)]
 	order := make(map[string]int, len(shown))
 	names := make([]string, len(shown))
-	for i, at := range shown {
-		order[at.name], names[i] = i, at.name
+	for i, place := range shown {
+		order[place.name], names[i] = i, place.name
 	}
-	found, err := p.ledger.PoolViewsOf(ctx, names, waitingShown)
-	slices.SortFunc(found, func(a, b store.PoolView) int { return order[a.Pool.Name] - order[b.Pool.Name] })
-	page = showPage(found, false, showPoolState, nil)
+	found, err := p.ledger.PoolOverviewsByName(ctx, names, maxWaitingShown)
+	slices.SortFunc(found, func(a, b store.PoolOverview) int { return order[a.Pool.Name] - order[b.Pool.Name] })
+	page = newPage(found, false, showPoolState, nil)
 	if len(shown) < len(places) {
 		page.next = pageToken(in.Sort + ":" + shown[len(shown)-1].key())
 	}
@@ -89,14 +89,14 @@ func (q *poolQuery) afterPlace() (poolPlace, error) {
 	text, name, ok := strings.Cut(key, ":")
 	rank, err := strconv.ParseInt(text, 10, 64)
 	if !ok || err != nil || sort != q.Sort {
-		return poolPlace{}, badPage()
+		return poolPlace{}, pageTokenProblem()
 	}
 	return poolPlace{rank, name}, nil
 }
 
-// rankBy returns the number by which pools are sorted. For trouble, the waiting tasks count only to a power of two, so
+// poolRank returns the number by which pools are sorted. For trouble, the waiting tasks count only to a power of two, so
 // that rows of an open page seldom change places.
-func rankBy(sort string, r store.PoolRank, trouble []string) int64 {
+func poolRank(sort string, r store.PoolRank, trouble []string) int64 {
 	switch sort {
 	case "held":
 		return int64(r.Held) * 1_000_000 / int64(max(r.Capacity, 1))
@@ -113,11 +113,11 @@ func rankBy(sort string, r store.PoolRank, trouble []string) int64 {
 	return 0
 }
 
-// troubleOf returns the problems of a pool, worst first.
-func troubleOf(capacity int, paused bool, s store.PoolStanding) []string {
-	waits := s.Pending > 0
+// poolTroubles returns the problems of a pool, worst first.
+func poolTroubles(capacity int, paused bool, s store.PoolStatus) []string {
+	hasWaiting := s.Pending > 0
 	trouble := []string{}
-	for i, there := range []bool{s.Held > capacity, s.Stalled, waits && paused, waits && capacity == 0, waits && s.Closed} {
+	for i, there := range []bool{s.Held > capacity, s.Stalled, hasWaiting && paused, hasWaiting && capacity == 0, hasWaiting && s.Closed} {
 		if there {
 			trouble = append(trouble, operators.PoolTroubles()[i])
 		}
@@ -132,8 +132,8 @@ func (p *pools) totals(ctx context.Context, _ *struct{}) (totals operators.PoolT
 		totals.Capacity += int64(r.Capacity)
 		totals.Held += int64(r.Held)
 		totals.Pending += r.Pending
-		if len(troubleOf(r.Capacity, r.Paused, r.PoolStanding)) > 0 {
-			totals.Trouble++
+		if len(poolTroubles(r.Capacity, r.Paused, r.PoolStatus)) > 0 {
+			totals.InTrouble++
 		}
 	}
 	return totals, err

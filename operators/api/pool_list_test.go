@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// poolsOf returns the names on all pages of a list.
-func (b *bench) poolsOf(query string, size int) (names []string) {
+// listPoolNames returns the names on all pages of a list.
+func (b *testAPI) listPoolNames(query string, pageSize int) (names []string) {
 	b.Helper()
 	for token := ""; ; {
-		page := b.get(fmt.Sprintf("/v1/pools?page_size=%d&%s&page_token=%s", size, query, url.QueryEscape(token))).must(200).fields()
-		for _, p := range list(page, "pools") {
-			names = append(names, fmt.Sprint(object(p)["name"]))
+		page := b.get(fmt.Sprintf("/v1/pools?page_size=%d&%s&page_token=%s", pageSize, query, url.QueryEscape(token))).expectStatus(200).decodeObject()
+		for _, p := range listField(page, "pools") {
+			names = append(names, fmt.Sprint(asObject(p)["name"]))
 		}
 		next, more := page["next_page_token"].(string)
 		if !more {
@@ -27,23 +27,23 @@ func (b *bench) poolsOf(query string, size int) (names []string) {
 
 func TestPoolsAreFilteredAndSorted(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("berlin-1", `{"capacity":4}`)
-		b.pool("berlin-2", `{"capacity":2}`)
-		b.pool("Bern", `{"capacity":3}`)
-		b.pool("empty", `{"capacity":9}`)
-		b.pool("none", `{"capacity":0}`)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("berlin-1", `{"capacity":4}`)
+		b.putPool("berlin-2", `{"capacity":2}`)
+		b.putPool("Bern", `{"capacity":3}`)
+		b.putPool("empty", `{"capacity":9}`)
+		b.putPool("none", `{"capacity":0}`)
 		queue := func(pool string, devices ...string) {
-			b.batch(fmt.Sprintf(`{"pool":%q,"devices":["%s"]}`, pool, strings.Join(devices, `","`)))
+			b.createBatch(fmt.Sprintf(`{"pool":%q,"devices":["%s"]}`, pool, strings.Join(devices, `","`)))
 		}
 		queue("berlin-1", "a-1", "a-2", "a-3")
 		queue("berlin-2", "b-1", "b-2", "b-3", "b-4", "b-5")
 		queue("none", "c-1")
 		for _, device := range []string{"a-1", "b-1", "b-2"} {
-			b.granted(device)
+			b.reportUntilGranted(device)
 		}
-		b.call("PATCH", "/v1/pools/berlin-2", adminToken, `{"capacity":1}`).must(200)
-		b.call("POST", "/v1/pools/berlin-1/pause", adminToken, `{}`).must(200)
+		b.call("PATCH", "/v1/pools/berlin-2", adminToken, `{"capacity":1}`).expectStatus(200)
+		b.call("POST", "/v1/pools/berlin-1/pause", adminToken, `{}`).expectStatus(200)
 		for query, want := range map[string]string{
 			"":                            "[Bern berlin-1 berlin-2 empty none]",
 			"name=BER":                    "[Bern berlin-1 berlin-2]",
@@ -56,21 +56,21 @@ func TestPoolsAreFilteredAndSorted(t *testing.T) {
 			"name=nowhere":                "[]",
 		} {
 			for _, size := range []int{1, 2, 5} {
-				if got := fmt.Sprint(b.poolsOf(query, size)); got != want {
+				if got := fmt.Sprint(b.listPoolNames(query, size)); got != want {
 					b.Errorf("%q by %d: %s, want %s", query, size, got, want)
 				}
 			}
-			if rows := b.accept("/v1/pools?"+query, csvType).must(200).table(); len(rows)-1 != len(strings.Fields(strings.Trim(want, "[]"))) {
+			if rows := b.getWithAccept("/v1/pools?"+query, csvType).expectStatus(200).csvRows(); len(rows)-1 != len(strings.Fields(strings.Trim(want, "[]"))) {
 				b.Errorf("%q: %d lines of CSV", query, len(rows))
 			}
 		}
 		for pool, want := range map[string]string{"berlin-1": "2 [paused]", "berlin-2": "3 [over_capacity]", "none": "1 [no_slots]", "empty": "0 []"} {
-			p := object(list(b.get("/v1/pools?name="+pool).must(200).fields(), "pools")[0])
+			p := asObject(listField(b.get("/v1/pools?name="+pool).expectStatus(200).decodeObject(), "pools")[0])
 			if got := fmt.Sprint(p["pending_tasks"], " ", p["trouble"]); got != want {
 				b.Errorf("%s: %s, want %s", pool, got, want)
 			}
 		}
-		totals := b.get("/v1/totals").must(200).fields()
+		totals := b.get("/v1/totals").expectStatus(200).decodeObject()
 		if got := fmt.Sprint(totals["pools"], totals["capacity"], totals["held"], totals["pending_tasks"], totals["pools_in_trouble"]); got != "5 17 3 6 3" {
 			b.Errorf("totals: %s: %v", got, totals)
 		}
@@ -79,19 +79,19 @@ func TestPoolsAreFilteredAndSorted(t *testing.T) {
 
 func TestBadListsOfPoolsAreRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for i := range 3 {
-		b.pool(fmt.Sprint("p-", i), `{"capacity":1}`)
+		b.putPool(fmt.Sprint("p-", i), `{"capacity":1}`)
 	}
 	for query, field := range map[string]string{
 		"sort=size": "sort", "only_trouble=perhaps": "only_trouble", "name=a+b": "name", "name=" + strings.Repeat("x", 65): "name",
 	} {
-		b.get("/v1/pools?"+query).problem(422, "invalid_field").names(t, field)
+		b.get("/v1/pools?"+query).expectProblem(422, "invalid_field").expectMentions(t, field)
 	}
-	token := fmt.Sprint(b.get("/v1/pools?sort=held&page_size=1").must(200).fields()["next_page_token"])
-	b.get("/v1/pools?sort=held&page_token=" + token).must(200)
+	token := fmt.Sprint(b.get("/v1/pools?sort=held&page_size=1").expectStatus(200).decodeObject()["next_page_token"])
+	b.get("/v1/pools?sort=held&page_token=" + token).expectStatus(200)
 	for _, query := range []string{"sort=waiting&page_token=" + token, "sort=held&page_token=cC0w"} { // cC0w is p-0 in base64
-		b.get("/v1/pools?"+query).problem(422, "invalid_field").names(t, "page_token")
+		b.get("/v1/pools?"+query).expectProblem(422, "invalid_field").expectMentions(t, "page_token")
 	}
 }
 
@@ -99,22 +99,22 @@ func TestBadListsOfPoolsAreRefused(t *testing.T) {
 // does, unless the page has more than 100 pools; the page size does not matter.
 func TestDevicesThatWaitAreCountedByThePoolsOfAPage(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("a", `{"capacity":0}`)
-		b.batch(`{"pool":"a","devices":["d-1","d-2","d-3","d-4","d-5","d-6","d-7","d-8","d-9","d-10","d-11","d-12"]}`)
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("a", `{"capacity":0}`)
+		b.createBatch(`{"pool":"a","devices":["d-1","d-2","d-3","d-4","d-5","d-6","d-7","d-8","d-9","d-10","d-11","d-12"]}`)
 		counts := func(query string, want float64) {
 			b.Helper()
 			var list struct{ Pools []map[string]any }
-			if b.get("/v1/pools?" + query).must(200).into(&list); list.Pools[0]["waiting"] != want {
+			if b.get("/v1/pools?" + query).expectStatus(200).decode(&list); list.Pools[0]["waiting"] != want {
 				b.Errorf("%s: %v devices wait, want %v", query, list.Pools[0]["waiting"], want)
 			}
 		}
 		for i := range 99 {
-			b.pool(fmt.Sprintf("p-%d", i), `{"capacity":1}`)
+			b.putPool(fmt.Sprintf("p-%d", i), `{"capacity":1}`)
 		}
 		counts("page_size=1000", 12)
 		counts("page_size=1000&sort=waiting", 12)
-		b.pool("q", `{"capacity":1}`)
+		b.putPool("q", `{"capacity":1}`)
 		counts("page_size=1000", 10)
 		counts("page_size=1000&sort=waiting", 10)
 		counts("page_size=100", 12)

@@ -18,16 +18,16 @@ import (
 // capacity of the external system.
 const defaultLease = 300 * time.Second
 
-// waitingShown is the maximum to which waiting devices are counted: a higher number would only mean "many", and would cost
+// maxWaitingShown is the maximum to which waiting devices are counted: a higher number would only mean "many", and would cost
 // more than it is worth. If a page has more than 100 pools, the ledger counts to a hundredth of it for each pool, so that
 // a page counts at most 100,000 devices.
-const waitingShown = 1000
+const maxWaitingShown = 1000
 
 type poolStore interface {
 	PutPool(ctx context.Context, actor, name string, spec store.PoolSpec) (store.Pool, bool, error)
 	Pool(ctx context.Context, name string) (store.Pool, error)
-	PoolViews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolView, error)
-	PoolViewsOf(ctx context.Context, list []string, waitingMax int) ([]store.PoolView, error)
+	PoolOverviews(ctx context.Context, after string, limit, waitingMax int) ([]store.PoolOverview, error)
+	PoolOverviewsByName(ctx context.Context, list []string, waitingMax int) ([]store.PoolOverview, error)
 	PoolRanks(ctx context.Context, part string) ([]store.PoolRank, error)
 	Occupancy(ctx context.Context, pool string, waitingMax int) (store.Occupancy, error)
 	ChangePool(ctx context.Context, actor, name, note string, change func(*store.PoolSpec) error) (store.Pool, error)
@@ -41,22 +41,22 @@ type poolStore interface {
 type poolPut struct {
 	operators.PoolSettings
 
-	Name        json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
-	PausedBy    json.RawMessage `json:"paused_by,omitempty" readOnly:"true"`
-	PausedAt    json.RawMessage `json:"paused_at,omitempty" readOnly:"true"`
-	PauseReason json.RawMessage `json:"pause_reason,omitempty" readOnly:"true"`
-	OpensAt     json.RawMessage `json:"opens_at,omitempty" readOnly:"true"`
-	ClosesAt    json.RawMessage `json:"closes_at,omitempty" readOnly:"true"`
-	StandsUntil json.RawMessage `json:"stands_until,omitempty" readOnly:"true"`
-	Version     json.RawMessage `json:"version,omitempty" readOnly:"true"`
-	Created     json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
-	Updated     json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
-	Held        json.RawMessage `json:"held,omitempty" readOnly:"true"`
-	Waiting     json.RawMessage `json:"waiting,omitempty" readOnly:"true"`
-	Oldest      json.RawMessage `json:"oldest_pending_at,omitempty" readOnly:"true"`
-	Pending     json.RawMessage `json:"pending_tasks,omitempty" readOnly:"true"`
-	Trouble     json.RawMessage `json:"trouble,omitempty" readOnly:"true"`
-	Warnings    json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
+	Name            json.RawMessage `json:"name,omitempty" readOnly:"true" doc:"Ignored, and so are the ones that follow"`
+	PausedBy        json.RawMessage `json:"paused_by,omitempty" readOnly:"true"`
+	PausedAt        json.RawMessage `json:"paused_at,omitempty" readOnly:"true"`
+	PauseReason     json.RawMessage `json:"pause_reason,omitempty" readOnly:"true"`
+	OpensAt         json.RawMessage `json:"opens_at,omitempty" readOnly:"true"`
+	ClosesAt        json.RawMessage `json:"closes_at,omitempty" readOnly:"true"`
+	StandstillUntil json.RawMessage `json:"stands_until,omitempty" readOnly:"true"`
+	Version         json.RawMessage `json:"version,omitempty" readOnly:"true"`
+	Created         json.RawMessage `json:"created_at,omitempty" readOnly:"true"`
+	Updated         json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
+	Held            json.RawMessage `json:"held,omitempty" readOnly:"true"`
+	Waiting         json.RawMessage `json:"waiting,omitempty" readOnly:"true"`
+	Oldest          json.RawMessage `json:"oldest_pending_at,omitempty" readOnly:"true"`
+	Pending         json.RawMessage `json:"pending_tasks,omitempty" readOnly:"true"`
+	Trouble         json.RawMessage `json:"trouble,omitempty" readOnly:"true"`
+	Warnings        json.RawMessage `json:"warnings,omitempty" readOnly:"true"`
 }
 
 // PoolPath is the path parameter {pool}: the name of a pool.
@@ -70,43 +70,43 @@ type PoolMode struct {
 }
 
 // checkName refuses an invalid name of a pool.
-func (p PoolPath) checkName() error { return devices.ParsePool(p.Pool) }
+func (p PoolPath) checkName() error { return devices.CheckPoolName(p.Pool) }
 
 // pools has the operations on pools, their slots and their grants.
 type pools struct {
-	ledger   poolStore
-	upkeep   *upkeep.Keeper
-	policies *policies.Checker
-	release  func(ctx context.Context, pool string, slot int, f store.Force) (store.Grant, error)
-	warn     warnings
-	least    leastLease
-	log      *slog.Logger
+	ledger       poolStore
+	upkeep       *upkeep.Keeper
+	policies     *policies.Checker
+	forceRelease func(ctx context.Context, pool string, slot int, f store.ForcedRelease) (store.Grant, error)
+	warner       limitWarner
+	leaseMin     leaseMinimum
+	log          *slog.Logger
 }
 
 func (p *pools) register(r *routes) {
-	registerList(r, operation("GET", "/v1/pools", "listPools", "List pools by name, or those first that are full, wait or are in trouble", roleViewer, 200), p.list,
-		func(p pageOf[operators.PoolState]) operators.PoolList {
+	registerList(r, newOperation("GET", "/v1/pools", "listPools", "List pools by name, or those first that are full, wait or are in trouble", roleViewer, 200), p.list,
+		func(p listPage[operators.PoolState]) operators.PoolList {
 			return operators.PoolList{Pools: p.entries, NextPageToken: p.next}
 		})
-	totals := operation("GET", "/v1/totals", "getTotals", "Add up all pools", roleViewer, 200)
-	totals.Middlewares = r.steps(r.turnOfList)
+	totals := newOperation("GET", "/v1/totals", "getTotals", "Add up all pools", roleViewer, 200)
+	totals.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, totals, p.totals)
-	register(r, operation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), p.get)
-	registerAnswer(r, also[operators.PoolChanged](r, operation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), p.put)
-	register(r, operation("GET", "/v1/pools/{pool}/slots", "getSlots", "See the holders of the slots", roleViewer, 200), p.slots)
-	registerList(r, operation("GET", "/v1/pools/{pool}/history", "listHistory", "See who held the slots, and how it ended", roleViewer, 200), p.history,
-		func(p pageOf[operators.Holding]) operators.HoldingList {
+	register(r, newOperation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), p.get)
+	registerAnswer(r, documentStatus[operators.PoolChanged](r, newOperation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), p.put)
+	register(r, newOperation("GET", "/v1/pools/{pool}/slots", "getSlots", "See the holders of the slots", roleViewer, 200), p.slots)
+	registerList(r, newOperation("GET", "/v1/pools/{pool}/history", "listHistory", "See who held the slots, and how it ended", roleViewer, 200), p.history,
+		func(p listPage[operators.Holding]) operators.HoldingList {
 			return operators.HoldingList{History: p.entries, NextPageToken: p.next}
 		})
-	register(r, operation("GET", "/v1/pools/{pool}/series", "getSeries", "See how full a pool was", roleViewer, 200), p.series)
-	register(r, operation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null asks for the default", roleAdmin, 200), p.patch)
-	registerAnswer(r, operation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool of which nothing is open", roleAdmin, 204), p.delete)
-	register(r, operation("POST", "/v1/pools/{pool}/pause", "pausePool", "Grant nothing more of a pool; what runs goes on", roleAdmin, 200), p.pause)
-	register(r, operation("POST", "/v1/pools/{pool}/resume", "resumePool", "End the pause of a pool", roleAdmin, 200), p.resume)
-	register(r, operation("POST", "/v1/pools/{pool}/slots/{slot}/release", "releaseSlot", "Take a slot back from its holder", roleAdmin, 200), p.releaseSlot)
-	register(r, operation("GET", "/v1/pools/{pool}/grants/{token}", "checkGrant", "Ask, for the external system, whether a grant is in force", roleVerifier, 200), p.checkGrant)
-	register(r, operation("GET", "/v1/pools/{pool}/limited", "getLimited", "See the subjects refused most by the policies of a pool and its batches", roleViewer, 200), p.limited)
-	register(r, operation("GET", "/v1/pools/{pool}/usage", "getUsageOfPool", "See what was used of the policies of a pool", roleViewer, 200), p.usage)
+	register(r, newOperation("GET", "/v1/pools/{pool}/series", "getSeries", "See how full a pool was", roleViewer, 200), p.series)
+	register(r, newOperation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null asks for the default", roleAdmin, 200), p.patch)
+	registerAnswer(r, newOperation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool of which nothing is open", roleAdmin, 204), p.delete)
+	register(r, newOperation("POST", "/v1/pools/{pool}/pause", "pausePool", "Grant nothing more of a pool; what runs goes on", roleAdmin, 200), p.pause)
+	register(r, newOperation("POST", "/v1/pools/{pool}/resume", "resumePool", "End the pause of a pool", roleAdmin, 200), p.resume)
+	register(r, newOperation("POST", "/v1/pools/{pool}/slots/{slot}/release", "releaseSlot", "Take a slot back from its holder", roleAdmin, 200), p.releaseSlot)
+	register(r, newOperation("GET", "/v1/pools/{pool}/grants/{token}", "checkGrant", "Ask, for the external system, whether a grant is in force", roleVerifier, 200), p.checkGrant)
+	register(r, newOperation("GET", "/v1/pools/{pool}/limited", "getLimited", "See the subjects refused most by the policies of a pool and its batches", roleViewer, 200), p.limited)
+	register(r, newOperation("GET", "/v1/pools/{pool}/usage", "getUsageOfPool", "See what was used of the policies of a pool", roleViewer, 200), p.usage)
 }
 
 func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
@@ -119,12 +119,12 @@ func (p *pools) put(ctx context.Context, in *struct {
 	PoolMode
 	Body poolPut
 },
-) (*created[operators.PoolChanged], error) {
-	spec, err := p.spec(in.Body)
+) (*createdResponse[operators.PoolChanged], error) {
+	spec, err := p.readSpec(in.Body)
 	if err != nil {
 		return nil, err
 	}
-	warned, err := p.warn.of(ctx, in.Body.Limits)
+	warned, err := p.warner.findWarnings(ctx, in.Body.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -134,26 +134,26 @@ func (p *pools) put(ctx context.Context, in *struct {
 		return nil, err
 	}
 	if !in.DryRun {
-		p.tell(ctx, in.Pool)
+		p.reconcileNow(ctx, in.Pool)
 	}
-	return &created[operators.PoolChanged]{createdStatus(isNew && !in.DryRun), operators.PoolChanged{Pool: showPool(put), Warned: warned}}, nil
+	return &createdResponse[operators.PoolChanged]{createdStatus(isNew && !in.DryRun), operators.PoolChanged{Pool: showPool(put), WarningList: warned}}, nil
 }
 
-// tell updates Redis after a change of a pool. The ledger already enforces the change; the update only saves devices the
+// reconcileNow updates Redis after a change of a pool. The ledger already enforces the change; the update only saves devices the
 // wait for the next reconciliation.
-func (p *pools) tell(ctx context.Context, name string) {
+func (p *pools) reconcileNow(ctx context.Context, name string) {
 	if _, err := p.upkeep.ReconcilePool(ctx, name); err != nil {
 		p.log.WarnContext(ctx, "pool not yet known to Redis; reconciliation will tell it", "pool", name, "err", err)
 	}
 }
 
-func (p *pools) spec(in poolPut) (store.PoolSpec, error) {
-	spec := store.PoolSpec{Capacity: in.Capacity, Lease: defaultLease, Callers: in.Callers, Longest: store.LongestLease}
+func (p *pools) readSpec(in poolPut) (store.PoolSpec, error) {
+	spec := store.PoolSpec{Capacity: in.Capacity, Lease: defaultLease, Callers: in.Callers, Longest: store.DefaultLongestLease}
 	if in.LeaseMS != nil {
 		spec.Lease = milliseconds(*in.LeaseMS)
 	}
-	if in.LongestMS != nil {
-		spec.Longest = milliseconds(*in.LongestMS)
+	if in.LongestLeaseMS != nil {
+		spec.Longest = milliseconds(*in.LongestLeaseMS)
 	}
 	if in.Paused != nil {
 		spec.Paused = *in.Paused
@@ -165,49 +165,49 @@ func (p *pools) spec(in poolPut) (store.PoolSpec, error) {
 	if spec.Limits, err = readLimits(in.Limits); err != nil {
 		return spec, err
 	}
-	return spec, p.least.checkPool(spec)
+	return spec, p.leaseMin.checkPool(spec)
 }
 
-// leastLease is the shortest working time that a lease must give a device.
-type leastLease time.Duration
+// leaseMinimum is the shortest working time that a lease must give a device.
+type leaseMinimum time.Duration
 
 // check refuses a lease that leaves a device less than the shortest working time, after the margin (at most a fifth) and
 // the time of a slow claim are subtracted.
-func (l leastLease) check(lease time.Duration) error { return l.checkField("lease_ms", lease) }
+func (l leaseMinimum) check(lease time.Duration) error { return l.checkField("lease_ms", lease) }
 
-func (l leastLease) checkField(field string, lease time.Duration) error {
-	if least := 2 * time.Duration(l); lease < least {
-		return invalid("%s: at least %d", field, least.Milliseconds())
+func (l leaseMinimum) checkField(field string, lease time.Duration) error {
+	if minimum := 2 * time.Duration(l); lease < minimum {
+		return invalid("%s: at least %d", field, minimum.Milliseconds())
 	}
 	return nil
 }
 
 // checkPool refuses settings with which every lease of the pool would be too short.
-func (l leastLease) checkPool(spec store.PoolSpec) error {
+func (l leaseMinimum) checkPool(spec store.PoolSpec) error {
 	if err := l.check(spec.Lease); err != nil {
 		return err
 	}
 	return l.checkField("longest_lease_ms", spec.Longest)
 }
 
-func showPoolState(v store.PoolView) operators.PoolState {
+func showPoolState(v store.PoolOverview) operators.PoolState {
 	return operators.PoolState{
-		Pool: showPool(v.Pool), Held: v.Held, Waiting: v.Waiting, Oldest: stampPointer(v.Oldest),
-		PoolTrouble: operators.PoolTrouble{Pending: v.Pending, Trouble: troubleOf(v.Pool.Capacity, v.Pool.Paused, v.PoolStanding)},
+		Pool: showPool(v.Pool), Held: v.Held, Waiting: v.Waiting, Oldest: apiTimePointer(v.Oldest),
+		PoolTrouble: operators.PoolTrouble{Pending: v.Pending, Trouble: poolTroubles(v.Pool.Capacity, v.Pool.Paused, v.PoolStatus)},
 	}
 }
 
 func showPool(p store.Pool) operators.Pool {
 	return operators.Pool{
 		Name: p.Name, Capacity: p.Capacity, LeaseMS: p.Lease.Milliseconds(), Paused: p.Paused,
-		PausedBy: p.PausedBy, PausedAt: stampPointer(p.PausedAt), PauseReason: p.PauseReason, Callers: p.Callers, LongestMS: p.Longest.Milliseconds(),
-		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: stampSet(p.Opening.From), ClosesAt: stampSet(p.Opening.Until), StandsUntil: stampSet(p.StandsUntil),
-		Version: p.Version, Created: stamp(p.CreatedAt), Updated: stamp(p.UpdatedAt),
+		PausedBy: p.PausedBy, PausedAt: apiTimePointer(p.PausedAt), PauseReason: p.PauseReason, Callers: p.Callers, LongestLeaseMS: p.Longest.Milliseconds(),
+		Limits: showLimits(p.Limits), Windows: showWindows(p.Windows), OpensAt: apiTimeIfSet(p.Opening.From), ClosesAt: apiTimeIfSet(p.Opening.Until), StandstillUntil: apiTimeIfSet(p.StandsUntil),
+		Version: p.Version, Created: apiTime(p.CreatedAt), Updated: apiTime(p.UpdatedAt),
 	}
 }
 
 func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error) {
-	o, err := p.ledger.Occupancy(ctx, in.Pool, waitingShown)
+	o, err := p.ledger.Occupancy(ctx, in.Pool, maxWaitingShown)
 	if err != nil {
 		return operators.Slots{}, err
 	}
@@ -217,13 +217,13 @@ func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error
 // showSlots shows each reserved slot at the lowest free number, because the number is only decided by the grant.
 func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 	reserved = reserved[:min(len(reserved), max(o.Pool.Capacity-len(o.Grants), 0))]
-	shown := operators.Slots{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Reserved: len(reserved), Waiting: o.Waiting, Oldest: stampPointer(o.Oldest)}
+	shown := operators.Slots{Pool: o.Pool.Name, Capacity: o.Pool.Capacity, Held: len(o.Grants), Reserved: len(reserved), Waiting: o.Waiting, Oldest: apiTimePointer(o.Oldest)}
 	shown.Slots = make([]operators.Slot, 0, max(o.Pool.Capacity, len(o.Grants)))
 	showFree := func(slot int) {
 		one := operators.Slot{Slot: slot, State: "free"}
 		if len(reserved) > 0 {
 			one.State, one.Device, reserved = "reserved", reserved[0], reserved[1:]
-			one.Caller = callerName(one.Device)
+			one.Caller = callerAndHolder(one.Device)
 		}
 		shown.Slots = append(shown.Slots, one)
 	}
@@ -232,7 +232,7 @@ func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 		for ; free < min(g.Slot, o.Pool.Capacity); free++ {
 			showFree(free)
 		}
-		shown.Slots = append(shown.Slots, showHeld(g))
+		shown.Slots = append(shown.Slots, showHeldSlot(g))
 		free = max(free, g.Slot+1)
 	}
 	for ; free < o.Pool.Capacity; free++ {
@@ -241,14 +241,14 @@ func showSlots(o store.Occupancy, reserved []string) operators.Slots {
 	return shown
 }
 
-func showHeld(g store.Grant) operators.Slot {
-	since, until := stamp(g.GrantedAt), stamp(g.LeaseUntil)
-	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Caller: callerName(g.Device), Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
+func showHeldSlot(g store.Grant) operators.Slot {
+	since, until := apiTime(g.GrantedAt), apiTime(g.LeaseUntil)
+	return operators.Slot{Slot: g.Slot, State: "held", Device: g.Device, Caller: callerAndHolder(g.Device), Task: g.Task, Token: g.Token, Batch: g.Batch, Since: &since, LeaseUntil: &until, Cancel: g.CancelWhy}
 }
 
-// callerName returns the names of the caller and its holder if device is the holder of a caller, and an empty string for a
+// callerAndHolder returns the names of the caller and its holder if device is the holder of a caller, and an empty string for a
 // real device.
-func callerName(device string) string {
+func callerAndHolder(device string) string {
 	if name, is := store.HolderName(device); is {
 		return name
 	}

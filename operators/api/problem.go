@@ -51,7 +51,7 @@ func (p *Problem) GetStatus() int { return p.Status }
 // ContentType returns the media type of RFC 9457.
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
 
-func (p *Problem) because(err error) *Problem {
+func (p *Problem) withCause(err error) *Problem {
 	p.cause = err
 	return p
 }
@@ -78,22 +78,22 @@ func asProblem(err error) *Problem {
 func asLedgerProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, credentials.ErrBroker) && !errors.Is(err, devices.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the token of a device; nothing was changed, send again").because(err)
+		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the MQTT broker cannot be told of the token of a device; nothing was changed, send again").withCause(err)
 	case errors.Is(err, seen.ErrUnavailable):
-		return unavailable(serverRedis, "cannot read when devices were last seen: Redis cannot be reached; send again").because(err)
+		return unavailable(serverRedis, "cannot read when devices were last seen: Redis cannot be reached; send again").withCause(err)
 	case errors.Is(err, limits.ErrUnavailable):
-		return unavailable(serverRedis, "the counts of limits cannot be read: Redis cannot be reached; send again").because(err)
+		return unavailable(serverRedis, "the counts of limits cannot be read: Redis cannot be reached; send again").withCause(err)
 	case errors.Is(err, store.ErrDiskFull):
-		return unavailable(serverLedger, store.ErrDiskFull.Error()+", and nothing was changed: make room on it, then send again").because(err)
+		return unavailable(serverLedger, store.ErrDiskFull.Error()+", and nothing was changed: make room on it, then send again").withCause(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").because(err)
+		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "done or not: look before doing it again").withCause(err)
 	}
-	for _, r := range refusals() {
-		if errors.Is(err, r.of) {
-			return problem(r.status, r.code, r.detail).because(err)
+	for _, r := range ledgerRefusals() {
+		if errors.Is(err, r.target) {
+			return problem(r.status, r.code, r.detail).withCause(err)
 		}
 	}
-	return unavailable(serverLedger, "the ledger cannot be reached; send again").because(err)
+	return unavailable(serverLedger, "the ledger cannot be reached; send again").withCause(err)
 }
 
 // unavailable returns the problem for a server that does not answer.
@@ -103,16 +103,16 @@ func unavailable(server, detail string) *Problem {
 	return p
 }
 
-type refusalOf struct {
-	of     error
+type ledgerRefusal struct {
+	target error
 	status int
 	code   string
 	detail string
 }
 
-// refusals maps the errors with which the ledger refuses an operation.
-func refusals() []refusalOf {
-	return []refusalOf{
+// ledgerRefusals maps the errors with which the ledger refuses an operation.
+func ledgerRefusals() []ledgerRefusal {
+	return []ledgerRefusal{
 		{store.ErrOpenTasks, http.StatusConflict, codeOpenTasks, "the device has open tasks; cancel=true cancels them"},
 		{store.ErrUnknownPool, http.StatusUnprocessableEntity, codeUnknownPool, "pool: no such pool"},
 		{store.ErrUnknownProfile, http.StatusUnprocessableEntity, codeUnknownProfile, "profile: no such profile"},
@@ -120,7 +120,7 @@ func refusals() []refusalOf {
 		{store.ErrNotFound, http.StatusNotFound, codeNotFound, "there is nothing of that name or number"},
 		{store.ErrNotRetriable, http.StatusConflict, codeNotRetriable, "the task succeeded or is the lease of a caller, its batch was cancelled, or its time is over: past a not_after, or never started within max_wait_ms"},
 		{store.ErrNoTasks, http.StatusUnprocessableEntity, codeNoTasks, "no line, and no device that is selected"},
-		{store.ErrOvertaken, http.StatusServiceUnavailable, codeBrokerUnavailable, "another request makes or deletes the account of one of these devices at the MQTT broker; nothing was changed, send again"},
+		{store.ErrAccountConflict, http.StatusServiceUnavailable, codeBrokerUnavailable, "another request makes or deletes the account of one of these devices at the MQTT broker; nothing was changed, send again"},
 		{store.ErrInProgress, http.StatusConflict, codeKeyInUse, "Idempotency-Key: the first request with it is still under way"},
 		{store.ErrKeyReused, http.StatusUnprocessableEntity, codeKeyReused, "Idempotency-Key: another request had it within the last 24 hours"},
 		{store.ErrExists, http.StatusConflict, codeAlreadyExists, "that name is taken"},
@@ -130,23 +130,23 @@ func refusals() []refusalOf {
 // write sends a problem for a request that no huma operation handles.
 func (p *Problem) write(w http.ResponseWriter) {
 	body, _ := json.Marshal(p) // a struct of plain fields always marshals
-	p.headers(w.Header().Set)
+	p.setHeaders(w.Header().Set)
 	w.Header().Set("Content-Type", p.ContentType(""))
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(body)
 }
 
-func (p *Problem) headers(set func(key, value string)) {
+func (p *Problem) setHeaders(set func(key, value string)) {
 	switch p.Status {
 	case http.StatusServiceUnavailable:
 		set("Retry-After", strconv.Itoa(int(retryUnavailable.Seconds())))
 	case http.StatusConflict:
-		if p.After > 0 {
-			set("Retry-After", strconv.Itoa(int(math.Ceil(p.After.Seconds()))))
+		if p.RetryAfter > 0 {
+			set("Retry-After", strconv.Itoa(int(math.Ceil(p.RetryAfter.Seconds()))))
 		}
 	case http.StatusTooManyRequests:
-		set("Retry-After", strconv.Itoa(int(math.Ceil(p.After.Seconds()))))
+		set("Retry-After", strconv.Itoa(int(math.Ceil(p.RetryAfter.Seconds()))))
 	case http.StatusUnauthorized:
 		set("WWW-Authenticate", `Bearer realm="dispatcher"`)
 	}
@@ -180,24 +180,24 @@ func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
 	case *Problem:
 		p = e
 	case *huma.ErrorModel:
-		p = fromHuma(e)
+		p = problemFromHuma(e)
 	default:
 		return body, nil
 	}
 	if c, ok := ctx.(*problemContext); ok {
 		c.status = p.Status
 	}
-	p.headers(ctx.SetHeader)
+	p.setHeaders(ctx.SetHeader)
 	return p, nil
 }
 
 // unexpectedProperty is huma's message for a field that does not exist.
 const unexpectedProperty = "unexpected property"
 
-// maxTold is the maximum number of bad fields that a problem lists.
-const maxTold = 100
+// maxListedErrors is the maximum number of bad fields that a problem lists.
+const maxListedErrors = 100
 
-func fromHuma(e *huma.ErrorModel) *Problem {
+func problemFromHuma(e *huma.ErrorModel) *Problem {
 	p := problem(e.Status, codeInvalidRequest, e.Detail)
 	switch e.Status {
 	case http.StatusUnprocessableEntity:
@@ -213,14 +213,14 @@ func fromHuma(e *huma.ErrorModel) *Problem {
 		if strings.HasSuffix(detail.Message, unexpectedProperty) || detail.Message == "unknown query parameter" {
 			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), codeUnknownField
 		}
-		if i < maxTold {
+		if i < maxListedErrors {
 			p.Errors = append(p.Errors, operators.ProblemField{Field: detail.Location, Detail: plainLimit(detail.Message)})
 		}
 	}
 	if len(p.Errors) > 0 {
 		p.Detail = p.summary()
 	}
-	if more := len(e.Errors) - maxTold; more > 0 {
+	if more := len(e.Errors) - maxListedErrors; more > 0 {
 		p.Detail += fmt.Sprintf("; and %d more", more)
 	}
 	return p

@@ -19,7 +19,7 @@ import (
 
 const protocolPage = "../../docs/protocol.md"
 
-func page(t *testing.T) string {
+func readProtocolPage(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(protocolPage)
 	if err != nil {
@@ -28,10 +28,10 @@ func page(t *testing.T) string {
 	return string(text)
 }
 
-// examples returns the named JSON blocks of docs/protocol.md.
-func examples(t *testing.T) map[string]string {
+// protocolExamples returns the named JSON blocks of docs/protocol.md.
+func protocolExamples(t *testing.T) map[string]string {
 	t.Helper()
-	text := page(t)
+	text := readProtocolPage(t)
 	named := regexp.MustCompile("(?s)<!-- example: ([a-z-]+) -->\n```json\n(.*?)\n```")
 	found := map[string]string{}
 	for _, match := range named.FindAllStringSubmatch(text, -1) {
@@ -46,9 +46,9 @@ func examples(t *testing.T) map[string]string {
 	return found
 }
 
-// strictly decodes an example into a type of the program. It fails if the type does not have every field of the example
+// decodeStrict decodes an example into a type of the program. It fails if the type does not have every field of the example
 // with the same type.
-func strictly[T any](t *testing.T, name, text string) T {
+func decodeStrict[T any](t *testing.T, name, text string) T {
 	t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -59,8 +59,8 @@ func strictly[T any](t *testing.T, name, text string) T {
 	return v
 }
 
-// requests lists the requests of the page, in an order in which each is accepted.
-func requests() []struct {
+// exampleRequests lists the requests of the page, in an order in which each is accepted.
+func exampleRequests() []struct {
 	name, method, path string
 	status             int
 } {
@@ -90,9 +90,9 @@ func requests() []struct {
 	}
 }
 
-// answers lists the schemas of the responses on the page. If path is not empty, the response can be read there after the
+// exampleResponses lists the schemas of the responses on the page. If path is not empty, the response can be read there after the
 // requests.
-func answers() map[string]struct{ schema, path string } {
+func exampleResponses() map[string]struct{ schema, path string } {
 	return map[string]struct{ schema, path string }{
 		"grant-check":    {"GrantCheck", "/v1/pools/ar:330100/grants/1"},
 		"slots":          {"SlotsBody", "/v1/pools/ar:330100/slots"},
@@ -116,27 +116,27 @@ func answers() map[string]struct{ schema, path string } {
 
 func TestRequestsOfTheProtocolAreTaken(t *testing.T) {
 	t.Parallel()
-	all := examples(t)
-	forServers(t, func(b *bench) {
+	all := protocolExamples(t)
+	forServers(t, func(b *testAPI) {
 		leased := [2]string{"", "40190"} // number and token of the lease
-		for _, r := range requests() {
+		for _, r := range exampleRequests() {
 			if r.name == "release-slot" {
-				b.granted("ar-8")
+				b.reportUntilGranted("ar-8")
 			}
-			a := b.call(r.method, strings.ReplaceAll(r.path, "{lease}", leased[0]), adminToken, strings.ReplaceAll(all[r.name], "40190", leased[1])).must(r.status)
+			a := b.call(r.method, strings.ReplaceAll(r.path, "{lease}", leased[0]), adminToken, strings.ReplaceAll(all[r.name], "40190", leased[1])).expectStatus(r.status)
 			if r.name == "acquire-lease" {
-				leased = [2]string{text(a.fields()["lease"]), text(a.fields()["token"])}
+				leased = [2]string{numberText(a.decodeObject()["lease"]), numberText(a.decodeObject()["token"])}
 			}
 			if r.name == "create-batch-tasks" {
-				_, want, _ := strings.Cut(compact(all["created-batch"]), ",")
+				_, want, _ := strings.Cut(removeSpaces(all["created-batch"]), ",")
 				if _, got, _ := strings.Cut(strings.TrimSpace(string(a.body)), ","); got != want {
 					b.Errorf("created-batch: %s, the page says %s", got, want)
 				}
 			}
 		}
-		for _, answer := range answers() {
+		for _, answer := range exampleResponses() {
 			if answer.path != "" {
-				b.get(answer.path).must(200)
+				b.get(answer.path).expectStatus(200)
 			}
 		}
 	})
@@ -144,23 +144,23 @@ func TestRequestsOfTheProtocolAreTaken(t *testing.T) {
 
 func TestReportsOfTheProtocolAreTaken(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	for name, text := range examples(t) {
+	b := startEmbedded(t)
+	for name, text := range protocolExamples(t) {
 		if !strings.HasPrefix(name, "report") {
 			continue
 		}
 		var got struct {
-			reply
+			deviceReply
 			Re string
 		}
-		report := strictly[struct {
+		report := decodeStrict[struct {
 			ID      string
 			Results []any
 			Accept  *bool
 			Running, Attributes,
 			_ any
 		}](t, name, text)
-		if b.report("ar-9", text).must(200).into(&got); got.Re != report.ID || len(got.Acks) != len(report.Results) || strings.Contains(got.outcomes(), "rejected") {
+		if b.sendReport("ar-9", text).expectStatus(200).decode(&got); got.Re != report.ID || len(got.Acks) != len(report.Results) || strings.Contains(got.sortedOutcomes(), "rejected") {
 			t.Errorf("%s: answered %+v", name, got)
 		}
 	}
@@ -170,13 +170,13 @@ func TestReportsOfTheProtocolAreTaken(t *testing.T) {
 // test uses.
 func TestAnswersOfTheProtocolAreDescribed(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	d, sent := b.document(), map[string]bool{}
-	for _, r := range requests() {
+	b := startEmbedded(t)
+	d, sent := b.readDocument(), map[string]bool{}
+	for _, r := range exampleRequests() {
 		sent[r.name] = true
 	}
-	for name, text := range examples(t) {
-		schema := answers()[name].schema
+	for name, text := range protocolExamples(t) {
+		schema := exampleResponses()[name].schema
 		switch {
 		case sent[name], strings.HasPrefix(name, "report"):
 		case schema != "":
@@ -184,7 +184,7 @@ func TestAnswersOfTheProtocolAreDescribed(t *testing.T) {
 		case strings.HasPrefix(name, "reply"):
 			checkReply(t, name, text)
 		case name == "push-wake":
-			push := strictly[struct {
+			push := decodeStrict[struct {
 				Reason devices.Reason
 				HoldMS int64 `json:"hold_ms"`
 			}](t, name, text)
@@ -192,8 +192,8 @@ func TestAnswersOfTheProtocolAreDescribed(t *testing.T) {
 				t.Errorf("%s: %+v", name, push)
 			}
 		case name == "problem":
-			p := strictly[problem](t, name, text)
-			got := b.report("d", `{"results": [}`).problem(p.Status, p.Code)
+			p := decodeStrict[problem](t, name, text)
+			got := b.sendReport("d", `{"results": [}`).expectProblem(p.Status, p.Code)
 			if got.Detail, p.Detail = "", ""; got != p {
 				t.Errorf("problem %+v, the page says %+v", got, p)
 			}
@@ -214,7 +214,7 @@ func (d document) checkExample(t *testing.T, schema, name, text string) {
 	if !ok {
 		t.Fatalf("%s: no schema %s", name, schema)
 	}
-	for _, fault := range d.check(described, shown, name) {
+	for _, fault := range d.diffSchema(described, shown, name) {
 		if !strings.HasSuffix(fault, ": missing") {
 			t.Error(fault)
 		}
@@ -224,7 +224,7 @@ func (d document) checkExample(t *testing.T, schema, name, text string) {
 // checkReply checks that an example equals the program's encoding of the same reply.
 func checkReply(t *testing.T, name, text string) {
 	t.Helper()
-	reply := strictly[devices.Reply](t, name, text)
+	reply := decodeStrict[devices.Reply](t, name, text)
 	var shown, written map[string]any
 	if err := json.Unmarshal([]byte(text), &shown); err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -260,7 +260,7 @@ func TestProtocolListsTheCodes(t *testing.T) {
 			want = append(want, fmt.Sprintf("| `%s` | %d |", r.Code, r.Status))
 		}
 	}
-	_, section, _ := strings.Cut(page(t), "<!-- codes -->\n")
+	_, section, _ := strings.Cut(readProtocolPage(t), "<!-- codes -->\n")
 	section, _, _ = strings.Cut(section, "\n\n")
 	rows := strings.Split(section, "\n")
 	got := make([]string, 0, len(rows))
@@ -278,7 +278,7 @@ func TestProtocolListsTheCodes(t *testing.T) {
 // the state of a task are written with that state, so the states are not checked.
 func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 	t.Parallel()
-	_, listed, _ := strings.Cut(page(t), "Kinds, of which there may be more: ")
+	_, listed, _ := strings.Cut(readProtocolPage(t), "Kinds, of which there may be more: ")
 	listed, _, _ = strings.Cut(listed, "`actor`")
 	files, err := filepath.Glob("../../store/*.go")
 	if err != nil {
@@ -311,10 +311,10 @@ func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 // TestProtocolMarksWhatIsNotYet compares the table of operators' calls on the page with the registered operations.
 func TestProtocolMarksWhatIsNotYet(t *testing.T) {
 	t.Parallel()
-	operations := embedded(t).document().operations()
+	operations := startEmbedded(t).readDocument().operations()
 	call := regexp.MustCompile("`((?:GET|PUT|POST|PATCH|DELETE)(?:, `?(?:GET|PUT|POST|PATCH|DELETE))*) (/v1/[^`?]*)")
 	documented := map[string]bool{"POST /v1/devices/{device}/report": true}
-	for line := range strings.Lines(page(t)) {
+	for line := range strings.Lines(readProtocolPage(t)) {
 		if !strings.HasPrefix(line, "| `") || !strings.Contains(line, "/v1/") {
 			continue
 		}

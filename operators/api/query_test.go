@@ -13,27 +13,27 @@ import (
 // TestUnknownQueryParametersAreRefused checks all operations in all of their forms.
 func TestUnknownQueryParametersAreRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	operations := b.document().operations()
+	b := startEmbedded(t)
+	operations := b.readDocument().operations()
 	for _, name := range slices.Sorted(maps.Keys(operations)) {
 		op := operations[name]
 		method, path, _ := strings.Cut(name, " ")
 		path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "1")
 		if op.OperationID == "report" { // devices in the field must not break
-			b.call(method, path+"?nosuch=1", fleetToken, `{}`).must(200)
+			b.call(method, path+"?nosuch=1", fleetToken, `{}`).expectStatus(200)
 			continue
 		}
 		var body any
 		if op.RequestBody != nil {
-			body = asks()[name]
+			body = validBodies()[name]
 			for form := range op.RequestBody.Content {
-				b.postAs(method, path+"?nosuch=1", form, asks()[name]).problem(400, "unknown_field").names(t, "nosuch")
+				b.sendWithType(method, path+"?nosuch=1", form, validBodies()[name]).expectProblem(400, "unknown_field").expectMentions(t, "nosuch")
 			}
 		}
-		b.call(method, path+"?nosuch=1", adminToken, body).problem(400, "unknown_field").names(t, "nosuch")
+		b.call(method, path+"?nosuch=1", adminToken, body).expectProblem(400, "unknown_field").expectMentions(t, "nosuch")
 		for form := range op.Responses["200"].Content { // a list in each form, including the streams
 			if method == http.MethodGet {
-				b.accept(path+"?nosuch=1", form).problem(400, "unknown_field")
+				b.getWithAccept(path+"?nosuch=1", form).expectProblem(400, "unknown_field")
 			}
 		}
 	}
@@ -42,9 +42,9 @@ func TestUnknownQueryParametersAreRefused(t *testing.T) {
 // TestMistypedQueryChangesNothing checks queries that once changed something, or listed everything.
 func TestMistypedQueryChangesNothing(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":60}`)
-	b.batch(newFields)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":60}`)
+	b.createBatch(newBatchBody)
 	for path, want := range map[string]struct {
 		status int
 		code   string
@@ -63,17 +63,17 @@ func TestMistypedQueryChangesNothing(t *testing.T) {
 	} {
 		var body any
 		if !strings.Contains(path, "cancel") {
-			body = newFields
+			body = newBatchBody
 		}
-		b.call("POST", path, adminToken, body).problem(want.status, want.code).names(t, want.names)
+		b.call("POST", path, adminToken, body).expectProblem(want.status, want.code).expectMentions(t, want.names)
 	}
 	streamed := "device\nd-1\n"
-	b.postAs(http.MethodPost, "/v1/batches?pool=p&dry_run", csvType, streamed).problem(422, "invalid_field").names(t, "dry_run")
-	b.postAs(http.MethodPost, "/v1/batches?pool=p&pool=q", csvType, streamed).problem(422, "invalid_field").names(t, "pool")
-	b.get("/v1/tasks?stat=failed").problem(400, "unknown_field").names(t, "stat")
-	b.get("/v1/tasks?state=failed&state=expired").problem(422, "invalid_field").names(t, "state")
-	b.get("/v1/devices?tag=a:1&tag=b:2").must(200)
-	if got := fmt.Sprint(b.pages("/v1/tasks?state=pending", "tasks", "id")); got != "[1 2]" {
+	b.sendWithType(http.MethodPost, "/v1/batches?pool=p&dry_run", csvType, streamed).expectProblem(422, "invalid_field").expectMentions(t, "dry_run")
+	b.sendWithType(http.MethodPost, "/v1/batches?pool=p&pool=q", csvType, streamed).expectProblem(422, "invalid_field").expectMentions(t, "pool")
+	b.get("/v1/tasks?stat=failed").expectProblem(400, "unknown_field").expectMentions(t, "stat")
+	b.get("/v1/tasks?state=failed&state=expired").expectProblem(422, "invalid_field").expectMentions(t, "state")
+	b.get("/v1/devices?tag=a:1&tag=b:2").expectStatus(200)
+	if got := fmt.Sprint(b.readPages("/v1/tasks?state=pending", "tasks", "id")); got != "[1 2]" {
 		t.Errorf("pending are %s, want both tasks of the one batch", got)
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// guarded is the API with a gate that locks out, as in the product.
-func guarded(t *testing.T) *bench {
+// startWithLockout is the API with a gate that locks out, as in the product.
+func startWithLockout(t *testing.T) *testAPI {
 	t.Helper()
-	return embedded(t, func(s *setup) {
+	return startEmbedded(t, func(s *testOptions) {
 		events, _ := s.api.Store.(gate.Ledger)
 		g := gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: events})
 		s.dispatcher.Registerer.MustRegister(g)
@@ -24,35 +24,35 @@ func guarded(t *testing.T) *bench {
 // operators whose token was accepted from the same address, are not affected.
 func TestWrongOperatorTokensAreSlowed(t *testing.T) {
 	t.Parallel()
-	b := guarded(t)
-	b.pool("p", `{"capacity":1}`)
-	late := b.token("operator")
+	b := startWithLockout(t)
+	b.putPool("p", `{"capacity":1}`)
+	late := b.createToken("operator")
 	for range 10 {
-		b.call("GET", "/v1/pools", "wrong", nil).problem(401, "unauthenticated")
+		b.call("GET", "/v1/pools", "wrong", nil).expectProblem(401, "unauthenticated")
 	}
 	for _, token := range []string{"wrong", late} {
 		answer := b.call("GET", "/v1/pools", token, nil)
-		answer.problem(http.StatusTooManyRequests, "locked_out")
+		answer.expectProblem(http.StatusTooManyRequests, "locked_out")
 		if got := answer.header.Get("Retry-After"); got != "600" {
 			t.Errorf("Retry-After %q", got)
 		}
 	}
-	b.get("/v1/pools").must(200)
-	b.report("d-1", `{"id":"r"}`)
+	b.get("/v1/pools").expectStatus(200)
+	b.sendReport("d-1", `{"id":"r"}`)
 }
 
 func TestWhoWasRefusedStandsInTheLog(t *testing.T) {
 	t.Parallel()
-	b := guarded(t)
-	device := b.device("d-1")
-	viewer := b.token("viewer")
-	b.call("PUT", "/v1/pools/p", viewer, `{}`).problem(403, "forbidden")
-	b.call("GET", "/v1/pools", device, nil).problem(403, "forbidden")
-	b.call("GET", "/v1/pools", "wrong", nil).problem(401, "unauthenticated")
+	b := startWithLockout(t)
+	device := b.createDevice("d-1")
+	viewer := b.createToken("viewer")
+	b.call("PUT", "/v1/pools/p", viewer, `{}`).expectProblem(403, "forbidden")
+	b.call("GET", "/v1/pools", device, nil).expectProblem(403, "forbidden")
+	b.call("GET", "/v1/pools", "wrong", nil).expectProblem(401, "unauthenticated")
 	var events struct {
 		Events []struct{ Actor, Detail string }
 	}
-	b.get("/v1/events?kind=access.refused&order=oldest").must(200).into(&events)
+	b.get("/v1/events?kind=access.refused&order=oldest").expectStatus(200).decode(&events)
 	want := [][2]string{
 		{"viewer ", "at=api reason=forbidden from=127.0.0.1 left_out=0 what=putPool"},
 		{"d-1", "at=api reason=forbidden from=127.0.0.1 left_out=0 what=listPools"},
@@ -66,7 +66,7 @@ func TestWhoWasRefusedStandsInTheLog(t *testing.T) {
 			t.Errorf("event %q, want %q", e, want[i])
 		}
 	}
-	b.call("POST", "/v1/devices/d-1/report", "wrong", `{}`).problem(401, "unauthenticated")
+	b.call("POST", "/v1/devices/d-1/report", "wrong", `{}`).expectProblem(401, "unauthenticated")
 	metrics := string(b.get("/metrics").body)
 	for _, want := range []string{`{at="api",reason="forbidden"} 2`, `{at="api",reason="unauthenticated"} 1`, `{at="report",reason="unauthenticated"} 1`} {
 		if !strings.Contains(metrics, "dispatcher_refusals_total"+want+"\n") {

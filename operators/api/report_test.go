@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 )
 
-// reply is the part of a reply that a device reads.
-type reply struct {
+// deviceReply is the part of a reply that a device reads.
+type deviceReply struct {
 	Re      string
 	Acks    []struct{ Outcome, Code string }
 	Renewed []struct{ Task int64 }
@@ -23,8 +23,8 @@ type reply struct {
 	Reason  string
 }
 
-// outcomes returns the outcomes of the results, sorted, because their order is not guaranteed.
-func (r reply) outcomes() string {
+// sortedOutcomes returns the outcomes of the results, sorted, because their order is not guaranteed.
+func (r deviceReply) sortedOutcomes() string {
 	var all []string
 	for _, a := range r.Acks {
 		all = append(all, strings.TrimSuffix(a.Outcome+":"+a.Code, ":"))
@@ -35,18 +35,18 @@ func (r reply) outcomes() string {
 
 func TestReportIsAnsweredWhole(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for _, body := range []string{``, ` `, `{}`, `{"id":"r","unknown":{"field":[1]}}`} {
 		for _, contentType := range []string{"", "application/json", "text/plain", "application/x-www-form-urlencoded", ";;"} {
 			request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/devices/d/report", strings.NewReader(body))
 			request.Header.Set("Authorization", "Bearer "+fleetToken)
 			request.Header.Set("Content-Type", contentType)
-			a := b.do(request).must(200)
+			a := b.doRequest(request).expectStatus(200)
 			if got := a.header.Get("Content-Length"); got != strconv.Itoa(len(a.body)) || a.header.Get("Content-Type") != "application/json" || a.header.Get("Cache-Control") != "no-store" {
 				t.Errorf("%q as %q: headers %v", body, contentType, a.header)
 			}
-			var got reply
-			if a.into(&got); got.Reason != "none" {
+			var got deviceReply
+			if a.decode(&got); got.Reason != "none" {
 				t.Errorf("%q: %s", body, a.body)
 			}
 		}
@@ -57,10 +57,10 @@ func TestReportIsAnsweredWhole(t *testing.T) {
 // task.
 func TestRefusedReportsChangeNothing(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.batch(`{"pool":"p","devices":["d-1"]}`)
-		g := b.granted("d-1")
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
+		g := b.reportUntilGranted("d-1")
 		good := fmt.Sprintf(`{"task":%d,"token":%d,"status":"succeeded"}`, g.ID, g.Token)
 		deep := strings.Repeat("[", 14) + strings.Repeat("]", 14) // 3 + 14 levels, because it is inside output
 		keys := make([]string, 65)
@@ -94,35 +94,35 @@ func TestRefusedReportsChangeNothing(t *testing.T) {
 			"65537 bytes":          {`{"results":[` + good + `]}` + strings.Repeat(" ", 65537-len(`{"results":[`+good+`]}`)), 413, "body_too_large"},
 			"a megabyte":           {strings.Repeat(" ", 1<<20), 413, "body_too_large"},
 		} {
-			if p := b.report("d-1", test.body).problem(test.status, test.code); p.ReportAfterMS != 30_000 {
+			if p := b.sendReport("d-1", test.body).expectProblem(test.status, test.code); p.ReportAfterMS != 30_000 {
 				b.Errorf("%s: report_after_ms %d", name, p.ReportAfterMS)
 			}
-			p := b.call("POST", "/v1/devices/d-1/report", fleetToken, unsized{strings.NewReader(test.body)}).problem(test.status, test.code)
-			p.names(b.T)
-			if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).fields(); got["state"] != "dispatched" {
+			p := b.call("POST", "/v1/devices/d-1/report", fleetToken, chunkedReader{strings.NewReader(test.body)}).expectProblem(test.status, test.code)
+			p.expectMentions(b.T)
+			if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).decodeObject(); got["state"] != "dispatched" {
 				b.Fatalf("%s: a refused report ended the task: %v", name, got)
 			}
 		}
-		if got := object(b.get("/v1/devices/d-1").fields()["attributes"]); len(got) != 0 {
+		if got := asObject(b.get("/v1/devices/d-1").decodeObject()["attributes"]); len(got) != 0 {
 			b.Errorf("attributes of refused reports were kept: %v", got)
 		}
-		full := b.report("d-1", `{"results":[`+good+`]}`+strings.Repeat(" ", 65536-len(`{"results":[`+good+`]}`)))
-		var got reply
-		if full.must(200).into(&got); got.outcomes() != "recorded" {
+		full := b.sendReport("d-1", `{"results":[`+good+`]}`+strings.Repeat(" ", 65536-len(`{"results":[`+good+`]}`)))
+		var got deviceReply
+		if full.expectStatus(200).decode(&got); got.sortedOutcomes() != "recorded" {
 			b.Errorf("65536 bytes are allowed: %s", full.body)
 		}
 	})
 }
 
-// unsized hides the length of a body, so that the body is sent in chunks.
-type unsized struct{ io.Reader }
+// chunkedReader hides the length of a body, so that the body is sent in chunks.
+type chunkedReader struct{ io.Reader }
 
 func TestBadEntriesSpoilNothing(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.batch(`{"pool":"p","devices":["d-1","d-2"]}`)
-		mine, other := b.granted("d-1"), b.granted("d-2")
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createBatch(`{"pool":"p","devices":["d-1","d-2"]}`)
+		mine, other := b.reportUntilGranted("d-1"), b.reportUntilGranted("d-2")
 		entry := func(task, token, status, more string) string {
 			return fmt.Sprintf(`{"task":%s,"token":%s,"status":%s%s}`, task, token, status, more)
 		}
@@ -151,34 +151,34 @@ func TestBadEntriesSpoilNothing(t *testing.T) {
 			{entry(task, strconv.FormatInt(other.Token, 10), `"failed"`, `,"output":"\u0000"`), "unknown"},
 		} {
 			body := `{"results":[` + test.bad + `,` + entry("9007199254740990", `"5"`, `"failed"`, "") + `],"accept":false}`
-			var got reply
-			b.report("d-1", body).must(200).into(&got)
-			if want := strings.Join(slices.Sorted(slices.Values([]string{test.want, "unknown"})), " "); got.outcomes() != want {
-				b.Errorf("%s: outcomes %q, want %q", test.bad, got.outcomes(), want)
+			var got deviceReply
+			b.sendReport("d-1", body).expectStatus(200).decode(&got)
+			if want := strings.Join(slices.Sorted(slices.Values([]string{test.want, "unknown"})), " "); got.sortedOutcomes() != want {
+				b.Errorf("%s: outcomes %q, want %q", test.bad, got.sortedOutcomes(), want)
 			}
 		}
-		for _, g := range []grant{mine, other} {
-			if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).fields(); got["state"] != "dispatched" || len(list(got, "attempts")) != 0 {
+		for _, g := range []grantedTask{mine, other} {
+			if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).decodeObject(); got["state"] != "dispatched" || len(listField(got, "attempts")) != 0 {
 				b.Errorf("a bad entry touched a task: %v", got)
 			}
 		}
-		var got reply
-		b.report("d-1", `{"running":[7,{"task":-1,"token":1},{"task":`+task+`,"token":9007199254740991},{"task":`+task+`,"token":`+token+`,"progress":"x"}]}`).must(200).into(&got)
+		var got deviceReply
+		b.sendReport("d-1", `{"running":[7,{"task":-1,"token":1},{"task":`+task+`,"token":9007199254740991},{"task":`+task+`,"token":`+token+`,"progress":"x"}]}`).expectStatus(200).decode(&got)
 		if len(got.Renewed) != 1 || got.Renewed[0].Task != mine.ID || len(got.Cancel) != 3 {
 			b.Errorf("bad running entries kept a good one from renewal: %+v", got)
 		}
-		got = reply{}
-		b.report("d-1", `{"results":[7,`+entry(task, token, `"succeeded"`, "")+`,{}]}`).must(200).into(&got)
-		if want := "recorded rejected:invalid_task rejected:not_an_object"; got.outcomes() != want {
-			b.Errorf("outcomes %q, want %q", got.outcomes(), want)
+		got = deviceReply{}
+		b.sendReport("d-1", `{"results":[7,`+entry(task, token, `"succeeded"`, "")+`,{}]}`).expectStatus(200).decode(&got)
+		if want := "recorded rejected:invalid_task rejected:not_an_object"; got.sortedOutcomes() != want {
+			b.Errorf("outcomes %q, want %q", got.sortedOutcomes(), want)
 		}
 	})
 }
 
 func TestDeviceTextIsRepaired(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":100}`)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":100}`)
 		for i, test := range []struct{ sent, want string }{
 			{`"a\u0000b"`, `"a` + "\ufffd" + `b"`},
 			{"\"a\x00b\"", `"a` + "\ufffd" + `b"`},
@@ -194,30 +194,30 @@ func TestDeviceTextIsRepaired(t *testing.T) {
 			{`"` + strings.Repeat("x", 32<<10-2) + `"`, `"` + strings.Repeat("x", 32<<10-2) + `"`},
 		} {
 			device := fmt.Sprintf("d-%d", i)
-			b.batch(`{"pool":"p","devices":["` + device + `"]}`)
-			g := b.granted(device)
+			b.createBatch(`{"pool":"p","devices":["` + device + `"]}`)
+			g := b.reportUntilGranted(device)
 			more := `,"output":` + test.sent
 			if test.sent[0] == '"' && len(test.sent) < 100 {
 				more += `,"error":` + test.sent
 			}
-			report := g.result("succeeded", more)
+			report := g.resultBody("succeeded", more)
 			if len(test.sent) < 100 {
 				report = strings.Replace(report, "{", `{"attributes":{"k":`+test.sent+`},`, 1)
 			}
-			var got reply
-			b.report(device, report).must(200).into(&got)
-			if got.outcomes() != "recorded" {
-				b.Errorf("%.80s: outcomes %q", test.sent, got.outcomes())
+			var got deviceReply
+			b.sendReport(device, report).expectStatus(200).decode(&got)
+			if got.sortedOutcomes() != "recorded" {
+				b.Errorf("%.80s: outcomes %q", test.sent, got.sortedOutcomes())
 				continue
 			}
-			task := string(b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).must(200).body)
+			task := string(b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).expectStatus(200).body)
 			if !strings.Contains(task, `"output":`+test.want+`,`) {
 				b.Errorf("%.80q came out as %.300s", test.sent, task)
 			}
 			if strings.Contains(more, `"error"`) && strings.Contains(task, `"error":""`) {
 				b.Errorf("%.80q: the error is lost: %.300s", test.sent, task)
 			}
-			if attributes := string(b.get("/v1/devices/" + device).must(200).body); len(test.sent) < 100 && !strings.Contains(attributes, `"k":`) {
+			if attributes := string(b.get("/v1/devices/" + device).expectStatus(200).body); len(test.sent) < 100 && !strings.Contains(attributes, `"k":`) {
 				b.Errorf("%.80q: the attribute is lost: %.300s", test.sent, attributes)
 			}
 		}
@@ -226,36 +226,36 @@ func TestDeviceTextIsRepaired(t *testing.T) {
 
 func TestOversizeOutputIsDroppedAndItsStatusKept(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":60}`)
-	b.batch(`{"pool":"p","devices":["d"]}`)
-	g := b.granted("d")
-	var got reply
-	b.report("d", g.result("succeeded", `,"output":"`+strings.Repeat("x", 32<<10)+`"`)).must(200).into(&got)
-	task := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).fields()
-	if got.outcomes() != "recorded:output_dropped" || task["state"] != "succeeded" || task["output"] != nil {
-		t.Errorf("%q, task %v", got.outcomes(), task)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":60}`)
+	b.createBatch(`{"pool":"p","devices":["d"]}`)
+	g := b.reportUntilGranted("d")
+	var got deviceReply
+	b.sendReport("d", g.resultBody("succeeded", `,"output":"`+strings.Repeat("x", 32<<10)+`"`)).expectStatus(200).decode(&got)
+	task := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).decodeObject()
+	if got.sortedOutcomes() != "recorded:output_dropped" || task["state"] != "succeeded" || task["output"] != nil {
+		t.Errorf("%q, task %v", got.sortedOutcomes(), task)
 	}
-	attempt, _ := list(task, "attempts")[0].(map[string]any)
+	attempt, _ := listField(task, "attempts")[0].(map[string]any)
 	if task["output_dropped"] != true || attempt["output_dropped"] != true {
 		t.Errorf("the task does not tell that its output was dropped: %v", task)
 	}
-	if kinds := b.kinds("d"); !slices.Contains(kinds, "result.output_dropped") {
+	if kinds := b.deviceEventKinds("d"); !slices.Contains(kinds, "result.output_dropped") {
 		t.Errorf("no event of it: %v", kinds)
 	}
 }
 
 func TestReportPathNamesOneDevice(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	for id, code := range badIDs() {
-		a := b.report(id, `{}`)
-		if p := a.problem(400, code); code == "invalid_device_id" && p.ReportAfterMS == 0 {
-			t.Errorf("%s: no report_after_ms", a.what)
+	b := startEmbedded(t)
+	for id, code := range badDeviceIDs() {
+		a := b.sendReport(id, `{}`)
+		if p := a.expectProblem(400, code); code == "invalid_device_id" && p.ReportAfterMS == 0 {
+			t.Errorf("%s: no report_after_ms", a.requestLine)
 		}
 	}
 	for _, path := range []string{"//v1/devices/d/report", "/v1//devices/d/report", "/v1/devices//report", "/v1/devices/../devices/d/report", "/v1/./devices/d/report"} {
-		b.call("POST", path, fleetToken, `{}`).problem(400, "invalid_path")
+		b.call("POST", path, fleetToken, `{}`).expectProblem(400, "invalid_path")
 	}
 	for _, method := range []string{"GET", "HEAD", "PUT", "PATCH", "DELETE"} {
 		a := b.call(method, "/v1/devices/d/report", fleetToken, nil)
@@ -263,24 +263,24 @@ func TestReportPathNamesOneDevice(t *testing.T) {
 			t.Errorf("%s: %d, Allow %q", method, a.status, a.header.Get("Allow"))
 		}
 	}
-	if found := list(b.get("/v1/devices").fields(), "devices"); len(found) != 0 {
+	if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 0 {
 		t.Errorf("%d devices after refusals, want none", len(found))
 	}
-	b.report("a%3Ab", `{}`).must(200)
-	b.report("a:b", `{}`).must(200)
-	if found := list(b.get("/v1/devices").fields(), "devices"); len(found) != 1 {
+	b.sendReport("a%3Ab", `{}`).expectStatus(200)
+	b.sendReport("a:b", `{}`).expectStatus(200)
+	if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 1 {
 		t.Errorf("%d devices, want a:b and a%%3Ab to be one", len(found))
 	}
 }
 
 func TestReportNeedsTheRightToken(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.batch(`{"pool":"p","devices":["d-1"]}`)
-		g := b.granted("d-1")
-		own, theirs := b.device("own"), b.device("theirs")
-		b.call("POST", "/v1/devices/own/report", own, `{}`).must(200)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
+		g := b.reportUntilGranted("d-1")
+		own, theirs := b.createDevice("own"), b.createDevice("theirs")
+		b.call("POST", "/v1/devices/own/report", own, `{}`).expectStatus(200)
 		for name, test := range map[string]struct {
 			device, token string
 			status        int
@@ -289,21 +289,21 @@ func TestReportNeedsTheRightToken(t *testing.T) {
 			"none":                    {"d-1", "", 401, "unauthenticated"},
 			"garbage":                 {"d-1", "garbage", 401, "unauthenticated"},
 			"another device's":        {"d-1", theirs, 403, "forbidden"},
-			"an operator's":           {"d-1", b.token("admin"), 403, "forbidden"},
+			"an operator's":           {"d-1", b.createToken("admin"), 403, "forbidden"},
 			"fleet after the own one": {"own", fleetToken, 403, "forbidden"},
 			"own of another":          {"theirs", own, 403, "forbidden"},
 		} {
-			p := b.call("POST", "/v1/devices/"+test.device+"/report", test.token, g.result("succeeded", "")).problem(test.status, test.code)
+			p := b.call("POST", "/v1/devices/"+test.device+"/report", test.token, g.resultBody("succeeded", "")).expectProblem(test.status, test.code)
 			if p.ReportAfterMS != 600_000 {
 				b.Errorf("%s: report_after_ms %d", name, p.ReportAfterMS)
 			}
 		}
-		var got reply
-		b.call("POST", "/v1/devices/theirs/report", theirs, g.result("succeeded", "")).must(200).into(&got)
-		if got.outcomes() != "unknown" {
-			b.Errorf("another device's result: %q", got.outcomes())
+		var got deviceReply
+		b.call("POST", "/v1/devices/theirs/report", theirs, g.resultBody("succeeded", "")).expectStatus(200).decode(&got)
+		if got.sortedOutcomes() != "unknown" {
+			b.Errorf("another device's result: %q", got.sortedOutcomes())
 		}
-		if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).fields(); got["state"] != "dispatched" {
+		if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).decodeObject(); got["state"] != "dispatched" {
 			b.Errorf("somebody else ended the task: %v", got)
 		}
 	})
@@ -311,32 +311,32 @@ func TestReportNeedsTheRightToken(t *testing.T) {
 
 func TestReportOfTwoTokensIsRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/devices/d/report", strings.NewReader(`{}`))
 	request.Header["Authorization"] = []string{"Bearer " + fleetToken, "Bearer " + fleetToken}
-	b.do(request).problem(401, "unauthenticated")
+	b.doRequest(request).expectProblem(401, "unauthenticated")
 }
 
 func TestEnrolmentGivesATokenThatWorks(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(s *setup) { s.dispatcher.FleetMode = credentials.FleetEnroll })
+	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.FleetMode = credentials.FleetEnroll })
 	credential := func() string {
-		token, _ := b.report("d", `{}`).must(200).fields()["credential"].(string)
+		token, _ := b.sendReport("d", `{}`).expectStatus(200).decodeObject()["credential"].(string)
 		return token
 	}
 	lost, kept := credential(), credential()
-	b.call("POST", "/v1/devices/d/report", lost, `{}`).problem(401, "unauthenticated")
-	if again := b.call("POST", "/v1/devices/d/report", kept, `{}`).must(200); again.fields()["credential"] != nil {
+	b.call("POST", "/v1/devices/d/report", lost, `{}`).expectProblem(401, "unauthenticated")
+	if again := b.call("POST", "/v1/devices/d/report", kept, `{}`).expectStatus(200); again.decodeObject()["credential"] != nil {
 		t.Errorf("the token is shown again: %s", again.body)
 	}
-	b.report("d", `{}`).problem(403, "forbidden")
+	b.sendReport("d", `{}`).expectProblem(403, "forbidden")
 }
 
 // TestBodyThatBreaksOffIsToBeSentAgain checks that a network failure does not make a device discard its results, as a 400
 // would.
 func TestBodyThatBreaksOffIsToBeSentAgain(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -357,18 +357,18 @@ func TestBodyThatBreaksOffIsToBeSentAgain(t *testing.T) {
 
 func TestRefusalsAreJittered(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(s *setup) { s.dispatcher.Jitter = func() float64 { return 0 } })
-	if p := b.report("d", `{`).problem(400, "invalid_json"); p.ReportAfterMS != 24_000 {
+	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Jitter = func() float64 { return 0 } })
+	if p := b.sendReport("d", `{`).expectProblem(400, "invalid_json"); p.ReportAfterMS != 24_000 {
 		t.Errorf("invalid: report_after_ms %d", p.ReportAfterMS)
 	}
-	if p := b.call("POST", "/v1/devices/d/report", "garbage", `{}`).problem(401, "unauthenticated"); p.ReportAfterMS != 480_000 {
+	if p := b.call("POST", "/v1/devices/d/report", "garbage", `{}`).expectProblem(401, "unauthenticated"); p.ReportAfterMS != 480_000 {
 		t.Errorf("unauthenticated: report_after_ms %d", p.ReportAfterMS)
 	}
 	if err := b.store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	a := b.report("d", `{}`)
-	if p := a.problem(503, "unavailable"); p.ReportAfterMS != 1500 || a.header.Get("Retry-After") != "2" {
+	a := b.sendReport("d", `{}`)
+	if p := a.expectProblem(503, "unavailable"); p.ReportAfterMS != 1500 || a.header.Get("Retry-After") != "2" {
 		t.Errorf("unavailable: report_after_ms %d, Retry-After %q", p.ReportAfterMS, a.header.Get("Retry-After"))
 	}
 }

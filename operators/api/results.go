@@ -9,89 +9,89 @@ import (
 )
 
 const (
-	fieldsMost   = 50   // fields that one query may name
-	fieldMost    = 200  // characters in the name of a field
-	fieldsSample = 1000 // results that are sampled if only their fields are listed
-	errorsMost   = 20
+	maxFields       = 50   // fields that one query may name
+	maxFieldName    = 200  // characters in the name of a field
+	fieldSampleSize = 1000 // results that are sampled if only their fields are listed
+	maxErrors       = 20
 )
 
 type resultStore interface {
 	Batch(ctx context.Context, id int64) (store.Batch, error)
 	Results(ctx context.Context, filter store.ResultFilter) ([]store.TaskResult, error)
-	ResultStretch(ctx context.Context, filter store.ResultFilter) (store.Stretch, error)
-	SampleResults(ctx context.Context, of store.Sample, each func(store.Sampled)) error
+	ResultSearchBound(ctx context.Context, filter store.ResultFilter) (store.SearchBound, error)
+	SampleResults(ctx context.Context, sample store.SampleSpec, each func(store.SampledResult)) error
 	Progress(ctx context.Context, batch int64) ([]store.Progress, error)
-	TopErrors(ctx context.Context, of store.ResultFilter, sample, limit int) ([]store.ErrorCount, error)
+	TopErrors(ctx context.Context, filter store.ResultFilter, sample, limit int) ([]store.ErrorCount, error)
 }
 
 // results has the operations on the results of a batch.
 type results struct{ ledger resultStore }
 
 func (s *results) register(r *routes) {
-	op := operation("GET", "/v1/batches/{id}/results", "listResults", "List the results of a batch by the number of the task, and sum them up", roleViewer, 200)
-	op.Responses = inForms()
-	op.Middlewares = r.steps(r.turnOfList)
+	op := newOperation("GET", "/v1/batches/{id}/results", "listResults", "List the results of a batch by the number of the task, and sum them up", roleViewer, 200)
+	op.Responses = listResponses()
+	op.Middlewares = r.newMiddlewares(r.awaitListTurn)
 	register(r, op, s.get)
-	op.Middlewares = r.streams.steps(r.shareOfStream)
+	op.Middlewares = r.streams.newMiddlewares(r.limitStreams)
 	op.Responses, op.Hidden = nil, true
-	serve(r, r.streams, op, s.export)
+	addOperation(r, r.streams, op, s.export)
 }
 
 type resultQuery struct {
-	Numbered
+	IDPath
 	Page
 	operators.ResultQuery
 }
 
 func (q *resultQuery) check() error {
-	if len(q.Fields) > fieldsMost {
-		return invalid("query.fields: %d of them, at most %d", len(q.Fields), fieldsMost)
+	if len(q.Fields) > maxFields {
+		return invalid("query.fields: %d of them, at most %d", len(q.Fields), maxFields)
 	}
 	for _, name := range q.Fields {
-		if n := utf8.RuneCountInString(name); n == 0 || n > fieldMost {
-			return invalid("query.fields: each name has 1 to %d characters", fieldMost)
+		if n := utf8.RuneCountInString(name); n == 0 || n > maxFieldName {
+			return invalid("query.fields: each name has 1 to %d characters", maxFieldName)
 		}
 	}
-	return checkSince(q.Since, q.Until)
+	return checkPeriod(q.Since, q.Until)
 }
 
 func (q *resultQuery) filter(after int64) store.ResultFilter {
 	return store.ResultFilter{Batch: q.ID, State: store.TaskState(q.State), Since: q.Since, Until: q.Until, After: after}
 }
 
-// sample returns the size of the sample that the query needs.
-func (q *resultQuery) sample() int {
+// sampleSize returns the size of the sample that the query needs.
+func (q *resultQuery) sampleSize() int {
 	if q.Aggregate == "" && q.ByTag == "" {
-		return min(q.Sample, fieldsSample)
+		return min(q.Sample, fieldSampleSize)
 	}
 	return q.Sample
 }
 
 // list reads one page. The caller has checked that the batch exists.
-func (s *results) list(ctx context.Context, in *resultQuery) (page pageOf[operators.Result], err error) {
+func (s *results) list(ctx context.Context, in *resultQuery) (page listPage[operators.Result], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
 		return page, err
 	}
 	filter := in.filter(after)
-	stretch, err := s.ledger.ResultStretch(ctx, filter)
+	stretch, err := s.ledger.ResultSearchBound(ctx, filter)
 	if err != nil {
 		return page, err
 	}
-	filter.Last = stretch.End
-	found, more, err := inParts(in.Size, func(last *store.TaskResult, limit int) ([]store.TaskResult, error) {
+	filter.LastTask = stretch.End
+	found, more, err := readInParts(in.Size, func(last *store.TaskResult, limit int) ([]store.TaskResult, error) {
 		if filter.Limit = limit; last != nil {
 			filter.After = last.Task
 		}
 		return s.ledger.Results(ctx, filter)
 	}, func(r store.TaskResult) int { return len(r.Output) + len(r.Error) })
 	show := func(r store.TaskResult) operators.Result { return showResult(r, in.Fields) }
-	return showPage(found, more, show, func(r store.TaskResult) string { return number(r.Task) }).behind(stretch), err
+	return newPage(found, more, show, func(r store.TaskResult) string { return decimal(r.Task) }).continueAfter(stretch), err
 }
 
 func showResult(r store.TaskResult, fields []string) operators.Result {
 	shown := operators.Result{
-		Task: r.Task, Device: r.Device, State: string(r.State), Ended: stampPointer(r.Ended), Error: r.Error, Output: chosen(r.Output, fields), Dropped: r.Dropped,
+		Task: r.Task, Device: r.Device, State: string(r.State), Ended: apiTimePointer(r.Ended), Error: r.Error, Output: selectFields(r.Output, fields), Dropped: r.Dropped,
 	}
 	if r.Granted != nil && r.Freed != nil {
 		ms := r.Freed.Sub(*r.Granted).Milliseconds()
@@ -114,40 +114,40 @@ func (s *results) get(ctx context.Context, in *resultQuery) (answer operators.Re
 	}
 	answer = operators.Results{Results: page.entries, NextPageToken: page.next}
 	if in.Token == "" {
-		answer.Summary, err = s.summary(ctx, in, batch)
+		answer.Summary, err = s.summarize(ctx, in, batch)
 	}
 	return answer, err
 }
 
-func (s *results) summary(ctx context.Context, in *resultQuery, batch store.Batch) (*operators.ResultSummary, error) {
-	sum := &operators.ResultSummary{Errors: []operators.ErrorCount{}, Of: endedIn(batch, store.TaskState(in.State))}
-	look := newLook(in)
-	wanted := store.Sample{ResultFilter: in.filter(0), Most: in.sample(), Whole: sum.Of <= int64(in.sample()), Tags: in.ByTag != ""}
-	if err := s.ledger.SampleResults(ctx, wanted, look.add); err != nil {
+func (s *results) summarize(ctx context.Context, in *resultQuery, batch store.Batch) (*operators.ResultSummary, error) {
+	sum := &operators.ResultSummary{Errors: []operators.ErrorCount{}, Matching: endedTasks(batch, store.TaskState(in.State))}
+	collector := newResultCollector(in)
+	sample := store.SampleSpec{ResultFilter: in.filter(0), MaxResults: in.sampleSize(), ReadAll: sum.Matching <= int64(in.sampleSize()), WithTags: in.ByTag != ""}
+	if err := s.ledger.SampleResults(ctx, sample, collector.add); err != nil {
 		return nil, err
 	}
-	look.into(sum)
+	collector.writeTo(sum)
 	steps, err := s.ledger.Progress(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}
-	sum.Progress = progressOf(batch, steps)
+	sum.Progress = batchProgress(batch, steps)
 	for _, state := range []store.TaskState{store.Failed, store.TimedOut} {
-		sum.ErrorsOf += batch.Counts[state]
+		sum.ErrorsTotal += batch.Counts[state]
 		sum.ErrorsSampled += min(batch.Counts[state], int64(in.Sample))
 	}
-	if sum.ErrorsOf == 0 {
+	if sum.ErrorsTotal == 0 {
 		return sum, nil
 	}
-	top, err := s.ledger.TopErrors(ctx, in.filter(0), in.Sample, errorsMost)
+	top, err := s.ledger.TopErrors(ctx, in.filter(0), in.Sample, maxErrors)
 	for _, e := range top {
 		sum.Errors = append(sum.Errors, operators.ErrorCount(e))
 	}
 	return sum, err
 }
 
-// endedIn returns the number of tasks that ended in a state. If state is empty, it counts all ended tasks.
-func endedIn(b store.Batch, state store.TaskState) int64 {
+// endedTasks returns the number of tasks that ended in a state. If state is empty, it counts all ended tasks.
+func endedTasks(b store.Batch, state store.TaskState) int64 {
 	if state != "" {
 		return b.Counts[state]
 	}

@@ -23,13 +23,13 @@ func (s *results) export(ctx context.Context, in *resultQuery) (*huma.StreamResp
 	if _, err := s.ledger.Batch(ctx, in.ID); err != nil {
 		return nil, err
 	}
-	found, err := s.fieldsOf(ctx, in)
+	found, err := s.sampledFields(ctx, in)
 	if err != nil {
 		return nil, err
 	}
 	fields := in.Fields
-	in.Size = exportPage
-	read := func(token string) (pageOf[operators.Result], error) {
+	in.Size = exportPageSize
+	read := func(token string) (listPage[operators.Result], error) {
 		in.Token = token
 		return s.list(ctx, in)
 	}
@@ -39,26 +39,26 @@ func (s *results) export(ctx context.Context, in *resultQuery) (*huma.StreamResp
 	}
 	return &huma.StreamResponse{Body: func(out huma.Context) {
 		if streamForm(out.Header("Accept")) != operators.TypeCSV {
-			stream(out, first, read)
+			writeStream(out, first, read)
 			return
 		}
-		table := &resultTable{fields: fields, rest: fields == nil}
-		if table.rest {
+		table := &resultTable{fields: fields, hasRest: fields == nil}
+		if table.hasRest {
 			table.fields = found
 		}
-		streamBy(out, table.page, first, read)
+		writeStreamWith(out, table.encode, first, read)
 	}}, nil
 }
 
-// fieldsOf returns the names of the fields in a sample of the outputs, or nil if the query names the fields.
-func (s *results) fieldsOf(ctx context.Context, in *resultQuery) (names []string, err error) {
+// sampledFields returns the names of the fields in a sample of the outputs, or nil if the query names the fields.
+func (s *results) sampledFields(ctx context.Context, in *resultQuery) (names []string, err error) {
 	if in.Fields != nil {
 		return nil, nil
 	}
-	seen := newLook(&resultQuery{})
-	err = s.ledger.SampleResults(ctx, store.Sample{ResultFilter: in.filter(0), Most: fieldsSample}, seen.add)
-	for _, field := range seen.order {
-		if field.Name != wholeOutput { // this field is in the last column
+	collector := newResultCollector(&resultQuery{})
+	err = s.ledger.SampleResults(ctx, store.SampleSpec{ResultFilter: in.filter(0), MaxResults: fieldSampleSize}, collector.add)
+	for _, field := range collector.order {
+		if field.Name != rootField { // this field is in the last column
 			names = append(names, field.Name)
 		}
 	}
@@ -67,17 +67,17 @@ func (s *results) fieldsOf(ctx context.Context, in *resultQuery) (names []string
 
 // resultTable writes results as CSV.
 type resultTable struct {
-	fields []string
-	rest   bool // a last column has the members that are not in fields
-	headed bool
+	fields    []string
+	hasRest   bool // a last column has the members that are not in fields
+	hasHeader bool
 }
 
-func (t *resultTable) page(list []operators.Result) ([]byte, error) {
+func (t *resultTable) encode(list []operators.Result) ([]byte, error) {
 	var out bytes.Buffer
 	table := csv.NewWriter(&out)
-	if !t.headed {
-		t.headed = true
-		_ = table.Write(t.head()) // a write to memory does not fail
+	if !t.hasHeader {
+		t.hasHeader = true
+		_ = table.Write(t.header()) // a write to memory does not fail
 	}
 	for _, r := range list {
 		_ = table.Write(t.row(r))
@@ -86,65 +86,65 @@ func (t *resultTable) page(list []operators.Result) ([]byte, error) {
 	return out.Bytes(), table.Error()
 }
 
-func (t *resultTable) head() []string {
+func (t *resultTable) header() []string {
 	names := []string{"task", "device", "state", "ended_at", "duration_ms", "error", "output_dropped"}
 	for _, field := range t.fields {
-		if field == wholeOutput {
+		if field == rootField {
 			names = append(names, "output")
 			continue
 		}
 		names = append(names, "output."+field)
 	}
-	if t.rest {
+	if t.hasRest {
 		names = append(names, "output")
 	}
 	return names
 }
 
 func (t *resultTable) row(r operators.Result) []string {
-	row := []string{number(r.Task), r.Device, r.State, cellOf(r.Ended), cellOf(r.Duration), harmless(r.Error), cellOf(r.Dropped)}
-	if !t.rest { // the output is an object with only the chosen fields
+	row := []string{decimal(r.Task), r.Device, r.State, jsonCell(r.Ended), jsonCell(r.Duration), escapeFormula(r.Error), jsonCell(r.Dropped)}
+	if !t.hasRest { // the output is an object with only the chosen fields
 		from := map[string]json.RawMessage{}
 		if len(r.Output) > 0 {
 			_ = json.Unmarshal(r.Output, &from) // the server has just built this object
 		}
 		for _, field := range t.fields {
-			row = append(row, cellIf(from[field]))
+			row = append(row, cellTextOrEmpty(from[field]))
 		}
 		return row
 	}
 	has := map[string]json.RawMessage{}
-	for _, m := range flattened(r.Output) {
+	for _, m := range flattenOutput(r.Output) {
 		if has[m.name] == nil {
 			has[m.name] = m.value
 		}
 	}
 	for _, field := range t.fields {
-		row = append(row, cellIf(has[field]))
+		row = append(row, cellTextOrEmpty(has[field]))
 		delete(has, field)
 	}
-	if value, ok := has[wholeOutput]; ok {
-		return append(row, cell(value))
+	if value, ok := has[rootField]; ok {
+		return append(row, cellText(value))
 	}
 	if len(has) == 0 {
 		return append(row, "")
 	}
-	return append(row, cellOf(has))
+	return append(row, jsonCell(has))
 }
 
-// cellIf returns the text of a cell, or an empty string if the output does not have the field.
-func cellIf(value json.RawMessage) string {
+// cellTextOrEmpty returns the text of a cell, or an empty string if the output does not have the field.
+func cellTextOrEmpty(value json.RawMessage) string {
 	if value == nil {
 		return ""
 	}
-	return cell(value)
+	return cellText(value)
 }
 
-// cellOf returns a value in the format that the cells of other lists have.
-func cellOf(value any) string {
+// jsonCell returns a value in the format that the cells of other lists have.
+func jsonCell(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return ""
 	}
-	return cell(text)
+	return cellText(text)
 }

@@ -3,4 +3,4 @@ package api
 import "github.com/fleetslots/dispatcher/operators"
 
 // NumbersOf summarizes numbers and sorts them in place.
-func NumbersOf(numbers []float64) *operators.NumberValues { return numbersOf(numbers) }
+func NumbersOf(numbers []float64) *operators.NumberValues { return summarizeNumbers(numbers) }

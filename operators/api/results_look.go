@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	foundMost = 200 // maximum number of fields that are listed
-	tagsMost  = 20
+	maxListedFields = 200 // maximum number of fields that are listed
+	maxTagValues    = 20
 )
 
-// look collects the summary of a sample of results.
-type look struct {
-	looked   int64
+// resultCollector collects the summary of a sample of results.
+type resultCollector struct {
+	scanned  int64
 	sampled  int64 // results of the sample that ended between since and until
 	since    time.Time
 	until    time.Time
@@ -29,49 +29,49 @@ type look struct {
 	untagged operators.TagCount
 }
 
-func newLook(q *resultQuery) *look {
-	l := &look{since: q.Since, until: q.Until, fields: map[string]*operators.OutputField{}, tag: q.ByTag, byTag: map[string]*operators.TagCount{}}
+func newResultCollector(q *resultQuery) *resultCollector {
+	l := &resultCollector{since: q.Since, until: q.Until, fields: map[string]*operators.OutputField{}, tag: q.ByTag, byTag: map[string]*operators.TagCount{}}
 	if q.Aggregate != "" {
 		l.values = &aggregate{field: q.Aggregate}
 	}
 	return l
 }
 
-func (l *look) add(r store.Sampled) {
-	l.looked++
-	if !l.within(r.Ended) {
+func (l *resultCollector) add(r store.SampledResult) {
+	l.scanned++
+	if !l.isInPeriod(r.Ended) {
 		return
 	}
 	l.sampled++
 	if l.tag != "" {
-		l.count(r)
+		l.countTag(r)
 	}
 	if len(r.Output) == 0 {
 		return
 	}
-	l.note(r)
+	l.addFields(r)
 	if l.values == nil {
 		return
 	}
-	if value := pickerOf(r.Output).pick(l.values.field); value != nil {
+	if value := newFieldFinder(r.Output).find(l.values.field); value != nil {
 		l.values.add(value)
 	}
 }
 
-// within reports whether a task ended between since and until.
-func (l *look) within(ended *time.Time) bool {
+// isInPeriod reports whether a task ended between since and until.
+func (l *resultCollector) isInPeriod(ended *time.Time) bool {
 	if ended == nil {
 		return l.since.IsZero() && l.until.IsZero()
 	}
 	return !ended.Before(l.since) && (l.until.IsZero() || ended.Before(l.until))
 }
 
-// note adds the fields of an output.
-func (l *look) note(r store.Sampled) {
-	for _, m := range flattened(r.Output) {
-		field, kind := l.fields[m.name], typeOf(m.value)
+// addFields adds the fields of an output.
+func (l *resultCollector) addFields(r store.SampledResult) {
+	for _, m := range flattenOutput(r.Output) {
+		field, kind := l.fields[m.name], jsonType(m.value)
 		if field == nil {
-			if len(l.order) == foundMost {
+			if len(l.order) == maxListedFields {
 				continue
 			}
 			field = &operators.OutputField{Name: m.name, Type: kind}
@@ -87,38 +87,38 @@ func (l *look) note(r store.Sampled) {
 	}
 }
 
-func (l *look) count(r store.Sampled) {
-	of := &l.untagged
+func (l *resultCollector) countTag(r store.SampledResult) {
+	count := &l.untagged
 	if value, ok := r.Tags[l.tag]; ok {
-		if of = l.byTag[value]; of == nil {
-			of = &operators.TagCount{Value: &value}
-			l.byTag[value] = of
+		if count = l.byTag[value]; count == nil {
+			count = &operators.TagCount{Value: &value}
+			l.byTag[value] = count
 		}
 	}
-	of.Ended++
+	count.Ended++
 	if r.State == store.Failed || r.State == store.TimedOut {
-		of.Failed++
+		count.Failed++
 	}
 }
 
-// into writes the collected values to the summary.
-func (l *look) into(sum *operators.ResultSummary) {
-	sum.Looked, sum.Sampled, sum.Fields = l.looked, l.sampled, make([]operators.OutputField, len(l.order))
+// writeTo writes the collected values to the summary.
+func (l *resultCollector) writeTo(sum *operators.ResultSummary) {
+	sum.Scanned, sum.Sampled, sum.Fields = l.scanned, l.sampled, make([]operators.OutputField, len(l.order))
 	for i, field := range l.order {
 		sum.Fields[i] = *field
 	}
 	if l.values != nil {
-		sum.Aggregate = l.values.sum()
+		sum.Aggregate = l.values.summarize()
 	}
 	counts := slices.Collect(maps.Values(l.byTag))
 	if l.untagged.Ended > 0 {
 		counts = append(counts, &l.untagged)
 	}
 	slices.SortFunc(counts, func(x, y *operators.TagCount) int {
-		return cmp.Or(cmp.Compare(y.Failed, x.Failed), cmp.Compare(y.Ended, x.Ended), cmp.Compare(name(x), name(y)))
+		return cmp.Or(cmp.Compare(y.Failed, x.Failed), cmp.Compare(y.Ended, x.Ended), cmp.Compare(tagValue(x), tagValue(y)))
 	})
 	for i, c := range counts {
-		if i < tagsMost {
+		if i < maxTagValues {
 			sum.ByTag = append(sum.ByTag, *c)
 			continue
 		}
@@ -130,7 +130,7 @@ func (l *look) into(sum *operators.ResultSummary) {
 	}
 }
 
-func name(c *operators.TagCount) string {
+func tagValue(c *operators.TagCount) string {
 	if c.Value == nil {
 		return ""
 	}

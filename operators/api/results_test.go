@@ -15,28 +15,28 @@ import (
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
-// ended lets a device take its next task and end it.
-func (b *bench) ended(device, status, more string) {
+// endTask lets a device take its next task and end it.
+func (b *testAPI) endTask(device, status, more string) {
 	b.Helper()
-	b.report(device, b.granted(device).result(status, more)).must(200)
+	b.sendReport(device, b.reportUntilGranted(device).resultBody(status, more)).expectStatus(200)
 }
 
-// fold updates the counts of the batches.
-func (b *bench) fold() {
+// foldCounts updates the counts of the batches.
+func (b *testAPI) foldCounts() {
 	b.Helper()
 	if _, err := b.dispatcher.Upkeep.Fold(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 }
 
-func (b *bench) results(path string) (r operators.Results) {
+func (b *testAPI) readResults(path string) (r operators.Results) {
 	b.Helper()
-	b.get("/v1/batches/1/results" + path).must(200).into(&r)
+	b.get("/v1/batches/1/results" + path).expectStatus(200).decode(&r)
 	return r
 }
 
-// plain computes a percentile in another way than the program.
-func plain(numbers []float64, share float64) float64 {
+// plainPercentile computes a percentile in another way than the program.
+func plainPercentile(numbers []float64, share float64) float64 {
 	slices.Sort(numbers)
 	whole, part := math.Modf(share * float64(len(numbers)-1))
 	value := numbers[int(whole)]
@@ -46,41 +46,41 @@ func plain(numbers []float64, share float64) float64 {
 	return value
 }
 
-// drawn lets 120 devices end one task each, three of them as failed. It returns the values in their outputs: a random
+// endRandomTasks lets 120 devices end one task each, three of them as failed. It returns the values in their outputs: a random
 // number and a word each.
-func (b *bench) drawn() (numbers []float64, words map[string]int64) {
+func (b *testAPI) endRandomTasks() (numbers []float64, words map[string]int64) {
 	b.Helper()
-	b.pool("p", `{"capacity":200}`)
+	b.putPool("p", `{"capacity":200}`)
 	names := make([]string, 120)
 	for i := range names {
 		names[i] = fmt.Sprintf("d-%d", i)
 	}
-	b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"site":"a"}}`).must(201)
-	b.call("POST", "/v1/devices", adminToken, `{"id":"d-2","tags":{"site":"b"}}`).must(201)
+	b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"site":"a"}}`).expectStatus(201)
+	b.call("POST", "/v1/devices", adminToken, `{"id":"d-2","tags":{"site":"b"}}`).expectStatus(201)
 	list, _ := json.Marshal(slices.Concat(names, []string{"waits"}))
-	b.batch(`{"pool":"p","kind":"k","max_attempts":1,"devices":` + string(list) + `}`)
+	b.createBatch(`{"pool":"p","kind":"k","max_attempts":1,"devices":` + string(list) + `}`)
 	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test draws the same each time
 	words = map[string]int64{}
 	for i, name := range names {
 		n, word := r.NormFloat64()*50+float64(i%3), fmt.Sprintf("w%d", i%7)
 		if i%40 == 1 {
-			b.ended(name, "failed", fmt.Sprintf(`,"error":"E%d"`, i%2))
+			b.endTask(name, "failed", fmt.Sprintf(`,"error":"E%d"`, i%2))
 			continue
 		}
 		numbers = append(numbers, n)
 		words[word]++
-		b.ended(name, "succeeded", fmt.Sprintf(`,"output":{"speed":{"down":%g},"word":%q,"list":[1],"odd":%s}`, n, word, []string{"null", "true", `"true"`, "7"}[i%4]))
+		b.endTask(name, "succeeded", fmt.Sprintf(`,"output":{"speed":{"down":%g},"word":%q,"list":[1],"odd":%s}`, n, word, []string{"null", "true", `"true"`, "7"}[i%4]))
 	}
-	b.fold()
+	b.foldCounts()
 	return numbers, words
 }
 
-// wantNumbers compares what is said of numbers with a plain computation.
-func (b *bench) wantNumbers(got *operators.Aggregate, numbers []float64) {
+// expectNumbers compares what is said of numbers with a plain computation.
+func (b *testAPI) expectNumbers(got *operators.Aggregate, numbers []float64) {
 	b.Helper()
 	number := got.Number
 	for share, value := range map[float64]float64{0: number.Min, 0.05: number.P5, 0.5: number.P50, 0.95: number.P95, 0.99: number.P99, 1: number.Max} {
-		if want := plain(numbers, share); math.Abs(value-want) > 1e-9 {
+		if want := plainPercentile(numbers, share); math.Abs(value-want) > 1e-9 {
 			b.Errorf("percentile %v is %v, want %v", share, value, want)
 		}
 	}
@@ -108,8 +108,8 @@ func (b *bench) wantNumbers(got *operators.Aggregate, numbers []float64) {
 	}
 }
 
-// wantSummary is that of the results that are drawn, beside their numbers.
-func (b *bench) wantSummary(got operators.Results) {
+// expectSummary is that of the results that are drawn, beside their numbers.
+func (b *testAPI) expectSummary(got operators.Results) {
 	b.Helper()
 	sum := got.Summary
 	var first struct {
@@ -140,46 +140,46 @@ func (b *bench) wantSummary(got operators.Results) {
 // The aggregates equal a simple computation over random outputs.
 func TestResultsAreSummedUp(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		numbers, words := b.drawn()
-		got := b.results("?aggregate=speed.down&by_tag=site&fields=word,speed.down,none&page_size=50")
+	forBothBackends(t, func(b *testAPI) {
+		numbers, words := b.endRandomTasks()
+		got := b.readResults("?aggregate=speed.down&by_tag=site&fields=word,speed.down,none&page_size=50")
 		sum := got.Summary
-		if len(got.Results) != 50 || got.NextPageToken == "" || sum.Sampled != 120 || sum.Of != 120 || sum.ErrorsOf != 3 || sum.ErrorsSampled != 3 {
+		if len(got.Results) != 50 || got.NextPageToken == "" || sum.Sampled != 120 || sum.Matching != 120 || sum.ErrorsTotal != 3 || sum.ErrorsSampled != 3 {
 			t.Fatalf("%+v", got)
 		}
-		b.wantNumbers(sum.Aggregate, numbers)
-		b.wantSummary(got)
-		for _, v := range b.results("?aggregate=word").Summary.Aggregate.Values {
+		b.expectNumbers(sum.Aggregate, numbers)
+		b.expectSummary(got)
+		for _, v := range b.readResults("?aggregate=word").Summary.Aggregate.Values {
 			if words[v.Value] != v.Tasks {
 				t.Errorf("%+v, want %d", v, words[v.Value])
 			}
 		}
-		odd := b.results("?aggregate=odd").Summary.Aggregate
+		odd := b.readResults("?aggregate=odd").Summary.Aggregate
 		if odd.Number.Count+odd.Values[0].Tasks != odd.Tasks || len(odd.Values) != 1 || odd.Values[0].Value != "true" || odd.Number.Min != 7 || odd.Number.Histogram[0].Tasks != odd.Number.Count {
 			t.Errorf("%+v", odd)
 		}
-		if lists := b.results("?aggregate=list").Summary.Aggregate; lists.Other != 117 || lists.Number != nil {
+		if lists := b.readResults("?aggregate=list").Summary.Aggregate; lists.Other != 117 || lists.Number != nil {
 			t.Errorf("%+v", lists)
 		}
-		if part := b.results("?aggregate=speed.down&sample=20&page_size=1").Summary; part.Sampled != 20 || part.Of != 120 || part.Aggregate.Tasks > 20 {
+		if part := b.readResults("?aggregate=speed.down&sample=20&page_size=1").Summary; part.Sampled != 20 || part.Matching != 120 || part.Aggregate.Tasks > 20 {
 			t.Errorf("%+v", part)
 		}
-		if failed := b.results("?state=failed"); len(failed.Results) != 3 || failed.Summary.Of != 3 || failed.Results[0].Error != "E1" {
+		if failed := b.readResults("?state=failed"); len(failed.Results) != 3 || failed.Summary.Matching != 3 || failed.Results[0].Error != "E1" {
 			t.Errorf("%+v", failed)
 		}
 		middle := got.Results[9].Ended.UTC().Format("2006-01-02T15:04:05.000Z07:00")
-		before, since := b.results("?by_tag=site&until="+middle), b.results("?by_tag=site&since="+middle)
-		if n := int64(len(before.Results)); n == 0 || n > 9 || n+int64(len(b.pages("/v1/batches/1/results?since="+middle, "results", "task"))) != 120 ||
-			before.Summary.Sampled != n || since.Summary.Sampled != 120-n || since.Summary.Looked != 120 || since.Summary.Of != 120 {
+		before, since := b.readResults("?by_tag=site&until="+middle), b.readResults("?by_tag=site&since="+middle)
+		if n := int64(len(before.Results)); n == 0 || n > 9 || n+int64(len(b.readPages("/v1/batches/1/results?since="+middle, "results", "task"))) != 120 ||
+			before.Summary.Sampled != n || since.Summary.Sampled != 120-n || since.Summary.Scanned != 120 || since.Summary.Matching != 120 {
 			t.Errorf("before %s %d: %+v, then %+v", middle, n, before.Summary, since.Summary)
 		}
 		if failed := before.Summary.Errors[0].Tasks + since.Summary.Errors[0].Tasks; failed != 3 || before.Summary.Errors[0].Tasks != 1 {
 			t.Errorf("failed before %s %+v, then %+v", middle, before.Summary.Errors, since.Summary.Errors)
 		}
-		if all := b.pages("/v1/batches/1/results", "results", "task"); len(all) != 120 {
+		if all := b.readPages("/v1/batches/1/results", "results", "task"); len(all) != 120 {
 			t.Errorf("%d results in all pages", len(all))
 		}
-		if next := b.results("?page_token=" + got.NextPageToken); next.Summary != nil || next.Results[0].Task != got.Results[49].Task+1 {
+		if next := b.readResults("?page_token=" + got.NextPageToken); next.Summary != nil || next.Results[0].Task != got.Results[49].Task+1 {
 			t.Errorf("%+v", next)
 		}
 	})
@@ -188,12 +188,12 @@ func TestResultsAreSummedUp(t *testing.T) {
 // A query beyond a limit is refused, with the name of the field and its limit.
 func TestResultsAreRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":2}`)
-	b.batch(newFields)
-	b.get("/v1/batches/9/results").problem(404, "not_found")
-	b.accept("/v1/batches/9/results", csvType).problem(404, "not_found")
-	b.get("/v1/batches/1/results?field=a").problem(400, "unknown_field")
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":2}`)
+	b.createBatch(newBatchBody)
+	b.get("/v1/batches/9/results").expectProblem(404, "not_found")
+	b.getWithAccept("/v1/batches/9/results", csvType).expectProblem(404, "not_found")
+	b.get("/v1/batches/1/results?field=a").expectProblem(400, "unknown_field")
 	for query, parts := range map[string][]string{
 		"state=pending":  {"state"},
 		"sample=50001":   {"sample", "50000"},
@@ -209,12 +209,12 @@ func TestResultsAreRefused(t *testing.T) {
 		"since=2026-03-01T04:05:06Z&until=2026-03-01T04:05:06Z": {"until", "later than since"},
 		"aggregate=a&aggregate=b":                               {"query.aggregate", "2 times"},
 	} {
-		b.get("/v1/batches/1/results?"+query).problem(422, "invalid_field").names(t, parts...)
+		b.get("/v1/batches/1/results?"+query).expectProblem(422, "invalid_field").expectMentions(t, parts...)
 	}
-	b.accept("/v1/batches/1/results?aggregate=a", csvType).problem(422, "invalid_field").names(t, "aggregate", "JSON")
-	b.accept("/v1/batches/1/results?by_tag=a", ndjsonType).problem(422, "invalid_field")
-	b.call("GET", "/v1/batches/1/results", "", nil).problem(401, "unauthenticated")
-	if empty := b.results("?aggregate=a&by_tag=b"); len(empty.Results) != 0 || empty.Summary.Of != 0 || empty.Summary.Aggregate.Tasks != 0 || len(empty.Summary.Progress) != 2 {
+	b.getWithAccept("/v1/batches/1/results?aggregate=a", csvType).expectProblem(422, "invalid_field").expectMentions(t, "aggregate", "JSON")
+	b.getWithAccept("/v1/batches/1/results?by_tag=a", ndjsonType).expectProblem(422, "invalid_field")
+	b.call("GET", "/v1/batches/1/results", "", nil).expectProblem(401, "unauthenticated")
+	if empty := b.readResults("?aggregate=a&by_tag=b"); len(empty.Results) != 0 || empty.Summary.Matching != 0 || empty.Summary.Aggregate.Tasks != 0 || len(empty.Summary.Progress) != 2 {
 		t.Errorf("%+v", empty)
 	}
 }
@@ -222,14 +222,14 @@ func TestResultsAreRefused(t *testing.T) {
 // The CSV table has one column for each field, and keeps members that have no column.
 func TestResultsAreAFlatTable(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.batch(`{"pool":"p","max_attempts":1,"devices":["d-1","d-2","d-3","d-4","d-5"]}`)
-		b.ended("d-1", "succeeded", `,"output":{"speed":{"down":94.10,"up":-3},"note":"=1+1","tags":["a","b"]}`)
-		b.ended("d-2", "failed", `,"error":"@no, \"route\"\nhere","output":{"note":"plain","late":true}`)
-		b.ended("d-3", "succeeded", `,"output":"-text"`)
-		b.ended("d-4", "succeeded", "")
-		rows := b.accept("/v1/batches/1/results", csvType).must(200).table()
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createBatch(`{"pool":"p","max_attempts":1,"devices":["d-1","d-2","d-3","d-4","d-5"]}`)
+		b.endTask("d-1", "succeeded", `,"output":{"speed":{"down":94.10,"up":-3},"note":"=1+1","tags":["a","b"]}`)
+		b.endTask("d-2", "failed", `,"error":"@no, \"route\"\nhere","output":{"note":"plain","late":true}`)
+		b.endTask("d-3", "succeeded", `,"output":"-text"`)
+		b.endTask("d-4", "succeeded", "")
+		rows := b.getWithAccept("/v1/batches/1/results", csvType).expectStatus(200).csvRows()
 		head := []string{"task", "device", "state", "ended_at", "duration_ms", "error", "output_dropped", "output.speed.down", "output.speed.up", "output.note", "output.tags", "output.late", "output"}
 		if diff := cmp.Diff(head, rows[0]); diff != "" || len(rows) != 5 {
 			t.Fatalf("%d rows: %s", len(rows), diff)
@@ -248,12 +248,12 @@ func TestResultsAreAFlatTable(t *testing.T) {
 				t.Error(diff)
 			}
 		}
-		rows = b.accept("/v1/batches/1/results?fields=note,speed,.&state=succeeded", csvType).must(200).table()
+		rows = b.getWithAccept("/v1/batches/1/results?fields=note,speed,.&state=succeeded", csvType).expectStatus(200).csvRows()
 		got := [][]string{rows[0][7:], rows[1][7:], rows[2][7:]}
 		if diff := cmp.Diff([][]string{{"output.note", "output.speed", "output"}, {"'=1+1", `{"down":94.10,"up":-3}`, ""}, {"", "", "'-text"}}, got); diff != "" {
 			t.Error(diff)
 		}
-		lines := strings.Split(strings.TrimSpace(string(b.accept("/v1/batches/1/results", ndjsonType).must(200).body)), "\n")
+		lines := strings.Split(strings.TrimSpace(string(b.getWithAccept("/v1/batches/1/results", ndjsonType).expectStatus(200).body)), "\n")
 		if len(lines) != 4 || !strings.Contains(lines[0], `"output":{"speed":{"down":94.10,"up":-3},`) {
 			t.Errorf("%q", lines)
 		}
@@ -263,15 +263,15 @@ func TestResultsAreAFlatTable(t *testing.T) {
 // A field that the sample did not add to the columns is in the last column.
 func TestAFieldThatWasNotFoundIsNotLost(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":60}`)
-	b.batch(`{"pool":"p","devices":["d-1"]}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":60}`)
+	b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 	var output []string
 	for i := range 203 {
 		output = append(output, fmt.Sprintf(`"f%d":%d`, i, i))
 	}
-	b.ended("d-1", "succeeded", `,"output":{`+strings.Join(output, ",")+`}`)
-	rows := b.accept("/v1/batches/1/results", csvType).must(200).table()
+	b.endTask("d-1", "succeeded", `,"output":{`+strings.Join(output, ",")+`}`)
+	rows := b.getWithAccept("/v1/batches/1/results", csvType).expectStatus(200).csvRows()
 	if n := len(rows[0]); n != 7+200+1 || rows[1][7+199] != "199" || rows[1][n-1] != `{"f200":200,"f201":201,"f202":202}` {
 		t.Errorf("%d columns: %q", n, rows[1])
 	}

@@ -29,23 +29,23 @@ type Operator struct {
 	Role  string // viewer, operator, admin, verifier or caller
 	Token int64  // id of the token; 0 means the bootstrap token
 
-	hash        [sha256.Size]byte // hash of the token; zero for the bootstrap token
-	pools, sets []string          // patterns of the pools and limit sets that a caller may use
+	hash                      [sha256.Size]byte // hash of the token; zero for the bootstrap token
+	poolPatterns, setPatterns []string          // patterns of the pools and limit sets that a caller may use
 
 	From netip.Addr // address of the sender
 }
 
-// mayDo returns nil if the operator may use the operation, otherwise a problem. A caller gets the same problem for a pool
+// checkRights returns nil if the operator may use the operation, otherwise a problem. A caller gets the same problem for a pool
 // that does not exist and for a pool that its token does not cover.
-func (o Operator) mayDo(ctx huma.Context) error {
-	needed, _ := ctx.Operation().Metadata[roleKey].(string)
+func (o Operator) checkRights(ctx huma.Context) error {
+	requiredRole, _ := ctx.Operation().Metadata[roleKey].(string)
 	if callers, _ := ctx.Operation().Metadata[callersKey].(bool); !callers || o.Role != roleCaller {
-		if !o.May(needed) {
-			return problem(http.StatusForbidden, codeForbidden, "a token of the role "+needed+" is needed")
+		if !o.May(requiredRole) {
+			return problem(http.StatusForbidden, codeForbidden, "a token of the role "+requiredRole+" is needed")
 		}
 		return nil
 	}
-	if store.Covers(o.pools, ctx.Param("pool")) || store.Covers(o.sets, ctx.Param("set")) {
+	if store.Covers(o.poolPatterns, ctx.Param("pool")) || store.Covers(o.setPatterns, ctx.Param("set")) {
 		return nil
 	}
 	return problem(http.StatusForbidden, codeForbidden, "the token is for other pools and limit sets")
@@ -53,12 +53,12 @@ func (o Operator) mayDo(ctx huma.Context) error {
 
 // May reports whether the operator's role includes the rights of the role needed. For the role caller it always returns
 // false.
-func (o Operator) May(needed string) bool {
+func (o Operator) May(requiredRole string) bool {
 	rank := map[string]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
-	return rank[needed] > 0 && rank[o.Role] >= rank[needed]
+	return rank[requiredRole] > 0 && rank[o.Role] >= rank[requiredRole]
 }
 
-// forCallers also allows an operation for callers. The path of the operation must name a pool or a limit set, which the
+// allowsCallers also allows an operation for callers. The path of the operation must name a pool or a limit set, which the
 // caller's token must cover.
 func forCallers(op huma.Operation) huma.Operation {
 	op.Metadata[callersKey] = true

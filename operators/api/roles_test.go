@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// forCallers reports whether the protocol allows a call for callers of the pool or limit set.
-func forCallers(path string) bool {
+// allowsCallers reports whether the protocol allows a call for callers of the pool or limit set.
+func allowsCallers(path string) bool {
 	return strings.HasPrefix(path, "/v1/pools/{pool}/leases") || strings.HasPrefix(path, "/v1/limits/{set}/")
 }
 
-// roleNeeded returns the role that the protocol requires for a call. It returns device for calls of devices.
-func roleNeeded(method, path string) string {
+// requiredRole returns the role that the protocol requires for a call. It returns device for calls of devices.
+func requiredRole(method, path string) string {
 	switch {
 	case path == "/v1/devices/{device}/report":
 		return "device"
@@ -23,7 +23,7 @@ func roleNeeded(method, path string) string {
 		return "verifier"
 	case strings.HasPrefix(path, "/v1/tokens"):
 		return "admin"
-	case forCallers(path) && method != http.MethodGet:
+	case allowsCallers(path) && method != http.MethodGet:
 		return "operator"
 	case method == http.MethodGet:
 		return "viewer"
@@ -33,20 +33,20 @@ func roleNeeded(method, path string) string {
 	return "operator"
 }
 
-// allowed reports whether a token of this kind may make a call that needs this role.
-func allowed(bearer, needed string) bool {
+// isAllowed reports whether a token of this kind may make a call that needs this role.
+func isAllowed(bearer, role string) bool {
 	rising := []string{"verifier", "viewer", "operator", "admin"}
-	if needed == "device" {
+	if role == "device" {
 		return bearer == "device" || bearer == "fleet"
 	}
-	return slices.Contains(rising, bearer) && slices.Index(rising, bearer) >= slices.Index(rising, needed)
+	return slices.Contains(rising, bearer) && slices.Index(rising, bearer) >= slices.Index(rising, role)
 }
 
-// refusal returns the expected status and code: 401 for a token that the operators' API does not know, 403 for a known
+// expectedRefusal returns the expected status and code: 401 for a token that the operators' API does not know, 403 for a known
 // token that lacks the role.
-func refusal(bearer, needed string) (status int, code string) {
+func expectedRefusal(bearer, role string) (status int, code string) {
 	unknown := bearer == "none" || bearer == "garbage" || bearer == "scheme"
-	if unknown || bearer == "fleet" && needed != "device" {
+	if unknown || bearer == "fleet" && role != "device" {
 		return http.StatusUnauthorized, "unauthenticated"
 	}
 	return http.StatusForbidden, "forbidden"
@@ -54,19 +54,19 @@ func refusal(bearer, needed string) (status int, code string) {
 
 func TestEveryOperationAsksForItsRole(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":60}`)
-	b.pool("leased", `{"capacity":200}`)
-	b.batch(newFields)
-	b.granted("d-1") // holds slot 0
-	b.profile("x", ``)
-	b.limitSet("x", aSet())
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":60}`)
+	b.putPool("leased", `{"capacity":200}`)
+	b.createBatch(newBatchBody)
+	b.reportUntilGranted("d-1") // holds slot 0
+	b.putProfile("x", ``)
+	b.putLimitSet("x", limitSetBody())
 	bearers := map[string]string{
-		"none": "", "garbage": "garbage", "fleet": fleetToken, "device": b.device("own"),
-		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
-		"caller": b.caller(`"pools":["*"],"limit_sets":["*"]`), "other-caller": b.caller(`"pools":["other*"],"limit_sets":["other*"]`),
+		"none": "", "garbage": "garbage", "fleet": fleetToken, "device": b.createDevice("own"),
+		"viewer": b.createToken("viewer"), "operator": b.createToken("operator"), "admin": b.createToken("admin"), "verifier": b.createToken("verifier"),
+		"caller": b.createCallerToken(`"pools":["*"],"limit_sets":["*"]`), "other-caller": b.createCallerToken(`"pools":["other*"],"limit_sets":["other*"]`),
 	}
-	operations := b.document().operations()
+	operations := b.readDocument().operations()
 	if len(operations) < 14 {
 		t.Fatalf("only %d operations: the document lost some", len(operations))
 	}
@@ -74,16 +74,16 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 		method, pattern, _ := strings.Cut(name, " ")
 		path := strings.NewReplacer("{pool}", "p", "{device}", "own", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "x", "{set}", "x").Replace(pattern)
 		for _, bearer := range slices.Sorted(maps.Keys(bearers)) {
-			needed := roleNeeded(method, pattern)
+			needed := requiredRole(method, pattern)
 			if strings.HasPrefix(pattern, "/v1/devices/{id}") { // each call gets its own device, because the device may be deleted afterwards
 				id := operations[name].OperationID + "-" + bearer
-				b.device(id)
+				b.createDevice(id)
 				path = strings.Replace(pattern, "{id}", id, 1)
 			}
 			if strings.HasPrefix(pattern, "/v1/tokens/{id}") {
-				path = fmt.Sprintf("/v1/tokens/%d", b.tokenID())
+				path = fmt.Sprintf("/v1/tokens/%d", b.createTokenID())
 			}
-			body := asks()[name]
+			body := validBodies()[name]
 			if name == "POST /v1/devices" {
 				body = `{"id":"by-` + bearer + `"}`
 			}
@@ -91,15 +91,15 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 				body = `{"name":"by ` + bearer + `","role":"viewer"}`
 			}
 			if name == "DELETE /v1/pools/{pool}" {
-				b.pool("empty-"+bearer, `{"capacity":60}`)
+				b.putPool("empty-"+bearer, `{"capacity":60}`)
 				path = "/v1/pools/empty-" + bearer
 			}
 			if name == "DELETE /v1/profiles/{profile}" {
-				b.profile("unused-"+bearer, ``)
+				b.putProfile("unused-"+bearer, ``)
 				path = "/v1/profiles/unused-" + bearer
 			}
 			if name == "DELETE /v1/limits/{set}" {
-				b.limitSet("unused-"+bearer, aSet())
+				b.putLimitSet("unused-"+bearer, limitSetBody())
 				path = "/v1/limits/unused-" + bearer
 			}
 			if needed == "device" && bearer == "fleet" {
@@ -109,16 +109,16 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 				if path = pattern; method == http.MethodDelete {
 					path += "?token={token}"
 				}
-				path, body = b.ofLease(path, body, bearers, bearer)
+				path, body = b.fillInLease(path, body, bearers, bearer)
 			}
-			a := b.call(method, filtered(path), bearers[bearer], body)
-			if allowed(bearer, needed) || bearer == "caller" && forCallers(pattern) {
+			a := b.call(method, addRequiredFilter(path), bearers[bearer], body)
+			if isAllowed(bearer, needed) || bearer == "caller" && allowsCallers(pattern) {
 				if a.status > 299 {
 					t.Errorf("%s by %s: %d, want success: %s", name, bearer, a.status, a.body)
 				}
 				continue
 			}
-			p := a.problem(refusal(bearer, needed))
+			p := a.expectProblem(expectedRefusal(bearer, needed))
 			if wait := p.ReportAfterMS; needed == "device" && wait != 600_000 || needed != "device" && wait != 0 {
 				t.Errorf("%s by %s: report_after_ms %d", name, bearer, wait)
 			}
@@ -129,13 +129,13 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 	}
 }
 
-// ofLease fills in a lease that the bearer holds. For a bearer that cannot have a lease, it fills in another one.
-func (b *bench) ofLease(path, body string, bearers map[string]string, bearer string) (ofPath, ofBody string) {
+// fillInLease fills in a lease that the bearer holds. For a bearer that cannot have a lease, it fills in another one.
+func (b *testAPI) fillInLease(path, body string, bearers map[string]string, bearer string) (filledPath, filledBody string) {
 	b.Helper()
 	if bearer != "caller" && bearer != "operator" {
 		bearer = "admin"
 	}
-	lease, token := b.heldLease(bearers[bearer])
+	lease, token := b.acquireLease(bearers[bearer])
 	fill := strings.NewReplacer("{pool}", "leased", "{lease}", lease, "{token}", token)
 	return fill.Replace(path), fill.Replace(body)
 }
@@ -143,16 +143,16 @@ func (b *bench) ofLease(path, body string, bearers map[string]string, bearer str
 // TestStreamsAskForTheRoleOfTheirList checks each stream, because a stream is a separate route.
 func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity": 1}`)
-	b.batch(`{"pool": "p", "devices": ["d-1"]}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity": 1}`)
+	b.createBatch(`{"pool": "p", "devices": ["d-1"]}`)
 	bearers := map[string]string{
-		"none": "", "fleet": fleetToken, "device": b.device("own"),
-		"viewer": b.token("viewer"), "operator": b.token("operator"), "admin": b.token("admin"), "verifier": b.token("verifier"),
-		"caller": b.caller(`"pools":["*"],"limit_sets":["*"]`),
+		"none": "", "fleet": fleetToken, "device": b.createDevice("own"),
+		"viewer": b.createToken("viewer"), "operator": b.createToken("operator"), "admin": b.createToken("admin"), "verifier": b.createToken("verifier"),
+		"caller": b.createCallerToken(`"pools":["*"],"limit_sets":["*"]`),
 	}
 	streams := 0
-	for name, op := range b.document().operations() {
+	for name, op := range b.readDocument().operations() {
 		method, path, _ := strings.Cut(name, " ")
 		for form := range op.Responses["200"].Content {
 			if form == "application/json" || method != http.MethodGet {
@@ -160,16 +160,16 @@ func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 			}
 			streams++
 			for bearer, token := range bearers {
-				needed := roleNeeded(method, path)
-				if form == "text/event-stream" && allowed(bearer, needed) {
+				needed := requiredRole(method, path)
+				if form == "text/event-stream" && isAllowed(bearer, needed) {
 					continue // a live stream would not end
 				}
-				a := b.acceptAs(strings.NewReplacer("{pool}", "p", "{id}", "1").Replace(path), form, token)
-				if allowed(bearer, needed) || bearer == "caller" && forCallers(path) {
-					a.must(200)
+				a := b.getWithAcceptToken(strings.NewReplacer("{pool}", "p", "{id}", "1").Replace(path), form, token)
+				if isAllowed(bearer, needed) || bearer == "caller" && allowsCallers(path) {
+					a.expectStatus(200)
 					continue
 				}
-				a.problem(refusal(bearer, needed))
+				a.expectProblem(expectedRefusal(bearer, needed))
 			}
 		}
 	}
@@ -180,7 +180,7 @@ func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 
 func TestAuthorizationHeader(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for name, test := range map[string]struct {
 		values []string
 		status int
@@ -196,13 +196,13 @@ func TestAuthorizationHeader(t *testing.T) {
 		"part of the token":    {[]string{"Bearer " + adminToken[:len(adminToken)-1]}, 401},
 		"very long":            {[]string{"Bearer " + strings.Repeat("x", 100_000)}, 401},
 		"not ASCII":            {[]string{"Bearer \xff\xfe"}, 401},
-		"an operator's expiry": {[]string{"Bearer " + expired(b)}, 401},
+		"an operator's expiry": {[]string{"Bearer " + createExpiredToken(b)}, 401},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/v1/pools", http.NoBody)
 			request.Header["Authorization"] = test.values
-			a := b.do(request)
+			a := b.doRequest(request)
 			if a.status != test.status {
 				t.Errorf("status %d, want %d: %s", a.status, test.status, a.body)
 			}

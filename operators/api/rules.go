@@ -27,13 +27,13 @@ func (p *pools) limited(ctx context.Context, in *limitedQuery) (operators.Limite
 	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
 		return operators.LimitedList{}, err
 	}
-	top, err := p.policies.Top(ctx, in.Pool, in.Limit)
+	top, err := p.policies.TopRefused(ctx, in.Pool, in.Limit)
 	if err != nil {
 		return operators.LimitedList{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
 	list := operators.LimitedList{Limited: make([]operators.LimitedSubject, len(top))}
 	for i, t := range top {
-		list.Limited[i] = operators.LimitedSubject{Policy: t.Policy, Subject: t.Subject, Times: t.Times}
+		list.Limited[i] = operators.LimitedSubject{Policy: t.Policy, Subject: t.Subject, Refusals: t.RefusalCount}
 	}
 	return list, nil
 }
@@ -50,30 +50,30 @@ func readLimits(policies []operators.Policy) (json.RawMessage, error) {
 }
 
 type factStore interface {
-	DevicesWithTag(ctx context.Context, name string) (looked int, found bool, err error)
-	DevicesWithAttribute(ctx context.Context, path, first string) (looked int, found bool, err error)
+	DevicesWithTag(ctx context.Context, name string) (scanned int, found bool, err error)
+	DevicesWithAttribute(ctx context.Context, path, first string) (scanned int, found bool, err error)
 }
 
-// warnings warns about policies that count by a tag or attribute that no device has. All devices are then counted
+// limitWarner warns about policies that count by a tag or attribute that no device has. All devices are then counted
 // together, which is seldom intended. Before the first device is registered, there are no warnings.
-type warnings struct{ ledger factStore }
+type limitWarner struct{ ledger factStore }
 
-func (ws warnings) of(ctx context.Context, policies []operators.Policy) (w operators.Warned, err error) {
-	tags, attributes := policy.Named(policies)
+func (ws limitWarner) findWarnings(ctx context.Context, policies []operators.Policy) (w operators.WarningList, err error) {
+	tags, attributes := policy.CountedNames(policies)
 	for _, name := range tags {
-		looked, found, err := ws.ledger.DevicesWithTag(ctx, name)
+		scanned, found, err := ws.ledger.DevicesWithTag(ctx, name)
 		if err != nil {
 			return w, err
 		}
-		missing(&w, looked, found, "tag", name)
+		warnIfMissing(&w, scanned, found, "tag", name)
 	}
 	for _, path := range attributes {
 		first, _, _ := strings.Cut(path, ".")
-		looked, found, err := ws.ledger.DevicesWithAttribute(ctx, path, first)
+		scanned, found, err := ws.ledger.DevicesWithAttribute(ctx, path, first)
 		if err != nil {
 			return w, err
 		}
-		missing(&w, looked, found, "attribute", path)
+		warnIfMissing(&w, scanned, found, "attribute", path)
 	}
 	return w, nil
 }
@@ -82,28 +82,28 @@ func (ws warnings) of(ctx context.Context, policies []operators.Policy) (w opera
 type rules struct {
 	windows operators.Change[[]store.Window]
 	limits  operators.Change[json.RawMessage]
-	warned  operators.Warned
+	warned  operators.WarningList
 }
 
-func (ws warnings) readChange(ctx context.Context, opens operators.Change[[]operators.Window], limited operators.Change[[]operators.Policy]) (r rules, err error) {
-	if r.windows, err = readPatch(opens, readWindows); err != nil {
+func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Change[[]operators.Window], limitChange operators.Change[[]operators.Policy]) (r rules, err error) {
+	if r.windows, err = convertChange(windowChange, readWindows); err != nil {
 		return r, err
 	}
-	if r.limits, err = readPatch(limited, readLimits); err != nil || limited.To == nil {
+	if r.limits, err = convertChange(limitChange, readLimits); err != nil || limitChange.Value == nil {
 		return r, err
 	}
-	r.warned, err = ws.of(ctx, *limited.To)
+	r.warned, err = ws.findWarnings(ctx, *limitChange.Value)
 	return r, err
 }
 
 func (r rules) apply(opens *[]store.Window, limits *json.RawMessage) {
-	apply(r.windows, opens, nil)
-	apply(r.limits, limits, nil)
+	applyChange(r.windows, opens, nil)
+	applyChange(r.limits, limits, nil)
 }
 
-func missing(w *operators.Warned, looked int, found bool, what, name string) {
-	if looked > 0 && !found {
-		w.Warnings = append(w.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", what, name, looked))
+func warnIfMissing(w *operators.WarningList, scanned int, found bool, kind, name string) {
+	if scanned > 0 && !found {
+		w.Warnings = append(w.Warnings, fmt.Sprintf("limits: no device has the %s %q (looked at: %d): all devices are counted together", kind, name, scanned))
 	}
 }
 
@@ -139,8 +139,8 @@ func showWindows(list []store.Window) []operators.Window {
 	return shown
 }
 
-// neverStarts converts store.ErrNeverStarts to a problem that names the contradicting rules of a batch.
-func neverStarts(err error) error {
+// neverStartsProblem converts store.ErrNeverStarts to a problem that names the contradicting rules of a batch.
+func neverStartsProblem(err error) error {
 	if !errors.Is(err, store.ErrNeverStarts) {
 		return err
 	}
@@ -148,8 +148,8 @@ func neverStarts(err error) error {
 		"windows, lease_ms: with finish_inside nothing would ever start, for the windows of the batch and of its pool are never open together for longer than its lease")
 }
 
-// stampSet returns the time, or nil if the time is zero.
-func stampSet(t time.Time) *operators.Time {
+// apiTimeIfSet returns the time, or nil if the time is zero.
+func apiTimeIfSet(t time.Time) *operators.Time {
 	if t.IsZero() {
 		return nil
 	}

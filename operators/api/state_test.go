@@ -57,13 +57,13 @@ func TestTheETAFollowsTheRate(t *testing.T) {
 		"hardly anything":   {store.Batch{Recent: 1, Total: 1 << 40}, time.Hour, "0.2", 0},
 		"paused":            {store.Batch{Recent: 50, Paused: paused}, time.Hour, "10", 0},
 		"cancelling":        {store.Batch{Recent: 50, CancelledAt: &created}, time.Hour, "10", 0},
-		"began after it":    {store.Batch{Recent: 50, NotBefore: at(created, 59*time.Minute)}, time.Hour, "50", 36 * time.Second},
-		"has not begun":     {store.Batch{NotBefore: at(created, 2*time.Hour)}, time.Hour, "null", 0},
+		"began after it":    {store.Batch{Recent: 50, NotBefore: timeAfter(created, 59*time.Minute)}, time.Hour, "50", 36 * time.Second},
+		"has not begun":     {store.Batch{NotBefore: timeAfter(created, 2*time.Hour)}, time.Hour, "null", 0},
 		"nothing left open": {store.Batch{Recent: 50, Counts: map[store.TaskState]int64{store.Succeeded: 1}}, time.Hour, "10", 0},
 	} {
 		b := test.batch
 		b.CreatedAt, b.ReadAt = created, created.Add(test.age)
-		b.Around.Capacity = 60
+		b.PoolSettings.Capacity = 60
 		if b.Counts == nil {
 			b.Counts = counts
 		}
@@ -87,7 +87,7 @@ func TestTheETAFollowsTheRate(t *testing.T) {
 	}
 }
 
-func at(from time.Time, later time.Duration) *time.Time {
+func timeAfter(from time.Time, later time.Duration) *time.Time {
 	t := from.Add(later)
 	return &t
 }
@@ -95,11 +95,11 @@ func at(from time.Time, later time.Duration) *time.Time {
 func TestTimestampsAreUTCWithMilliseconds(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 1, 12, 5, 6, 789_999_999, time.FixedZone("", 8*3600))
-	got, err := stamp(at).MarshalJSON()
+	got, err := apiTime(at).MarshalJSON()
 	if want := `"2026-03-01T04:05:06.789Z"`; err != nil || string(got) != want {
 		t.Errorf("%s (%v), want %s", got, err, want)
 	}
-	got, _ = stamp(time.Date(2026, 3, 1, 4, 5, 6, 0, time.UTC)).MarshalJSON()
+	got, _ = apiTime(time.Date(2026, 3, 1, 4, 5, 6, 0, time.UTC)).MarshalJSON()
 	if want := `"2026-03-01T04:05:06.000Z"`; string(got) != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -19,44 +19,44 @@ const (
 	maxDepth  = 500
 )
 
-// strictJSON refuses JSON that encoding/json would accept: duplicate names, of which only the last would count; field
+// checkStrictJSON refuses JSON that encoding/json would accept: duplicate names, of which only the last would count; field
 // names in another case; bodies with so many values that checking them takes much more memory than the body; and text that
 // no database column can store. It accepts invalid JSON, which the decoder refuses later.
-func strictJSON(data []byte) error {
+func checkStrictJSON(data []byte) error {
 	if !utf8.Valid(data) {
 		return errText
 	}
-	s := strict{decoder: json.NewDecoder(bytes.NewReader(data))}
-	s.value("", 0, ours)
+	s := strictChecker{decoder: json.NewDecoder(bytes.NewReader(data))}
+	s.checkValue("", 0, apiNames)
 	return s.failed
 }
 
-type strict struct {
+type strictChecker struct {
 	decoder *json.Decoder
 	values  int
 	failed  error
 }
 
 // next returns the next token. ok is false at the end of the input and if the input is not JSON.
-func (s *strict) next() (json.Token, bool) {
+func (s *strictChecker) next() (json.Token, bool) {
 	token, err := s.decoder.Token()
-	if text, ok := token.(string); ok && !storable(text) {
+	if text, ok := token.(string); ok && !isStorable(text) {
 		s.failed = errText
 	}
 	return token, err == nil && s.failed == nil
 }
 
-// names is the kind of the member names of an object: who defines them.
-type names int
+// nameOwner is the kind of the member names of an object: who defines them.
+type nameOwner int
 
 const (
-	ours   names = iota // field names of the API
-	tags                // names of tags or facts, which the operator chooses; each may occur once
-	theirs              // names in a payload, which the dispatcher does not read
+	apiNames      nameOwner = iota // field names of the API
+	operatorNames                  // names of tags or facts, which the operator chooses; each may occur once
+	payloadNames                   // names in a payload, which the dispatcher does not read
 )
 
-// value checks one value.
-func (s *strict) value(path string, depth int, of names) {
+// checkValue checks one value.
+func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 	if s.values++; s.values > maxValues || depth > maxDepth {
 		s.failed = fmt.Errorf("more than %d values, or %d levels", maxValues, maxDepth)
 	}
@@ -65,16 +65,16 @@ func (s *strict) value(path string, depth int, of names) {
 	case !ok:
 	case token == json.Delim('['):
 		for s.failed == nil && s.decoder.More() {
-			s.value(path, depth+1, of)
+			s.checkValue(path, depth+1, owner)
 		}
 		_, _ = s.next()
 	case token == json.Delim('{'):
-		s.members(path, depth, of)
+		s.checkMembers(path, depth, owner)
 		_, _ = s.next()
 	}
 }
 
-func (s *strict) members(path string, depth int, of names) {
+func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 	seen := map[string]bool{}
 	for s.failed == nil && s.decoder.More() {
 		token, ok := s.next()
@@ -82,25 +82,25 @@ func (s *strict) members(path string, depth int, of names) {
 		if !ok || !isName {
 			return
 		}
-		at := strings.TrimPrefix(path+"."+name, ".")
+		memberPath := strings.TrimPrefix(path+"."+name, ".")
 		switch {
-		case seen[name] && of != theirs:
-			s.failed = fmt.Errorf("%s: stands there twice", at)
-		case of == ours && strings.ToLower(name) != name: // no field name of the API has a capital letter
-			s.failed = fmt.Errorf("%s: %s", at, unexpectedProperty)
+		case seen[name] && owner != payloadNames:
+			s.failed = fmt.Errorf("%s: stands there twice", memberPath)
+		case owner == apiNames && strings.ToLower(name) != name: // no field name of the API has a capital letter
+			s.failed = fmt.Errorf("%s: %s", memberPath, unexpectedProperty)
 		default:
 			seen[name] = true
-			s.value(at, depth+1, of.below(name))
+			s.checkValue(memberPath, depth+1, owner.ownerBelow(name))
 		}
 	}
 }
 
-func (n names) below(name string) names {
+func (n nameOwner) ownerBelow(name string) nameOwner {
 	switch {
-	case n == ours && name == "payload":
-		return theirs
-	case n == ours && (name == "tags" || name == "facts"):
-		return tags
+	case n == apiNames && name == "payload":
+		return payloadNames
+	case n == apiNames && (name == "tags" || name == "facts"):
+		return operatorNames
 	}
 	return n
 }
@@ -108,13 +108,13 @@ func (n names) below(name string) names {
 // errText is the error for text that no database column can store.
 var errText = errors.New("text must be UTF-8 without U+0000")
 
-// storable reports whether a database column can store s as text.
-func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
+// isStorable reports whether a database column can store s as text.
+func isStorable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// storableQuery reports whether the names and values of a query string are storable.
-func storableQuery(raw string) bool {
+// isStorableQuery reports whether the names and values of a query string are storable.
+func isStorableQuery(raw string) bool {
 	text, err := url.QueryUnescape(raw)
-	return err == nil && storable(text)
+	return err == nil && isStorable(text)
 }
 
 // bodyFormat returns the format with which huma reads the bodies of operators' requests. Huma decodes each body twice: the
@@ -123,39 +123,39 @@ func storableQuery(raw string) bool {
 func bodyFormat() huma.Format {
 	format := huma.DefaultJSONFormat
 	format.Unmarshal = func(data []byte, v any) error {
-		seen, first := v.(*any)
-		if first {
-			if err := strictJSON(data); err != nil {
+		decoded, isFirstPass := v.(*any)
+		if isFirstPass {
+			if err := checkStrictJSON(data); err != nil {
 				return err
 			}
 		}
-		if err := json.Unmarshal(data, v); err != nil || !first {
+		if err := json.Unmarshal(data, v); err != nil || !isFirstPass {
 			return err
 		}
-		fields, _ := (*seen).(map[string]any)
+		fields, _ := (*decoded).(map[string]any)
 		maps.DeleteFunc(fields, func(_ string, value any) bool { return value == "" })
 		return nil
 	}
 	return format
 }
 
-// wholeQuery refuses a query if a part of it would be ignored. (Unknown names are refused where the query of an operation
+// refuseIgnoredQuery refuses a query if a part of it would be ignored. (Unknown names are refused where the query of an operation
 // is read.)
-func wholeQuery(ctx huma.Context, next func(huma.Context)) error {
-	asked := ctx.URL()
-	if err := checkQuery(ctx.Operation().Parameters, asked.RawQuery); err != nil {
+func refuseIgnoredQuery(ctx huma.Context, next func(huma.Context)) error {
+	requestURL := ctx.URL()
+	if err := checkQuery(ctx.Operation().Parameters, requestURL.RawQuery); err != nil {
 		return err
 	}
 	next(ctx)
 	return nil
 }
 
-func checkQuery(known []*huma.Param, raw string) error {
+func checkQuery(params []*huma.Param, raw string) error {
 	query, err := url.ParseQuery(raw)
 	if err != nil {
 		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+err.Error())
 	}
-	for _, p := range known {
+	for _, p := range params {
 		values := query[p.Name]
 		switch {
 		case p.In != "query" || p.Schema.Type == huma.TypeArray:

@@ -9,8 +9,8 @@ import (
 // A duplicate name, or a name in another case, is interpreted differently by different JSON parsers.
 func TestAmbiguousBodiesAreRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":1}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":1}`)
 	for _, test := range []struct{ path, form, body, code, names string }{
 		{"/v1/tokens", "application/json", `{"name":"x","role":"viewer","role":"admin"}`, "invalid_request", "role: stands there twice"},
 		{"/v1/tokens", "application/json", `{"name":"x","role":"viewer","Role":"admin"}`, "unknown_field", "Role"},
@@ -21,29 +21,29 @@ func TestAmbiguousBodiesAreRefused(t *testing.T) {
 		{"/v1/batches?pool=p", ndjsonType, `{"Device":"a"}`, "invalid_line", "Device"},
 		{"/v1/devices", ndjsonType, `{"id":"a","tags":{"x":"1","x":"2"}}`, "invalid_line", "tags.x"},
 	} {
-		a := b.postAs("POST", test.path, test.form, test.body)
+		a := b.sendWithType("POST", test.path, test.form, test.body)
 		if text := string(a.body); a.status/100 != 4 || !strings.Contains(text, `"`+test.code+`"`) || !strings.Contains(text, test.names) {
 			t.Errorf("%s %s: %d %s, want %s", test.path, test.body, a.status, text, test.code)
 		}
 	}
-	b.call("POST", "/v1/devices", adminToken, `{"id":"d","tags":{"City":"a","city":"b"}}`).must(201)
-	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"],"payload":{"A":1,"a":2,"a":3}}`).must(201)
+	b.call("POST", "/v1/devices", adminToken, `{"id":"d","tags":{"City":"a","city":"b"}}`).expectStatus(201)
+	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"],"payload":{"A":1,"a":2,"a":3}}`).expectStatus(201)
 }
 
 // A body with very many errors gets a response with few of them, and needs little memory.
 func TestFewErrorsAreTold(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":1}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":1}`)
 	for n, more := range map[int]string{100: "", 101: "and 1 more", 15_000: "and 14900 more"} {
 		a := b.call("POST", "/v1/batches", adminToken, `{"pool":"p","tasks":[`+strings.Repeat(`{},`, n-1)+`{}]}`)
-		p := a.problem(422, "invalid_field")
+		p := a.expectProblem(422, "invalid_field")
 		var told struct{ Errors []any }
-		a.into(&told)
+		a.decode(&told)
 		if len(told.Errors) != min(n, 100) || !strings.HasSuffix(p.Detail, more) || len(a.body) > 32<<10 {
 			t.Errorf("%d errors: %d told in %d bytes, ... %s", n, len(told.Errors), len(a.body), p.Detail[len(p.Detail)-40:])
 		}
 	}
 	a := b.call("PUT", "/v1/pools/q", adminToken, fmt.Sprintf(`{"windows":[%s{}]}`, strings.Repeat(`{},`, 300_000)))
-	a.problem(400, "invalid_request")
+	a.expectProblem(400, "invalid_request")
 }

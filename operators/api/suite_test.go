@@ -37,10 +37,10 @@ import (
 )
 
 const (
-	patience   = backends.Patience
-	adminToken = "admin-token-of-the-tests"
-	fleetToken = "fleet-token-of-the-tests"
-	newFields  = `{"name":"b","pool":"p","devices":["d-1","d-2"]}`
+	patience     = backends.LongTimeout
+	adminToken   = "admin-token-of-the-tests"
+	fleetToken   = "fleet-token-of-the-tests"
+	newBatchBody = `{"name":"b","pool":"p","devices":["d-1","d-2"]}`
 )
 
 // The servers of all tests of this package: one of each per test binary. TestMain stops them.
@@ -59,24 +59,24 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// ledger is a store in which a test can intercept single calls.
-type ledger struct {
+// interceptedStore is a store in which a test can intercept single calls.
+type interceptedStore struct {
 	*store.Store
-	pool  atomic.Pointer[func()]       // is called before a pool is read
-	views atomic.Pointer[func()]       // is called before devices are read for their reports
-	merge atomic.Pointer[func()]       // is called before the attributes of a report are merged
-	tasks atomic.Pointer[func() error] // called before a page of tasks is read
+	beforePool  atomic.Pointer[func()]       // is called before a pool is read
+	beforeViews atomic.Pointer[func()]       // is called before devices are read for their reports
+	beforeMerge atomic.Pointer[func()]       // is called before the attributes of a report are merged
+	beforeTasks atomic.Pointer[func() error] // called before a page of tasks is read
 }
 
-func (l *ledger) Views(ctx context.Context, names []string) ([]store.View, error) {
-	if spoil := l.views.Load(); spoil != nil {
+func (l *interceptedStore) DeviceViews(ctx context.Context, names []string) ([]store.DeviceView, error) {
+	if spoil := l.beforeViews.Load(); spoil != nil {
 		(*spoil)()
 	}
-	return l.Store.Views(ctx, names)
+	return l.Store.DeviceViews(ctx, names)
 }
 
-func (l *ledger) Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Task, error) {
-	if spoil := l.tasks.Load(); spoil != nil {
+func (l *interceptedStore) Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Task, error) {
+	if spoil := l.beforeTasks.Load(); spoil != nil {
 		if err := (*spoil)(); err != nil {
 			return nil, err
 		}
@@ -84,25 +84,25 @@ func (l *ledger) Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Ta
 	return l.Store.Tasks(ctx, filter)
 }
 
-func (l *ledger) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
-	if spoil := l.merge.Load(); spoil != nil {
+func (l *interceptedStore) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
+	if spoil := l.beforeMerge.Load(); spoil != nil {
 		(*spoil)()
 	}
 	return l.Store.MergeAttributes(ctx, id, patch)
 }
 
-func (l *ledger) Pool(ctx context.Context, name string) (store.Pool, error) {
-	if spoil := l.pool.Load(); spoil != nil {
+func (l *interceptedStore) Pool(ctx context.Context, name string) (store.Pool, error) {
+	if spoil := l.beforePool.Load(); spoil != nil {
 		(*spoil)()
 	}
 	return l.Store.Pool(ctx, name)
 }
 
-// bench is the API on real stores behind a real listener.
-type bench struct {
+// testAPI is the API on real stores behind a real listener.
+type testAPI struct {
 	*testing.T
 	dispatcher *dispatcher.Dispatcher
-	store      *ledger
+	store      *interceptedStore
 	semaphore  *slots.Semaphore
 	redis      redis.UniversalClient
 	api        *api.API
@@ -111,67 +111,67 @@ type bench struct {
 	dsn        string // address of the real Postgres
 }
 
-type setup struct {
+type testOptions struct {
 	api        api.Options
 	dispatcher dispatcher.Config
 	reports    devicehttp.Options
 }
 
-// forBackends runs a test on the embedded stores and on real servers. It is for tests of a promise, and for tests in which
+// forBothBackends runs a test on the embedded stores and on real servers. It is for tests of a promise, and for tests in which
 // the two databases work differently.
-func forBackends(t *testing.T, test func(b *bench)) {
+func forBothBackends(t *testing.T, test func(b *testAPI)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		test(embedded(t))
+		test(startEmbedded(t))
 	})
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(onServers(t))
+		test(startOnServers(t))
 	})
 }
 
 // forServers runs a test on real servers, and in the long suite also on the embedded stores.
-func forServers(t *testing.T, test func(b *bench)) {
+func forServers(t *testing.T, test func(b *testAPI)) {
 	t.Helper()
 	if !testing.Short() {
-		forBackends(t, test)
+		forBothBackends(t, test)
 		return
 	}
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		test(onServers(t))
+		test(startOnServers(t))
 	})
 }
 
-func embedded(t *testing.T, changes ...func(*setup)) *bench {
+func startEmbedded(t *testing.T, changes ...func(*testOptions)) *testAPI {
 	t.Helper()
-	return newBench(t, backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), servers.InProcessRedis(t), changes...)
+	return newTestAPI(t, backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db")), servers.InProcessRedis(t), changes...)
 }
 
-func onServers(t *testing.T) *bench {
+func startOnServers(t *testing.T) *testAPI {
 	t.Helper()
 	dsn := postgres.NewLedger(t)
-	b := newBench(t, backends.Postgres(t, dsn), cache.NewDatabase(t))
+	b := newTestAPI(t, backends.OpenPostgres(t, dsn), cache.NewDatabase(t))
 	b.dsn = dsn
 	return b
 }
 
-func newBench(t *testing.T, s *store.Store, at servers.RedisAt, changes ...func(*setup)) *bench {
+func newTestAPI(t *testing.T, s *store.Store, at servers.RedisAt, changes ...func(*testOptions)) *testAPI {
 	t.Helper()
-	client := backends.Redis(t, at).Client
-	b := &bench{T: t, store: &ledger{Store: s}, semaphore: slots.New(client), redis: client, metrics: prometheus.NewRegistry()}
+	client := backends.OpenRedis(t, at).Client
+	b := &testAPI{T: t, store: &interceptedStore{Store: s}, semaphore: slots.New(client), redis: client, metrics: prometheus.NewRegistry()}
 	b.api = b.newAPI(changes...)
-	b.url = b.serve(b.api.Handler())
+	b.url = b.startServer(b.api.Handler())
 	return b
 }
 
-func (b *bench) newAPI(changes ...func(*setup)) *api.API {
+func (b *testAPI) newAPI(changes ...func(*testOptions)) *api.API {
 	b.Helper()
-	with := setup{
+	with := testOptions{
 		api: api.Options{
-			Store: b.store, Recent: seen.NewList(b.redis), AdminToken: adminToken, LeaseMin: time.Second, LongPollMax: time.Minute, AnswerTime: patience, Metrics: b.metrics, Version: "test",
-			Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: b.store, Guesses: math.MaxInt}),
+			Store: b.store, Recent: seen.NewList(b.redis), AdminToken: adminToken, LeaseMin: time.Second, LongPollMax: time.Minute, AnswerTimeout: patience, Metrics: b.metrics, Version: "test",
+			Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: b.store, MaxGuesses: math.MaxInt}),
 			Logger: slog.New(slog.DiscardHandler),
 			Checks: []api.Check{
 				{Name: "postgres", Required: true, Probe: b.store.Ping},
@@ -179,7 +179,7 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 			},
 		},
 		dispatcher: dispatcher.Config{
-			Store: b.store, Semaphore: b.semaphore, Limits: policies.LimitsOf(limits.New(b.redis)), Recent: seen.NewList(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
+			Store: b.store, Semaphore: b.semaphore, Limits: policies.NewLimits(limits.New(b.redis)), Recent: seen.NewList(b.redis), LeaseMargin: 10 * time.Second, Registerer: b.metrics,
 			FleetTokens: []string{fleetToken}, Jitter: func() float64 { return 0.5 },
 		},
 	}
@@ -188,34 +188,34 @@ func (b *bench) newAPI(changes ...func(*setup)) *api.API {
 	}
 	b.dispatcher = dispatcher.New(with.dispatcher)
 	with.api.Dispatcher = b.dispatcher
-	with.reports.Handler, with.reports.Logger, with.reports.Refused = b.dispatcher, with.api.Logger, with.api.Gate.RefuseReport
+	with.reports.Handler, with.reports.Logger, with.reports.OnRefused = b.dispatcher, with.api.Logger, with.api.Gate.RefuseReport
 	with.api.Reports = devicehttp.New(with.reports)
 	return api.New(with.api)
 }
 
-func (b *bench) serve(handler http.Handler) string {
+func (b *testAPI) startServer(handler http.Handler) string {
 	b.Helper()
 	server := httptest.NewServer(handler)
 	b.Cleanup(server.Close)
 	return server.URL
 }
 
-// answer is a response.
-type answer struct {
-	t      *testing.T
-	what   string
-	status int
-	header http.Header
-	body   []byte
+// apiResponse is a response.
+type apiResponse struct {
+	t           *testing.T
+	requestLine string
+	status      int
+	header      http.Header
+	body        []byte
 }
 
 // call sends a request with this token to the API. body may be a string or a reader.
-func (b *bench) call(method, path, token string, body any) answer {
+func (b *testAPI) call(method, path, token string, body any) apiResponse {
 	b.Helper()
-	return b.callAt(b.url, method, path, token, body)
+	return b.callURL(b.url, method, path, token, body)
 }
 
-func (b *bench) callAt(url, method, path, token string, body any) answer {
+func (b *testAPI) callURL(url, method, path, token string, body any) apiResponse {
 	b.Helper()
 	var reader io.Reader
 	switch content := body.(type) {
@@ -235,11 +235,11 @@ func (b *bench) callAt(url, method, path, token string, body any) answer {
 	if reader != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	return b.do(request)
+	return b.doRequest(request)
 }
 
-// do sends a request and never follows redirects.
-func (b *bench) do(request *http.Request) answer {
+// doRequest sends a request and never follows redirects.
+func (b *testAPI) doRequest(request *http.Request) apiResponse {
 	b.Helper()
 	response, err := http.DefaultTransport.RoundTrip(request)
 	if err != nil {
@@ -251,41 +251,41 @@ func (b *bench) do(request *http.Request) answer {
 		b.Fatal(err)
 	}
 	what := request.Method + " " + request.URL.RequestURI()
-	return answer{t: b.T, what: what, status: response.StatusCode, header: response.Header, body: body}
+	return apiResponse{t: b.T, requestLine: what, status: response.StatusCode, header: response.Header, body: body}
 }
 
-func (b *bench) get(path string) answer {
+func (b *testAPI) get(path string) apiResponse {
 	b.Helper()
 	return b.call("GET", path, adminToken, nil)
 }
 
-func (b *bench) report(device, body string) answer {
+func (b *testAPI) sendReport(device, body string) apiResponse {
 	b.Helper()
 	return b.call("POST", "/v1/devices/"+device+"/report", fleetToken, body)
 }
 
-// must fails the test if the response has another status.
-func (a answer) must(status int) answer {
+// expectStatus fails the test if the response has another status.
+func (a apiResponse) expectStatus(status int) apiResponse {
 	a.t.Helper()
 	if a.status != status {
-		a.t.Fatalf("%s: status %d, want %d: %.300s", a.what, a.status, status, a.body)
+		a.t.Fatalf("%s: status %d, want %d: %.300s", a.requestLine, a.status, status, a.body)
 	}
 	return a
 }
 
-// into decodes the body.
-func (a answer) into(v any) {
+// decode decodes the body.
+func (a apiResponse) decode(v any) {
 	a.t.Helper()
 	if err := json.Unmarshal(a.body, v); err != nil {
-		a.t.Fatalf("%s: %v: %.300s", a.what, err, a.body)
+		a.t.Fatalf("%s: %v: %.300s", a.requestLine, err, a.body)
 	}
 }
 
-// fields decodes the body as an object.
-func (a answer) fields() map[string]any {
+// decodeObject decodes the body as an object.
+func (a apiResponse) decodeObject() map[string]any {
 	a.t.Helper()
 	var fields map[string]any
-	a.into(&fields)
+	a.decode(&fields)
 	return fields
 }
 
@@ -295,37 +295,37 @@ type problem struct {
 	ReportAfterMS             int64 `json:"report_after_ms"`
 }
 
-// problem fails the test unless the response is a problem (RFC 9457) with this status and code.
-func (a answer) problem(status int, code string) problem {
+// expectProblem fails the test unless the response is a problem (RFC 9457) with this status and code.
+func (a apiResponse) expectProblem(status int, code string) problem {
 	a.t.Helper()
 	var p problem
 	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
-		a.t.Fatalf("%s: %d, content type %q, want a problem: %.300s", a.what, a.status, got, a.body)
+		a.t.Fatalf("%s: %d, content type %q, want a problem: %.300s", a.requestLine, a.status, got, a.body)
 	}
-	a.into(&p)
+	a.decode(&p)
 	if a.status != status || p.Status != status || p.Code != code {
-		a.t.Errorf("%s: status %d, want %d with code %q: %.300s", a.what, a.status, status, code, a.body)
+		a.t.Errorf("%s: status %d, want %d with code %q: %.300s", a.requestLine, a.status, status, code, a.body)
 	}
 	if p.Type != "about:blank" || p.Title != http.StatusText(status) || p.Detail == "" {
-		a.t.Errorf("%s: not a whole problem: %.300s", a.what, a.body)
+		a.t.Errorf("%s: not a whole problem: %.300s", a.requestLine, a.body)
 	}
 	return p
 }
 
-// list returns a field that is a list.
-func list(fields map[string]any, name string) []any {
+// listField returns a field that is a list.
+func listField(fields map[string]any, name string) []any {
 	l, _ := fields[name].([]any)
 	return l
 }
 
-// object returns a value that is an object.
-func object(value any) map[string]any {
+// asObject returns a value that is an object.
+func asObject(value any) map[string]any {
 	o, _ := value.(map[string]any)
 	return o
 }
 
-// names fails the test unless the problem's text contains the parts.
-func (p problem) names(t *testing.T, parts ...string) {
+// expectMentions fails the test unless the problem's text contains the parts.
+func (p problem) expectMentions(t *testing.T, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(p.Detail, part) {
@@ -334,38 +334,38 @@ func (p problem) names(t *testing.T, parts ...string) {
 	}
 }
 
-// pool puts a pool.
-func (b *bench) pool(name, settings string) {
+// putPool puts a pool.
+func (b *testAPI) putPool(name, settings string) {
 	b.Helper()
 	if a := b.call("PUT", "/v1/pools/"+name, adminToken, settings); a.status > 299 {
-		b.Fatalf("%s: %d: %s", a.what, a.status, a.body)
+		b.Fatalf("%s: %d: %s", a.requestLine, a.status, a.body)
 	}
 }
 
-// batch creates a batch and returns its number.
-func (b *bench) batch(body string) int64 {
+// createBatch creates a batch and returns its number.
+func (b *testAPI) createBatch(body string) int64 {
 	b.Helper()
 	var made struct{ ID, Tasks int64 }
-	b.call("POST", "/v1/batches", adminToken, body).must(201).into(&made)
+	b.call("POST", "/v1/batches", adminToken, body).expectStatus(201).decode(&made)
 	return made.ID
 }
 
-// grant is a task that was granted.
-type grant struct {
+// grantedTask is a task that was granted.
+type grantedTask struct {
 	ID, Token int64
 	Slot      int
 	Attempt   int
 }
 
-// granted reports an idle device and expects a task.
-func (b *bench) granted(device string) grant {
+// reportUntilGranted reports an idle device and expects a task.
+func (b *testAPI) reportUntilGranted(device string) grantedTask {
 	b.Helper()
 	var reply struct {
 		Reason string
-		Task   grant
+		Task   grantedTask
 	}
 	for try := 0; try == 0 || reply.Reason == "unavailable" && try < 5; try++ { // a device repeats its report
-		b.report(device, `{"id":"g"}`).must(200).into(&reply)
+		b.sendReport(device, `{"id":"g"}`).expectStatus(200).decode(&reply)
 	}
 	if reply.Reason != "granted" {
 		b.Fatalf("%s: reason %s, want granted", device, reply.Reason)
@@ -373,12 +373,12 @@ func (b *bench) granted(device string) grant {
 	return reply.Task
 }
 
-func (g grant) result(status, more string) string {
+func (g grantedTask) resultBody(status, more string) string {
 	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}],"accept":false}`, g.ID, g.Token, status, more)
 }
 
-// token creates an operator token with this role.
-func (b *bench) token(role string) string {
+// createToken creates an operator token with this role.
+func (b *testAPI) createToken(role string) string {
 	b.Helper()
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
@@ -388,22 +388,22 @@ func (b *bench) token(role string) string {
 	return secret
 }
 
-// caller creates an operator token with the role caller and these patterns.
-func (b *bench) caller(patterns string) string {
+// createCallerToken creates an operator token with the role caller and these patterns.
+func (b *testAPI) createCallerToken(patterns string) string {
 	b.Helper()
-	token, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"caller",`+patterns+`}`).must(201).fields()["token"].(string)
+	token, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"caller",`+patterns+`}`).expectStatus(201).decodeObject()["token"].(string)
 	return token
 }
 
-// device creates a device and returns its token.
-func (b *bench) device(id string) string {
+// createDevice creates a device and returns its token.
+func (b *testAPI) createDevice(id string) string {
 	b.Helper()
-	token, _ := b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`"}`).must(201).fields()["token"].(string)
+	token, _ := b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`"}`).expectStatus(201).decodeObject()["token"].(string)
 	return token
 }
 
-// indent makes JSON comparable line by line.
-func indent(t *testing.T, text []byte) []byte {
+// indentJSON makes JSON comparable line by line.
+func indentJSON(t *testing.T, text []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	if err := json.Indent(&out, text, "", "  "); err != nil {
@@ -412,8 +412,8 @@ func indent(t *testing.T, text []byte) []byte {
 	return append(bytes.TrimSpace(out.Bytes()), '\n')
 }
 
-// postAs sends a body with this content type. If contentType is empty, it sends none.
-func (b *bench) postAs(method, path, contentType, body string) answer {
+// sendWithType sends a body with this content type. If contentType is empty, it sends none.
+func (b *testAPI) sendWithType(method, path, contentType, body string) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), method, b.url+path, strings.NewReader(body))
 	if err != nil {
@@ -423,5 +423,5 @@ func (b *bench) postAs(method, path, contentType, body string) answer {
 	if contentType != "" {
 		request.Header.Set("Content-Type", contentType)
 	}
-	return b.do(request)
+	return b.doRequest(request)
 }

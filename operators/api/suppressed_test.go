@@ -7,22 +7,22 @@ import (
 	"testing"
 )
 
-const dropping = `[{"name":"one-each","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":1,"on_limited":"drop","reveal":true}]`
+const dropPolicy = `[{"name":"one-each","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":1,"on_limited":"drop","reveal":true}]`
 
 // TestASuppressedTaskIsSeenEverywhere checks a suppressed task in its batch, in lists, in results as JSON and CSV, in
 // events, in why and in metrics, and that it can be retried alone and in bulk.
 func TestASuppressedTaskIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		id := b.batch(`{"pool":"p","kind":"sms","limits":` + dropping + `,"tasks":[
+	forBothBackends(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		id := b.createBatch(`{"pool":"p","kind":"sms","limits":` + dropPolicy + `,"tasks":[
 			{"device":"d-1","payload":{"to":"+49"}},{"device":"d-1","payload":{"to":"+49"}},{"device":"d-1","payload":{"to":"+1"}}]}`)
-		if text := string(b.get(fmt.Sprint("/v1/batches/", id)).must(200).body); !strings.Contains(text, `"on_limited":"drop","reveal":true`) {
+		if text := string(b.get(fmt.Sprint("/v1/batches/", id)).expectStatus(200).body); !strings.Contains(text, `"on_limited":"drop","reveal":true`) {
 			b.Errorf("the policy is not shown: %s", text)
 		}
-		b.ended("d-1", "succeeded", "")
-		b.ended("d-1", "succeeded", "")
-		state, counts := b.counts(id)
+		b.endTask("d-1", "succeeded", "")
+		b.endTask("d-1", "succeeded", "")
+		state, counts := b.batchCounts(id)
 		if state != "finished" || counts["suppressed"] != 1.0 || counts["succeeded"] != 2.0 {
 			b.Errorf("%s, %v", state, counts)
 		}
@@ -37,22 +37,22 @@ func TestASuppressedTaskIsSeenEverywhere(t *testing.T) {
 			"/v1/pools/p/limited":                    `"subject":"payload.to=\"+49\""`,
 			"/metrics":                               `dispatcher_tasks_suppressed_total{policy="one-each",pool="p"} 1`,
 		} {
-			if text := string(b.get(path).must(200).body); !strings.Contains(text, want) {
+			if text := string(b.get(path).expectStatus(200).body); !strings.Contains(text, want) {
 				b.Errorf("%s: no %s in %s", path, want, text)
 			}
 		}
-		rows := b.accept("/v1/batches/1/results", csvType).must(200).table()
+		rows := b.getWithAccept("/v1/batches/1/results", csvType).expectStatus(200).csvRows()
 		if len(rows) != 4 || !slices.ContainsFunc(rows, func(row []string) bool {
 			return slices.Equal(row[:3], []string{"2", "d-1", "suppressed"}) && row[3] != "" && row[4] == "" && strings.HasPrefix(row[5], reason)
 		}) {
 			b.Errorf("as CSV: %q", rows)
 		}
-		if bulk := string(b.call("POST", "/v1/tasks/retry?state=suppressed&dry_run=true", adminToken, nil).must(200).body); !strings.Contains(bulk, `"tasks":1`) {
+		if bulk := string(b.call("POST", "/v1/tasks/retry?state=suppressed&dry_run=true", adminToken, nil).expectStatus(200).body); !strings.Contains(bulk, `"tasks":1`) {
 			b.Errorf("to be tried again: %s", bulk)
 		}
-		b.call("PATCH", "/v1/batches/1", adminToken, `{"limits":null}`).must(200)
-		b.call("POST", "/v1/tasks/2/retry", adminToken, nil).must(200)
-		if g := b.granted("d-1"); g.ID != 2 {
+		b.call("PATCH", "/v1/batches/1", adminToken, `{"limits":null}`).expectStatus(200)
+		b.call("POST", "/v1/tasks/2/retry", adminToken, nil).expectStatus(200)
+		if g := b.reportUntilGranted("d-1"); g.ID != 2 {
 			b.Errorf("granted %+v, want the task that is tried again", g)
 		}
 	})

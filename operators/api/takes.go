@@ -37,53 +37,53 @@ type takeBody struct {
 	Cost  *int64                     `json:"cost"`
 }
 
-func (t takeBody) read(at, caller string) (take policies.Take, err error) {
+func (t takeBody) readTake(prefix, caller string) (take policies.Take, err error) {
 	take = policies.Take{Caller: caller, ID: t.ID, Cost: 1}
 	if t.Cost != nil {
 		take.Cost = *t.Cost
 	}
 	switch {
 	case len(t.ID) > maxTakeID:
-		return take, invalid("%sid: at most %d bytes", at, maxTakeID)
+		return take, invalid("%sid: at most %d bytes", prefix, maxTakeID)
 	case take.Cost < 1 || take.Cost > maxCost:
-		return take, invalid("%scost: 1 to %d", at, maxCost)
+		return take, invalid("%scost: 1 to %d", prefix, maxCost)
 	}
-	take.Facts, err = readFacts(at, t.Facts)
+	take.Facts, err = readFacts(prefix, t.Facts)
 	return take, err
 }
 
-func readFacts(at string, given map[string]json.RawMessage) (map[string]string, error) {
-	facts := make(map[string]string, len(given))
-	for name, value := range given {
+func readFacts(prefix string, values map[string]json.RawMessage) (map[string]string, error) {
+	facts := make(map[string]string, len(values))
+	for name, value := range values {
 		text := string(value)
 		switch text[0] {
 		case '"':
 			_ = json.Unmarshal(value, &text) // the value was decoded before, so it is valid
 		case '{', '[', 'n':
-			return nil, invalid("%sfacts.%s: a text, a number, true or false", at, name)
+			return nil, invalid("%sfacts.%s: a text, a number, true or false", prefix, name)
 		}
 		facts[name] = text
 	}
-	return facts, checkFacts(at, facts)
+	return facts, checkFacts(prefix, facts)
 }
 
-func checkFacts(at string, facts map[string]string) error {
+func checkFacts(prefix string, facts map[string]string) error {
 	if len(facts) > maxFacts {
-		return invalid("%sfacts: at most %d", at, maxFacts)
+		return invalid("%sfacts: at most %d", prefix, maxFacts)
 	}
 	for name, value := range facts {
 		if name == "" || len(name) > maxFactName {
-			return invalid("%sfacts: names have 1 to %d bytes", at, maxFactName)
+			return invalid("%sfacts: names have 1 to %d bytes", prefix, maxFactName)
 		}
 		if len(value) > maxFactValue {
-			return invalid("%sfacts.%s: at most %d bytes", at, name, maxFactValue)
+			return invalid("%sfacts.%s: at most %d bytes", prefix, name, maxFactValue)
 		}
 	}
 	return nil
 }
 
 // readTakes reads a body with one take, or with a list of takes. many is true for a list.
-func readTakes(ctx huma.Context) (takes []policies.Take, many bool, err error) {
+func readTakes(ctx huma.Context) (takes []policies.Take, isList bool, err error) {
 	var body struct {
 		takeBody
 
@@ -94,7 +94,7 @@ func readTakes(ctx huma.Context) (takes []policies.Take, many bool, err error) {
 	}
 	caller := actor(ctx.Context())
 	if body.Takes == nil {
-		take, err := body.read("", caller)
+		take, err := body.readTake("", caller)
 		return []policies.Take{take}, false, err
 	}
 	if body.ID != "" || body.Facts != nil || body.Cost != nil {
@@ -104,7 +104,7 @@ func readTakes(ctx huma.Context) (takes []policies.Take, many bool, err error) {
 		return nil, true, invalid("takes: 1 to %d", maxTakes)
 	}
 	for i, one := range *body.Takes {
-		take, err := one.read(takeAt(i, true), caller)
+		take, err := one.readTake(takePath(i, true), caller)
 		if err != nil {
 			return nil, true, err
 		}
@@ -113,58 +113,58 @@ func readTakes(ctx huma.Context) (takes []policies.Take, many bool, err error) {
 	return takes, true, nil
 }
 
-// takeAt returns the path of a take in its request, for error messages. For a single take it is empty.
-func takeAt(i int, many bool) string {
-	if !many {
+// takePath returns the path of a take in its request, for error messages. For a single take it is empty.
+func takePath(i int, isList bool) string {
+	if !isList {
 		return ""
 	}
 	return fmt.Sprintf("takes[%d].", i)
 }
 
-// answering returns a handler that answers takes with the verdicts of ask.
-func (l *limitSets) answering(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) func(huma.Context) error {
+// newTakeHandler returns a handler that answers takes with the verdicts of ask.
+func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) func(huma.Context) error {
 	return func(ctx huma.Context) error {
-		styled, err := styledByStatus(ctx)
+		usesStatus, err := wantsStatus(ctx)
 		if err != nil {
 			return err
 		}
-		takes, many, err := readTakes(ctx)
+		takes, isList, err := readTakes(ctx)
 		if err != nil {
 			return err
 		}
-		if many && styled {
+		if isList && usesStatus {
 			return invalid("query.status: 429 is for single takes")
 		}
 		verdicts, err := ask(ctx.Context(), ctx.Param("set"), takes)
 		if err != nil {
-			return takeProblem(err, many)
+			return takeProblem(err, isList)
 		}
 		if i := slices.IndexFunc(verdicts, func(v policies.Verdict) bool { return v.OtherCost }); i >= 0 {
-			return invalid("%scost: another cost was taken with this id and these facts; each take needs an id of its own", takeAt(i, many))
+			return invalid("%scost: another cost was taken with this id and these facts; each take needs an id of its own", takePath(i, isList))
 		}
 		switch {
-		case many:
+		case isList:
 			answer := operators.TakenList{Takes: make([]operators.Taken, len(verdicts))}
 			for i, v := range verdicts {
 				answer.Takes[i] = showVerdict(v, takes[i].Cost)
 			}
 			return writeDirect(ctx, http.StatusOK, operators.TypeJSON, answer)
-		case styled:
-			return writeStyled(ctx, verdicts[0], takes[0].Cost)
+		case usesStatus:
+			return writeWithStatus(ctx, verdicts[0], takes[0].Cost)
 		}
 		return writeDirect(ctx, http.StatusOK, operators.TypeJSON, showVerdict(verdicts[0], takes[0].Cost))
 	}
 }
 
-func takeProblem(err error, many bool) error {
+func takeProblem(err error, isList bool) error {
 	if high, ok := errors.AsType[*policies.CostError](err); ok {
-		return invalid("%scost: %v", takeAt(high.Take, many), high)
+		return invalid("%scost: %v", takePath(high.Take, isList), high)
 	}
 	return err
 }
 
-// styledByStatus reports whether the response must show in its status whether the take is allowed.
-func styledByStatus(ctx huma.Context) (bool, error) {
+// wantsStatus reports whether the response must show in its status whether the take is allowed.
+func wantsStatus(ctx huma.Context) (bool, error) {
 	switch status := ctx.Query("status"); status {
 	case "", "200":
 		return false, nil
@@ -176,22 +176,22 @@ func styledByStatus(ctx huma.Context) (bool, error) {
 
 func showVerdict(v policies.Verdict, cost int64) operators.Taken {
 	taken := operators.Taken{
-		Allowed: v.Allowed, Cost: cost, Limits: make([]operators.LimitStanding, len(v.Items)), RetryAfterMS: roundedUp(v.Wait, time.Millisecond),
-		CountedSince: stampSet(v.Since), Repeated: v.Repeated, Unchecked: v.Unchecked,
+		Allowed: v.Allowed, Cost: cost, Limits: make([]operators.LimitStanding, len(v.Items)), RetryAfterMS: ceilUnits(v.Wait, time.Millisecond),
+		CountedSince: apiTimeIfSet(v.Since), Repeated: v.Repeated, Unchecked: v.Unchecked,
 	}
 	for i, s := range v.Items {
-		taken.Limits[i] = operators.LimitStanding{Policy: v.Rules[i].Name, Window: s.Window, Max: s.Max, Remaining: s.Remaining, ResetMS: roundedUp(s.Reset, time.Millisecond)}
+		taken.Limits[i] = operators.LimitStanding{Policy: v.Rules[i].Name, Window: s.Window, Max: s.Max, Remaining: s.Remaining, ResetMS: ceilUnits(s.Reset, time.Millisecond)}
 	}
 	if !v.Allowed {
-		if at := v.RefusedBy(); at >= 0 {
+		if at := v.RefusingItem(); at >= 0 {
 			taken.RefusedBy = v.Rules[at].Name
 		}
 	}
 	return taken
 }
 
-// roundedUp converts d to whole units, rounded up, so that a client that waits that long does not return too early.
-func roundedUp(d, unit time.Duration) int64 { return int64((d + unit - 1) / unit) }
+// ceilUnits converts d to whole units, rounded up, so that a client that waits that long does not return too early.
+func ceilUnits(d, unit time.Duration) int64 { return int64((d + unit - 1) / unit) }
 
 // refusedTake is a problem together with the fields of the normal response.
 type refusedTake struct { //nolint:errname // an answer
@@ -199,13 +199,13 @@ type refusedTake struct { //nolint:errname // an answer
 	operators.Taken
 }
 
-// writeStyled answers a take with a status, and with the header fields of draft-ietf-httpapi-ratelimit-headers.
-func writeStyled(ctx huma.Context, v policies.Verdict, cost int64) error {
+// writeWithStatus answers a take with a status, and with the header fields of draft-ietf-httpapi-ratelimit-headers.
+func writeWithStatus(ctx huma.Context, v policies.Verdict, cost int64) error {
 	taken := showVerdict(v, cost)
 	if len(v.Items) > 0 {
 		ctx.SetHeader("RateLimit-Policy", rateFields(v, rateQuota))
-		ctx.SetHeader("RateLimit", rateFields(v, func(_ *limits.Rule, s limits.Standing) string {
-			return ";r=" + number(s.Remaining) + ";t=" + number(roundedUp(s.Reset, time.Second))
+		ctx.SetHeader("RateLimit", rateFields(v, func(_ *limits.Rule, s limits.WindowUse) string {
+			return ";r=" + decimal(s.Remaining) + ";t=" + decimal(ceilUnits(s.Reset, time.Second))
 		}))
 	}
 	if v.Allowed {
@@ -219,32 +219,32 @@ func writeStyled(ctx huma.Context, v policies.Verdict, cost int64) error {
 	return writeDirect(ctx, p.Status, p.ContentType(""), refusedTake{p.Problem, taken})
 }
 
-func rateFields(v policies.Verdict, say func(*limits.Rule, limits.Standing) string) string {
+func rateFields(v policies.Verdict, format func(*limits.Rule, limits.WindowUse) string) string {
 	items := make([]string, len(v.Items))
 	for i, s := range v.Items {
-		items[i] = `"` + v.Rules[i].Name + `"` + say(v.Rules[i], s)
+		items[i] = `"` + v.Rules[i].Name + `"` + format(v.Rules[i], s)
 	}
 	return strings.Join(items, ", ")
 }
 
 // rateQuota returns the quota of a policy. A calendar period has no window length, because its length varies.
-func rateQuota(r *limits.Rule, s limits.Standing) string {
-	text, per := ";q="+number(s.Max), r.PerMS
+func rateQuota(r *limits.Rule, s limits.WindowUse) string {
+	text, per := ";q="+decimal(s.Max), r.PerMS
 	if s.Window < len(r.Windows) {
 		per = r.Windows[s.Window].PerMS
 	}
 	if per > 0 {
-		text += ";w=" + number(roundedUp(milliseconds(per), time.Second))
+		text += ";w=" + decimal(ceilUnits(milliseconds(per), time.Second))
 	}
 	return text
 }
 
-func (l *limitSets) giveBack(ctx huma.Context) error {
+func (l *limitSets) returnTake(ctx huma.Context) error {
 	var body takeBody
 	if err := readDirect(ctx, &body); err != nil {
 		return err
 	}
-	take, err := body.read("", actor(ctx.Context()))
+	take, err := body.readTake("", actor(ctx.Context()))
 	if err != nil {
 		return err
 	}
@@ -277,7 +277,7 @@ func (l *limitSets) usage(ctx huma.Context) error {
 		}
 		if operatorOf(ctx.Context()).Role == roleCaller { // the facts may belong to other callers
 			for i, u := range highest {
-				highest[i] = u.Hidden()
+				highest[i] = u.Redacted()
 			}
 		}
 		answer.Highest = showUse(highest)
@@ -286,9 +286,9 @@ func (l *limitSets) usage(ctx huma.Context) error {
 }
 
 func usageQuery(ctx huma.Context) (facts map[string]string, limit int, err error) {
-	asked := ctx.URL()
+	requestURL := ctx.URL()
 	facts, limit = map[string]string{}, 20
-	for name, values := range asked.Query() {
+	for name, values := range requestURL.Query() {
 		if fact, is := strings.CutPrefix(name, factsPrefix); is {
 			if len(values) > 1 {
 				return nil, 0, invalid("query.%s: given %d times, takes one value", name, len(values))

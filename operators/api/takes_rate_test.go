@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// taker is a program that keeps one connection open.
-type taker struct {
-	conn net.Conn
-	in   *bufio.Reader
-	head string
+// takeClient is a program that keeps one connection open.
+type takeClient struct {
+	conn        net.Conn
+	in          *bufio.Reader
+	requestHead string
 }
 
-func (b *bench) taker(token string) *taker {
+func (b *testAPI) newTakeClient(token string) *takeClient {
 	b.Helper()
 	address := strings.TrimPrefix(b.url, "http://")
 	conn, err := net.Dial("tcp", address)
@@ -33,11 +33,11 @@ func (b *bench) taker(token string) *taker {
 	}
 	b.Cleanup(func() { _ = conn.Close() })
 	head := "POST /v1/limits/sms/take HTTP/1.1\r\nHost: " + address + "\r\nAuthorization: Bearer " + token + "\r\nContent-Type: application/json\r\n"
-	return &taker{conn, bufio.NewReader(conn), head}
+	return &takeClient{conn, bufio.NewReader(conn), head}
 }
 
-func (t *taker) take(body string) error {
-	if _, err := io.WriteString(t.conn, fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", t.head, len(body), body)); err != nil {
+func (t *takeClient) sendTake(body string) error {
+	if _, err := io.WriteString(t.conn, fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", t.requestHead, len(body), body)); err != nil {
 		return err
 	}
 	answer, err := http.ReadResponse(t.in, nil)
@@ -52,8 +52,8 @@ func (t *taker) take(body string) error {
 	return err
 }
 
-// cpu returns the CPU time that this process and its Redis have used.
-func (b *bench) cpu() time.Duration {
+// cpuTime returns the CPU time that this process and its Redis have used.
+func (b *testAPI) cpuTime() time.Duration {
 	b.Helper()
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
@@ -85,18 +85,18 @@ func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 		t.Skip("a measurement: set TAKES=1")
 	}
 	const connections, takes = 32, 60_000
-	b := onServers(t)
-	b.limitSet("sms", `{"limits":[{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":20,"per_ms":60000}]}]}`)
-	if err := b.dispatcher.Devices.FollowTokens(t.Context()); err != nil { // as the periodic pass does
+	b := startOnServers(t)
+	b.putLimitSet("sms", `{"limits":[{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":20,"per_ms":60000}]}]}`)
+	if err := b.dispatcher.Devices.DropChangedTokens(t.Context()); err != nil { // as the periodic pass does
 		t.Fatal(err)
 	}
-	caller := b.caller(`"limit_sets":["*"]`)
+	caller := b.createCallerToken(`"limit_sets":["*"]`)
 	body := func(n int64) string { return fmt.Sprintf(`{"facts":{"phone":"+49 %d","user":"ann"}}`, n%10_000) }
 	alone := make([]time.Duration, 2000)
-	one := b.taker(caller)
+	one := b.newTakeClient(caller)
 	for i := range alone {
 		started := time.Now()
-		if err := one.take(body(int64(i))); err != nil {
+		if err := one.sendTake(body(int64(i))); err != nil {
 			t.Fatal(err)
 		}
 		alone[i] = time.Since(started)
@@ -108,16 +108,16 @@ func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 		pass := time.NewTicker(time.Second)
 		defer pass.Stop()
 		for next.Load() < takes {
-			_ = b.dispatcher.Devices.FollowTokens(t.Context())
+			_ = b.dispatcher.Devices.DropChangedTokens(t.Context())
 			<-pass.C
 		}
 	})
-	before, started := b.cpu(), time.Now()
+	before, started := b.cpuTime(), time.Now()
 	for range connections {
-		one := b.taker(caller)
+		one := b.newTakeClient(caller)
 		all.Go(func() {
 			for n := next.Add(1); n <= takes; n = next.Add(1) {
-				if err := one.take(body(n)); err != nil {
+				if err := one.sendTake(body(n)); err != nil {
 					t.Error(err)
 					return
 				}
@@ -125,7 +125,7 @@ func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 		})
 	}
 	all.Wait()
-	took, used := time.Since(started), b.cpu()-before
+	took, used := time.Since(started), b.cpuTime()-before
 	t.Logf("%.0f takes/s on %d connections; %s of processors for each, so at most %.0f/s on two; alone p50 %s, p99 %s",
 		takes/took.Seconds(), connections, used/takes, 2/(used/takes).Seconds(), alone[len(alone)/2], alone[len(alone)*99/100])
 }

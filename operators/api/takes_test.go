@@ -13,23 +13,23 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// aSet allows 3 a minute (and 50 a day) for each phone, and 5 a day for each user and country.
-func aSet() string {
+// limitSetBody allows 3 a minute (and 50 a day) for each phone, and 5 a day for each user and country.
+func limitSetBody() string {
 	return `{"limits":[
 	{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":60000},{"max":50,"per_ms":86400000}]},
 	{"name":"daily","per":"facts.user,facts.country","algorithm":"calendar","period":"day","timezone":"` + servers.NoonZone() + `","max":5}]}`
 }
 
-func (b *bench) limitSet(name, settings string) {
+func (b *testAPI) putLimitSet(name, settings string) {
 	b.Helper()
-	b.call("PUT", "/v1/limits/"+name, adminToken, settings).must(201)
+	b.call("PUT", "/v1/limits/"+name, adminToken, settings).expectStatus(201)
 }
 
-// taken is the response to a take.
-type taken struct {
+// takeResponse is the response to a take.
+type takeResponse struct {
 	Allowed   bool
 	Cost      int64
-	Limits    []standing
+	Limits    []windowUsage
 	RefusedBy string     `json:"refused_by"`
 	RetryMS   int64      `json:"retry_after_ms"`
 	Since     *time.Time `json:"counted_since"`
@@ -37,23 +37,23 @@ type taken struct {
 	Unchecked bool
 }
 
-type standing struct {
+type windowUsage struct {
 	Policy         string
 	Window         int
 	Max, Remaining int64
 	ResetMS        int64 `json:"reset_ms"`
 }
 
-func (b *bench) take(set, body string) (t taken) {
+func (b *testAPI) sendTake(set, body string) (t takeResponse) {
 	b.Helper()
-	b.call("POST", "/v1/limits/"+set+"/take", adminToken, body).must(200).into(&t)
+	b.call("POST", "/v1/limits/"+set+"/take", adminToken, body).expectStatus(200).decode(&t)
 	return t
 }
 
-func (b *bench) remaining(facts string) (left []int64) {
+func (b *testAPI) peekRemaining(facts string) (left []int64) {
 	b.Helper()
-	var t taken
-	b.call("POST", "/v1/limits/sms/peek", adminToken, `{"facts":`+facts+`}`).must(200).into(&t)
+	var t takeResponse
+	b.call("POST", "/v1/limits/sms/peek", adminToken, `{"facts":`+facts+`}`).expectStatus(200).decode(&t)
 	for _, l := range t.Limits {
 		left = append(left, l.Remaining)
 	}
@@ -62,37 +62,37 @@ func (b *bench) remaining(facts string) (left []int64) {
 
 func TestTakesAreCountedByEachPolicy(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.limitSet("sms", aSet())
+	forBothBackends(t, func(b *testAPI) {
+		b.putLimitSet("sms", limitSetBody())
 		ann := `"facts":{"phone":"+49 1","user":"ann"}`
-		first := b.take("sms", `{`+ann+`}`)
+		first := b.sendTake("sms", `{`+ann+`}`)
 		if !first.Allowed || first.Cost != 1 || first.RefusedBy != "" || first.RetryMS != 0 || first.Unchecked || len(first.Limits) != 2 {
 			b.Fatalf("the first: %+v", first)
 		}
-		if got := first.Limits[0]; got != (standing{"per-phone", 0, 3, 2, got.ResetMS}) || got.ResetMS < 59_000 || got.ResetMS > 60_000 {
+		if got := first.Limits[0]; got != (windowUsage{"per-phone", 0, 3, 2, got.ResetMS}) || got.ResetMS < 59_000 || got.ResetMS > 60_000 {
 			b.Errorf("of the phone: %+v", got)
 		}
 		if first.Since == nil || time.Since(*first.Since).Abs() > time.Minute {
 			b.Errorf("a set that is new counts since %v", first.Since)
 		}
-		if two := b.take("sms", `{"cost":2,`+ann+`}`); !two.Allowed || two.Limits[0].Remaining != 0 || two.Limits[1].Remaining != 2 {
+		if two := b.sendTake("sms", `{"cost":2,`+ann+`}`); !two.Allowed || two.Limits[0].Remaining != 0 || two.Limits[1].Remaining != 2 {
 			b.Errorf("two more: %+v", two)
 		}
-		full := b.take("sms", `{`+ann+`}`)
+		full := b.sendTake("sms", `{`+ann+`}`)
 		if full.Allowed || full.RefusedBy != "per-phone" || full.RetryMS < 50_000 || full.RetryMS > 60_000 || full.Limits[1].Remaining != 2 {
 			b.Errorf("a fourth: %+v", full)
 		}
-		if other := b.take("sms", `{"facts":{"phone":"+49 2","user":"ann"},"cost":2}`); !other.Allowed || other.Limits[0].Remaining != 1 || other.Limits[1].Remaining != 0 {
+		if other := b.sendTake("sms", `{"facts":{"phone":"+49 2","user":"ann"},"cost":2}`); !other.Allowed || other.Limits[0].Remaining != 1 || other.Limits[1].Remaining != 0 {
 			b.Errorf("of another phone: %+v", other)
 		}
-		if daily := b.take("sms", `{"facts":{"phone":"+49 3","user":"ann"}}`); daily.Allowed || daily.RefusedBy != "daily" || daily.RetryMS > 86_400_000 {
+		if daily := b.sendTake("sms", `{"facts":{"phone":"+49 3","user":"ann"}}`); daily.Allowed || daily.RefusedBy != "daily" || daily.RetryMS > 86_400_000 {
 			b.Errorf("of a third phone: %+v", daily)
 		}
-		if got := fmt.Sprint(b.remaining(`{"phone":"+49 3","user":"bob"}`)); got != "[3 5]" {
+		if got := fmt.Sprint(b.peekRemaining(`{"phone":"+49 3","user":"bob"}`)); got != "[3 5]" {
 			b.Errorf("peeked at what nobody used: %s", got)
 		}
-		for _, e := range list(b.get("/v1/events").must(200).fields(), "events") {
-			if kind := object(e)["kind"]; kind != "limit_set.created" {
+		for _, e := range listField(b.get("/v1/events").expectStatus(200).decodeObject(), "events") {
+			if kind := asObject(e)["kind"]; kind != "limit_set.created" {
 				b.Errorf("a take left an event: %v", e)
 			}
 		}
@@ -102,15 +102,15 @@ func TestTakesAreCountedByEachPolicy(t *testing.T) {
 // An id counts once, even for concurrent requests. The same id with other facts is another take.
 func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.limitSet("sms", aSet())
+	forBothBackends(t, func(b *testAPI) {
+		b.putLimitSet("sms", limitSetBody())
 		const body = `{"id":"m-1","facts":{"phone":"a","user":7}}`
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		repeated := 0
 		for range 6 {
 			all.Go(func() {
-				got := b.take("sms", body)
+				got := b.sendTake("sms", body)
 				mu.Lock()
 				defer mu.Unlock()
 				if !got.Allowed {
@@ -122,10 +122,10 @@ func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if left := fmt.Sprint(b.remaining(`{"phone":"a","user":"7"}`)); repeated != 5 || left != "[2 4]" {
+		if left := fmt.Sprint(b.peekRemaining(`{"phone":"a","user":"7"}`)); repeated != 5 || left != "[2 4]" {
 			b.Errorf("%d repeated, %s left", repeated, left)
 		}
-		if got := b.take("sms", `{"id":"m-1","facts":{"phone":"b","user":7}}`); got.Repeated {
+		if got := b.sendTake("sms", `{"id":"m-1","facts":{"phone":"b","user":7}}`); got.Repeated {
 			b.Errorf("of other facts: %+v", got)
 		}
 	})
@@ -134,19 +134,19 @@ func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 // If an id could have two costs, alternating requests would be counted each time.
 func TestAnIDHasOneCost(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.limitSet("sms", aSet())
+	forBothBackends(t, func(b *testAPI) {
+		b.putLimitSet("sms", limitSetBody())
 		const one, two = `{"id":"m-1","facts":{"phone":"a"}}`, `{"id":"m-1","facts":{"phone":"a"},"cost":2}`
-		b.take("sms", one)
+		b.sendTake("sms", one)
 		for _, verb := range []string{"take", "peek", "take?status=429"} {
-			b.call("POST", "/v1/limits/sms/"+verb, adminToken, two).problem(422, "invalid_field").names(b.T, "cost:")
+			b.call("POST", "/v1/limits/sms/"+verb, adminToken, two).expectProblem(422, "invalid_field").expectMentions(b.T, "cost:")
 		}
-		b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+one+`,`+two+`]}`).problem(422, "invalid_field").names(b.T, "takes[1].cost:")
-		if got := b.take("sms", one); !got.Repeated || got.Limits[0].Remaining != 2 {
+		b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+one+`,`+two+`]}`).expectProblem(422, "invalid_field").expectMentions(b.T, "takes[1].cost:")
+		if got := b.sendTake("sms", one); !got.Repeated || got.Limits[0].Remaining != 2 {
 			b.Errorf("sent again: %+v", got)
 		}
-		b.call("POST", "/v1/limits/sms/return", adminToken, one).must(200)
-		if got := b.take("sms", two); !got.Allowed || got.Repeated || got.Limits[0].Remaining != 1 {
+		b.call("POST", "/v1/limits/sms/return", adminToken, one).expectStatus(200)
+		if got := b.sendTake("sms", two); !got.Allowed || got.Repeated || got.Limits[0].Remaining != 1 {
 			b.Errorf("another cost of what was given back whole: %+v", got)
 		}
 	})
@@ -155,34 +155,34 @@ func TestAnIDHasOneCost(t *testing.T) {
 // Callers that use the same ids have separate takes, and can give back only their own.
 func TestIDsAreEachCallersOwn(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.limitSet("sms", aSet())
+	b := startEmbedded(t)
+	b.putLimitSet("sms", limitSetBody())
 	const body = `{"id":"1","facts":{"phone":"a"}}`
-	gateways := []string{b.caller(`"limit_sets":["sms"]`), b.caller(`"limit_sets":["sms"]`)}
+	gateways := []string{b.createCallerToken(`"limit_sets":["sms"]`), b.createCallerToken(`"limit_sets":["sms"]`)}
 	for i, token := range gateways {
-		var got taken
-		b.call("POST", "/v1/limits/sms/take", token, body).must(200).into(&got)
+		var got takeResponse
+		b.call("POST", "/v1/limits/sms/take", token, body).expectStatus(200).decode(&got)
 		if got.Repeated || got.Limits[0].Remaining != int64(2-i) {
 			t.Errorf("caller %d: %+v", i, got)
 		}
 	}
 	var got struct{ Returned int64 }
-	if b.call("POST", "/v1/limits/sms/return", adminToken, body).must(200).into(&got); got.Returned != 0 {
+	if b.call("POST", "/v1/limits/sms/return", adminToken, body).expectStatus(200).decode(&got); got.Returned != 0 {
 		t.Errorf("%d given back of a take of another caller", got.Returned)
 	}
-	b.call("POST", "/v1/limits/sms/return", gateways[0], body).must(200)
-	if left := fmt.Sprint(b.remaining(`{"phone":"a"}`)); left != "[2 4]" {
+	b.call("POST", "/v1/limits/sms/return", gateways[0], body).expectStatus(200)
+	if left := fmt.Sprint(b.peekRemaining(`{"phone":"a"}`)); left != "[2 4]" {
 		t.Errorf("%s left", left)
 	}
 }
 
 func TestManyTakesStandAlone(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.limitSet("sms", aSet())
+	b := startEmbedded(t)
+	b.putLimitSet("sms", limitSetBody())
 	one := `{"facts":{"phone":"a"}}`
-	var answer struct{ Takes []taken }
-	b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+strings.Repeat(one+",", 4)+`{"facts":{"phone":"b"},"cost":1}]}`).must(200).into(&answer)
+	var answer struct{ Takes []takeResponse }
+	b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+strings.Repeat(one+",", 4)+`{"facts":{"phone":"b"},"cost":1}]}`).expectStatus(200).decode(&answer)
 	var allowed []bool
 	for _, t := range answer.Takes {
 		allowed = append(allowed, t.Allowed)
@@ -194,9 +194,9 @@ func TestManyTakesStandAlone(t *testing.T) {
 
 func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.limitSet("sms", aSet())
-	b.take("sms", `{"id":"m-1","facts":{"phone":"a"},"cost":3}`)
+	b := startEmbedded(t)
+	b.putLimitSet("sms", limitSetBody())
+	b.sendTake("sms", `{"id":"m-1","facts":{"phone":"a"},"cost":3}`)
 	for _, test := range []struct {
 		body string
 		want int64
@@ -207,23 +207,23 @@ func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
 		{`{"id":"m-2","facts":{"phone":"a"},"cost":1}`, 0},
 	} {
 		var got struct{ Returned int64 }
-		if b.call("POST", "/v1/limits/sms/return", adminToken, test.body).must(200).into(&got); got.Returned != test.want {
+		if b.call("POST", "/v1/limits/sms/return", adminToken, test.body).expectStatus(200).decode(&got); got.Returned != test.want {
 			t.Errorf("%s: %d, want %d", test.body, got.Returned, test.want)
 		}
 	}
-	if left := fmt.Sprint(b.remaining(`{"phone":"a"}`)); left != "[2 4]" {
+	if left := fmt.Sprint(b.peekRemaining(`{"phone":"a"}`)); left != "[2 4]" {
 		t.Errorf("%s left", left)
 	}
-	b.call("POST", "/v1/limits/sms/return", adminToken, `{"facts":{"phone":"a"}}`).problem(422, "invalid_field").names(t, "id:")
+	b.call("POST", "/v1/limits/sms/return", adminToken, `{"facts":{"phone":"a"}}`).expectProblem(422, "invalid_field").expectMentions(t, "id:")
 }
 
 // With status=429, responses use HTTP's own means: 429, Retry-After and the RateLimit fields.
 func TestTheStatusSaysWhatIsRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.limitSet("sms", aSet())
+	b := startEmbedded(t)
+	b.putLimitSet("sms", limitSetBody())
 	const path, body = "/v1/limits/sms/take?status=429", `{"facts":{"phone":"a"}}`
-	a := b.call("POST", path, adminToken, strings.Replace(body, "}}", `},"cost":3}`, 1)).must(200)
+	a := b.call("POST", path, adminToken, strings.Replace(body, "}}", `},"cost":3}`, 1)).expectStatus(200)
 	if got, want := a.header.Get("RateLimit-Policy"), `"per-phone";q=3;w=60, "daily";q=5`; got != want {
 		t.Errorf("RateLimit-Policy: %s, want %s", got, want)
 	}
@@ -231,19 +231,19 @@ func TestTheStatusSaysWhatIsRefused(t *testing.T) {
 		t.Errorf("RateLimit: %s", got)
 	}
 	a = b.call("POST", path, adminToken, body)
-	a.problem(429, "limited").names(t, "per-phone")
-	var got taken
-	if a.into(&got); got.Allowed || got.RefusedBy != "per-phone" || a.header.Get("Retry-After") != "60" || !strings.Contains(a.header.Get("RateLimit"), `"per-phone";r=0;t=60`) {
+	a.expectProblem(429, "limited").expectMentions(t, "per-phone")
+	var got takeResponse
+	if a.decode(&got); got.Allowed || got.RefusedBy != "per-phone" || a.header.Get("Retry-After") != "60" || !strings.Contains(a.header.Get("RateLimit"), `"per-phone";r=0;t=60`) {
 		t.Errorf("refused: %+v, %v", got, a.header)
 	}
-	b.call("POST", path, adminToken, `{"takes":[{}]}`).problem(422, "invalid_field").names(t, "query.status")
-	b.call("POST", "/v1/limits/sms/take?status=500", adminToken, body).problem(422, "invalid_field").names(t, "query.status")
+	b.call("POST", path, adminToken, `{"takes":[{}]}`).expectProblem(422, "invalid_field").expectMentions(t, "query.status")
+	b.call("POST", "/v1/limits/sms/take?status=500", adminToken, body).expectProblem(422, "invalid_field").expectMentions(t, "query.status")
 }
 
 func TestBadTakesNameTheirField(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.limitSet("sms", aSet())
+	b := startEmbedded(t)
+	b.putLimitSet("sms", limitSetBody())
 	many := strings.TrimSuffix(strings.Repeat(`{},`, 101), ",")
 	var facts []string
 	for i := range 33 {
@@ -279,15 +279,15 @@ func TestBadTakesNameTheirField(t *testing.T) {
 		`{"takes":[{},{"cost":4}]}`:      {422, "invalid_field", "takes[1].cost"},
 		`{"takes":[{"facts":{"a":[]}}]}`: {422, "invalid_field", "takes[0].facts.a"},
 	} {
-		b.call("POST", "/v1/limits/sms/take", adminToken, body).problem(want.status, want.code).names(t, want.names)
+		b.call("POST", "/v1/limits/sms/take", adminToken, body).expectProblem(want.status, want.code).expectMentions(t, want.names)
 	}
-	b.postAs("POST", "/v1/limits/sms/take", "text/plain", `{}`).problem(415, "unsupported_media_type")
-	b.call("POST", "/v1/limits/none/take", adminToken, `{}`).problem(404, "not_found")
-	b.call("POST", "/v1/limits/sms/take", adminToken, `{"id":"`+strings.Repeat("x", 1<<20)+`"}`).problem(413, "body_too_large")
+	b.sendWithType("POST", "/v1/limits/sms/take", "text/plain", `{}`).expectProblem(415, "unsupported_media_type")
+	b.call("POST", "/v1/limits/none/take", adminToken, `{}`).expectProblem(404, "not_found")
+	b.call("POST", "/v1/limits/sms/take", adminToken, `{"id":"`+strings.Repeat("x", 1<<20)+`"}`).expectProblem(413, "body_too_large")
 	for query, names := range map[string]string{"limit=0": "query.limit", "limit=x": "query.limit", "limit=101": "query.limit", "facts.a=1&facts.a=2": "query.facts.a", "facts.=1": "facts: names"} {
-		b.get("/v1/limits/sms/usage?"+query).problem(422, "invalid_field").names(t, names)
+		b.get("/v1/limits/sms/usage?"+query).expectProblem(422, "invalid_field").expectMentions(t, names)
 	}
-	if left := fmt.Sprint(b.remaining(`{}`)); left != "[3 5]" {
+	if left := fmt.Sprint(b.peekRemaining(`{}`)); left != "[3 5]" {
 		t.Errorf("something was counted: %s", left)
 	}
 }
@@ -295,45 +295,45 @@ func TestBadTakesNameTheirField(t *testing.T) {
 // A caller can access only the sets that its token covers, and cannot find out which other sets exist.
 func TestCallersTakeFromTheirSets(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.limitSet("sms-eu", aSet())
-	b.limitSet("calls", aSet())
-	caller := b.caller(`"limit_sets":["sms-*"],"pools":["calls"]`)
-	b.call("POST", "/v1/limits/sms-eu/take", caller, `{}`).must(200)
-	b.call("GET", "/v1/limits/sms-eu/usage", caller, nil).must(200)
-	b.call("POST", "/v1/limits/sms-none/take", caller, `{}`).problem(404, "not_found")
+	b := startEmbedded(t)
+	b.putLimitSet("sms-eu", limitSetBody())
+	b.putLimitSet("calls", limitSetBody())
+	caller := b.createCallerToken(`"limit_sets":["sms-*"],"pools":["calls"]`)
+	b.call("POST", "/v1/limits/sms-eu/take", caller, `{}`).expectStatus(200)
+	b.call("GET", "/v1/limits/sms-eu/usage", caller, nil).expectStatus(200)
+	b.call("POST", "/v1/limits/sms-none/take", caller, `{}`).expectProblem(404, "not_found")
 	for _, set := range []string{"calls", "none"} {
 		for _, call := range []string{"POST take", "POST peek", "POST return", "GET usage"} {
 			method, verb, _ := strings.Cut(call, " ")
-			b.call(method, "/v1/limits/"+set+"/"+verb, caller, nil).problem(403, "forbidden").names(t, "other pools and limit sets")
+			b.call(method, "/v1/limits/"+set+"/"+verb, caller, nil).expectProblem(403, "forbidden").expectMentions(t, "other pools and limit sets")
 		}
 	}
 	for _, path := range []string{"/v1/limits", "/v1/limits/sms-eu", "/v1/pools", "/v1/events"} {
-		b.call("GET", path, caller, nil).problem(403, "forbidden")
+		b.call("GET", path, caller, nil).expectProblem(403, "forbidden")
 	}
-	viewer := b.token("viewer")
-	b.call("GET", "/v1/limits/calls/usage", viewer, nil).must(200)
-	b.call("POST", "/v1/limits/calls/take", viewer, `{}`).problem(403, "forbidden")
+	viewer := b.createToken("viewer")
+	b.call("GET", "/v1/limits/calls/usage", viewer, nil).expectStatus(200)
+	b.call("POST", "/v1/limits/calls/take", viewer, `{}`).expectProblem(403, "forbidden")
 }
 
 func TestUsageIsThatOfTheSubject(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.limitSet("sms", aSet())
+	b := startEmbedded(t)
+	b.putLimitSet("sms", limitSetBody())
 	for phone, cost := range map[string]int{"a": 3, "b": 1} {
-		b.take("sms", fmt.Sprintf(`{"facts":{"phone":%q,"user":"ann"},"cost":%d}`, phone, cost))
+		b.sendTake("sms", fmt.Sprintf(`{"facts":{"phone":%q,"user":"ann"},"cost":%d}`, phone, cost))
 	}
 	type use struct {
 		Policy, Subject      string
 		Used, Max, Remaining int64
 	}
 	var shown struct{ Usage, Highest []use }
-	b.get("/v1/limits/sms/usage?facts.phone=a&facts.user=ann").must(200).into(&shown)
+	b.get("/v1/limits/sms/usage?facts.phone=a&facts.user=ann").expectStatus(200).decode(&shown)
 	if len(shown.Usage) != 2 || shown.Usage[0] != (use{"per-phone", shown.Usage[0].Subject, 3, 3, 0}) || shown.Usage[1].Used != 4 || shown.Highest != nil {
 		t.Errorf("%+v", shown)
 	}
 	shown.Usage = nil
-	b.get("/v1/limits/sms/usage?limit=2").must(200).into(&shown)
+	b.get("/v1/limits/sms/usage?limit=2").expectStatus(200).decode(&shown)
 	if len(shown.Highest) != 2 || shown.Highest[0].Used != 3 || shown.Highest[1].Used != 4 || shown.Usage != nil {
 		t.Errorf("highest: %+v", shown)
 	}
@@ -343,14 +343,14 @@ func TestUsageIsThatOfTheSubject(t *testing.T) {
 // cannot drop, because nothing waits in a set.
 func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	const policies = `{"limits":[{"name":"open","per":"facts.phone","algorithm":"fixed","per_ms":60000,"max":3,"reveal":true},
 		{"name":"closed","per":"facts.phone","algorithm":"fixed","per_ms":60000,"max":4}]}`
-	b.limitSet("sms", policies)
-	b.take("sms", `{"facts":{"phone":"+49 <1>"}}`)
+	b.putLimitSet("sms", policies)
+	b.sendTake("sms", `{"facts":{"phone":"+49 <1>"}}`)
 	for _, query := range []string{"", "?facts.phone=%2B49%20%3C1%3E"} {
 		var shown operators.Usage
-		b.get("/v1/limits/sms/usage" + query).must(200).into(&shown)
+		b.get("/v1/limits/sms/usage" + query).expectStatus(200).decode(&shown)
 		uses := append(shown.Highest, shown.Usage...)
 		if len(uses) != 2 || uses[0].Subject != "facts.phone=+49 <1>" || !strings.HasPrefix(uses[1].Subject, "facts.phone#") {
 			t.Errorf("%q: %+v", query, uses)
@@ -363,25 +363,25 @@ func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	}
 	for _, said := range []string{"wait", "drop"} {
 		body := strings.Replace(policies, `"reveal":true`, `"on_limited":"`+said+`"`, 1)
-		b.call("PUT", "/v1/limits/sms", adminToken, body).problem(422, "invalid_field").names(t, "limits[0].on_limited: not in a set")
+		b.call("PUT", "/v1/limits/sms", adminToken, body).expectProblem(422, "invalid_field").expectMentions(t, "limits[0].on_limited: not in a set")
 	}
 }
 
 // A policy can reveal the facts of all callers, but a caller sees only digests of the facts of other callers.
 func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.limitSet("sms", strings.ReplaceAll(aSet(), `"name":`, `"reveal":true,"name":`))
-	b.take("sms", `{"facts":{"phone":"+49 1","user":"ann"}}`)
-	caller := b.caller(`"limit_sets":["sms"]`)
+	b := startEmbedded(t)
+	b.putLimitSet("sms", strings.ReplaceAll(limitSetBody(), `"name":`, `"reveal":true,"name":`))
+	b.sendTake("sms", `{"facts":{"phone":"+49 1","user":"ann"}}`)
+	caller := b.createCallerToken(`"limit_sets":["sms"]`)
 	const highest, own = "/v1/limits/sms/usage", "/v1/limits/sms/usage?facts.phone=%2B49%201&facts.user=ann"
 	for _, test := range []struct{ token, path, want, not string }{
-		{b.token("viewer"), highest, "facts.phone=+49 1", "#"},
+		{b.createToken("viewer"), highest, "facts.phone=+49 1", "#"},
 		{caller, highest, `"facts.phone#`, "+49"},
 		{caller, highest, `"facts.user facts.country#`, "ann"},
 		{caller, own, "facts.phone=+49 1", "#"}, // the caller knows these facts
 	} {
-		text := string(b.call("GET", test.path, test.token, nil).must(200).body)
+		text := string(b.call("GET", test.path, test.token, nil).expectStatus(200).body)
 		if !strings.Contains(text, test.want) || strings.Contains(text, test.not) {
 			t.Errorf("%s, want %s in it and no %s: %s", test.path, test.want, test.not, text)
 		}
@@ -392,24 +392,24 @@ func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 // complete again.
 func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.limitSet("sms", aSet())
-		b.limitSet("short", `{"limits":[{"name":"n","per":"facts.a","algorithm":"sliding","windows":[{"max":9,"per_ms":50}]}]}`)
-		for begun := time.Now(); b.take("short", `{}`).Since != nil; {
+	forBothBackends(t, func(b *testAPI) {
+		b.putLimitSet("sms", limitSetBody())
+		b.putLimitSet("short", `{"limits":[{"name":"n","per":"facts.a","algorithm":"sliding","windows":[{"max":9,"per_ms":50}]}]}`)
+		for begun := time.Now(); b.sendTake("short", `{}`).Since != nil; {
 			if time.Since(begun) > patience {
 				b.Fatal("the window is never whole")
 			}
 		}
 		const body = `{"id":"1","facts":{"phone":"a"},"cost":3}`
-		before := b.take("sms", body)
+		before := b.sendTake("sms", body)
 		if err := b.redis.FlushDB(b.Context()).Err(); err != nil {
 			b.Fatal(err)
 		}
-		after := b.take("sms", body)
+		after := b.sendTake("sms", body)
 		if !after.Allowed || after.Repeated || after.Limits[0].Remaining != 0 || before.Since == nil || after.Since == nil || after.Since.Before(*before.Since) {
 			b.Errorf("before %+v, after %+v", before, after)
 		}
-		if since := b.take("short", `{}`).Since; since == nil {
+		if since := b.sendTake("short", `{}`).Since; since == nil {
 			b.Error("a set whose counts were lost says that its window is whole")
 		}
 	})
@@ -418,29 +418,29 @@ func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 // Without Redis, on_error of the policies decides a take, and the take is counted in the metrics.
 func TestTakesWithoutRedis(t *testing.T) {
 	t.Parallel()
-	b := onServers(t)
+	b := startOnServers(t)
 	policy := func(name, onError string) string {
 		return fmt.Sprintf(`{"name":%q,"per":"facts.a","algorithm":"fixed","max":5,"per_ms":1000,"on_error":%q}`, name, onError)
 	}
-	b.limitSet("open", `{"limits":[`+policy("one", "open")+`,`+policy("two", "open")+`]}`)
-	b.limitSet("closed", `{"limits":[`+policy("one", "open")+`,`+policy("two", "closed")+`]}`)
+	b.putLimitSet("open", `{"limits":[`+policy("one", "open")+`,`+policy("two", "open")+`]}`)
+	b.putLimitSet("closed", `{"limits":[`+policy("one", "open")+`,`+policy("two", "closed")+`]}`)
 	if err := b.redis.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.take("open", `{"facts":{"a":1}}`); !got.Allowed || !got.Unchecked || got.RetryMS != 0 || len(got.Limits) != 0 {
+	if got := b.sendTake("open", `{"facts":{"a":1}}`); !got.Allowed || !got.Unchecked || got.RetryMS != 0 || len(got.Limits) != 0 {
 		t.Errorf("open: %+v", got)
 	}
-	if got := b.take("closed", `{"facts":{"a":1}}`); got.Allowed || !got.Unchecked || got.RetryMS <= 0 || got.RefusedBy != "" {
+	if got := b.sendTake("closed", `{"facts":{"a":1}}`); got.Allowed || !got.Unchecked || got.RetryMS <= 0 || got.RefusedBy != "" {
 		t.Errorf("closed: %+v", got)
 	}
 	a := b.call("POST", "/v1/limits/closed/take?status=429", adminToken, `{}`)
-	a.problem(503, "unavailable")
+	a.expectProblem(503, "unavailable")
 	if a.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
-	b.call("POST", "/v1/limits/open/return", adminToken, `{"id":"x"}`).problem(503, "unavailable").names(t, "Redis")
-	b.get("/v1/limits/open/usage").problem(503, "unavailable").names(t, "Redis")
-	text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+	b.call("POST", "/v1/limits/open/return", adminToken, `{"id":"x"}`).expectProblem(503, "unavailable").expectMentions(t, "Redis")
+	b.get("/v1/limits/open/usage").expectProblem(503, "unavailable").expectMentions(t, "Redis")
+	text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body)
 	for _, want := range []string{
 		`{kind="",outcome="unchecked_allowed",policy="",set="open"} 1`, `{kind="",outcome="unchecked_refused",policy="",set="closed"} 2`,
 		`{kind="",outcome="allowed",policy="",set="open"} 0`,
@@ -454,8 +454,8 @@ func TestTakesWithoutRedis(t *testing.T) {
 // The metric counts a refused take by the policy in refused_by, and by the kind of this policy.
 func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 	t.Parallel()
-	forBackends(t, func(b *bench) {
-		b.limitSet("sms", `{"limits":[
+	forBothBackends(t, func(b *testAPI) {
+		b.putLimitSet("sms", `{"limits":[
 			{"name":"same","algorithm":"duplicate","max":1,"per_ms":3600000},
 			{"name":"hourly","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":86400000}]},
 			{"name":"burst","per":"facts.phone,facts.app","algorithm":"fixed","max":1,"per_ms":7200000},
@@ -470,15 +470,15 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 			{`{"phone":"3"}`, "monthly"},
 			{`{"phone":"3","n":"2"}`, "monthly"},
 		} {
-			if got := b.take("sms", `{"facts":`+c.facts+`}`); got.RefusedBy != c.by || got.Allowed != (c.by == "") {
+			if got := b.sendTake("sms", `{"facts":`+c.facts+`}`); got.RefusedBy != c.by || got.Allowed != (c.by == "") {
 				b.Fatalf("take %d: %+v, want refused by %q", i, got, c.by)
 			}
 		}
-		b.limitSet("mail", `{"limits":[{"name":"same","algorithm":"duplicate","max":1,"per_ms":3600000}]}`)
+		b.putLimitSet("mail", `{"limits":[{"name":"same","algorithm":"duplicate","max":1,"per_ms":3600000}]}`)
 		for range 3 {
-			b.take("mail", `{"facts":{"to":"ann"}}`)
+			b.sendTake("mail", `{"facts":{"to":"ann"}}`)
 		}
-		text := string(b.call("GET", "/metrics", "", nil).must(200).body)
+		text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body)
 		for _, want := range []string{
 			`{kind="",outcome="allowed",policy="",set="sms"} 4`, `{kind="duplicate",outcome="refused",policy="same",set="sms"} 0`,
 			`{kind="window",outcome="refused",policy="burst",set="sms"} 1`, `{kind="window",outcome="refused",policy="hourly",set="sms"} 1`,
@@ -488,8 +488,8 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 				b.Errorf("not counted: %s", want)
 			}
 		}
-		b.call("DELETE", "/v1/limits/sms", adminToken, nil).must(204)
-		if text = string(b.call("GET", "/metrics", "", nil).must(200).body); strings.Contains(text, `set="sms"`) {
+		b.call("DELETE", "/v1/limits/sms", adminToken, nil).expectStatus(204)
+		if text = string(b.call("GET", "/metrics", "", nil).expectStatus(200).body); strings.Contains(text, `set="sms"`) {
 			b.Error("the metric has a set that was deleted")
 		}
 	})
@@ -498,23 +498,23 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 // A replica that has cached a set uses its new policies after the next Follow, and also learns when the set is deleted.
 func TestReplicasFollowLimitSets(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.limitSet("sms", aSet())
-		url := b.serve(b.newAPI(func(s *setup) { s.dispatcher.Registerer = nil }).Handler())
-		follow := b.dispatcher.Policies.Sets.Follow // Follow of the other replica, whose dispatcher was created last
-		at := func(status int) (got taken) {
+	forServers(t, func(b *testAPI) {
+		b.putLimitSet("sms", limitSetBody())
+		url := b.startServer(b.newAPI(func(s *testOptions) { s.dispatcher.Registerer = nil }).Handler())
+		follow := b.dispatcher.Policies.Sets.ForgetChanged // Follow of the other replica, whose dispatcher was created last
+		at := func(status int) (got takeResponse) {
 			b.Helper()
-			a := b.callAt(url, "POST", "/v1/limits/sms/peek", adminToken, `{}`).must(status)
+			a := b.callURL(url, "POST", "/v1/limits/sms/peek", adminToken, `{}`).expectStatus(status)
 			if status == http.StatusOK {
-				a.into(&got)
+				a.decode(&got)
 			}
 			return got
 		}
 		if got := at(200); got.Limits[0].Max != 3 {
 			b.Fatalf("%+v", got)
 		}
-		b.call("PUT", "/v1/limits/sms", adminToken, strings.Replace(aSet(), `"max":3`, `"max":4`, 1)).must(200)
-		if got := b.remaining(`{}`); got[0] != 4 {
+		b.call("PUT", "/v1/limits/sms", adminToken, strings.Replace(limitSetBody(), `"max":3`, `"max":4`, 1)).expectStatus(200)
+		if got := b.peekRemaining(`{}`); got[0] != 4 {
 			b.Errorf("the replica that changed it: %v", got)
 		}
 		if err := follow(b.Context()); err != nil {
@@ -523,7 +523,7 @@ func TestReplicasFollowLimitSets(t *testing.T) {
 		if got := at(200); got.Limits[0].Max != 4 {
 			b.Errorf("the other one: %+v", got)
 		}
-		b.call("DELETE", "/v1/limits/sms", adminToken, nil).must(204)
+		b.call("DELETE", "/v1/limits/sms", adminToken, nil).expectStatus(204)
 		if err := follow(b.Context()); err != nil {
 			b.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 
 type taskStore interface {
 	Tasks(ctx context.Context, filter store.TaskFilter) ([]store.Task, error)
-	TaskStretch(ctx context.Context, filter store.TaskFilter) (store.Stretch, error)
+	TaskSearchBound(ctx context.Context, filter store.TaskFilter) (store.SearchBound, error)
 	Task(ctx context.Context, id int64) (store.Task, *store.Grant, []store.Attempt, error)
 	CancelTask(ctx context.Context, actor string, id int64) (store.Task, error)
 	RetryTask(ctx context.Context, actor string, id int64) (store.Task, error)
@@ -36,19 +36,19 @@ type taskQuery struct {
 }
 
 func (t *tasks) register(r *routes) {
-	registerList(r, operation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), t.list,
-		func(p pageOf[operators.Task]) operators.TaskList {
+	registerList(r, newOperation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), t.list,
+		func(p listPage[operators.Task]) operators.TaskList {
 			return operators.TaskList{Tasks: p.entries, NextPageToken: p.next}
 		})
-	register(r, operation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), t.get)
-	register(r, operation("GET", "/v1/tasks/{id}/why", "explainTask", "Say why a task does not run, and what would change that", roleViewer, 200), t.why)
-	register(r, operation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; one that runs is told to stop with its next report", roleOperator, 200), t.cancel)
-	register(r, operation("POST", "/v1/tasks/{id}/retry", "retryTask", "Try a task again that ended without success", roleOperator, 200), t.retry)
-	register(r, operation("POST", "/v1/tasks/cancel", "cancelTasks", "Cancel all tasks that match", roleOperator, 200), t.cancelAll)
-	register(r, operation("POST", "/v1/tasks/retry", "retryTasks", "Try all tasks again that match and ended without success", roleOperator, 200), t.retryAll)
+	register(r, newOperation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), t.get)
+	register(r, newOperation("GET", "/v1/tasks/{id}/why", "explainTask", "Say why a task does not run, and what would change that", roleViewer, 200), t.why)
+	register(r, newOperation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; one that runs is told to stop with its next report", roleOperator, 200), t.cancel)
+	register(r, newOperation("POST", "/v1/tasks/{id}/retry", "retryTask", "Try a task again that ended without success", roleOperator, 200), t.retry)
+	register(r, newOperation("POST", "/v1/tasks/cancel", "cancelTasks", "Cancel all tasks that match", roleOperator, 200), t.cancelAll)
+	register(r, newOperation("POST", "/v1/tasks/retry", "retryTasks", "Try all tasks again that match and ended without success", roleOperator, 200), t.retryAll)
 }
 
-func (t *tasks) list(ctx context.Context, in *taskQuery) (page pageOf[operators.Task], err error) {
+func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {
 	after, err := in.afterNumber()
 	if err != nil {
 		return page, err
@@ -58,19 +58,19 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page pageOf[operators.
 		return page, err
 	}
 	filter.Newest = in.Order == "newest"
-	filter.Beyond(after)
-	stretch, err := t.ledger.TaskStretch(ctx, filter)
+	filter.ContinueAfter(after)
+	stretch, err := t.ledger.TaskSearchBound(ctx, filter)
 	if err != nil {
 		return page, err
 	}
-	filter.Within(stretch)
-	found, more, err := inParts(in.Size, func(last *store.Task, limit int) ([]store.Task, error) {
+	filter.LimitTo(stretch)
+	found, more, err := readInParts(in.Size, func(last *store.Task, limit int) ([]store.Task, error) {
 		if filter.Limit = limit; last != nil {
-			filter.Beyond(last.ID)
+			filter.ContinueAfter(last.ID)
 		}
 		return t.ledger.Tasks(ctx, filter)
 	}, func(t store.Task) int { return len(t.Payload) + len(t.Output) + len(t.Error) })
-	return showPage(found, more, showTask, func(t store.Task) string { return number(t.ID) }).behind(stretch), err
+	return newPage(found, more, showTask, func(t store.Task) string { return decimal(t.ID) }).continueAfter(stretch), err
 }
 
 // taskFilter converts the filter, and refuses invalid names.
@@ -91,12 +91,12 @@ func checkNames(device, pool string) error {
 		}
 	}
 	if pool != "" {
-		return devices.ParsePool(pool)
+		return devices.CheckPoolName(pool)
 	}
 	return nil
 }
 
-func (t *tasks) get(ctx context.Context, in *Numbered) (detail operators.TaskDetail, err error) {
+func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetail, err error) {
 	found, grant, attempts, err := t.ledger.Task(ctx, in.ID)
 	if err != nil {
 		return detail, err
@@ -107,19 +107,19 @@ func (t *tasks) get(ctx context.Context, in *Numbered) (detail operators.TaskDet
 	}
 	for i, at := range attempts {
 		detail.Attempts[i] = operators.Attempt{
-			Attempt: at.Number, Token: at.Token, Device: at.Device, Slot: at.Slot, Granted: stamp(at.GrantedAt),
-			Ended: stamp(at.EndedAt), EndedBy: string(at.EndedBy), Output: at.Output, Dropped: at.Dropped, Error: at.Error,
+			Attempt: at.Number, Token: at.Token, Device: at.Device, Slot: at.Slot, Granted: apiTime(at.GrantedAt),
+			Ended: apiTime(at.EndedAt), EndedBy: string(at.EndedBy), Output: at.Output, Dropped: at.Dropped, Error: at.Error,
 		}
 	}
 	return detail, nil
 }
 
-func (t *tasks) cancel(ctx context.Context, in *Numbered) (operators.Task, error) {
+func (t *tasks) cancel(ctx context.Context, in *IDPath) (operators.Task, error) {
 	cancelled, err := t.ledger.CancelTask(ctx, actor(ctx), in.ID)
 	return showTask(cancelled), err
 }
 
-func (t *tasks) retry(ctx context.Context, in *Numbered) (operators.Task, error) {
+func (t *tasks) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
 	again, err := t.ledger.RetryTask(ctx, actor(ctx), in.ID)
 	if err == nil {
 		t.waiters.Filler.Fill(again.Pool)
@@ -130,15 +130,15 @@ func (t *tasks) retry(ctx context.Context, in *Numbered) (operators.Task, error)
 func showTask(t store.Task) operators.Task {
 	return operators.Task{
 		ID: t.ID, Batch: t.Batch, Pool: t.Pool, Device: t.Device, Kind: t.Kind, Payload: t.Payload,
-		Priority: t.Priority, State: string(t.State), Counted: t.Attempts, NotBefore: stampPointer(t.NotBefore), NotAfter: stampPointer(t.NotAfter), RetryAt: stampPointer(t.RetryAt),
-		Created: stamp(t.CreatedAt), Finished: stampPointer(t.FinishedAt), Output: t.Output, Dropped: t.Dropped, Error: t.Error,
+		Priority: t.Priority, State: string(t.State), CountedAttempts: t.Attempts, NotBefore: apiTimePointer(t.NotBefore), NotAfter: apiTimePointer(t.NotAfter), RetryAt: apiTimePointer(t.RetryAt),
+		Created: apiTime(t.CreatedAt), Finished: apiTimePointer(t.FinishedAt), Output: t.Output, Dropped: t.Dropped, Error: t.Error,
 	}
 }
 
 func showGrant(g store.Grant) *operators.Grant {
 	return &operators.Grant{
-		Token: g.Token, Pool: g.Pool, Slot: g.Slot, Attempt: g.Attempt, Granted: stamp(g.GrantedAt),
-		LeaseUntil: stamp(g.LeaseUntil), Redelivered: g.Redelivered, Cancel: g.CancelWhy,
+		Token: g.Token, Pool: g.Pool, Slot: g.Slot, Attempt: g.Attempt, Granted: apiTime(g.GrantedAt),
+		LeaseUntil: apiTime(g.LeaseUntil), Redelivered: g.Redelivered, Cancel: g.CancelWhy,
 	}
 }
 
@@ -151,18 +151,18 @@ type bulkQuery struct {
 }
 
 func (t *tasks) cancelAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
-	return bulk(ctx, in, t.ledger.CancelTasks, t.ledger.CountCancellable)
+	return changeTasks(ctx, in, t.ledger.CancelTasks, t.ledger.CountCancellable)
 }
 
 func (t *tasks) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
-	done, err := bulk(ctx, in, t.ledger.RetryTasks, t.ledger.CountRetriable)
+	done, err := changeTasks(ctx, in, t.ledger.RetryTasks, t.ledger.CountRetriable)
 	if err == nil && !in.DryRun {
 		t.waiters.Pools.RestartSearches()
 	}
 	return done, err
 }
 
-func bulk(
+func changeTasks(
 	ctx context.Context, in *bulkQuery,
 	change func(context.Context, string, store.TaskFilter, int) (store.BulkResult, error),
 	count func(context.Context, store.TaskFilter) (int64, error),
@@ -182,7 +182,7 @@ func bulk(
 	return operators.Bulk(done), err
 }
 
-func (t *tasks) why(ctx context.Context, in *Numbered) (operators.Why, error) {
+func (t *tasks) why(ctx context.Context, in *IDPath) (operators.Why, error) {
 	e, err := t.explain(ctx, in.ID)
 	shown := operators.Why{State: string(e.State), Reasons: make([]operators.Reason, len(e.Causes)), Mark: (*operators.Mark)(e.Mark)}
 	for i, r := range e.Causes {
@@ -201,7 +201,7 @@ func showActions(all []decision.Action) []operators.Action {
 
 func showCause(r decision.Cause) operators.Reason {
 	shown := operators.Reason{
-		Code: string(r.Code), Detail: r.Detail, Until: stampSet(r.Until), EstimatedStart: stampSet(r.EstimatedStart), Remedy: r.Remedy, Actions: showActions(r.Actions),
+		Code: string(r.Code), Detail: r.Detail, Until: apiTimeIfSet(r.Until), EstimatedStart: apiTimeIfSet(r.EstimatedStart), Remedy: r.Remedy, Actions: showActions(r.Actions),
 	}
 	if r.Position > 0 {
 		shown.Position = &r.Position

@@ -11,13 +11,13 @@ import (
 
 func TestTasksAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.pool("q", `{"capacity":60}`)
-		b.batch(`{"pool":"p","kind":"one","devices":["d-1","d-2","d:3"]}`)
-		b.batch(`{"pool":"q","kind":"two","devices":["d-1","d-4"]}`)
-		b.report("d-4", b.granted("d-4").result("succeeded", "")).must(200)
-		b.granted("d-2")
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.putPool("q", `{"capacity":60}`)
+		b.createBatch(`{"pool":"p","kind":"one","devices":["d-1","d-2","d:3"]}`)
+		b.createBatch(`{"pool":"q","kind":"two","devices":["d-1","d-4"]}`)
+		b.sendReport("d-4", b.reportUntilGranted("d-4").resultBody("succeeded", "")).expectStatus(200)
+		b.reportUntilGranted("d-2")
 		for filter, want := range map[string][]string{
 			"":                       {"1", "2", "3", "4", "5"},
 			"device=d-1":             {"1", "4"},
@@ -37,14 +37,14 @@ func TestTasksAreFilteredAndPaged(t *testing.T) {
 		} {
 			newest := slices.Clone(want)
 			slices.Reverse(newest)
-			if diff := cmp.Diff(newest, b.pages("/v1/tasks?order=newest&"+filter, "tasks", "id")); diff != "" {
+			if diff := cmp.Diff(newest, b.readPages("/v1/tasks?order=newest&"+filter, "tasks", "id")); diff != "" {
 				b.Errorf("%s, newest first: %s", filter, diff)
 			}
-			if diff := cmp.Diff(want, b.pages("/v1/tasks?"+filter, "tasks", "id")); diff != "" {
+			if diff := cmp.Diff(want, b.readPages("/v1/tasks?"+filter, "tasks", "id")); diff != "" {
 				b.Errorf("%s: %s", filter, diff)
 			}
 		}
-		b.badPages("/v1/tasks")
+		b.expectPageErrors("/v1/tasks")
 		for query, code := range map[string]string{
 			"state=running": "invalid_field", "batch=x": "invalid_field", "batch=-1": "invalid_field", "batch=9007199254740992": "invalid_field",
 			"device=a/b": "invalid_device_id", "device=%23": "invalid_device_id", "pool=a%20b": "invalid_pool",
@@ -53,31 +53,31 @@ func TestTasksAreFilteredAndPaged(t *testing.T) {
 			if strings.HasPrefix(code, "invalid_d") || strings.HasPrefix(code, "invalid_p") {
 				status = 400
 			}
-			b.get("/v1/tasks?"+query).problem(status, code)
+			b.get("/v1/tasks?"+query).expectProblem(status, code)
 		}
-		b.get("/v1/tasks?kind=%00").problem(400, "invalid_request")
-		b.get("/v1/tasks?kind=%FF").problem(400, "invalid_request")
+		b.get("/v1/tasks?kind=%00").expectProblem(400, "invalid_request")
+		b.get("/v1/tasks?kind=%FF").expectProblem(400, "invalid_request")
 	})
 }
 
 func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.batch(`{"pool":"p","kind":"k","payload":{"a":1},"priority":3,"retry_backoff_ms":0,"devices":["d-1"]}`)
-		first := b.granted("d-1")
-		b.report("d-1", first.result("failed", `,"output":{"n":1},"error":"broken"`)).must(200)
-		second := b.granted("d-1")
-		got := b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).must(200).fields()
-		grant := object(got["grant"])
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createBatch(`{"pool":"p","kind":"k","payload":{"a":1},"priority":3,"retry_backoff_ms":0,"devices":["d-1"]}`)
+		first := b.reportUntilGranted("d-1")
+		b.sendReport("d-1", first.resultBody("failed", `,"output":{"n":1},"error":"broken"`)).expectStatus(200)
+		second := b.reportUntilGranted("d-1")
+		got := b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).expectStatus(200).decodeObject()
+		grant := asObject(got["grant"])
 		if got["state"] != "dispatched" || grant["token"] != float64(second.Token) || grant["attempt"] != 2.0 || grant["slot"] != float64(second.Slot) || grant["lease_until"] == nil {
 			b.Errorf("the second attempt runs: %v", got)
 		}
-		attempts := list(got, "attempts")
+		attempts := listField(got, "attempts")
 		if len(attempts) != 1 {
 			b.Fatalf("%d attempts, want 1: %v", len(attempts), got)
 		}
-		attempt := object(attempts[0])
+		attempt := asObject(attempts[0])
 		delete(attempt, "granted_at")
 		delete(attempt, "ended_at")
 		want := map[string]any{
@@ -87,9 +87,9 @@ func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 		if diff := cmp.Diff(want, attempt); diff != "" {
 			b.Error(diff)
 		}
-		b.report("d-1", second.result("succeeded", `,"output":7`)).must(200)
-		got = b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).must(200).fields()
-		if attempts := list(got, "attempts"); len(attempts) != 2 || got["grant"] != nil || got["state"] != "succeeded" || got["output"] != 7.0 || got["finished_at"] == nil || got["attempts_counted"] != 2.0 {
+		b.sendReport("d-1", second.resultBody("succeeded", `,"output":7`)).expectStatus(200)
+		got = b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).expectStatus(200).decodeObject()
+		if attempts := listField(got, "attempts"); len(attempts) != 2 || got["grant"] != nil || got["state"] != "succeeded" || got["output"] != 7.0 || got["finished_at"] == nil || got["attempts_counted"] != 2.0 {
 			b.Errorf("ended: %v", got)
 		}
 	})
@@ -97,13 +97,13 @@ func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 
 func TestTaskIsCancelled(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":60}`)
-		b.batch(newFields)
-		g := b.granted("d-1")
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":60}`)
+		b.createBatch(newBatchBody)
+		g := b.reportUntilGranted("d-1")
 		cancel := func(id int64) map[string]any {
 			b.Helper()
-			return b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", id), adminToken, nil).must(200).fields()
+			return b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", id), adminToken, nil).expectStatus(200).decodeObject()
 		}
 		if got := cancel(g.ID + 1); got["state"] != "cancelled" || got["finished_at"] == nil {
 			b.Errorf("a waiting task: %v", got)
@@ -111,51 +111,51 @@ func TestTaskIsCancelled(t *testing.T) {
 		if got := cancel(g.ID); got["state"] != "dispatched" {
 			b.Errorf("a running task goes on until its device hears of it: %v", got)
 		}
-		reply := string(b.report("d-1", fmt.Sprintf(`{"id":"c","running":[{"task":%d,"token":%d}]}`, g.ID, g.Token)).must(200).body)
+		reply := string(b.sendReport("d-1", fmt.Sprintf(`{"id":"c","running":[{"task":%d,"token":%d}]}`, g.ID, g.Token)).expectStatus(200).body)
 		if !strings.Contains(reply, `"why":"cancelled"`) || strings.Contains(reply, `"renewed"`) {
 			b.Errorf("the device is not told to stop: %s", reply)
 		}
-		b.report("d-1", g.result("failed", "")).must(200)
+		b.sendReport("d-1", g.resultBody("failed", "")).expectStatus(200)
 		if got := cancel(g.ID); got["state"] != "cancelled" {
 			b.Errorf("cancelled again after the end: %v", got)
 		}
 		for _, id := range []string{"0", "-1", "abc", "9007199254740992"} {
-			b.get("/v1/tasks/"+id).problem(422, "invalid_field").names(b.T, "id")
-			b.call("POST", "/v1/tasks/"+id+"/cancel", adminToken, nil).problem(422, "invalid_field")
+			b.get("/v1/tasks/"+id).expectProblem(422, "invalid_field").expectMentions(b.T, "id")
+			b.call("POST", "/v1/tasks/"+id+"/cancel", adminToken, nil).expectProblem(422, "invalid_field")
 		}
-		b.get("/v1/tasks/9007199254740991").problem(404, "not_found")
-		b.call("POST", "/v1/tasks/9007199254740991/cancel", adminToken, nil).problem(404, "not_found")
+		b.get("/v1/tasks/9007199254740991").expectProblem(404, "not_found")
+		b.call("POST", "/v1/tasks/9007199254740991/cancel", adminToken, nil).expectProblem(404, "not_found")
 	})
 }
 
 // A client that follows the page tokens finds a rare entry after pages without entries.
 func TestEmptyPagesHaveATokenUntilTheEnd(t *testing.T) {
 	t.Parallel()
-	b := onServers(t)
-	b.pool("p", `{"capacity":1}`)
-	b.batch(newFields)
+	b := startOnServers(t)
+	b.putPool("p", `{"capacity":1}`)
+	b.createBatch(newBatchBody)
 	for _, query := range []string{
 		`INSERT INTO tasks (batch, pool, device, state) SELECT 1, 'p', 'd-1', 'succeeded' FROM generate_series(3, 120000)`,
 		`UPDATE tasks SET state = 'failed', error = 'rare' WHERE id = 110000`,
 	} {
-		if _, err := b.database().ExecContext(t.Context(), query); err != nil {
+		if _, err := b.openLedgerDB().ExecContext(t.Context(), query); err != nil {
 			t.Fatal(err)
 		}
 	}
 	token, pages, found := "", 0, []any{}
 	for {
 		pages++
-		page := b.get("/v1/tasks?error=rare&page_token=" + token).must(200).fields()
-		found = append(found, list(page, "tasks")...)
+		page := b.get("/v1/tasks?error=rare&page_token=" + token).expectStatus(200).decodeObject()
+		found = append(found, listField(page, "tasks")...)
 		var more bool
 		if token, more = page["next_page_token"].(string); !more {
 			break
 		}
 	}
-	if pages != 3 || len(found) != 1 || object(found[0])["id"] != 110000.0 {
+	if pages != 3 || len(found) != 1 || asObject(found[0])["id"] != 110000.0 {
 		t.Errorf("%d pages, found %v", pages, found)
 	}
-	if got := b.call("POST", "/v1/tasks/retry?error=rare", adminToken, nil).must(200).fields(); got["tasks"] != 1.0 || got["more"] != false {
+	if got := b.call("POST", "/v1/tasks/retry?error=rare", adminToken, nil).expectStatus(200).decodeObject(); got["tasks"] != 1.0 || got["more"] != false {
 		t.Errorf("tried again: %v", got)
 	}
 }

@@ -10,7 +10,7 @@ func checkSpan(from, to *time.Time) error {
 	if err := checkYears(from, to); err != nil {
 		return invalid("%v", err)
 	}
-	if never(from, to) {
+	if isEmptySpan(from, to) {
 		return invalid("not_after: must be later than not_before")
 	}
 	return nil
@@ -18,20 +18,20 @@ func checkSpan(from, to *time.Time) error {
 
 // checkYears refuses a time that Postgres or SQLite cannot store.
 func checkYears(notBefore, notAfter *time.Time) error {
-	if outOfYears(notBefore) {
-		return errors.New("not_before: " + inYears)
+	if isOutsideYears(notBefore) {
+		return errors.New("not_before: " + yearsMessage)
 	}
-	if outOfYears(notAfter) {
-		return errors.New("not_after: " + inYears)
+	if isOutsideYears(notAfter) {
+		return errors.New("not_after: " + yearsMessage)
 	}
 	return nil
 }
 
-const inYears = "must be in the years 1 to 9999, in UTC"
+const yearsMessage = "must be in the years 1 to 9999, in UTC"
 
-func outOfYears(at *time.Time) bool {
+func isOutsideYears(at *time.Time) bool {
 	return at != nil && (at.UTC().Year() < 1 || at.UTC().Year() > 9999)
 }
 
-// never reports whether to is not later than from, so that there is no time between them.
-func never(from, to *time.Time) bool { return from != nil && to != nil && !to.After(*from) }
+// isEmptySpan reports whether to is not later than from, so that there is no time between them.
+func isEmptySpan(from, to *time.Time) bool { return from != nil && to != nil && !to.After(*from) }

@@ -11,40 +11,40 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tokenID creates an operator token with a unique name that nobody uses.
-func (b *bench) tokenID() int64 {
+// createTokenID creates an operator token with a unique name that nobody uses.
+func (b *testAPI) createTokenID() int64 {
 	b.Helper()
 	var made struct{ ID int64 }
-	b.call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"viewer"}`).must(201).into(&made)
+	b.call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"viewer"}`).expectStatus(201).decode(&made)
 	return made.ID
 }
 
 func TestOperatorTokensActInTheirRole(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.device("d-1") // creates a token that is not an operator's
-		made := b.call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).must(201).fields()
+	forServers(t, func(b *testAPI) {
+		b.createDevice("d-1") // creates a token that is not an operator's
+		made := b.call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).expectStatus(201).decodeObject()
 		secret, _ := made["token"].(string)
-		b.pool("p", `{"capacity":60}`)
-		b.call("POST", "/v1/batches", secret, newFields).must(201)
-		b.call("PUT", "/v1/pools/q", secret, `{"capacity":60}`).problem(403, "forbidden")
-		b.call("GET", "/v1/tokens", secret, nil).problem(403, "forbidden")
-		listed := list(b.get("/v1/tokens").must(200).fields(), "tokens")
+		b.putPool("p", `{"capacity":60}`)
+		b.call("POST", "/v1/batches", secret, newBatchBody).expectStatus(201)
+		b.call("PUT", "/v1/pools/q", secret, `{"capacity":60}`).expectProblem(403, "forbidden")
+		b.call("GET", "/v1/tokens", secret, nil).expectProblem(403, "forbidden")
+		listed := listField(b.get("/v1/tokens").expectStatus(200).decodeObject(), "tokens")
 		delete(made, "token")
 		if diff := cmp.Diff([]any{made}, listed); diff != "" {
 			b.Errorf("no secret, and no device's token: %s", diff)
 		}
-		if events := list(b.get("/v1/events?actor=ci&kind=batch.created").must(200).fields(), "events"); len(events) != 1 {
+		if events := listField(b.get("/v1/events?actor=ci&kind=batch.created").expectStatus(200).decodeObject(), "events"); len(events) != 1 {
 			b.Errorf("who did it stands in the log: %v", events)
 		}
-		b.tokenID()
-		if diff := cmp.Diff([]string{"2", "3"}, b.pages("/v1/tokens", "tokens", "id")); diff != "" {
+		b.createTokenID()
+		if diff := cmp.Diff([]string{"2", "3"}, b.readPages("/v1/tokens", "tokens", "id")); diff != "" {
 			b.Error(diff)
 		}
 		path := fmt.Sprintf("/v1/tokens/%v", made["id"])
-		b.call("DELETE", path, adminToken, nil).must(200)
-		b.call("DELETE", path, adminToken, nil).problem(404, "not_found")
-		b.call("DELETE", "/v1/tokens/1", adminToken, nil).problem(404, "not_found") // the token of the device
+		b.call("DELETE", path, adminToken, nil).expectStatus(200)
+		b.call("DELETE", path, adminToken, nil).expectProblem(404, "not_found")
+		b.call("DELETE", "/v1/tokens/1", adminToken, nil).expectProblem(404, "not_found") // the token of the device
 		for bad, field := range map[string]string{
 			`"role":"caller"`:                                                 "pools, limit_sets",
 			`"role":"viewer","pools":["x"]`:                                   "pools, limit_sets",
@@ -53,16 +53,16 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 			`"role":"caller","pools":["` + strings.Repeat("x", 65) + `"]`:     "pools[0]",
 			`"role":"caller","pools":["x"` + strings.Repeat(`,"x"`, 32) + `]`: "pools",
 		} {
-			if p := b.call("POST", "/v1/tokens", adminToken, `{"name":"n",`+bad+`}`).problem(422, "invalid_field"); !strings.HasPrefix(p.Detail, field+":") {
+			if p := b.call("POST", "/v1/tokens", adminToken, `{"name":"n",`+bad+`}`).expectProblem(422, "invalid_field"); !strings.HasPrefix(p.Detail, field+":") {
 				b.Errorf("%s: %s", bad, p.Detail)
 			}
 		}
 		for _, bad := range []string{`{}`, `{"name":"n"}`, `{"name":"","role":"viewer"}`, `{"name":"n","role":"root"}`, `{"name":"n","role":"viewer","expires_at":"soon"}`} {
-			b.call("POST", "/v1/tokens", adminToken, bad).problem(422, "invalid_field")
+			b.call("POST", "/v1/tokens", adminToken, bad).expectProblem(422, "invalid_field")
 		}
-		b.call("POST", "/v1/tokens", adminToken, `{"name":"viewer of p","role":"viewer"}`).must(201)
+		b.call("POST", "/v1/tokens", adminToken, `{"name":"viewer of p","role":"viewer"}`).expectStatus(201)
 		for _, taken := range []string{"viewer of p", "reaper", "bootstrap", "d-1"} {
-			b.call("POST", "/v1/tokens", adminToken, fmt.Sprintf(`{"name":%q,"role":"viewer"}`, taken)).problem(409, "already_exists")
+			b.call("POST", "/v1/tokens", adminToken, fmt.Sprintf(`{"name":%q,"role":"viewer"}`, taken)).expectProblem(409, "already_exists")
 		}
 	})
 }
@@ -70,10 +70,10 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 // The patterns of a caller are stored, shown and logged.
 func TestPatternsOfACallerAreKept(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.caller(`"pools":["ci-*","x"],"limit_sets":["sms-*"]`)
+	forServers(t, func(b *testAPI) {
+		b.createCallerToken(`"pools":["ci-*","x"],"limit_sets":["sms-*"]`)
 		for _, patterns := range []string{`"pools":["ci-*"]`, `"limit_sets":["*"],"pools":null`} {
-			b.caller(patterns)
+			b.createCallerToken(patterns)
 		}
 		var shown struct {
 			Tokens []struct {
@@ -81,14 +81,14 @@ func TestPatternsOfACallerAreKept(t *testing.T) {
 				Sets  []string `json:"limit_sets"`
 			}
 		}
-		b.get("/v1/tokens").must(200).into(&shown)
+		b.get("/v1/tokens").expectStatus(200).decode(&shown)
 		if got, want := fmt.Sprint(shown.Tokens), "[{[ci-* x] [sms-*]} {[ci-*] []} {[] [*]}]"; got != want {
 			b.Errorf("%s, want %s", got, want)
 		}
-		b.call("DELETE", "/v1/tokens/1", adminToken, nil).must(200)
+		b.call("DELETE", "/v1/tokens/1", adminToken, nil).expectStatus(200)
 		for _, kind := range []string{"token.created", "token.revoked"} {
-			events := b.get("/v1/events?order=oldest&kind=" + kind).must(200).fields()
-			if text := fmt.Sprint(list(events, "events")[0]); !strings.Contains(text, "id=1 role=caller pools=ci-*,x limit_sets=sms-* name=") {
+			events := b.get("/v1/events?order=oldest&kind=" + kind).expectStatus(200).decodeObject()
+			if text := fmt.Sprint(listField(events, "events")[0]); !strings.Contains(text, "id=1 role=caller pools=ci-*,x limit_sets=sms-* name=") {
 				b.Errorf("%s: %s", kind, text)
 			}
 		}
@@ -101,32 +101,32 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var elapsed atomic.Int64
-	b := embedded(t, func(s *setup) {
+	b := startEmbedded(t, func(s *testOptions) {
 		s.dispatcher.Now = func() time.Time { return now.Add(time.Duration(elapsed.Load())) }
 	})
-	made := b.call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).must(201).fields()
+	made := b.call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).expectStatus(201).decodeObject()
 	secret, _ := made["token"].(string)
-	b.call("GET", "/v1/pools", secret, nil).must(200)
-	other := b.serve(b.newAPI(func(s *setup) { s.dispatcher.Registerer = nil }).Handler())
+	b.call("GET", "/v1/pools", secret, nil).expectStatus(200)
+	other := b.startServer(b.newAPI(func(s *testOptions) { s.dispatcher.Registerer = nil }).Handler())
 	if _, err := b.store.RevokeToken(t.Context(), "op", int64(made["id"].(float64))); err != nil { //nolint:errcheck // JSON's numbers
 		t.Fatal(err)
 	}
-	b.callAt(other, "GET", "/v1/pools", secret, nil).problem(401, "unauthenticated")
+	b.callURL(other, "GET", "/v1/pools", secret, nil).expectProblem(401, "unauthenticated")
 	elapsed.Store(int64(5 * time.Second))
-	b.call("GET", "/v1/pools", secret, nil).problem(401, "unauthenticated")
+	b.call("GET", "/v1/pools", secret, nil).expectProblem(401, "unauthenticated")
 }
 
 // The list has the time of the last use of a token. Replicas are not notified of a use, because it is not a change of the token.
 func TestTheListSaysWhenTokensWereUsed(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		used, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"used","role":"viewer"}`).must(201).fields()["token"].(string)
-		b.call("POST", "/v1/tokens", adminToken, `{"name":"unused","role":"viewer"}`).must(201)
+	forServers(t, func(b *testAPI) {
+		used, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"used","role":"viewer"}`).expectStatus(201).decodeObject()["token"].(string)
+		b.call("POST", "/v1/tokens", adminToken, `{"name":"unused","role":"viewer"}`).expectStatus(201)
 		before, err := b.store.ChangedTokens(b.Context(), 0)
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.call("GET", "/v1/pools", used, nil).must(200)
+		b.call("GET", "/v1/pools", used, nil).expectStatus(200)
 		if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
 			b.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestTheListSaysWhenTokensWereUsed(t *testing.T) {
 				Last *time.Time `json:"last_used_at"`
 			}
 		}
-		b.get("/v1/tokens").must(200).into(&shown)
+		b.get("/v1/tokens").expectStatus(200).decode(&shown)
 		for _, one := range shown.Tokens {
 			if (one.Last != nil) != (one.Name == "used") {
 				b.Errorf("%s: last used %v", one.Name, one.Last)

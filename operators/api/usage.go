@@ -31,7 +31,7 @@ func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (u operators.Usag
 		return u, err
 	}
 	if in.Device != "" {
-		u.Usage, err = p.usageOf(ctx, pool, in.Device)
+		u.Usage, err = p.deviceUsage(ctx, pool, in.Device)
 		return u, err
 	}
 	highest, err := p.policies.Highest(ctx, pool, in.Limit)
@@ -42,7 +42,7 @@ func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (u operators.Usag
 	return u, nil
 }
 
-func (p *pools) usageOf(ctx context.Context, pool store.Pool, id string) ([]operators.PolicyUse, error) {
+func (p *pools) deviceUsage(ctx context.Context, pool store.Pool, id string) ([]operators.PolicyUse, error) {
 	device, err := p.ledger.Device(ctx, id)
 	if err != nil {
 		return nil, err
@@ -62,12 +62,12 @@ func (p *pools) usageOf(ctx context.Context, pool store.Pool, id string) ([]oper
 	return showUse(uses), nil
 }
 
-func showUse(uses []limits.Use) []operators.PolicyUse {
+func showUse(uses []limits.SubjectUse) []operators.PolicyUse {
 	shown := make([]operators.PolicyUse, len(uses))
 	for i, u := range uses {
 		shown[i] = operators.PolicyUse{
-			Policy: u.Rule.Name, Owner: u.Rule.Owner, Allows: u.Rule.Describe(u.Window), Subject: u.Subject.Label,
-			Used: u.Used, Max: u.Max, Window: u.Window, Remaining: u.Remaining, ResetMS: roundedUp(u.Reset, time.Millisecond),
+			Policy: u.Rule.Name, Owner: u.Rule.Owner, Allows: u.Rule.DescribeWindow(u.Window), Subject: u.Subject.Label,
+			Used: u.Used, Max: u.Max, Window: u.Window, Remaining: u.Remaining, ResetMS: ceilUnits(u.Reset, time.Millisecond),
 		}
 	}
 	return shown

@@ -15,31 +15,31 @@ type waiting struct{ explainer *dispatcher.Explainer }
 
 // WaitingSample limits how many tasks are evaluated, and so the cost.
 type WaitingSample struct {
-	Most int `query:"sample" minimum:"1" maximum:"500" default:"500" doc:"Up to so many tasks are judged; of more, a sample"`
+	SampleSize int `query:"sample" minimum:"1" maximum:"500" default:"500" doc:"Up to so many tasks are judged; of more, a sample"`
 }
 
-// WaitingFor selects waiting tasks by their first reason.
-type WaitingFor struct {
+// ReasonFilter selects waiting tasks by their first reason.
+type ReasonFilter struct {
 	Code string `query:"code" maxLength:"64" doc:"Only tasks whose first reason has this code"`
 }
 
-type poolWaiting struct {
+type poolWaitingQuery struct {
 	PoolPath
 	Page
-	WaitingFor
+	ReasonFilter
 }
 
-type batchWaiting struct {
-	Numbered
+type batchWaitingQuery struct {
+	IDPath
 	Page
-	WaitingFor
+	ReasonFilter
 }
 
 func (w *waiting) register(r *routes) {
-	ofPool := operation("GET", "/v1/pools/{pool}/waiting", "getPoolWaiting", "Say what the tasks of a pool wait for, how many for what", roleViewer, 200)
-	ofBatch := operation("GET", "/v1/batches/{id}/waiting", "getBatchWaiting", "Say what the tasks of a batch wait for, how many for what", roleViewer, 200)
-	ofPool.Middlewares, ofBatch.Middlewares = r.steps(r.turnOfList), r.steps(r.turnOfList)
-	answer := func(p pageOf[operators.WaitingTask]) operators.WaitingTaskList {
+	ofPool := newOperation("GET", "/v1/pools/{pool}/waiting", "getPoolWaiting", "Say what the tasks of a pool wait for, how many for what", roleViewer, 200)
+	ofBatch := newOperation("GET", "/v1/batches/{id}/waiting", "getBatchWaiting", "Say what the tasks of a batch wait for, how many for what", roleViewer, 200)
+	ofPool.Middlewares, ofBatch.Middlewares = r.newMiddlewares(r.awaitListTurn), r.newMiddlewares(r.awaitListTurn)
+	answer := func(p listPage[operators.WaitingTask]) operators.WaitingTaskList {
 		return operators.WaitingTaskList{Tasks: p.entries, NextPageToken: p.next}
 	}
 	register(r, ofPool, func(ctx context.Context, in *struct {
@@ -47,33 +47,33 @@ func (w *waiting) register(r *routes) {
 		WaitingSample
 	},
 	) (operators.Waiting, error) {
-		return w.parts(ctx, store.WaitingOf{Pool: in.Pool}, in.Most)
+		return w.summarize(ctx, store.WaitingScope{Pool: in.Pool}, in.SampleSize)
 	})
-	registerList(r, operation("GET", "/v1/pools/{pool}/waiting/tasks", "listPoolWaiting", "List the tasks of a pool that wait, each with the first reason why", roleViewer, 200),
-		func(ctx context.Context, in *poolWaiting) (pageOf[operators.WaitingTask], error) {
-			return w.list(ctx, store.WaitingOf{Pool: in.Pool}, in.Page, in.Code)
+	registerList(r, newOperation("GET", "/v1/pools/{pool}/waiting/tasks", "listPoolWaiting", "List the tasks of a pool that wait, each with the first reason why", roleViewer, 200),
+		func(ctx context.Context, in *poolWaitingQuery) (listPage[operators.WaitingTask], error) {
+			return w.list(ctx, store.WaitingScope{Pool: in.Pool}, in.Page, in.Code)
 		}, answer)
 	register(r, ofBatch, func(ctx context.Context, in *struct {
-		Numbered
+		IDPath
 		WaitingSample
 	},
 	) (operators.Waiting, error) {
-		return w.parts(ctx, store.WaitingOf{Batch: in.ID}, in.Most)
+		return w.summarize(ctx, store.WaitingScope{Batch: in.ID}, in.SampleSize)
 	})
-	registerList(r, operation("GET", "/v1/batches/{id}/waiting/tasks", "listBatchWaiting", "List the tasks of a batch that wait, each with the first reason why", roleViewer, 200),
-		func(ctx context.Context, in *batchWaiting) (pageOf[operators.WaitingTask], error) {
-			return w.list(ctx, store.WaitingOf{Batch: in.ID}, in.Page, in.Code)
+	registerList(r, newOperation("GET", "/v1/batches/{id}/waiting/tasks", "listBatchWaiting", "List the tasks of a batch that wait, each with the first reason why", roleViewer, 200),
+		func(ctx context.Context, in *batchWaitingQuery) (listPage[operators.WaitingTask], error) {
+			return w.list(ctx, store.WaitingScope{Batch: in.ID}, in.Page, in.Code)
 		}, answer)
 }
 
-func (w *waiting) parts(ctx context.Context, of store.WaitingOf, most int) (operators.Waiting, error) {
-	found, err := w.explainer.WhyWaiting(ctx, of, most)
+func (w *waiting) summarize(ctx context.Context, scope store.WaitingScope, sampleSize int) (operators.Waiting, error) {
+	found, err := w.explainer.SummarizeWaiting(ctx, scope, sampleSize)
 	shown := operators.Waiting{
-		Total: found.Total, Judged: found.Judged, Sampled: int64(found.Judged) < found.Total, Parts: make([]operators.WaitingPart, len(found.Parts)),
+		Total: found.Total, Evaluated: found.Evaluated, Sampled: int64(found.Evaluated) < found.Total, Parts: make([]operators.WaitingPart, len(found.Groups)),
 	}
-	for i, p := range found.Parts {
+	for i, p := range found.Groups {
 		part := operators.WaitingPart{
-			Code: string(p.Code), Label: p.Label, Count: p.Count, Detail: p.Detail, Until: stampSet(p.Until), Remedy: p.Remedy, Actions: showActions(p.Actions),
+			Code: string(p.Code), Label: p.Label, Count: p.Count, Detail: p.Detail, Until: apiTimeIfSet(p.Until), Remedy: p.Remedy, Actions: showActions(p.Actions),
 			Examples: make([]operators.WaitingExample, len(p.Examples)),
 		}
 		for n, one := range p.Examples {
@@ -85,31 +85,31 @@ func (w *waiting) parts(ctx context.Context, of store.WaitingOf, most int) (oper
 }
 
 // list evaluates the next tasks. The token of the next page points after the last task that was evaluated or listed.
-func (w *waiting) list(ctx context.Context, of store.WaitingOf, in Page, code string) (page pageOf[operators.WaitingTask], err error) {
-	if code != "" && !decision.MayWait(decision.Code(code)) {
+func (w *waiting) list(ctx context.Context, scope store.WaitingScope, in Page, code string) (page listPage[operators.WaitingTask], err error) {
+	if code != "" && !decision.IsWaitingCode(decision.Code(code)) {
 		return page, invalid("code: %q is no reason that a task can wait for", code)
 	}
-	after, err := in.afterMark(of)
+	after, err := in.afterMark(scope)
 	if err != nil {
 		return page, err
 	}
-	looked := dispatcher.MostJudged // more than a page, to find the tasks with this code
+	searchLimit := dispatcher.MaxEvaluated // more than a page, to find the tasks with this code
 	if code == "" {
-		looked = min(looked, in.Size)
+		searchLimit = min(searchLimit, in.Size)
 	}
-	judged, more, err := w.explainer.NextWaiting(ctx, of, after, looked)
+	evaluated, more, err := w.explainer.EvaluateNext(ctx, scope, after, searchLimit)
 	if err != nil {
 		return page, err
 	}
-	page.entries = make([]operators.WaitingTask, 0, min(len(judged), in.Size))
-	for i, j := range judged {
+	page.entries = make([]operators.WaitingTask, 0, min(len(evaluated), in.Size))
+	for i, j := range evaluated {
 		if code == "" || code == string(j.Code) {
 			page.entries = append(page.entries, operators.WaitingTask{
-				ID: j.Task.ID, Batch: j.Task.Batch, Device: j.Task.Device, Code: string(j.Code), Detail: j.Detail, Until: stampSet(j.Until), Remedy: j.Remedy, Actions: showActions(j.Actions),
+				ID: j.Task.ID, Batch: j.Task.Batch, Device: j.Task.Device, Code: string(j.Code), Detail: j.Detail, Until: apiTimeIfSet(j.Until), Remedy: j.Remedy, Actions: showActions(j.Actions),
 			})
 		}
-		if last := i == len(judged)-1; last && more || !last && len(page.entries) == in.Size {
-			m := store.MarkOf(j.Task)
+		if last := i == len(evaluated)-1; last && more || !last && len(page.entries) == in.Size {
+			m := store.WaitingPositionOf(j.Task)
 			page.next = pageToken(fmt.Sprintf("%d %d %d", m.Batch, m.Priority, m.Task))
 			break
 		}
@@ -118,13 +118,13 @@ func (w *waiting) list(ctx context.Context, of store.WaitingOf, in Page, code st
 }
 
 // afterMark returns the position after which the page starts, in the listed batch. The zero mark is the beginning.
-func (p Page) afterMark(of store.WaitingOf) (mark store.LineMark, err error) {
+func (p Page) afterMark(scope store.WaitingScope) (mark store.WaitingPosition, err error) {
 	text, err := p.afterName()
 	if err != nil || text == "" {
 		return mark, err
 	}
-	if n, err := fmt.Sscanf(text, "%d %d %d", &mark.Batch, &mark.Priority, &mark.Task); n != 3 || err != nil || mark.Batch < 1 || of.Batch != 0 && mark.Batch != of.Batch {
-		return mark, badPage()
+	if n, err := fmt.Sscanf(text, "%d %d %d", &mark.Batch, &mark.Priority, &mark.Task); n != 3 || err != nil || mark.Batch < 1 || scope.Batch != 0 && mark.Batch != scope.Batch {
+		return mark, pageTokenProblem()
 	}
 	return mark, nil
 }

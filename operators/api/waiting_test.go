@@ -8,28 +8,28 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// mixed creates a pool in which seven tasks wait for four reasons.
-func (b *bench) mixed() (batches []int64) {
+// createWaitingTasks creates a pool in which seven tasks wait for four reasons.
+func (b *testAPI) createWaitingTasks() (batches []int64) {
 	b.Helper()
-	b.pool("p", `{"capacity":5,"limits":[{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]}`)
+	b.putPool("p", `{"capacity":5,"limits":[{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]}`)
 	for _, device := range []string{"d-1", "d-2", "d-3", "d-4"} {
-		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":%q,"tags":{"account":"x"}}`, device)).must(201)
+		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":%q,"tags":{"account":"x"}}`, device)).expectStatus(201)
 	}
-	batches = append(batches, b.batch(`{"pool":"p","devices":["d-1"]}`))
-	b.granted("d-1")
+	batches = append(batches, b.createBatch(`{"pool":"p","devices":["d-1"]}`))
+	b.reportUntilGranted("d-1")
 	for _, body := range []string{
-		`{"pool":"p","devices":["d-2","d-3"]}`, `{"pool":"p","devices":["d-4","d-5","d-6"],"windows":[` + hours(5, 2) + `]}`, `{"pool":"p","devices":["d-7"]}`, `{"pool":"p","devices":["d-8"]}`,
+		`{"pool":"p","devices":["d-2","d-3"]}`, `{"pool":"p","devices":["d-4","d-5","d-6"],"windows":[` + windowJSON(5, 2) + `]}`, `{"pool":"p","devices":["d-7"]}`, `{"pool":"p","devices":["d-8"]}`,
 	} {
-		batches = append(batches, b.batch(body))
+		batches = append(batches, b.createBatch(body))
 	}
-	b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", batches[3]), adminToken, nil).must(200)
+	b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", batches[3]), adminToken, nil).expectStatus(200)
 	return batches
 }
 
 func TestWaitingAddsUpAndLists(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		batches := b.mixed()
+	forServers(t, func(b *testAPI) {
+		batches := b.createWaitingTasks()
 		for path, want := range map[string]map[string]int64{
 			"/v1/pools/p/waiting":                             {"limited": 2, "batch_window": 3, "batch_paused": 1, "device_unknown": 1},
 			fmt.Sprintf("/v1/batches/%d/waiting", batches[1]): {"limited": 2},
@@ -39,7 +39,7 @@ func TestWaitingAddsUpAndLists(t *testing.T) {
 			"/v1/pools/p/waiting?":                            {"limited": 2, "batch_window": 3, "batch_paused": 1, "device_unknown": 1},
 		} {
 			var said operators.Waiting
-			b.call("GET", path, b.token("viewer"), nil).must(200).into(&said)
+			b.call("GET", path, b.createToken("viewer"), nil).expectStatus(200).decode(&said)
 			sum := int64(0)
 			for _, p := range said.Parts {
 				sum += p.Count
@@ -49,18 +49,18 @@ func TestWaitingAddsUpAndLists(t *testing.T) {
 				if known := p.Code == "limited" || p.Code == "batch_window"; known != (p.Until != nil) {
 					b.Errorf("%s: %s until %v", path, p.Code, p.Until)
 				}
-				b.expectEach(strings.TrimSuffix(path, "?"), p)
+				b.expectListedReasons(strings.TrimSuffix(path, "?"), p)
 			}
-			if len(said.Parts) != len(want) || sum != said.Total || int64(said.Judged) != said.Total || said.Sampled {
+			if len(said.Parts) != len(want) || sum != said.Total || int64(said.Evaluated) != said.Total || said.Sampled {
 				b.Errorf("%s: %+v", path, said)
 			}
 		}
 		if text := string(b.get("/v1/pools/p/waiting").body); !strings.Contains(text, `"label":"limited (1 per 1h by per-account)"`) {
 			b.Errorf("answered %s", text)
 		}
-		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"it smokes"}`).must(200)
+		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"it smokes"}`).expectStatus(200)
 		var said operators.Waiting
-		b.get("/v1/pools/p/waiting").must(200).into(&said)
+		b.get("/v1/pools/p/waiting").expectStatus(200).decode(&said)
 		if len(said.Parts) != 1 || said.Parts[0].Code != "pool_paused" || !strings.HasSuffix(said.Parts[0].Detail, "because: it smokes") || said.Parts[0].Remedy != "resume the pool: dispatcher pools resume p" {
 			b.Errorf("paused: %+v", said)
 		}
@@ -70,43 +70,43 @@ func TestWaitingAddsUpAndLists(t *testing.T) {
 // The actions of a part help all of its tasks; actions that help only some tasks are listed with these tasks.
 func TestActionsOfAPartHelpAll(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", `{"capacity":5}`)
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":5}`)
 	for _, device := range []string{"d-1", "d-2"} {
-		batch := b.batch(`{"pool":"p","devices":["` + device + `"]}`)
-		b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", batch), adminToken, nil).must(200)
+		batch := b.createBatch(`{"pool":"p","devices":["` + device + `"]}`)
+		b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", batch), adminToken, nil).expectStatus(200)
 	}
 	expect := func(path, want string) {
 		b.Helper()
 		var said operators.Waiting
-		b.get(path).must(200).into(&said)
+		b.get(path).expectStatus(200).decode(&said)
 		if len(said.Parts) != 1 || fmt.Sprint(said.Parts[0].Actions) != want {
 			b.Errorf("%s: %+v, want %s", path, said.Parts, want)
 		}
 	}
 	expect("/v1/pools/p/waiting", "[]")
 	expect("/v1/batches/2/waiting", "[{resume batch 2 dispatcher batches resume 2}]")
-	list := string(b.get("/v1/pools/p/waiting/tasks").must(200).body)
+	list := string(b.get("/v1/pools/p/waiting/tasks").expectStatus(200).body)
 	for _, id := range []string{"1", "2"} {
 		if want := `"actions":[{"action":"resume","subject":"batch","id":"` + id + `"`; !strings.Contains(list, want) {
 			b.Errorf("%s is not in %s", want, list)
 		}
 	}
-	b.call("POST", "/v1/pools/p/pause", adminToken, nil).must(200)
+	b.call("POST", "/v1/pools/p/pause", adminToken, nil).expectStatus(200)
 	expect("/v1/pools/p/waiting", "[{resume pool p dispatcher pools resume p}]")
 }
 
-// expectEach lists the tasks of a part, in pages and as a stream, and compares each with its why.
-func (b *bench) expectEach(path string, p operators.WaitingPart) {
+// expectListedReasons lists the tasks of a part, in pages and as a stream, and compares each with its why.
+func (b *testAPI) expectListedReasons(path string, p operators.WaitingPart) {
 	b.Helper()
 	list := path + "/tasks?code=" + p.Code
-	ids := b.pages(list, "tasks", "id")
-	if int64(len(ids)) != p.Count || b.accept(list, csvType).must(200).entries(csvType) != len(ids) {
+	ids := b.readPages(list, "tasks", "id")
+	if int64(len(ids)) != p.Count || b.getWithAccept(list, csvType).expectStatus(200).countEntries(csvType) != len(ids) {
 		b.Errorf("%s: %d are listed of %d", list, len(ids), p.Count)
 	}
 	for _, id := range ids {
 		var why operators.Why
-		b.get("/v1/tasks/" + id + "/why").must(200).into(&why)
+		b.get("/v1/tasks/" + id + "/why").expectStatus(200).decode(&why)
 		if why.Reasons[0].Code != p.Code {
 			b.Errorf("%s has task %s, which waits for %+v", list, id, why.Reasons[0])
 		}
@@ -115,53 +115,53 @@ func (b *bench) expectEach(path string, p operators.WaitingPart) {
 
 func TestWaitingRefusesWhatItCannotList(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	batches := b.mixed()
+	b := startEmbedded(t)
+	batches := b.createWaitingTasks()
 	for _, path := range []string{"/v1/pools/none/waiting", "/v1/batches/4711/waiting", "/v1/pools/none/waiting/tasks", "/v1/batches/4711/waiting/tasks"} {
-		b.get(path).problem(404, "not_found")
+		b.get(path).expectProblem(404, "not_found")
 	}
-	if p := b.get("/v1/pools/p/waiting/tasks?code=running").problem(422, "invalid_field"); !strings.Contains(p.Detail, `code: "running"`) {
+	if p := b.get("/v1/pools/p/waiting/tasks?code=running").expectProblem(422, "invalid_field"); !strings.Contains(p.Detail, `code: "running"`) {
 		b.Errorf("%+v", p)
 	}
-	b.badPages("/v1/pools/p/waiting/tasks")
-	ofAnother, _ := b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_size=1", batches[1])).must(200).fields()["next_page_token"].(string)
-	b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[1], ofAnother)).must(200)
-	b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[2], ofAnother)).problem(422, "invalid_field").names(b.T, "page_token")
-	b.call("GET", "/v1/pools/p/waiting", b.token("verifier"), nil).problem(403, "forbidden")
+	b.expectPageErrors("/v1/pools/p/waiting/tasks")
+	ofAnother, _ := b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_size=1", batches[1])).expectStatus(200).decodeObject()["next_page_token"].(string)
+	b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[1], ofAnother)).expectStatus(200)
+	b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[2], ofAnother)).expectProblem(422, "invalid_field").expectMentions(b.T, "page_token")
+	b.call("GET", "/v1/pools/p/waiting", b.createToken("verifier"), nil).expectProblem(403, "forbidden")
 }
 
 // The condition of a batch is not running if the batch cannot start tasks.
 func TestTheConditionOfABatch(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":5,"lease_ms":60000}`)
-		id := b.batch(newFields)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":5,"lease_ms":60000}`)
+		id := b.createBatch(newBatchBody)
 		expect := func(state, condition string) {
 			b.Helper()
-			one := b.get(fmt.Sprintf("/v1/batches/%d", id)).must(200).fields()
-			listed := object(list(b.get("/v1/batches").must(200).fields(), "batches")[0])
+			one := b.get(fmt.Sprintf("/v1/batches/%d", id)).expectStatus(200).decodeObject()
+			listed := asObject(listField(b.get("/v1/batches").expectStatus(200).decodeObject(), "batches")[0])
 			if one["state"] != state || one["condition"] != condition || listed["condition"] != condition || condition != "running" && one["eta"] != nil {
 				b.Errorf("%v, %v, in the list %v; want %s, %s", one["state"], one["condition"], listed["condition"], state, condition)
 			}
 		}
 		expect("running", "running")
-		b.call("POST", "/v1/pools/p/pause", adminToken, nil).must(200)
+		b.call("POST", "/v1/pools/p/pause", adminToken, nil).expectStatus(200)
 		expect("running", "held_up")
-		b.call("POST", "/v1/pools/p/resume", adminToken, nil).must(200)
-		b.call("PATCH", "/v1/pools/p", adminToken, `{"windows":[`+hours(5, 2)+`]}`).must(200)
+		b.call("POST", "/v1/pools/p/resume", adminToken, nil).expectStatus(200)
+		b.call("PATCH", "/v1/pools/p", adminToken, `{"windows":[`+windowJSON(5, 2)+`]}`).expectStatus(200)
 		expect("running", "scheduled")
-		b.call("PATCH", "/v1/pools/p", adminToken, `{"windows":null,"capacity":0}`).must(200)
+		b.call("PATCH", "/v1/pools/p", adminToken, `{"windows":null,"capacity":0}`).expectStatus(200)
 		expect("running", "held_up")
-		b.call("PATCH", "/v1/pools/p", adminToken, `{"capacity":5}`).must(200)
-		shut := b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{"windows":[`+hours(5, 2)+`]}`).must(200).fields()
+		b.call("PATCH", "/v1/pools/p", adminToken, `{"capacity":5}`).expectStatus(200)
+		shut := b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{"windows":[`+windowJSON(5, 2)+`]}`).expectStatus(200).decodeObject()
 		if shut["condition"] != "scheduled" {
 			b.Errorf("changed to %v", shut["condition"])
 		}
 		expect("running", "scheduled")
-		b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", id), adminToken, nil).must(200)
+		b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", id), adminToken, nil).expectStatus(200)
 		expect("paused", "paused")
-		b.call("POST", fmt.Sprintf("/v1/batches/%d/cancel", id), adminToken, nil).must(200)
-		if now := b.get(fmt.Sprintf("/v1/batches/%d", id)).fields(); now["condition"] != now["state"] {
+		b.call("POST", fmt.Sprintf("/v1/batches/%d/cancel", id), adminToken, nil).expectStatus(200)
+		if now := b.get(fmt.Sprintf("/v1/batches/%d", id)).decodeObject(); now["condition"] != now["state"] {
 			b.Errorf("%v", now)
 		}
 	})

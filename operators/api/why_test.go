@@ -8,12 +8,12 @@ import (
 
 func TestWhyAnswersWithReasons(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *bench) {
-		b.pool("p", `{"capacity":1}`)
-		b.batch(newFields)
-		b.report("d-1", `{"accept":false}`).must(200)
-		why := func(want string) answer {
-			a := b.call("GET", "/v1/tasks/1/why", b.token("viewer"), nil).must(200)
+	forServers(t, func(b *testAPI) {
+		b.putPool("p", `{"capacity":1}`)
+		b.createBatch(newBatchBody)
+		b.sendReport("d-1", `{"accept":false}`).expectStatus(200)
+		why := func(want string) apiResponse {
+			a := b.call("GET", "/v1/tasks/1/why", b.createToken("viewer"), nil).expectStatus(200)
 			if !strings.HasPrefix(string(a.body), want) {
 				b.Errorf("answered %s, want %s...", a.body, want)
 			}
@@ -22,9 +22,9 @@ func TestWhyAnswersWithReasons(t *testing.T) {
 		if a := why(`{"state":"pending","reasons":[{"code":"next_report","detail":"nothing stands in the way`); !strings.Contains(string(a.body), `"actions":[]`) {
 			b.Errorf("nothing to do: %s", a.body)
 		}
-		b.call("POST", "/v1/batches/1/pause", adminToken, `{"reason":"it \"smokes\""}`).must(200)
-		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"so does that"}`).must(200)
-		shown := why(`{"state":"pending","reasons":[{"code":"pool_paused","detail":"pool p is paused by bootstrap since 20`).fields()
+		b.call("POST", "/v1/batches/1/pause", adminToken, `{"reason":"it \"smokes\""}`).expectStatus(200)
+		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"so does that"}`).expectStatus(200)
+		shown := why(`{"state":"pending","reasons":[{"code":"pool_paused","detail":"pool p is paused by bootstrap since 20`).decodeObject()
 		reasons, _ := shown["reasons"].([]any)
 		if len(reasons) != 2 || len(shown) != 2 {
 			b.Fatalf("answered %v", shown)
@@ -42,15 +42,15 @@ func TestWhyAnswersWithReasons(t *testing.T) {
 		if got := fmt.Sprint(second["actions"]); got != "[map[action:resume command:dispatcher batches resume 1 id:1 subject:batch]]" {
 			b.Errorf("the actions of the second: %s", got)
 		}
-		b.call("POST", "/v1/batches/1/resume", adminToken, nil).must(200)
-		b.call("POST", "/v1/pools/p/resume", adminToken, nil).must(200)
-		g := b.granted("d-1")
+		b.call("POST", "/v1/batches/1/resume", adminToken, nil).expectStatus(200)
+		b.call("POST", "/v1/pools/p/resume", adminToken, nil).expectStatus(200)
+		g := b.reportUntilGranted("d-1")
 		why(`{"state":"dispatched","reasons":[{"code":"running"`)
-		b.report("d-1", g.result("succeeded", "")).must(200)
+		b.sendReport("d-1", g.resultBody("succeeded", "")).expectStatus(200)
 		why(`{"state":"succeeded","reasons":[{"code":"succeeded"`)
 
-		b.get("/v1/tasks/4711/why").problem(404, "not_found")
-		b.get("/v1/tasks/x/why").problem(422, "invalid_field")
-		b.call("GET", "/v1/tasks/1/why", b.token("verifier"), nil).problem(403, "forbidden")
+		b.get("/v1/tasks/4711/why").expectProblem(404, "not_found")
+		b.get("/v1/tasks/x/why").expectProblem(422, "invalid_field")
+		b.call("GET", "/v1/tasks/1/why", b.createToken("verifier"), nil).expectProblem(403, "forbidden")
 	})
 }

@@ -31,7 +31,7 @@ func TestClientIsWhoATrustedProxyNames(t *testing.T) {
 		{"nonsense", []string{"198.51.100.1"}, "invalid IP"},
 	} {
 		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{"X-Forwarded-For": c.forwarded}}
-		if got := client(r, trusted).String(); got != c.want {
+		if got := clientAddress(r, trusted).String(); got != c.want {
 			t.Errorf("%s %q: %s, want %s", c.remote, c.forwarded, got, c.want)
 		}
 	}

@@ -20,15 +20,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// At is the name of the interface that refused a client.
-type At string
+// EntryPoint is the name of the interface that refused a client.
+type EntryPoint string
 
 // The interfaces. A refusal by API or SignIn is also recorded as an event.
 const (
-	API    At = "api"
-	SignIn At = "sign_in"
-	Report At = "report" // a report over HTTP
-	Broker At = "broker" // a device's session at the embedded broker
+	API    EntryPoint = "api"
+	SignIn EntryPoint = "sign_in"
+	Report EntryPoint = "report" // a report over HTTP
+	Broker EntryPoint = "broker" // a device's session at the embedded broker
 )
 
 // Reason is the cause of a refusal.
@@ -42,20 +42,20 @@ const (
 	Unavailable     Reason = "unavailable"     // the token could not be checked
 )
 
-// nobody is the principal of a request without a known token. No operator's token has this name.
-const nobody = "nobody"
+// unknownPrincipal is the principal of a request without a known token. No operator's token has this name.
+const unknownPrincipal = "nobody"
 
-// recordTime is the time limit for writing an event.
-const recordTime = 2 * time.Second
+// recordTimeout is the time limit for writing an event.
+const recordTimeout = 2 * time.Second
 
 // Refusal is one request or one session that was refused.
 type Refusal struct {
-	At        At
-	Reason    Reason
-	Principal string     // name of the token, or id that the device claims; empty means nobody
-	From      netip.Addr // an invalid address means that the address is unknown
-	Detail    string     // operation or path, or the error
-	Guess     bool       // the token is unknown, so it counts as a guess
+	EntryPoint EntryPoint
+	Reason     Reason
+	Principal  string     // name of the token, or id that the device claims; empty means nobody
+	From       netip.Addr // an invalid address means that the address is unknown
+	Detail     string     // operation or path, or the error
+	IsGuess    bool       // the token is unknown, so it counts as a guess
 }
 
 // Ledger records events of refusals. The product uses *store.Store.
@@ -65,11 +65,11 @@ type Ledger interface {
 
 // Options are the settings of a Gate.
 type Options struct {
-	Log     *slog.Logger
-	Ledger  Ledger
-	Proxies []netip.Prefix   // networks whose X-Forwarded-For is trusted
-	Guesses int              // number of wrong tokens after which an address is locked out; 0 means 10
-	Now     func() time.Time // nil means time.Now
+	Log        *slog.Logger
+	Ledger     Ledger
+	Proxies    []netip.Prefix   // networks whose X-Forwarded-For is trusted
+	MaxGuesses int              // number of wrong tokens after which an address is locked out; 0 means 10
+	Now        func() time.Time // nil means time.Now
 }
 
 // Gate counts the refusals and wrong tokens of one replica. It collects dispatcher_refusals_total.
@@ -77,8 +77,8 @@ type Gate struct {
 	*prometheus.CounterVec
 
 	options Options
-	guesses *guesses
-	samples samples
+	guesses *guessCounter
+	samples refusalSamples
 }
 
 // New returns a gate that has counted no refusals.
@@ -90,9 +90,9 @@ func New(o Options) *Gate {
 		CounterVec: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dispatcher_refusals_total", Help: "Requests and sessions refused because of the caller.",
 		}, []string{"at", "reason"}),
-		options: o, guesses: newGuesses(o.Now, cmp.Or(o.Guesses, mostGuesses)), samples: samples{now: o.Now, of: map[group]*throttle.Samples[sample]{}},
+		options: o, guesses: newGuessCounter(o.Now, cmp.Or(o.MaxGuesses, maxGuesses)), samples: refusalSamples{now: o.Now, byGroup: map[sampleGroup]*throttle.Samples[sampleKey]{}},
 	}
-	for _, at := range []At{API, SignIn, Report, Broker} { // so that each series exists from the start, with the value 0
+	for _, at := range []EntryPoint{API, SignIn, Report, Broker} { // so that each series exists from the start, with the value 0
 		for _, reason := range []Reason{Unauthenticated, Forbidden, LockedOut, Unavailable} {
 			g.WithLabelValues(string(at), string(reason))
 		}
@@ -100,28 +100,30 @@ func New(o Options) *Gate {
 	return g
 }
 
-// From returns the address that a request came from, as seen behind trusted proxies.
-func (g *Gate) From(r *http.Request) netip.Addr { return client(r, g.options.Proxies) }
+// ClientAddress returns the address that a request came from, as seen behind trusted proxies.
+func (g *Gate) ClientAddress(r *http.Request) netip.Addr { return clientAddress(r, g.options.Proxies) }
 
-// Wait returns how long the address must not try this token. If it is 0, the address may try the token now.
-func (g *Gate) Wait(from netip.Addr, token string) time.Duration { return g.guesses.wait(from, token) }
+// LockoutLeft returns how long the address must not try this token. If it is 0, the address may try the token now.
+func (g *Gate) LockoutLeft(from netip.Addr, token string) time.Duration {
+	return g.guesses.lockoutLeft(from, token)
+}
 
-// Accepted records that an operator's token from this address was accepted.
-func (g *Gate) Accepted(from netip.Addr, token string) { g.guesses.accepted(from, token) }
+// RecordAccepted records that an operator's token from this address was accepted.
+func (g *Gate) RecordAccepted(from netip.Addr, token string) { g.guesses.recordAccepted(from, token) }
 
 // Refuse counts a refusal. The first refusal of its kind in a minute is logged; at the interfaces API and SignIn it is
 // also recorded as an event. The next log line or event has the number of refusals that were left out.
 func (g *Gate) Refuse(ctx context.Context, r Refusal) {
-	g.tell(ctx, r)
-	if r.Guess && g.guesses.wrong(r.From) {
+	g.logRefusal(ctx, r)
+	if r.IsGuess && g.guesses.recordWrong(r.From) {
 		r.Reason, r.Detail = LockedOut, "too many wrong tokens"
-		g.tell(ctx, r)
+		g.logRefusal(ctx, r)
 	}
 }
 
 // RefuseReport calls Refuse for a report over HTTP.
 func (g *Gate) RefuseReport(r *http.Request, device string, err error) {
-	g.Refuse(r.Context(), Refusal{At: Report, Reason: ReasonOf(err), Principal: device, From: g.From(r), Detail: "report"})
+	g.Refuse(r.Context(), Refusal{EntryPoint: Report, Reason: ReasonOf(err), Principal: device, From: g.ClientAddress(r), Detail: "report"})
 }
 
 // ReasonOf returns the reason for the error with which a device was refused.
@@ -135,10 +137,10 @@ func ReasonOf(err error) Reason {
 	return Forbidden
 }
 
-func (g *Gate) tell(ctx context.Context, r Refusal) {
-	g.WithLabelValues(string(r.At), string(r.Reason)).Inc()
-	r.Principal = short(cmp.Or(r.Principal, nobody))
-	leftOut, ok := g.samples.pass(r)
+func (g *Gate) logRefusal(ctx context.Context, r Refusal) {
+	g.WithLabelValues(string(r.EntryPoint), string(r.Reason)).Inc()
+	r.Principal = cleanText(cmp.Or(r.Principal, unknownPrincipal))
+	leftOut, ok := g.samples.shouldLog(r)
 	if !ok {
 		return
 	}
@@ -146,30 +148,30 @@ func (g *Gate) tell(ctx context.Context, r Refusal) {
 	if r.From.IsValid() {
 		from = r.From.String()
 	}
-	attributes := []any{"at", r.At, "reason", r.Reason, "principal", r.Principal, "from", from, "what", short(r.Detail)}
+	attributes := []any{"at", r.EntryPoint, "reason", r.Reason, "principal", r.Principal, "from", from, "what", cleanText(r.Detail)}
 	if leftOut > 0 {
 		attributes = append(attributes, "left_out", leftOut)
 	}
 	g.options.Log.WarnContext(ctx, "refused", attributes...)
-	if r.At == API || r.At == SignIn {
-		g.record(ctx, r, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", r.At, r.Reason, from, leftOut, short(r.Detail)))
+	if r.EntryPoint == API || r.EntryPoint == SignIn {
+		g.record(ctx, r, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", r.EntryPoint, r.Reason, from, leftOut, cleanText(r.Detail)))
 	}
 }
 
 // record writes the event even if the request has ended, so that a client that disconnects early is recorded, too.
 func (g *Gate) record(ctx context.Context, r Refusal, detail string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if err := g.options.Ledger.RecordRefusal(ctx, store.Event{Actor: r.Principal, Detail: detail}); err != nil {
 		g.options.Log.WarnContext(ctx, "event of a refusal not written", "err", err)
 	}
 }
 
-// short limits the length of text from an unknown client, and makes it valid UTF-8 without NUL.
-func short(text string) string {
-	const most = 128
-	if len(text) > most {
-		text = text[:most] + "..."
+// cleanText limits the length of text from an unknown client, and makes it valid UTF-8 without NUL.
+func cleanText(text string) string {
+	const maxLength = 128
+	if len(text) > maxLength {
+		text = text[:maxLength] + "..."
 	}
 	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
 }

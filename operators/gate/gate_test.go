@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// scene is a gate with a clock, a log and a ledger.
-type scene struct {
+// testGate is a gate with a clock, a log and a ledger.
+type testGate struct {
 	*gate.Gate
 	t      *testing.T
 	now    time.Time
@@ -24,27 +24,27 @@ type scene struct {
 	events []store.Event
 }
 
-func (s *scene) RecordRefusal(ctx context.Context, e store.Event) error {
+func (s *testGate) RecordRefusal(ctx context.Context, e store.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = append(s.events, e)
 	return ctx.Err()
 }
 
-func open(t *testing.T) *scene {
+func newTestGate(t *testing.T) *testGate {
 	t.Helper()
-	s := &scene{t: t, now: time.Unix(1_800_000_000, 0)}
+	s := &testGate{t: t, now: time.Unix(1_800_000_000, 0)}
 	s.Gate = gate.New(gate.Options{Log: slog.New(slog.NewTextHandler(&s.log, nil)), Ledger: s, Now: func() time.Time { return s.now }})
 	return s
 }
 
-func (s *scene) refuse(at gate.At, reason gate.Reason, principal, from string, guess bool) {
+func (s *testGate) refuse(at gate.EntryPoint, reason gate.Reason, principal, from string, isGuess bool) {
 	s.t.Helper()
-	s.Refuse(s.t.Context(), gate.Refusal{At: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools", Guess: guess})
+	s.Refuse(s.t.Context(), gate.Refusal{EntryPoint: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools", IsGuess: isGuess})
 }
 
-// told checks how many lines were logged and how many events recorded since the last call.
-func (s *scene) told(lines, events int) {
+// expectLogged checks how many lines were logged and how many events recorded since the last call.
+func (s *testGate) expectLogged(lines, events int) {
 	s.t.Helper()
 	if got := strings.Count(s.log.String(), "msg=refused"); got != lines || len(s.events) != events {
 		s.t.Errorf("%d lines and %d events, want %d and %d:\n%s%v", got, len(s.events), lines, events, s.log.String(), s.events)
@@ -55,7 +55,7 @@ func (s *scene) told(lines, events int) {
 
 func TestRefusalsAreSampled(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := newTestGate(t)
 	for range 50 {
 		s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1", false)
 	}
@@ -65,42 +65,42 @@ func TestRefusalsAreSampled(t *testing.T) {
 	if e := s.events[0]; e.Actor != "eve" || !strings.Contains(e.Detail, "from=192.0.2.1") || !strings.Contains(e.Detail, "reason=forbidden") {
 		t.Errorf("%+v", e)
 	}
-	s.told(1, 1)
+	s.expectLogged(1, 1)
 	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.2", false) // from another address
-	s.told(1, 1)
+	s.expectLogged(1, 1)
 	s.now = s.now.Add(time.Minute)
 	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1", false)
 	if !strings.Contains(s.log.String(), "left_out=49") {
 		t.Error(s.log.String())
 	}
-	s.told(1, 1)
+	s.expectLogged(1, 1)
 }
 
 // TestDevicesAreNoEvents checks that refused devices are only logged: a fleet with a wrong token would fill the log of
 // events.
 func TestDevicesAreNoEvents(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := newTestGate(t)
 	s.refuse(gate.Report, gate.Unauthenticated, "ar-7", "192.0.2.1", false)
 	s.refuse(gate.Broker, gate.Forbidden, "ar-7", "192.0.2.1", false)
-	s.told(2, 0)
+	s.expectLogged(2, 0)
 	s.refuse(gate.SignIn, gate.Unauthenticated, "", "192.0.2.1", true)
 	if s.events[0].Actor != "nobody" {
 		t.Errorf("%+v", s.events)
 	}
-	s.told(1, 1)
+	s.expectLogged(1, 1)
 }
 
 // TestManyWhoGuessHideNobody checks that a refusal of a known principal is logged even if guessers fill the samples.
 func TestManyWhoGuessHideNobody(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := newTestGate(t)
 	for i := range 500 {
 		s.refuse(gate.API, gate.Unauthenticated, "", fmt.Sprintf("10.0.%d.%d", i/250, i%250), true)
 	}
-	s.told(30, 30)
+	s.expectLogged(30, 30)
 	s.refuse(gate.API, gate.Forbidden, "eve", "192.0.2.1", false)
-	s.told(1, 1)
+	s.expectLogged(1, 1)
 	s.now = s.now.Add(time.Minute)
 	s.refuse(gate.API, gate.Unauthenticated, "", "192.0.2.9", true)
 	if !strings.Contains(s.log.String(), "left_out=470") {
@@ -110,29 +110,29 @@ func TestManyWhoGuessHideNobody(t *testing.T) {
 
 func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := newTestGate(t)
 	from, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	s.Accepted(from, "good")
+	s.RecordAccepted(from, "good")
 	for range 9 {
 		s.refuse(gate.API, gate.Unauthenticated, "", from.String(), true)
 	}
 	s.refuse(gate.API, gate.Unauthenticated, "", from.String(), false) // a request without a token is not a guess
-	if wait := s.Wait(from, "x"); wait != 0 {
+	if wait := s.LockoutLeft(from, "x"); wait != 0 {
 		t.Errorf("waits %v after nine", wait)
 	}
-	s.told(1, 1)
+	s.expectLogged(1, 1)
 	s.refuse(gate.SignIn, gate.Unauthenticated, "", from.String(), true) // counts together with the guesses at the API
-	s.told(2, 2)                                                         // the second one is about the lock-out
+	s.expectLogged(2, 2)                                                 // the second one is about the lock-out
 	for token, want := range map[string]time.Duration{"x": 10 * time.Minute, "": 10 * time.Minute, "good": 0} {
-		if wait := s.Wait(from, token); wait != want {
+		if wait := s.LockoutLeft(from, token); wait != want {
 			t.Errorf("waits %v with %q, want %v", wait, token, want)
 		}
 	}
-	if wait := s.Wait(other, "x"); wait != 0 {
+	if wait := s.LockoutLeft(other, "x"); wait != 0 {
 		t.Errorf("another address waits %v", wait)
 	}
 	s.now = s.now.Add(10 * time.Minute)
-	if wait := s.Wait(from, "x"); wait != 0 {
+	if wait := s.LockoutLeft(from, "x"); wait != 0 {
 		t.Errorf("waits %v afterwards", wait)
 	}
 }
@@ -141,15 +141,15 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 // locked out.
 func TestATokenIsGoodForAnHour(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := newTestGate(t)
 	from := netip.MustParseAddr("192.0.2.1")
-	s.Accepted(from, "good")
+	s.RecordAccepted(from, "good")
 	s.now = s.now.Add(time.Hour - time.Minute)
 	for range 10 {
 		s.refuse(gate.API, gate.Unauthenticated, "", from.String(), true)
 	}
 	for _, want := range []time.Duration{0, 9 * time.Minute} {
-		if wait := s.Wait(from, "good"); wait != want {
+		if wait := s.LockoutLeft(from, "good"); wait != want {
 			t.Errorf("waits %v, want %v", wait, want)
 		}
 		s.now = s.now.Add(time.Minute)
@@ -159,7 +159,7 @@ func TestATokenIsGoodForAnHour(t *testing.T) {
 // TestAStrangersTextIsBounded checks that text of an unknown client is shortened and made valid in the log.
 func TestAStrangersTextIsBounded(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := newTestGate(t)
 	s.refuse(gate.API, gate.Forbidden, strings.Repeat("\xffé\x00", 10_000), "192.0.2.1", false)
 	if e := s.events[0]; len(e.Actor) > 512 || strings.ContainsRune(e.Actor, 0) || strings.ToValidUTF8(e.Actor, "") != e.Actor {
 		t.Errorf("%q", e.Actor)

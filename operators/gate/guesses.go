@@ -10,44 +10,44 @@ import (
 	"time"
 )
 
-// After mostGuesses wrong tokens from one address within guessSpan, the address is locked out for the time lockedOut.
+// After maxGuesses wrong tokens from one address within guessSpan, the address is locked out for the time lockoutTime.
 const (
-	mostGuesses = 10
-	guessSpan   = 10 * time.Minute
-	lockedOut   = 10 * time.Minute
-	goodFor     = time.Hour // how long an accepted token stays usable from its address during a lock-out
-	mostGuests  = 10_000    // maximum number of remembered addresses, and of remembered good tokens
+	maxGuesses    = 10
+	guessSpan     = 10 * time.Minute
+	lockoutTime   = 10 * time.Minute
+	acceptedFor   = time.Hour // how long an accepted token stays usable from its address during a lock-out
+	maxRemembered = 10_000    // maximum number of remembered addresses, and of remembered good tokens
 )
 
-// guesses counts wrong tokens by address, in this replica.
-type guesses struct {
-	now  func() time.Time
-	most int
+// guessCounter counts wrong tokens by address, in this replica.
+type guessCounter struct {
+	now      func() time.Time
+	maxWrong int
 
-	mu   sync.Mutex
-	of   map[netip.Prefix]*guess
-	good map[goodToken]time.Time // time when the token was last accepted
+	mu         sync.Mutex
+	byNetwork  map[netip.Prefix]*wrongTokens
+	acceptedAt map[acceptedToken]time.Time // time when the token was last accepted
 }
 
-// goodToken is a token that was accepted from an address. It stays usable from that address during a lock-out: a guesser
+// acceptedToken is a token that was accepted from an address. It stays usable from that address during a lock-out: a guesser
 // in a network must not block the other clients there.
-type goodToken struct {
+type acceptedToken struct {
 	from netip.Prefix
 	hash [sha256.Size]byte
 }
 
-type guess struct {
-	wrong int
-	since time.Time
-	until time.Time // end of the lock-out; the zero time means that the address is not locked out
+type wrongTokens struct {
+	count       int
+	since       time.Time
+	lockedUntil time.Time // end of the lock-out; the zero time means that the address is not locked out
 }
 
-func newGuesses(now func() time.Time, most int) *guesses {
-	return &guesses{now: now, most: most, of: map[netip.Prefix]*guess{}, good: map[goodToken]time.Time{}}
+func newGuessCounter(now func() time.Time, maxWrong int) *guessCounter {
+	return &guessCounter{now: now, maxWrong: maxWrong, byNetwork: map[netip.Prefix]*wrongTokens{}, acceptedAt: map[acceptedToken]time.Time{}}
 }
 
-// network returns the range in which one guesser may own many addresses: for IPv6 a /64, for IPv4 the address itself.
-func network(a netip.Addr) netip.Prefix {
+// guesserNetwork returns the range in which one guesser may own many addresses: for IPv6 a /64, for IPv4 the address itself.
+func guesserNetwork(a netip.Addr) netip.Prefix {
 	bits := 32
 	if a.Is6() {
 		bits = 64
@@ -56,96 +56,96 @@ func network(a netip.Addr) netip.Prefix {
 	return prefix
 }
 
-// wait returns how long the address must not try this token. If it is 0, the address may try the token now.
-func (g *guesses) wait(from netip.Addr, token string) time.Duration {
+// lockoutLeft returns how long the address must not try this token. If it is 0, the address may try the token now.
+func (g *guessCounter) lockoutLeft(from netip.Addr, token string) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one := g.of[network(from)]
+	one := g.byNetwork[guesserNetwork(from)]
 	if one == nil {
 		return 0
 	}
-	wait := max(0, one.until.Sub(g.now()))
-	if wait > 0 && g.now().Sub(g.good[goodToken{network(from), sha256.Sum256([]byte(token))}]) < goodFor {
+	wait := max(0, one.lockedUntil.Sub(g.now()))
+	if wait > 0 && g.now().Sub(g.acceptedAt[acceptedToken{guesserNetwork(from), sha256.Sum256([]byte(token))}]) < acceptedFor {
 		return 0
 	}
 	return wait
 }
 
-// accepted records that a token was accepted from this address.
-func (g *guesses) accepted(from netip.Addr, token string) {
+// recordAccepted records that a token was accepted from this address.
+func (g *guessCounter) recordAccepted(from netip.Addr, token string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.good) >= mostGuests {
-		clear(g.good)
+	if len(g.acceptedAt) >= maxRemembered {
+		clear(g.acceptedAt)
 	}
-	g.good[goodToken{network(from), sha256.Sum256([]byte(token))}] = g.now()
+	g.acceptedAt[acceptedToken{guesserNetwork(from), sha256.Sum256([]byte(token))}] = g.now()
 }
 
-// wrong counts an unknown token, and reports whether it locks the address out.
-func (g *guesses) wrong(from netip.Addr) bool {
+// recordWrong counts an unknown token, and reports whether it locks the address out.
+func (g *guessCounter) recordWrong(from netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
-	if len(g.of) >= mostGuests {
-		g.forget(now)
+	if len(g.byNetwork) >= maxRemembered {
+		g.makeRoom(now)
 	}
-	key := network(from)
-	one := g.of[key]
+	key := guesserNetwork(from)
+	one := g.byNetwork[key]
 	if one == nil || now.Sub(one.since) > guessSpan {
-		one = &guess{since: now}
-		g.of[key] = one
+		one = &wrongTokens{since: now}
+		g.byNetwork[key] = one
 	}
-	one.wrong++
-	if one.wrong < g.most {
+	one.count++
+	if one.count < g.maxWrong {
 		return false
 	}
-	one.until, one.wrong, one.since = now.Add(lockedOut), 0, now
+	one.lockedUntil, one.count, one.since = now.Add(lockoutTime), 0, now
 	return true
 }
 
-// forget removes expired entries, then any entries until there is room for one more.
-func (g *guesses) forget(now time.Time) {
-	for key, one := range g.of {
-		if now.Sub(one.since) > guessSpan && now.After(one.until) {
-			delete(g.of, key)
+// makeRoom removes expired entries, then any entries until there is room for one more.
+func (g *guessCounter) makeRoom(now time.Time) {
+	for key, one := range g.byNetwork {
+		if now.Sub(one.since) > guessSpan && now.After(one.lockedUntil) {
+			delete(g.byNetwork, key)
 		}
 	}
-	for key := range g.of {
-		if len(g.of) < mostGuests {
+	for key := range g.byNetwork {
+		if len(g.byNetwork) < maxRemembered {
 			return
 		}
-		delete(g.of, key)
+		delete(g.byNetwork, key)
 	}
 }
 
-// client returns the address that a request came from: the address that a trusted proxy forwards, otherwise the address of
+// clientAddress returns the address that a request came from: the address that a trusted proxy forwards, otherwise the address of
 // the peer. X-Forwarded-For is read from its end, where the nearest proxy writes. Entries that a client forged come
 // earlier in the list and are never reached.
-func client(r *http.Request, trusted []netip.Prefix) netip.Addr {
-	at := address(r.RemoteAddr)
+func clientAddress(r *http.Request, trusted []netip.Prefix) netip.Addr {
+	current := parseAddress(r.RemoteAddr)
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 	for _, hop := range slices.Backward(hops) {
-		from := address(strings.TrimSpace(hop))
-		if !contains(trusted, at) || !from.IsValid() {
-			return at
+		forwarded := parseAddress(strings.TrimSpace(hop))
+		if !anyContains(trusted, current) || !forwarded.IsValid() {
+			return current
 		}
-		at = from
+		current = forwarded
 	}
-	return at
+	return current
 }
 
-// Proxied reports whether the request came through a proxy that is not trusted to forward client addresses. All clients
+// IsProxied reports whether the request came through a proxy that is not trusted to forward client addresses. All clients
 // behind such a proxy count as one.
-func (g *Gate) Proxied(r *http.Request) bool {
-	return r.Header.Get("X-Forwarded-For") != "" && g.From(r) == address(r.RemoteAddr)
+func (g *Gate) IsProxied(r *http.Request) bool {
+	return r.Header.Get("X-Forwarded-For") != "" && g.ClientAddress(r) == parseAddress(r.RemoteAddr)
 }
 
-func contains(networks []netip.Prefix, a netip.Addr) bool {
+func anyContains(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
-// address parses an address with or without a port. If text is not an address, the result is invalid.
-func address(text string) netip.Addr {
+// parseAddress parses an address with or without a port. If text is not an address, the result is invalid.
+func parseAddress(text string) netip.Addr {
 	a, err := netip.ParseAddr(strings.Trim(text, "[]"))
 	if err != nil {
 		withPort, _ := netip.ParseAddrPort(text) // ParseAddrPort returns an invalid address on an error

@@ -8,36 +8,36 @@ import (
 	"github.com/fleetslots/dispatcher/internal/throttle"
 )
 
-// group is the key by which refusals are sampled separately, so that guessers cannot hide clients whose token is known.
-type group struct {
-	at     At
-	reason Reason
+// sampleGroup is the key by which refusals are sampled separately, so that guessers cannot hide clients whose token is known.
+type sampleGroup struct {
+	entryPoint EntryPoint
+	reason     Reason
 }
 
-type sample struct {
+type sampleKey struct {
 	principal string
 	from      netip.Prefix
 }
 
-type samples struct {
+type refusalSamples struct {
 	now func() time.Time
 
-	mu sync.Mutex
-	of map[group]*throttle.Samples[sample]
+	mu      sync.Mutex
+	byGroup map[sampleGroup]*throttle.Samples[sampleKey]
 }
 
-// pass reports whether a refusal is logged. leftOut is the number of refusals like it that were left out since the last
+// shouldLog reports whether a refusal is logged. leftOut is the number of refusals like it that were left out since the last
 // logged one, plus the refusals of its group that did not fit into the sample.
-func (s *samples) pass(r Refusal) (leftOut int, ok bool) {
-	return s.group(r).Pass(sample{r.Principal, network(r.From)})
+func (s *refusalSamples) shouldLog(r Refusal) (leftOut int, ok bool) {
+	return s.samplesOf(r).Allow(sampleKey{r.Principal, guesserNetwork(r.From)})
 }
 
-func (s *samples) group(r Refusal) *throttle.Samples[sample] {
+func (s *refusalSamples) samplesOf(r Refusal) *throttle.Samples[sampleKey] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := group{r.At, r.Reason}
-	if s.of[g] == nil {
-		s.of[g] = throttle.NewSamples[sample](s.now)
+	g := sampleGroup{r.EntryPoint, r.Reason}
+	if s.byGroup[g] == nil {
+		s.byGroup[g] = throttle.NewSamples[sampleKey](s.now)
 	}
-	return s.of[g]
+	return s.byGroup[g]
 }

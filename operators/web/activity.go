@@ -16,21 +16,21 @@ type activityPages struct {
 	*frame
 
 	api    client
-	inside API
+	rawAPI API
 }
 
-func (a *activityPages) route(to *site) {
-	to.live("/activity", a.list)
-	to.pages.HandleFunc("GET /activity.csv", a.csv)
+func (a *activityPages) registerRoutes(to *site) {
+	to.addLivePage("/activity", a.list)
+	to.pages.HandleFunc("GET /activity.csv", a.serveCSV)
 }
 
 // eventFilters returns the names of the API filters that the page offers.
 func eventFilters() []string { return []string{"kind", "actor", "pool", "batch", "task", "device"} }
 
 func (a *activityPages) list(r *http.Request) (page, error) {
-	filters := filtersOf(r.URL.Query(), append(eventFilters(), "since", "until")...)
-	pager := pagerOf(r, filters)
-	query, err := withTimes(pager.query(eventsShown))
+	filters := nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...)
+	pager := newPager(r, filters)
+	query, err := convertTimes(pager.query(eventsShown))
 	if err != nil {
 		return page{}, err
 	}
@@ -38,15 +38,15 @@ func (a *activityPages) list(r *http.Request) (page, error) {
 	if err := a.api.get(r, operators.Path("events"), query, &list); err != nil {
 		return page{}, err
 	}
-	return page{title: "Activity", section: "activity", template: "activity", watch: eventsWatch(filters, pager.first()), data: map[string]any{
-		"Events": list.Events, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilters(),
+	return page{title: "Activity", section: "activity", template: "activity", watch: eventsWatch(filters, pager.isFirst()), data: map[string]any{
+		"Events": list.Events, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilters(),
 	}}, nil
 }
 
-// withTimes converts the times in the query from the format of browsers to the format of the API.
-func withTimes(query url.Values) (url.Values, error) {
+// convertTimes converts the times in the query from the format of browsers to the format of the API.
+func convertTimes(query url.Values) (url.Values, error) {
 	for _, name := range []string{"since", "until"} {
-		at, err := chosenTime(query, name)
+		at, err := parseTimeParam(query, name)
 		if err != nil {
 			return nil, err
 		}
@@ -69,24 +69,24 @@ func eventsWatch(filters url.Values, newest bool) watch {
 	case !newest:
 		return watch{}
 	case narrow == watch{}:
-		return watch{any: true}
+		return watch{allEvents: true}
 	}
 	return narrow
 }
 
-// csv streams all events that match as CSV. The API writes the CSV.
-func (a *activityPages) csv(rw http.ResponseWriter, r *http.Request) {
-	query, err := withTimes(filtersOf(r.URL.Query(), append(eventFilters(), "since", "until")...))
+// serveCSV streams all events that match as CSV. The API writes the CSV.
+func (a *activityPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
+	query, err := convertTimes(nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...))
 	if err != nil {
-		a.fail(rw, r, err)
+		a.sendError(rw, r, err)
 		return
 	}
 	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, operators.Path("events")+"?"+query.Encode(), nil)
 	if err != nil {
-		a.fail(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
+		a.sendError(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
 		return
 	}
 	in.Header.Set("Accept", "text/csv")
 	rw.Header().Set("Content-Disposition", `attachment; filename="activity.csv"`)
-	a.inside.Inside(visitorOf(r.Context()), rw, in)
+	a.rawAPI.ServeAs(visitorOf(r.Context()), rw, in)
 }

@@ -15,7 +15,7 @@ import (
 type client struct{ *operators.Client }
 
 func newClient(api API) client {
-	c, err := operators.New(operators.Config{URL: "http://inside", Tries: 1, Transport: inProcess{api}})
+	c, err := operators.New(operators.Config{URL: "http://inside", MaxTries: 1, Transport: inProcessTransport{api}})
 	if err != nil { // the URL is valid
 		panic(err)
 	}
@@ -32,21 +32,21 @@ func (c client) post(ctx context.Context, path string, body any) error {
 	return c.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }
 
-// command returns a change that sends an action on one entry of a list, with the reason if the form has
+// entryAction returns a change that sends an action on one entry of a list, with the reason if the form has
 // one. It leads back to the page of the entry.
-func (c client) command(list, action, said string) change {
+func (c client) entryAction(list, action, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
 		var body any
 		if r.PostForm.Has("reason") {
 			body = operators.PauseReason{Reason: r.PostForm.Get("reason")}
 		}
-		return "/" + list + "/" + url.PathEscape(id), said, c.post(r.Context(), operators.Path(list, id, action), body)
+		return "/" + list + "/" + url.PathEscape(id), messageKey, c.post(r.Context(), operators.Path(list, id, action), body)
 	}
 }
 
-// filtersOf returns the parameters of query with these names that are not empty.
-func filtersOf(query url.Values, names ...string) url.Values {
+// nonEmptyParams returns the parameters of query with these names that are not empty.
+func nonEmptyParams(query url.Values, names ...string) url.Values {
 	filters := url.Values{}
 	for _, name := range names {
 		if v := query.Get(name); v != "" {
@@ -63,11 +63,11 @@ type pager struct {
 	token   string // page token of the API; empty means the first part
 }
 
-func pagerOf(r *http.Request, filters url.Values) pager {
+func newPager(r *http.Request, filters url.Values) pager {
 	return pager{path: r.URL.EscapedPath(), filters: filters, token: r.URL.Query().Get("page")}
 }
 
-func (p pager) first() bool { return p.token == "" }
+func (p pager) isFirst() bool { return p.token == "" }
 
 // query returns the query of the API for this part.
 func (p pager) query(size int) url.Values {
@@ -81,8 +81,8 @@ func (p pager) query(size int) url.Values {
 	return query
 }
 
-// next returns the address of the part with this token. It is empty if token is empty.
-func (p pager) next(token string) string {
+// nextAddress returns the address of the part with this token. It is empty if token is empty.
+func (p pager) nextAddress(token string) string {
 	if token == "" {
 		return ""
 	}
@@ -93,11 +93,11 @@ func (p pager) next(token string) string {
 	return p.path + "?" + query.Encode()
 }
 
-// inProcess sends requests to the API without a network.
-type inProcess struct{ api API }
+// inProcessTransport sends requests to the API without a network.
+type inProcessTransport struct{ api API }
 
 // RoundTrip answers a request. It acts as the visitor in the request's context.
-func (i inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+func (i inProcessTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	in := *r
 	if in.Body == nil {
 		in.Body = http.NoBody
@@ -105,7 +105,7 @@ func (i inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 		in.ContentLength = -1 // unknown
 	}
 	out := &recorded{header: http.Header{}, status: http.StatusOK}
-	i.api.Inside(visitorOf(r.Context()), out, &in)
+	i.api.ServeAs(visitorOf(r.Context()), out, &in)
 	return &http.Response{StatusCode: out.status, Header: out.header, Body: io.NopCloser(&out.body), Request: r}, nil
 }
 

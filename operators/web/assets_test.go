@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// fetch requests a path with one header, and decompresses the answer.
-func (b *bench) fetch(path, name, value string) (status int, header http.Header, text string) {
+// getWithHeader requests a path with one header, and decompresses the answer.
+func (b *testReplica) getWithHeader(path, name, value string) (status int, header http.Header, text string) {
 	b.Helper()
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, nil)
 	if err != nil {
@@ -38,17 +38,17 @@ func (b *bench) fetch(path, name, value string) (status int, header http.Header,
 // other browser gets the asset compressed.
 func TestAssetsAreSentOnce(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for _, path := range []string{"/assets/live.js", "/assets/style.css"} {
-		_, header, text := b.fetch(path, "Accept-Encoding", "gzip")
+		_, header, text := b.getWithHeader(path, "Accept-Encoding", "gzip")
 		tag := header.Get("ETag")
 		if tag == "" || header.Get("Content-Encoding") != "gzip" || len(text) < 1000 {
 			t.Errorf("%s: %v, %d bytes", path, header, len(text))
 		}
-		if status, _, _ := b.fetch(path, "If-None-Match", tag); status != http.StatusNotModified {
+		if status, _, _ := b.getWithHeader(path, "If-None-Match", tag); status != http.StatusNotModified {
 			t.Errorf("%s again: %d", path, status)
 		}
-		if status, _, _ := b.fetch(path, "If-None-Match", `W/"older"`); status != http.StatusOK {
+		if status, _, _ := b.getWithHeader(path, "If-None-Match", `W/"older"`); status != http.StatusOK {
 			t.Errorf("%s of another version: %d", path, status)
 		}
 	}
@@ -56,10 +56,10 @@ func TestAssetsAreSentOnce(t *testing.T) {
 
 func TestPagesArePacked(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 60)
+	b := startEmbedded(t)
+	b.createPool("p", 60)
 	for accepted, packed := range map[string]string{"gzip": "gzip", "identity": ""} {
-		_, header, text := b.fetch("/pools/p", "Accept-Encoding", accepted)
+		_, header, text := b.getWithHeader("/pools/p", "Accept-Encoding", accepted)
 		if header.Get("Content-Encoding") != packed || !strings.Contains(text, "</html>") {
 			t.Errorf("accepting %s: %v", accepted, header)
 		}

@@ -12,54 +12,54 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// typedAbove is the number of pending tasks above which an operator has to type the number to cancel
+// confirmCountAbove is the number of pending tasks above which an operator has to type the number to cancel
 // the batch.
-const typedAbove = 1000
+const confirmCountAbove = 1000
 
-func (b *batchPages) cancelling(r *http.Request) (page, error) {
-	one, err := b.read(r)
+func (b *batchPages) cancelPage(r *http.Request) (page, error) {
+	one, err := b.readBatch(r)
 	return page{title: "Cancel " + one.Label(), section: "batches", template: "batch-cancel", data: map[string]any{
-		"Batch": one, "Operator": b.may(r, "operator"), "Typed": one.Counts[operators.Pending] > typedAbove,
+		"Batch": one, "Operator": b.may(r, "operator"), "Typed": one.Counts[operators.Pending] > confirmCountAbove,
 	}}, err
 }
 
 // cancel cancels a batch. If many tasks wait, the operator must type the number that the page showed,
 // and that number must not be lower than the number of tasks that wait now.
-func (b *batchPages) cancel(r *http.Request) (next, said string, err error) {
-	one, err := b.read(r)
+func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error) {
+	one, err := b.readBatch(r)
 	if err != nil {
 		return "", "", err
 	}
-	if waits := one.Counts[operators.Pending]; waits > typedAbove {
+	if waits := one.Counts[operators.Pending]; waits > confirmCountAbove {
 		shown, _ := strconv.ParseInt(r.PostForm.Get("waits"), 10, 64)
 		typed, err := strconv.ParseInt(strings.Join(strings.Fields(strings.ReplaceAll(r.PostForm.Get("count"), ",", "")), ""), 10, 64)
 		switch {
 		case err != nil || typed != shown:
-			return "", "", badForm(fmt.Sprintf("Count: type %d, the number of tasks that wait. Nothing was cancelled.", max(shown, waits)))
+			return "", "", newFormError(fmt.Sprintf("Count: type %d, the number of tasks that wait. Nothing was cancelled.", max(shown, waits)))
 		case shown < waits:
-			return "", "", badForm(fmt.Sprintf("Count: %d tasks wait now, and the page said %d. Nothing was cancelled: open it again.", waits, shown))
+			return "", "", newFormError(fmt.Sprintf("Count: %d tasks wait now, and the page said %d. Nothing was cancelled: open it again.", waits, shown))
 		}
 	}
-	return b.api.command("batches", "cancel", "cancelled")(r)
+	return b.api.entryAction("batches", "cancel", "cancelled")(r)
 }
 
-func (b *batchPages) pausing(r *http.Request) (page, error) {
-	one, err := b.read(r)
+func (b *batchPages) pausePage(r *http.Request) (page, error) {
+	one, err := b.readBatch(r)
 	return page{title: "Pause " + one.Label(), section: "batches", template: "pause", data: map[string]any{
 		"Name": one.Label(), "Back": fmt.Sprintf("/batches/%d", one.ID), "May": b.may(r, "operator"), "Role": "an operator",
 	}}, err
 }
 
-func (b *batchPages) editing(r *http.Request) (page, error) {
-	one, err := b.read(r)
+func (b *batchPages) editPage(r *http.Request) (page, error) {
+	one, err := b.readBatch(r)
 	return page{title: "Edit " + one.Label(), section: "batches", template: "batch-edit", data: map[string]any{
-		"Batch": one, "Operator": b.may(r, "operator"), "Form": changeable(one.Batch), "Rows": policyRows(one.Limits),
-		"Back": backOr(r, fmt.Sprintf("/batches/%d", one.ID)),
+		"Batch": one, "Operator": b.may(r, "operator"), "Form": editFormValues(one.Batch), "Rows": policyRows(one.Limits),
+		"Back": returnPathOr(r, fmt.Sprintf("/batches/%d", one.ID)),
 	}}, err
 }
 
-// changeable returns the form inputs for the fields of a batch that can be changed.
-func changeable(b operators.Batch) url.Values {
+// editFormValues returns the form inputs for the fields of a batch that can be changed.
+func editFormValues(b operators.Batch) url.Values {
 	return url.Values{
 		"weight": {strconv.Itoa(b.Weight)}, "priority": {strconv.Itoa(b.Priority)}, "attempts": {strconv.Itoa(b.MaxAttempts)},
 		"not_after": {dateInput(b.NotAfter)}, "max_wait": {durationInput(b.MaxWaitMS)}, "windows": {windowLines(b.Windows)}, "lane": {laneInput(b.Lane)},
@@ -67,36 +67,36 @@ func changeable(b operators.Batch) url.Values {
 }
 
 // edit sends only the fields that differ from the batch.
-func (b *batchPages) edit(r *http.Request) (next, said string, err error) {
-	one, err := b.read(r)
+func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) {
+	one, err := b.readBatch(r)
 	if err != nil {
 		return "", "", err
 	}
-	now, patch := changeable(one.Batch), map[string]any{}
+	current, patch := editFormValues(one.Batch), map[string]any{}
 	for _, entry := range []struct {
 		input, label, field string
 		read                func(string) (any, error)
 	}{
-		{"weight", "Weight", "weight", whole},
-		{"priority", "Priority", "priority", whole},
-		{"attempts", "Attempts", "max_attempts", whole},
+		{"weight", "Weight", "weight", parseInteger},
+		{"priority", "Priority", "priority", parseInteger},
+		{"attempts", "Attempts", "max_attempts", parseInteger},
 		{"lane", "Lane", "lane", func(text string) (any, error) { return text, nil }},
-		{"not_after", "Not after", "not_after", utc},
-		{"max_wait", "Longest wait", "max_wait_ms", inMS},
-		{"windows", "Windows", "windows", openings},
+		{"not_after", "Not after", "not_after", toRFC3339},
+		{"max_wait", "Longest wait", "max_wait_ms", parseMS},
+		{"windows", "Windows", "windows", parseWindows},
 	} {
 		text := strings.TrimSpace(strings.ReplaceAll(r.PostForm.Get(entry.input), "\r\n", "\n"))
-		if !r.PostForm.Has(entry.input) || text == shownAs(r.PostForm, entry.input, now.Get(entry.input)) {
+		if !r.PostForm.Has(entry.input) || text == originalText(r.PostForm, entry.input, current.Get(entry.input)) {
 			continue
 		}
 		patch[entry.field] = nil
 		if text != "" {
 			if patch[entry.field], err = entry.read(text); err != nil {
-				return "", "", badForm(entry.label + ": " + err.Error())
+				return "", "", newFormError(entry.label + ": " + err.Error())
 			}
 		}
 	}
-	if entered := filledRows(enteredRows(r.PostForm)); r.PostForm.Has("limit.name") && rowsText(entered) != shownAs(r.PostForm, "limits", rowsText(policyRows(one.Limits))) {
+	if entered := filledRows(enteredRows(r.PostForm)); r.PostForm.Has("limit.name") && rowsText(entered) != originalText(r.PostForm, "limits", rowsText(policyRows(one.Limits))) {
 		if patch["limits"], err = readPolicies(r.PostForm); err != nil {
 			return "", "", err
 		}
@@ -107,12 +107,12 @@ func (b *batchPages) edit(r *http.Request) (next, said string, err error) {
 	return "/batches/" + url.PathEscape(r.PathValue("id")), "batch-changed", err
 }
 
-// shownAs returns the text with which an input of a form was filled. If the input differs from this
+// originalText returns the text with which an input of a form was filled. If the input differs from this
 // text, the operator changed it, even if another operator has changed the batch since the form was
 // shown.
-func shownAs(form url.Values, input, otherwise string) string {
+func originalText(form url.Values, input, fallback string) string {
 	if !form.Has("was." + input) {
-		return otherwise
+		return fallback
 	}
 	return strings.ReplaceAll(form.Get("was."+input), "\r\n", "\n")
 }
@@ -146,5 +146,5 @@ func durationInput(ms int64) string {
 	if ms == 0 {
 		return ""
 	}
-	return compact(time.Duration(ms) * time.Millisecond)
+	return compactDuration(time.Duration(ms) * time.Millisecond)
 }

@@ -23,8 +23,8 @@ type batchForms struct {
 	api client
 }
 
-func (b *batchForms) route(to *site) {
-	to.page("/new-batch", b.empty)
+func (b *batchForms) registerRoutes(to *site) {
+	to.addPage("/new-batch", b.newBatchPage)
 	to.pages.HandleFunc("POST /new-batch", b.create)
 }
 
@@ -43,41 +43,41 @@ type batchForm struct {
 // trimmed returns an input without surrounding white space.
 func (f *batchForm) trimmed(name string) string { return strings.TrimSpace(f.Get(name)) }
 
-// Timed reports whether the form limits when tasks may start.
-func (f *batchForm) Timed() bool {
+// HasTimeLimits reports whether the form limits when tasks may start.
+func (f *batchForm) HasTimeLimits() bool {
 	return f.Get("not_before")+f.Get("not_after")+f.Get("max_wait")+f.trimmed("windows") != "" || f.Get("finish_inside") == ""
 }
 
-// Tuned reports whether a field differs from its default.
-func (f *batchForm) Tuned() bool {
+// HasTuning reports whether a field differs from its default.
+func (f *batchForm) HasTuning() bool {
 	return f.Get("on_lost")+f.Get("lane")+f.Get("lease")+f.Get("max_run")+f.Get("retry_on") != "" || f.Get("backoff") != "" && f.Get("backoff") != "10s" || f.Get("attempts") != "3" || f.Get("weight") != "1" || f.Get("priority") != "0"
 }
 
 // Rows returns the entered policies, followed by empty rows.
-func (f *batchForm) Rows() []policyRow { return withEmpty(filledRows(enteredRows(f.Values))) }
+func (f *batchForm) Rows() []policyRow { return appendEmptyRows(filledRows(enteredRows(f.Values))) }
 
-// Slowed reports whether the batch has its own limits or an abort rule.
-func (f *batchForm) Slowed() bool {
+// HasLimits reports whether the batch has its own limits or an abort rule.
+func (f *batchForm) HasLimits() bool {
 	return f.Get("abort_failure")+f.Get("abort_min") != "" || len(filledRows(enteredRows(f.Values))) > 0
 }
 
-func (b *batchForms) empty(r *http.Request) (page, error) {
+func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
 	f := &batchForm{Values: url.Values{
 		"pool": {r.URL.Query().Get("pool")}, "attempts": {"3"}, "weight": {"1"}, "priority": {"0"}, "finish_inside": {"true"},
 	}}
-	source, err := b.source(r, r.URL.Query().Get("from"))
+	source, err := b.readSource(r, r.URL.Query().Get("from"))
 	if err != nil {
 		return page{}, err
 	}
 	if source != nil {
-		f.Source, f.Values = source, cloned(*source, b.now())
+		f.Source, f.Values = source, cloneFormValues(*source, b.now())
 	}
 	f.Set("key", rand.Text()) // Idempotency-Key: sending the form twice creates one batch
-	return b.page(r, f)
+	return b.formPage(r, f)
 }
 
-// page returns the page of the form. It adds the data that is not entered.
-func (b *batchForms) page(r *http.Request, f *batchForm) (page, error) {
+// formPage returns the page of the form. It adds the data that is not entered.
+func (b *batchForms) formPage(r *http.Request, f *batchForm) (page, error) {
 	f.Operator = b.may(r, "operator")
 	var list operators.PoolList
 	err := b.api.get(r, operators.Path("pools"), url.Values{"page_size": {"100"}}, &list)
@@ -89,34 +89,34 @@ func (b *batchForms) page(r *http.Request, f *batchForm) (page, error) {
 func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
 	f := &batchForm{}
 	made, err := b.submit(r, f)
-	if err == nil && !f.counts() {
+	if err == nil && !f.isCountOnly() {
 		http.Redirect(rw, r, b.url(fmt.Sprintf("/batches/%d?done=created", made.ID)), http.StatusSeeOther)
 		return
 	}
 	status := http.StatusOK
 	if err != nil {
-		status, f.Problem = statusOf(err), plainError(err)
+		status, f.Problem = statusOf(err), errorText(err)
 	} else {
 		f.Counted = &made.Tasks
 		if made.Skipped != nil {
 			f.Skipped = *made.Skipped
 		}
 	}
-	p, err := b.page(r, f)
-	b.answer(rw, r, status, p, err)
+	p, err := b.formPage(r, f)
+	b.sendPage(rw, r, status, p, err)
 }
 
-func (f *batchForm) counts() bool { return f.Get("do") == "count" }
+func (f *batchForm) isCountOnly() bool { return f.Get("do") == "count" }
 
 // submit reads the form, and creates the batch or counts its tasks.
 func (b *batchForms) submit(r *http.Request, f *batchForm) (made operators.BatchCreated, err error) {
-	if err := f.read(r); err != nil {
+	if err := f.parseInput(r); err != nil {
 		return made, err
 	}
 	if !b.may(r, "operator") {
-		return made, b.forbidden(r, "operator")
+		return made, b.refuseVisitor(r, "operator")
 	}
-	if f.Source, err = b.source(r, f.Get("from")); err != nil {
+	if f.Source, err = b.readSource(r, f.Get("from")); err != nil {
 		return made, err
 	}
 	request, err := f.request()
@@ -124,10 +124,10 @@ func (b *batchForms) submit(r *http.Request, f *batchForm) (made operators.Batch
 		return made, err
 	}
 	if f.Source != nil && f.Get("same") != "" {
-		request.Open = func() (io.ReadCloser, error) { return b.sameAs(r, *f.Source, f.Get("same")) }
+		request.OpenBody = func() (io.ReadCloser, error) { return b.openClone(r, *f.Source, f.Get("same")) }
 	}
 	request.Method, request.Path, request.Key = http.MethodPost, operators.Path("batches"), f.Get("key")
-	if f.counts() {
+	if f.isCountOnly() {
 		request.Query.Set("dry_run", "true")
 		request.Key = ""
 	}
@@ -135,14 +135,14 @@ func (b *batchForms) submit(r *http.Request, f *batchForm) (made operators.Batch
 	return made, err
 }
 
-// read parses the input. It stores the text of an uploaded file in the field "tasks", into which text
+// parseInput parses the input. It stores the text of an uploaded file in the field "tasks", into which text
 // can also be pasted, because a browser does not send the file again after the form was refused.
-func (f *batchForm) read(r *http.Request) error {
-	if err := r.ParseMultipartForm(maxForm); err != nil && !errors.Is(err, http.ErrNotMultipart) {
+func (f *batchForm) parseInput(r *http.Request) error {
+	if err := r.ParseMultipartForm(maxFormBytes); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
-			return &operators.Problem{Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("The form is larger than %d MiB. The command line takes any size: dispatcher batches create -f FILE", maxForm>>20)}
+			return &operators.Problem{Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("The form is larger than %d MiB. The command line takes any size: dispatcher batches create -f FILE", maxFormBytes>>20)}
 		}
-		return badForm("The form could not be read: " + err.Error())
+		return newFormError("The form could not be read: " + err.Error())
 	}
 	f.Values = r.PostForm
 	file, header, err := r.FormFile("file")
@@ -150,7 +150,7 @@ func (f *batchForm) read(r *http.Request) error {
 		return nil
 	}
 	if err != nil {
-		return badForm("The file could not be read: " + err.Error())
+		return newFormError("The file could not be read: " + err.Error())
 	}
 	defer file.Close()
 	text, err := io.ReadAll(file)
@@ -158,7 +158,7 @@ func (f *batchForm) read(r *http.Request) error {
 		return err
 	}
 	if f.trimmed("tasks") != "" && f.Get("tasks_of") == "" {
-		return badForm("Tasks: a file or text, not both.")
+		return newFormError("Tasks: a file or text, not both.")
 	}
 	f.Set("tasks", string(text)) // replaces the text of the file of an earlier, refused form
 	f.Set("tasks_of", header.Filename)
@@ -171,37 +171,37 @@ func (f *batchForm) request() (operators.Request, error) {
 	if err != nil {
 		return operators.Request{}, err
 	}
-	request := operators.Request{Query: filtersOf(f.Values, "unknown_devices")}
+	request := operators.Request{Query: nonEmptyParams(f.Values, "unknown_devices")}
 	text := strings.TrimPrefix(f.Get("tasks"), "\ufeff")
 	switch trimmed := strings.TrimSpace(text); {
 	case f.Source != nil && f.Get("same") != "":
 		if trimmed+f.trimmed("devices")+f.trimmed("tags") != "" {
-			return request, badForm("Those of another batch, devices, tags, tasks: one of them.")
+			return request, newFormError("Those of another batch, devices, tags, tasks: one of them.")
 		}
-		request.Content = operators.TypeNDJSON
-		return request, operators.InQuery(body, request.Query)
+		request.ContentType = operators.TypeNDJSON
+		return request, operators.AddToQuery(body, request.Query)
 	case trimmed == "":
 		request.Body = body
-		return request, f.choose(body)
+		return request, f.addDevices(body)
 	case f.trimmed("devices")+f.trimmed("tags") != "":
-		return request, badForm("Devices, tags, tasks: one of them.")
+		return request, newFormError("Devices, tags, tasks: one of them.")
 	case trimmed[0] == '[':
 		if !json.Valid([]byte(trimmed)) {
-			return request, badForm("Tasks: no JSON list.")
+			return request, newFormError("Tasks: no JSON list.")
 		}
 		body["tasks"], request.Body = json.RawMessage(trimmed), body
 		return request, nil
 	case trimmed[0] == '{':
-		request.Content = operators.TypeNDJSON
+		request.ContentType = operators.TypeNDJSON
 	default:
-		request.Content = operators.TypeCSV
+		request.ContentType = operators.TypeCSV
 	}
-	request.Open = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
-	return request, operators.InQuery(body, request.Query)
+	request.OpenBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
+	return request, operators.AddToQuery(body, request.Query)
 }
 
-// choose adds the devices, listed by id or selected by tags.
-func (f *batchForm) choose(body map[string]any) error {
+// addDevices adds the devices, listed by id or selected by tags.
+func (f *batchForm) addDevices(body map[string]any) error {
 	if list := strings.FieldsFunc(f.Get("devices"), func(c rune) bool { return strings.ContainsRune(" \t\r\n,;", c) }); len(list) > 0 {
 		body["devices"] = list
 	}
@@ -209,7 +209,7 @@ func (f *batchForm) choose(body map[string]any) error {
 	for pair := range strings.FieldsSeq(strings.ReplaceAll(f.Get("tags"), ",", " ")) {
 		name, value, ok := strings.Cut(pair, ":")
 		if !ok {
-			return badForm("Tags: name:value, with spaces between.")
+			return newFormError("Tags: name:value, with spaces between.")
 		}
 		tags[name] = value
 	}
@@ -222,7 +222,7 @@ func (f *batchForm) choose(body map[string]any) error {
 // body returns the fields of the batch that were filled in.
 func (f *batchForm) body() (map[string]any, error) {
 	body := map[string]any{"pool": f.trimmed("pool")}
-	for name := range filtersOf(f.Values, "name", "kind", "on_lost", "lane", "duplicates") {
+	for name := range nonEmptyParams(f.Values, "name", "kind", "on_lost", "lane", "duplicates") {
 		body[name] = f.Get(name)
 	}
 	if f.Get("finish_inside") == "" {
@@ -232,22 +232,22 @@ func (f *batchForm) body() (map[string]any, error) {
 		input, label, field string
 		read                func(string) (any, error)
 	}{
-		{"attempts", "Attempts", "max_attempts", whole},
-		{"weight", "Weight", "weight", whole},
-		{"priority", "Priority", "priority", whole},
-		{"backoff", "Wait before another attempt", "retry_backoff_ms", inMS},
-		{"lease", "Lease", "lease_ms", inMS},
-		{"max_run", "Longest run", "max_run_ms", inMS},
-		{"not_before", "Not before", "not_before", utc},
-		{"not_after", "Not after", "not_after", utc},
-		{"max_wait", "Longest wait", "max_wait_ms", inMS},
-		{"payload", "Payload", "payload", object},
-		{"windows", "Windows", "windows", openings},
+		{"attempts", "Attempts", "max_attempts", parseInteger},
+		{"weight", "Weight", "weight", parseInteger},
+		{"priority", "Priority", "priority", parseInteger},
+		{"backoff", "Wait before another attempt", "retry_backoff_ms", parseMS},
+		{"lease", "Lease", "lease_ms", parseMS},
+		{"max_run", "Longest run", "max_run_ms", parseMS},
+		{"not_before", "Not before", "not_before", toRFC3339},
+		{"not_after", "Not after", "not_after", toRFC3339},
+		{"max_wait", "Longest wait", "max_wait_ms", parseMS},
+		{"payload", "Payload", "payload", parseJSON},
+		{"windows", "Windows", "windows", parseWindows},
 	} {
 		if text := f.trimmed(entry.input); text != "" {
 			value, err := entry.read(text)
 			if err != nil {
-				return nil, badForm(entry.label + ": " + err.Error())
+				return nil, newFormError(entry.label + ": " + err.Error())
 			}
 			body[entry.field] = value
 		}
@@ -262,29 +262,29 @@ func (f *batchForm) body() (map[string]any, error) {
 	if len(policies) > 0 {
 		body["limits"] = policies
 	}
-	return body, f.abort(body)
+	return body, f.addAbortRule(body)
 }
 
-func (f *batchForm) abort(body map[string]any) error {
-	share, least := strings.TrimSpace(strings.TrimSuffix(f.trimmed("abort_failure"), "%")), f.trimmed("abort_min")
-	if share == "" && least == "" {
+func (f *batchForm) addAbortRule(body map[string]any) error {
+	share, minTasks := strings.TrimSpace(strings.TrimSuffix(f.trimmed("abort_failure"), "%")), f.trimmed("abort_min")
+	if share == "" && minTasks == "" {
 		return nil
 	}
 	percent, err := strconv.ParseFloat(share, 64)
 	if err != nil || percent <= 0 || percent > 100 {
-		return badForm("Pause when failing: a percentage above 0, up to 100.")
+		return newFormError("Pause when failing: a percentage above 0, up to 100.")
 	}
 	rule := map[string]any{"failure": percent / 100}
-	if least != "" {
-		if rule["min"], err = whole(least); err != nil {
-			return badForm("After at least: " + err.Error())
+	if minTasks != "" {
+		if rule["min"], err = parseInteger(minTasks); err != nil {
+			return newFormError("After at least: " + err.Error())
 		}
 	}
 	body["abort"] = rule
 	return nil
 }
 
-func whole(text string) (any, error) {
+func parseInteger(text string) (any, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil {
 		return nil, errors.New("a whole number")
@@ -292,7 +292,7 @@ func whole(text string) (any, error) {
 	return n, nil
 }
 
-func inMS(text string) (any, error) {
+func parseMS(text string) (any, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		return nil, errors.New("a duration such as 300s or 5m")
@@ -300,13 +300,13 @@ func inMS(text string) (any, error) {
 	return d.Milliseconds(), nil
 }
 
-// utc reads a date and time in the format of browsers, or a time with its zone.
-func utc(text string) (any, error) {
-	t, err := inUTC(text)
+// toRFC3339 reads a date and time in the format of browsers, or a time with its zone.
+func toRFC3339(text string) (any, error) {
+	t, err := parseUTC(text)
 	return t.Format(time.RFC3339), err
 }
 
-func inUTC(text string) (time.Time, error) {
+func parseUTC(text string) (time.Time, error) {
 	for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
 		if t, err := time.Parse(form, text); err == nil {
 			return t.UTC(), nil
@@ -315,15 +315,15 @@ func inUTC(text string) (time.Time, error) {
 	return time.Time{}, errors.New("a time such as 2026-03-01T04:05, in UTC")
 }
 
-func object(text string) (any, error) {
+func parseJSON(text string) (any, error) {
 	if !json.Valid([]byte(text)) {
 		return nil, errors.New("not JSON")
 	}
 	return json.RawMessage(text), nil
 }
 
-// openings reads one window from each line.
-func openings(text string) (any, error) {
+// parseWindows reads one window from each line.
+func parseWindows(text string) (any, error) {
 	var list []operators.Window
 	for line := range strings.Lines(text) {
 		if strings.TrimSpace(line) == "" {

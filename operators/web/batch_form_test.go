@@ -15,8 +15,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// submit sends the form of a new batch, with a file if there is one.
-func (b *bench) submit(form map[string]string, file string) (status int, text, next string) {
+// submitBatchForm sends the form of a new batch, with a file if there is one.
+func (b *testReplica) submitBatchForm(form map[string]string, file string) (status int, text, location string) {
 	b.Helper()
 	var content bytes.Buffer
 	to := multipart.NewWriter(&content)
@@ -49,8 +49,8 @@ func (b *bench) submit(form map[string]string, file string) (status int, text, n
 	return response.StatusCode, string(body), response.Header.Get("Location")
 }
 
-// full returns a form in which everything except the devices is filled in.
-func full() map[string]string {
+// filledBatchForm returns a form in which everything except the devices is filled in.
+func filledBatchForm() map[string]string {
 	return map[string]string{
 		"name": "nightly", "pool": "p", "kind": "speedtest", "payload": `{"server":"st1","streams":1}`, "finish_inside": "true",
 		"not_before": "2026-01-01T00:00", "not_after": "2099-01-01T00:00", "max_wait": "26h", "windows": "0 1 * * * 4h Asia/Shanghai\r\n\r\n30 2 * * 6 90m",
@@ -64,8 +64,8 @@ func full() map[string]string {
 // tasks.
 func TestBatchFormSaysAll(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
 	for name, c := range map[string]struct{ field, text, file string }{
 		"devices":     {field: "devices", text: "d-1; d-2\r\nd-3"},
 		"csv":         {field: "tasks", text: "device,server,streams:json\r\nd-1,,4\r\nd-2,st2,\r\nd-3,,\r\n"},
@@ -74,26 +74,26 @@ func TestBatchFormSaysAll(t *testing.T) {
 		"json list":   {field: "tasks", text: ` [{"device":"d-1","payload":{"streams":4}},{"device":"d-2","payload":{"server":"st2"}},{"device":"d-3"}]`},
 		"tags, later": {field: "tags", text: "site:a, model:x"},
 	} {
-		form := full()
+		form := filledBatchForm()
 		form["key"] = strings.ReplaceAll("key-of-"+name, " ", "-")
 		if c.field != "" {
 			form[c.field] = c.text
 		}
 		if c.field == "tags" {
 			for _, id := range []string{"t-1", "t-2", "t-3"} {
-				b.call("POST", "/v1/devices", map[string]any{"id": id, "tags": map[string]string{"site": "a", "model": "x"}}, nil)
+				b.callAPI("POST", "/v1/devices", map[string]any{"id": id, "tags": map[string]string{"site": "a", "model": "x"}}, nil)
 			}
 			form["unknown_devices"] = "refuse"
 		}
-		status, text, next := b.submit(form, c.file)
+		status, text, next := b.submitBatchForm(form, c.file)
 		id, found := strings.CutPrefix(next, "/batches/")
 		if status != http.StatusSeeOther || !found {
-			t.Fatalf("%s: %d %s", name, status, refusal(text))
+			t.Fatalf("%s: %d %s", name, status, problemText(text))
 		}
 		id, _, _ = strings.Cut(id, "?")
-		b.checkFull(name, id)
-		_, page, _ := b.get("/batches/" + id)
-		contains(t, page, "when 20 % fail, after 10 tasks", "<dt>Longest wait</dt>", "0 1 * * *, 4h, Asia/Shanghai", "<summary>Limits</summary>")
+		b.expectFilledBatch(name, id)
+		_, page, _ := b.getPage("/batches/" + id)
+		expectContains(t, page, "when 20 % fail, after 10 tasks", "<dt>Longest wait</dt>", "0 1 * * *, 4h, Asia/Shanghai", "<summary>Limits</summary>")
 		if c.field == "devices" || c.field == "tags" {
 			continue
 		}
@@ -103,7 +103,7 @@ func TestBatchFormSaysAll(t *testing.T) {
 				Payload map[string]any
 			}
 		}
-		b.call("GET", "/v1/tasks?batch="+id, nil, &tasks)
+		b.callAPI("GET", "/v1/tasks?batch="+id, nil, &tasks)
 		payloads := map[string]string{}
 		for _, one := range tasks.Tasks {
 			said, _ := json.Marshal(one.Payload)
@@ -116,10 +116,10 @@ func TestBatchFormSaysAll(t *testing.T) {
 	}
 }
 
-func (b *bench) checkFull(name, id string) {
+func (b *testReplica) expectFilledBatch(name, id string) {
 	b.Helper()
 	var made map[string]any
-	b.call("GET", "/v1/batches/"+id, nil, &made)
+	b.callAPI("GET", "/v1/batches/"+id, nil, &made)
 	shown := map[string]any{}
 	for _, field := range []string{
 		"name", "pool", "kind", "not_before", "not_after", "windows", "finish_inside", "max_attempts", "on_lost", "lease_ms", "max_run_ms", "max_wait_ms", "weight", "priority", "lane", "abort", "limits", "total",
@@ -136,8 +136,8 @@ func (b *bench) checkFull(name, id string) {
 	}
 }
 
-// refusal returns the text of the error on a page.
-func refusal(text string) string {
+// problemText returns the text of the error on a page.
+func problemText(text string) string {
 	_, after, _ := strings.Cut(text, `class="problem" role="alert">`)
 	problem, _, _ := strings.Cut(after, "</p>")
 	return html.UnescapeString(problem)
@@ -147,8 +147,8 @@ func refusal(text string) string {
 // including the content of a file.
 func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
 	const file = "device,server\nd-1,st1\nd 2,<st2>\n"
 	for _, c := range []struct{ field, value, file, want string }{
 		{"", "", file, "line 3"},
@@ -171,13 +171,13 @@ func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 		{"pool", "nowhere", "device\nd-1", "no such pool"},
 		{"duplicates", "refuse", "device\nd-1\nd-1", "line"},
 	} {
-		form := full()
+		form := filledBatchForm()
 		form["key"] = "one"
 		if c.field != "" {
 			form[c.field] = c.value
 		}
-		status, text, _ := b.submit(form, c.file)
-		if problem := refusal(text); status < 400 || status >= 500 || !strings.Contains(problem, c.want) {
+		status, text, _ := b.submitBatchForm(form, c.file)
+		if problem := problemText(text); status < 400 || status >= 500 || !strings.Contains(problem, c.want) {
 			t.Errorf("%s=%q: %d, %q, want %q", c.field, c.value, status, problem, c.want)
 		}
 		for name, value := range form {
@@ -189,11 +189,11 @@ func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 			t.Errorf("%s=%q: the file is not there any more", c.field, c.value)
 		}
 	}
-	if status, text, _ := b.submit(full(), strings.Repeat("x", 5<<20)); status != http.StatusRequestEntityTooLarge || !strings.Contains(text, "dispatcher batches create") {
+	if status, text, _ := b.submitBatchForm(filledBatchForm(), strings.Repeat("x", 5<<20)); status != http.StatusRequestEntityTooLarge || !strings.Contains(text, "dispatcher batches create") {
 		t.Errorf("a large file: %d", status)
 	}
 	var list struct{ Batches []any }
-	b.call("GET", "/v1/batches", nil, &list)
+	b.callAPI("GET", "/v1/batches", nil, &list)
 	if len(list.Batches) > 0 {
 		t.Errorf("something was created: %v", list)
 	}
@@ -203,34 +203,34 @@ func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 // that a corrected file replaces it.
 func TestACorrectedFileReplacesTheRefusedOne(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
 	form := map[string]string{"pool": "p", "finish_inside": "true", "do": "create", "key": "one"}
-	status, text, _ := b.submit(form, "device\nd 1\n")
+	status, text, _ := b.submitBatchForm(form, "device\nd 1\n")
 	_, source, found := strings.Cut(text, `name="tasks_of" value="`)
 	if status != http.StatusUnprocessableEntity || !found {
-		t.Fatalf("a wrong file: %d %s", status, refusal(text))
+		t.Fatalf("a wrong file: %d %s", status, problemText(text))
 	}
 	form["tasks"], form["tasks_of"] = "device\r\nd 1\r\n", source[:strings.IndexByte(source, '"')]
-	if status, text, _ = b.submit(form, "device\nd-1\n"); status != http.StatusSeeOther {
-		t.Errorf("the corrected one: %d %s", status, refusal(text))
+	if status, text, _ = b.submitBatchForm(form, "device\nd-1\n"); status != http.StatusSeeOther {
+		t.Errorf("the corrected one: %d %s", status, problemText(text))
 	}
 }
 
 // TestBatchFormCounts checks that a count creates nothing, and shows what would be skipped.
 func TestBatchFormCounts(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
 	form := map[string]string{"pool": "p", "duplicates": "skip", "do": "count", "finish_inside": "true", "key": "one"}
-	status, text, _ := b.submit(form, "device\nd-1\nd-2\nd-1\n")
+	status, text, _ := b.submitBatchForm(form, "device\nd-1\nd-2\nd-1\n")
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
 	}
-	contains(t, text, "It would create <b>2 tasks</b>, and leave out 1 ", `value="one"`)
+	expectContains(t, text, "It would create <b>2 tasks</b>, and leave out 1 ", `value="one"`)
 	form["do"] = "create"
 	for range 2 {
-		if status, text, next := b.submit(form, "device\nd-1\nd-2\nd-1\n"); status != http.StatusSeeOther || !strings.HasPrefix(next, "/batches/1?") {
+		if status, text, next := b.submitBatchForm(form, "device\nd-1\nd-2\nd-1\n"); status != http.StatusSeeOther || !strings.HasPrefix(next, "/batches/1?") {
 			t.Errorf("%d %s %s", status, next, text)
 		}
 	}
@@ -240,26 +240,26 @@ func TestBatchFormCounts(t *testing.T) {
 // inputs is filled in.
 func TestBatchFormInABrowser(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
+	tab := openTab(t)
 	tab.open(b.url + "/new-batch?pool=p")
-	if open := ask[int](tab, `document.querySelectorAll("details[open]").length`); open != 0 {
+	if open := evalJS[int](tab, `document.querySelectorAll("details[open]").length`); open != 0 {
 		t.Errorf("%d parts are open", open)
 	}
-	tab.until(`document.querySelector("datalist option").value === "p"`)
-	tab.shoot("batch-new")
+	tab.waitForJS(`document.querySelector("datalist option").value === "p"`)
+	tab.checkScreen("batch-new")
 	tab.click("details summary")
-	tab.do(chromedp.SendKeys(chromedp.CSS("#windows"), "0 1 * *"), chromedp.SendKeys(chromedp.CSS("#tasks"), "device,server\nd-1,st1"))
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#windows"), "0 1 * *"), chromedp.SendKeys(chromedp.CSS("#tasks"), "device,server\nd-1,st1"))
 	tab.click("button[value=create]")
-	tab.until(`document.querySelector(".problem").textContent.includes("five fields of cron")`)
-	tab.forgive("422")
-	tab.until(`document.querySelectorAll("details[open]").length === 1 && document.getElementById("windows").value === "0 1 * *"`)
-	ask[string](tab, `document.getElementById("windows").value = "0 1 * * * 4h"`)
-	tab.shoot("batch-new-open")
+	tab.waitForJS(`document.querySelector(".problem").textContent.includes("five fields of cron")`)
+	tab.expectMessage("422")
+	tab.waitForJS(`document.querySelectorAll("details[open]").length === 1 && document.getElementById("windows").value === "0 1 * *"`)
+	evalJS[string](tab, `document.getElementById("windows").value = "0 1 * * * 4h"`)
+	tab.checkScreen("batch-new-open")
 	tab.click("button[value=create]")
-	tab.until(`location.pathname === "/batches/1" && document.querySelector(".banner[role=status]").textContent.includes("created")`)
-	if status, text, _ := b.get("/new-batch?" + url.Values{"pool": {`"><b>`}}.Encode()); status != 200 || strings.Contains(text, `"><b>`) {
+	tab.waitForJS(`location.pathname === "/batches/1" && document.querySelector(".banner[role=status]").textContent.includes("created")`)
+	if status, text, _ := b.getPage("/new-batch?" + url.Values{"pool": {`"><b>`}}.Encode()); status != 200 || strings.Contains(text, `"><b>`) {
 		t.Errorf("%d %s", status, text)
 	}
 }

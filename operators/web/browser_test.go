@@ -23,9 +23,9 @@ type tab struct {
 	*testing.T
 	ctx context.Context //nolint:containedctx // chromedp's handle of the tab
 
-	mu         sync.Mutex
-	complaints []string
-	forgiven   []string // parts of the messages that are expected
+	mu               sync.Mutex
+	messages         []string
+	expectedMessages []string // parts of the messages that are expected
 }
 
 // chromium is the browser of all tests of this package. Each test has its tabs in a separate context
@@ -39,7 +39,7 @@ type chromium struct {
 
 func (c *chromium) start(t *testing.T) context.Context {
 	t.Helper()
-	path := servers.Need(t, "chromium")
+	path := servers.RequireProgram(t, "chromium")
 	c.once.Do(func() {
 		options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU)
 		allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
@@ -59,16 +59,16 @@ func (c *chromium) Close() {
 	}
 }
 
-// browse opens a tab that shares nothing with the tabs of other tests.
-func browse(t *testing.T) *tab {
+// openTab opens a tab that shares nothing with the tabs of other tests.
+func openTab(t *testing.T) *tab {
 	t.Helper()
 	ctx, done := chromedp.NewContext(browser.start(t), chromedp.WithNewBrowserContext())
 	t.Cleanup(done)
 	return newTab(t, ctx)
 }
 
-// another opens another tab with the same cookies.
-func (b *tab) another() *tab {
+// openSecondTab opens another tab with the same cookies.
+func (b *tab) openSecondTab() *tab {
 	ctx, done := chromedp.NewContext(b.ctx)
 	b.Cleanup(done)
 	return newTab(b.T, ctx)
@@ -89,7 +89,7 @@ func newTab(t *testing.T, ctx context.Context) *tab {
 			if strings.HasPrefix(m.Text, "Autofocus processing was blocked") {
 				continue // the test ended before the page was complete
 			}
-			b.complain(string(m.Type) + ": " + m.Text + " " + m.URL)
+			b.addMessage(string(m.Type) + ": " + m.Text + " " + m.URL)
 		}
 	}()
 	dialogs := chromedp.Events(ctx, page.JavascriptDialogOpening)
@@ -98,15 +98,15 @@ func newTab(t *testing.T, ctx context.Context) *tab {
 			if err != nil {
 				return
 			}
-			b.complain("dialog: " + d.Message)
+			b.addMessage("dialog: " + d.Message)
 			_, _ = chromedp.Call(ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{})
 		}
 	}()
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		for _, about := range b.complaints {
-			if !slices.ContainsFunc(b.forgiven, func(part string) bool { return strings.Contains(about, part) }) {
+		for _, about := range b.messages {
+			if !slices.ContainsFunc(b.expectedMessages, func(part string) bool { return strings.Contains(about, part) }) {
 				t.Errorf("on the console: %s", about)
 			}
 		}
@@ -114,21 +114,21 @@ func newTab(t *testing.T, ctx context.Context) *tab {
 	return b
 }
 
-func (b *tab) complain(about string) {
+func (b *tab) addMessage(message string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.complaints = append(b.complaints, about)
+	b.messages = append(b.messages, message)
 }
 
-// forgive names a part of an expected console message. The browser may write the message before or
+// expectMessage names a part of an expected console message. The browser may write the message before or
 // after the call.
-func (b *tab) forgive(part string) {
+func (b *tab) expectMessage(part string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forgiven = append(b.forgiven, part)
+	b.expectedMessages = append(b.expectedMessages, part)
 }
 
-func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+func (b *tab) runActions(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, 2*patience)
 	defer cancel()
@@ -147,33 +147,33 @@ func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 
 func (b *tab) open(url string) {
 	b.Helper()
-	b.do(chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("main")))
+	b.runActions(chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("main")))
 }
 
-// ask evaluates a JavaScript expression in the page.
-func ask[T any](b *tab, expression string) T {
+// evalJS evaluates a JavaScript expression in the page.
+func evalJS[T any](b *tab, expression string) T {
 	b.Helper()
-	value, err := evaluate[T](b, expression)
+	value, err := tryEvalJS[T](b, expression)
 	if err != nil {
 		b.Fatalf("%s: %v", expression, err)
 	}
 	return value
 }
 
-func evaluate[T any](b *tab, expression string) (value T, err error) {
+func tryEvalJS[T any](b *tab, expression string) (value T, err error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
 	return chromedp.Run(ctx, chromedp.Evaluate[T](expression))
 }
 
-func (b *tab) text(selector string) string {
+func (b *tab) elementText(selector string) string {
 	b.Helper()
-	return ask[string](b, fmt.Sprintf("(document.querySelector(%q) || {textContent: ''}).textContent", selector))
+	return evalJS[string](b, fmt.Sprintf("(document.querySelector(%q) || {textContent: ''}).textContent", selector))
 }
 
-// until waits until an expression is true in the page. While the browser loads the next page, there is
+// waitForJS waits until an expression is true in the page. While the browser loads the next page, there is
 // no page to evaluate it in, so until tries again.
-func (b *tab) until(expression string) {
+func (b *tab) waitForJS(expression string) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -181,13 +181,13 @@ func (b *tab) until(expression string) {
 	defer tick.Stop()
 	guarded := "(() => { try { return !!(" + expression + "); } catch { return false; } })()"
 	holds := func() bool {
-		yes, err := evaluate[bool](b, guarded)
+		yes, err := tryEvalJS[bool](b, guarded)
 		return err == nil && yes
 	}
 	for !holds() {
 		select {
 		case <-deadline.C:
-			b.Fatalf("waited in vain for %s; the page: %.3000s", expression, ask[string](b, "document.body.innerText"))
+			b.Fatalf("waited in vain for %s; the page: %.3000s", expression, evalJS[string](b, "document.body.innerText"))
 		case <-tick.C:
 		}
 	}
@@ -196,39 +196,39 @@ func (b *tab) until(expression string) {
 // click clicks the element that the selector finds, as a person would.
 func (b *tab) click(selector string) {
 	b.Helper()
-	b.do(chromedp.Click(chromedp.CSS(selector)))
+	b.runActions(chromedp.Click(chromedp.CSS(selector)))
 }
 
-// look is a way to show a page: colour scheme and size.
-type look struct {
+// screenStyle is a way to show a page: colour scheme and size.
+type screenStyle struct {
 	name, scheme  string
 	width, height int64
 	forced        string // "active" means the colours of the system
 }
 
-// shoot shows the page wide and narrow, and checks that it fits. If the folder WEB_SHOTS is set, shoot
+// checkScreen shows the page wide and narrow, and checks that it fits. If the folder WEB_SHOTS is set, shoot
 // stores pictures there, light and dark. A picture takes as long as ten pages.
-func (b *tab) shoot(name string) {
+func (b *tab) checkScreen(name string) {
 	b.Helper()
-	for _, look := range []look{{"light", "light", 1440, 1000, ""}, {"dark", "dark", 1440, 1000, ""}, {"narrow", "light", 390, 860, ""}, {"narrow-dark", "dark", 390, 860, ""}} {
+	for _, look := range []screenStyle{{"light", "light", 1440, 1000, ""}, {"dark", "dark", 1440, 1000, ""}, {"narrow", "light", 390, 860, ""}, {"narrow-dark", "dark", 390, 860, ""}} {
 		dir := os.Getenv("WEB_SHOTS")
 		if dir == "" && look.scheme == "dark" {
 			continue // it is as wide as the light page
 		}
-		b.look(look)
-		if wide := ask[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
+		b.applyStyle(look)
+		if wide := evalJS[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
 			b.Errorf("%s is %d wide on a screen of %d", name, wide, look.width)
 		}
 		if dir != "" {
-			b.keep(filepath.Join(dir, name+"-"+look.name+".png"))
+			b.saveScreenshot(filepath.Join(dir, name+"-"+look.name+".png"))
 		}
 	}
 }
 
-// look shows the page in this way.
-func (b *tab) look(l look) {
+// applyStyle shows the page in this way.
+func (b *tab) applyStyle(l screenStyle) {
 	b.Helper()
-	b.do(chromedp.EmulateViewport(l.width, l.height))
+	b.runActions(chromedp.EmulateViewport(l.width, l.height))
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: l.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}, {Name: "forced-colors", Value: l.forced}},
 	})
@@ -237,8 +237,8 @@ func (b *tab) look(l look) {
 	}
 }
 
-// keep stores a picture of the page in a file.
-func (b *tab) keep(file string) {
+// saveScreenshot stores a picture of the page in a file.
+func (b *tab) saveScreenshot(file string) {
 	b.Helper()
 	image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 	if err != nil {

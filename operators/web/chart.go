@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// shortest is the shortest time that a chart spans. A new pool has little history.
-const shortest = 2 * time.Minute
+// minChartSpan is the shortest time that a chart spans. A new pool has little history.
+const minChartSpan = 2 * time.Minute
 
 // chart shows how full a pool was recently. It is drawn as an SVG of Width x Height.
 type chart struct {
@@ -44,17 +44,17 @@ type bar struct {
 	Title        string
 }
 
-// chartOf draws the points of the last hour. The right edge is the time of the last point.
-func chartOf(points []point, width, height int) chart {
-	span := shortest
+// newHourChart draws the points of the last hour. The right edge is the time of the last point.
+func newHourChart(points []point, width, height int) chart {
+	span := minChartSpan
 	if n := len(points); n > 0 {
-		span = min(time.Hour, max(shortest, points[n-1].time().Sub(points[0].time()).Round(time.Minute)))
+		span = min(time.Hour, max(minChartSpan, points[n-1].time().Sub(points[0].time()).Round(time.Minute)))
 	}
-	return chartWithin(points, width, height, span)
+	return newChart(points, width, height, span)
 }
 
-// chartWithin draws points over the given span.
-func chartWithin(points []point, width, height int, span time.Duration) chart {
+// newChart draws points over the given span.
+func newChart(points []point, width, height int, span time.Duration) chart {
 	c := chart{Width: width, Height: height, Span: span, Label: "no history yet"}
 	if len(points) == 0 {
 		return c
@@ -85,7 +85,7 @@ func (c *chart) draw(points []point) {
 	}
 	fmt.Fprintf(&limit, "H%d", c.Width)
 	command := "M"
-	for _, p := range thinned(points, c.Width/2) {
+	for _, p := range thinPoints(points, c.Width/2) {
 		fmt.Fprintf(&line, "%s%.1f %.1f", command, c.x(last, p), y(p.held))
 		command = "L"
 	}
@@ -93,10 +93,10 @@ func (c *chart) draw(points []point) {
 	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, c.Width, c.Height, c.x(last, points[0]), c.Height)
 }
 
-// thinned reduces the points to about as many as `about`: the first, the last, and the lowest and
+// thinPoints reduces the points to about as many as `about`: the first, the last, and the lowest and
 // highest of each section between them, in their order.
-func thinned(points []point, about int) []point {
-	each := 2 * len(points) / max(about, 1)
+func thinPoints(points []point, targetCount int) []point {
+	each := 2 * len(points) / max(targetCount, 1)
 	if each <= 2 {
 		return points
 	}
@@ -126,31 +126,31 @@ func (c *chart) x(last, p point) float64 {
 	return float64(c.Width) * (1 - float64(last.at-p.at)/float64(c.Span.Milliseconds()))
 }
 
-// bars draws the counts. If the chart spans more than longBars, a bar covers a minute.
-func (c *chart) bars(points []point, counting time.Time) {
+// drawBars draws the counts. If the chart spans more than maxFineBarsSpan, a bar covers a minute.
+func (c *chart) drawBars(points []point, countedSince time.Time) {
 	if len(points) == 0 {
 		return
 	}
 	every := pointEvery
 	c.Every = "5 s"
-	if c.Span > longBars {
+	if c.Span > maxFineBarsSpan {
 		every, c.Every = time.Minute, "a minute"
 	}
-	if counting.Sub(points[0].time()) > time.Minute {
-		c.Counting = &counting
+	if countedSince.Sub(points[0].time()) > time.Minute {
+		c.Counting = &countedSince
 	}
-	c.barsOf(summed(points, every), points[len(points)-1], every, c.Every)
+	c.drawSums(sumPoints(points, every), points[len(points)-1], every, c.Every)
 }
 
-// barsOf draws a bar for each sum. A bar ends at the point of its sum.
-func (c *chart) barsOf(sums []sum, last point, every time.Duration, name string) {
-	c.Every = name
-	c.BarWidth = max(0.8*float64(c.Width)*float64(every)/float64(c.Span), 1.6)
+// drawSums draws a bar for each sum. A bar ends at the point of its sum.
+func (c *chart) drawSums(sums []intervalCounts, last point, barSpan time.Duration, spanText string) {
+	c.Every = spanText
+	c.BarWidth = max(0.8*float64(c.Width)*float64(barSpan)/float64(c.Span), 1.6)
 	for _, s := range sums {
 		c.MaxBar = max(c.MaxBar, s.Grants+s.Reaps)
 		c.MaxDenied = max(c.MaxDenied, s.Denied)
 	}
-	scale, deniedScale := float64(barsHeight)/float64(max(c.MaxBar, 1)), float64(deniedTop)/float64(max(c.MaxDenied, 1))
+	scale, deniedScale := float64(barsHeight)/float64(max(c.MaxBar, 1)), float64(deniedHeight)/float64(max(c.MaxDenied, 1))
 	for _, s := range sums {
 		x := max(c.x(last, s.point)-c.BarWidth, 0)
 		grants, reaps, denied := float64(s.Grants)*scale, float64(s.Reaps)*scale, float64(s.Denied)*deniedScale
@@ -161,29 +161,29 @@ func (c *chart) barsOf(sums []sum, last point, every time.Duration, name string)
 			c.Reaps = append(c.Reaps, bar{x, barsHeight - grants - reaps, reaps, fmt.Sprintf("%d taken back in %s", s.Reaps, c.Every)})
 		}
 		if s.Denied > 0 {
-			c.Denied = append(c.Denied, bar{x, deniedTop - denied, denied, fmt.Sprintf("%d refused in %s", s.Denied, c.Every)})
+			c.Denied = append(c.Denied, bar{x, deniedHeight - denied, denied, fmt.Sprintf("%d refused in %s", s.Denied, c.Every)})
 		}
 	}
 }
 
-// longBars is the longest span of a chart whose bars cover pointEvery each.
-const longBars = 10 * time.Minute
+// maxFineBarsSpan is the longest span of a chart whose bars cover pointEvery each.
+const maxFineBarsSpan = 10 * time.Minute
 
-// sum holds the counts after the point of the previous sum, up to its own point.
-type sum struct {
-	happened
+// intervalCounts holds the counts after the point of the previous sum, up to its own point.
+type intervalCounts struct {
+	poolCounts
 
 	point point
 }
 
-// summed adds up the counts per interval of the clock, so that the bar of a past interval does not
+// sumPoints adds up the counts per interval of the clock, so that the bar of a past interval does not
 // change. If every is pointEvery, each point has its own sum.
-func summed(points []point, every time.Duration) []sum {
-	var sums []sum
+func sumPoints(points []point, every time.Duration) []intervalCounts {
+	var sums []intervalCounts
 	span := int64(-1)
 	for _, p := range points {
 		if at := (p.at - 1) / every.Milliseconds(); at != span || every == pointEvery {
-			sums, span = append(sums, sum{}), at
+			sums, span = append(sums, intervalCounts{}), at
 		}
 		s := &sums[len(sums)-1]
 		s.point = p

@@ -25,7 +25,7 @@ func TestChartOfAnHour(t *testing.T) {
 		}
 		points = append(points, p)
 	}
-	c := chartOf(points, 300, 48)
+	c := newHourChart(points, 300, 48)
 	if n := strings.Count(c.Line, "L"); n > 160 {
 		t.Errorf("%d stretches for 300 columns", n)
 	}
@@ -35,12 +35,12 @@ func TestChartOfAnHour(t *testing.T) {
 	if strings.Count(c.Limit, "V") != 1 {
 		t.Errorf("the limit has one step: %s", c.Limit)
 	}
-	c.bars(points, start.Add(30*time.Minute))
+	c.drawBars(points, start.Add(30*time.Minute))
 	if len(c.Grants) < 60 || len(c.Grants) > 61 || c.MaxBar != 24 || c.MaxDenied != 12 || c.Counting == nil {
 		t.Errorf("%d bars up to %d, %d denied, counted since %v", len(c.Grants), c.MaxBar, c.MaxDenied, c.Counting)
 	}
-	short := chartOf(points[:100], 720, 130)
-	if short.bars(points[:100], start); len(short.Grants) != 100 || short.MaxBar != 2 || short.Counting != nil {
+	short := newHourChart(points[:100], 720, 130)
+	if short.drawBars(points[:100], start); len(short.Grants) != 100 || short.MaxBar != 2 || short.Counting != nil {
 		t.Errorf("%d bars of eight minutes, up to %d", len(short.Grants), short.MaxBar)
 	}
 }
@@ -52,17 +52,17 @@ func TestRecalledHour(t *testing.T) {
 	h := newHistory()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	uses := []store.PoolUse{{Pool: "old", Capacity: 60, Held: 7}, {Pool: "new", Capacity: 5}, {Pool: "lost", Capacity: 9}}
-	h.add(now, uses)
-	h.fill(now.Add(12*time.Second), store.Moves{
+	h.addPoints(now, uses)
+	h.prependPoints(now.Add(12*time.Second), store.SlotActivity{
 		Back: time.Hour, Held: map[string]int{"old": 8},
-		Steps: []store.Move{{Pool: "old", Step: 10, Granted: 3, Ended: 2, Lapsed: 1}, {Pool: "old", Step: 0, Granted: 1}},
+		Steps: []store.SlotChanges{{Pool: "old", Step: 10, Granted: 3, Ended: 2, Lapsed: 1}, {Pool: "old", Step: 0, Granted: 1}},
 		Resizes: []store.Resize{
-			{Pool: "old", Ago: 10 * time.Minute, Capacity: 60, Before: 30},
-			{Pool: "lost", Ago: 10 * time.Minute, Capacity: 9, Before: -1},
-			{Pool: "new", Ago: time.Minute, Capacity: 5, Before: -1, Created: true},
+			{Pool: "old", Ago: 10 * time.Minute, Capacity: 60, CapacityBefore: 30},
+			{Pool: "lost", Ago: 10 * time.Minute, Capacity: 9, CapacityBefore: -1},
+			{Pool: "new", Ago: time.Minute, Capacity: 5, CapacityBefore: -1, Created: true},
 		},
 	}, uses)
-	old := h.of("old")
+	old := h.lastHour("old")
 	at := func(ago time.Duration) point { return old[len(old)-1-int((ago-12*time.Second)/pointEvery)] }
 	if len(old) < pointsKept-3 || at(12*time.Second).held != 7 || at(47*time.Second).held != 7 || at(52*time.Second).grants != 3 || at(52*time.Second).reaps != 1 || at(57*time.Second).held != 6 {
 		t.Errorf("%d points; lately %+v", len(old), old[len(old)-15:])
@@ -72,13 +72,13 @@ func TestRecalledHour(t *testing.T) {
 			t.Errorf("point %d comes %d ms after the one before", i+1, p.at-old[i].at)
 		}
 	}
-	if at(9*time.Minute).capacity != 60 || at(11*time.Minute).capacity != 30 || h.of("lost")[0].capacity != 9 {
-		t.Errorf("capacities %d, %d, %d", at(9*time.Minute).capacity, at(11*time.Minute).capacity, h.of("lost")[0].capacity)
+	if at(9*time.Minute).capacity != 60 || at(11*time.Minute).capacity != 30 || h.lastHour("lost")[0].capacity != 9 {
+		t.Errorf("capacities %d, %d, %d", at(9*time.Minute).capacity, at(11*time.Minute).capacity, h.lastHour("lost")[0].capacity)
 	}
-	if n := len(h.of("new")); n < 10 || n > 14 {
+	if n := len(h.lastHour("new")); n < 10 || n > 14 {
 		t.Errorf("%d points of a pool of a minute", n)
 	}
-	if lately := h.lately("old"); lately.Grants != 3 || lately.Reaps != 1 {
+	if lately := h.recentCounts("old"); lately.Grants != 3 || lately.Reaps != 1 {
 		t.Errorf("of the last minute: %+v", lately)
 	}
 }

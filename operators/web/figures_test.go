@@ -9,15 +9,15 @@ import (
 // waiting work: devices, counted up to a limit, and tasks.
 func TestFiguresOfWhatWaitsSayWhatTheyCount(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 1, "d-1", "d-2")
+	b := startEmbedded(t)
+	b.createPool("p", 1, "d-1", "d-2")
 	for _, path := range []string{"/", "/pools/p"} {
-		_, page, _ := b.get(path)
-		contains(t, page, "<dt>devices waiting</dt>")
+		_, page, _ := b.getPage(path)
+		expectContains(t, page, "<dt>devices waiting</dt>")
 		if strings.Contains(page, "<dt>waiting</dt>") {
 			t.Errorf("%s: a figure says waiting, and not of what", path)
 		}
 	}
-	_, page, _ := b.get("/pools/p")
-	contains(t, page, "<b>2</b> waiting tasks")
+	_, page, _ := b.getPage("/pools/p")
+	expectContains(t, page, "<b>2</b> waiting tasks")
 }

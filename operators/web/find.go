@@ -11,7 +11,7 @@ import (
 // findPages show the search results for a text.
 type findPages struct{ api client }
 
-func (f *findPages) route(to *site) { to.page("/find", f.find) }
+func (f *findPages) registerRoutes(to *site) { to.addPage("/find", f.find) }
 
 // hit is one search result, with the path of its page.
 type hit struct {
@@ -19,29 +19,29 @@ type hit struct {
 	Path           string
 }
 
-// findings are the search results of one kind of match.
-type findings struct {
-	Title  string
-	Hits   []hit
-	More   string // path of the list with all results; empty if Hits has all of them
-	Looked int    // number of entries that were searched; 0 means all
+// hitGroup are the search results of one kind of match.
+type hitGroup struct {
+	Title    string
+	Hits     []hit
+	More     string // path of the list with all results; empty if Hits has all of them
+	Searched int    // number of entries that were searched; 0 means all
 }
 
 func (f *findPages) find(r *http.Request) (page, error) {
 	text := strings.TrimSpace(r.URL.Query().Get("q"))
-	var parts []findings
+	var parts []hitGroup
 	if text != "" {
 		found, err := f.api.Search.Find(r.Context(), text)
 		if err != nil {
 			return page{}, err
 		}
-		parts = partsOf(found.Distinct())
+		parts = hitGroups(found.Distinct())
 	}
-	return page{title: "Find", template: "find", find: text, data: map[string]any{"Text": text, "Parts": parts}}, nil
+	return page{title: "Find", template: "find", searchText: text, data: map[string]any{"Text": text, "Parts": parts}}, nil
 }
 
-// partsOf returns the parts that have hits or whose search was bounded. Exact hits come first.
-func partsOf(found operators.Found) (parts []findings) {
+// hitGroups returns the parts that have hits or whose search was bounded. Exact hits come first.
+func hitGroups(found operators.Found) (groups []hitGroup) {
 	q := url.QueryEscape(found.Text)
 	for _, p := range []struct {
 		title string
@@ -55,18 +55,18 @@ func partsOf(found operators.Found) (parts []findings) {
 		{"Devices with this tag", found.Tagged, "/devices?tag=" + q},
 		{"Tasks that failed with this error", found.Failed, "/tasks?error=" + q + "*"},
 	} {
-		part := findings{Title: p.title, Looked: p.Looked}
+		part := hitGroup{Title: p.title, Searched: p.Scanned}
 		for _, h := range p.Hits {
 			part.Hits = append(part.Hits, shown(h))
 		}
-		if p.More || p.Looked > 0 {
+		if p.More || p.Scanned > 0 {
 			part.More = p.list
 		}
-		if len(part.Hits) > 0 || part.Looked > 0 {
-			parts = append(parts, part)
+		if len(part.Hits) > 0 || part.Searched > 0 {
+			groups = append(groups, part)
 		}
 	}
-	return parts
+	return groups
 }
 
 // shown returns a hit with the name that people use for it. A batch is shown by its name.

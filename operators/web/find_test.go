@@ -14,14 +14,14 @@ import (
 // that a pool is found by a part of its name, and that a click sorts the rows, without the script.
 func TestManyPoolsAreRows(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for i := range 26 {
-		b.pool(fmt.Sprintf("p-%02d", i), 60)
+		b.createPool(fmt.Sprintf("p-%02d", i), 60)
 	}
-	b.pool("stuck", 3, devices(4)...)
-	b.grant("d-0")
-	b.call("POST", "/v1/pools/stuck/pause", map[string]any{"reason": "no route"}, nil)
-	_, text, _ := b.get("/")
+	b.createPool("stuck", 3, deviceIDs(4)...)
+	b.reportUntilGranted("d-0")
+	b.callAPI("POST", "/v1/pools/stuck/pause", map[string]any{"reason": "no route"}, nil)
+	_, text, _ := b.getPage("/")
 	first := func(text string) string {
 		found := regexp.MustCompile(`<tr id="pool-([^"]+)"`).FindStringSubmatch(text)
 		if found == nil {
@@ -32,32 +32,32 @@ func TestManyPoolsAreRows(t *testing.T) {
 	if n := strings.Count(text, `<tr id="pool-`); n != 27 || first(text) != "stuck" || strings.Contains(text, `class="card"`) {
 		t.Errorf("%d rows, first %s", n, first(text))
 	}
-	contains(t, text, `<b>27</b>`, `<b>1</b> / 1563`, "paused while tasks wait", `title="By bootstrap: no route"`, `aria-sort="descending"><a href="/?sort=trouble">`)
-	if _, text, _ = b.get("/?sort=name"); first(text) != "p-00" || !strings.Contains(text, `aria-sort="ascending"><a href="/?sort=name">`) {
+	expectContains(t, text, `<b>27</b>`, `<b>1</b> / 1563`, "paused while tasks wait", `title="By bootstrap: no route"`, `aria-sort="descending"><a href="/?sort=trouble">`)
+	if _, text, _ = b.getPage("/?sort=name"); first(text) != "p-00" || !strings.Contains(text, `aria-sort="ascending"><a href="/?sort=name">`) {
 		t.Errorf("by name: %s", text)
 	}
-	if _, text, _ = b.get("/?sort=held&name=P-"); first(text) != "p-00" || strings.Contains(text, "pool-stuck") {
+	if _, text, _ = b.getPage("/?sort=held&name=P-"); first(text) != "p-00" || strings.Contains(text, "pool-stuck") {
 		t.Errorf("those with p-, by what is held: %s", text)
 	}
-	contains(t, text, `name="sort" value="held"`, `value="P-"`, `href="/?name=P-&amp;sort=waiting"`)
-	if _, text, _ = b.get("/?only_trouble=true"); strings.Count(text, `<tr id="pool-`) != 1 {
+	expectContains(t, text, `name="sort" value="held"`, `value="P-"`, `href="/?name=P-&amp;sort=waiting"`)
+	if _, text, _ = b.getPage("/?only_trouble=true"); strings.Count(text, `<tr id="pool-`) != 1 {
 		t.Errorf("only trouble: %s", text)
 	}
-	if _, text, _ = b.get("/?name=nowhere"); !strings.Contains(text, "No pool matches") {
+	if _, text, _ = b.getPage("/?name=nowhere"); !strings.Contains(text, "No pool matches") {
 		t.Errorf("nothing matches: %s", text)
 	}
-	if status, _, _ := b.get("/?sort=size"); status != http.StatusUnprocessableEntity {
+	if status, _, _ := b.getPage("/?sort=size"); status != http.StatusUnprocessableEntity {
 		t.Errorf("an unknown order: %d", status)
 	}
 	for i := range 100 {
-		b.pool(fmt.Sprintf("q-%03d", i), 1)
+		b.createPool(fmt.Sprintf("q-%03d", i), 1)
 	}
-	_, text, _ = b.get("/?sort=name")
+	_, text, _ = b.getPage("/?sort=name")
 	next := regexp.MustCompile(`rel="next" href="(/\?page=[^"]+)"`).FindStringSubmatch(text)
 	if next == nil || strings.Count(text, `<tr id="pool-`) != 120 {
 		t.Fatalf("the first page: %s", text)
 	}
-	if _, text, _ = b.get(strings.ReplaceAll(next[1], "&amp;", "&")); strings.Count(text, `<tr id="pool-`) != 7 || !strings.HasPrefix(first(text), "q-") {
+	if _, text, _ = b.getPage(strings.ReplaceAll(next[1], "&amp;", "&")); strings.Count(text, `<tr id="pool-`) != 7 || !strings.HasPrefix(first(text), "q-") {
 		t.Errorf("the second page: %s", text)
 	}
 }
@@ -65,64 +65,64 @@ func TestManyPoolsAreRows(t *testing.T) {
 // TestRowsOfPoolsAreLive checks that the rows are updated, each in its place.
 func TestRowsOfPoolsAreLive(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for i := range 17 {
-		b.pool(fmt.Sprintf("p-%02d", i), 2)
+		b.createPool(fmt.Sprintf("p-%02d", i), 2)
 	}
-	b.pool("p-08", 2, devices(3)...)
-	tab := browse(t)
+	b.createPool("p-08", 2, deviceIDs(3)...)
+	tab := openTab(t)
 	tab.open(b.url + "/")
-	tab.until(`document.getElementById("pulse").textContent === "live"`)
-	b.grant("d-0")
-	tab.until(`document.querySelector("#pool-p-08 td.n").textContent === "1" && document.querySelector("#totals").textContent.includes("1 / 34")`)
-	b.call("PATCH", "/v1/pools/p-08", map[string]any{"capacity": 0}, nil)
-	tab.until(`document.querySelector("tbody tr").id === "pool-p-08" && document.querySelector("tbody tr").textContent.includes("over capacity, no slots")`)
-	tab.shoot("pool-rows")
+	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
+	b.reportUntilGranted("d-0")
+	tab.waitForJS(`document.querySelector("#pool-p-08 td.n").textContent === "1" && document.querySelector("#totals").textContent.includes("1 / 34")`)
+	b.callAPI("PATCH", "/v1/pools/p-08", map[string]any{"capacity": 0}, nil)
+	tab.waitForJS(`document.querySelector("tbody tr").id === "pool-p-08" && document.querySelector("tbody tr").textContent.includes("over capacity, no slots")`)
+	tab.checkScreen("pool-rows")
 }
 
 // TestTheSearchIsAKeyAway checks that Ctrl-K moves to the search on every page, and that / does so
 // while no input has the focus.
 func TestTheSearchIsAKeyAway(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("ar:330100", 3, "ar-7", "ar-8")
-	g := b.grant("ar-7")
-	b.report("ar-7", map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "rejected", "error": "no <route>"}}})
-	b.call("PATCH", "/v1/devices/ar-7", map[string]any{"tags": map[string]any{"site": "berlin"}}, nil)
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("ar:330100", 3, "ar-7", "ar-8")
+	g := b.reportUntilGranted("ar-7")
+	b.sendReport("ar-7", map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "rejected", "error": "no <route>"}}})
+	b.callAPI("PATCH", "/v1/devices/ar-7", map[string]any{"tags": map[string]any{"site": "berlin"}}, nil)
+	tab := openTab(t)
 	focused := `document.activeElement === document.getElementById("find")`
 	press := func(key, options string) {
-		ask[bool](tab, fmt.Sprintf(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: %q, bubbles: true, cancelable: true, %s}))`, key, options))
+		evalJS[bool](tab, fmt.Sprintf(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: %q, bubbles: true, cancelable: true, %s}))`, key, options))
 	}
 	for _, path := range []string{"/", "/batches", "/tasks", "/devices", "/activity", "/system", "/limits", "/new-pool", "/find"} {
 		tab.open(b.url + path)
-		tab.until(`document.getElementById("find") !== null`)
+		tab.waitForJS(`document.getElementById("find") !== null`)
 		press("k", "")
-		if ask[bool](tab, focused) {
+		if evalJS[bool](tab, focused) {
 			t.Errorf("%s: a plain k leads to the search", path)
 		}
 		press("k", "ctrlKey: true")
-		tab.until(focused)
+		tab.waitForJS(focused)
 	}
 	tab.open(b.url + "/tasks")
-	ask[string](tab, `document.querySelector("main input[name=pool]").focus(), ""`)
+	evalJS[string](tab, `document.querySelector("main input[name=pool]").focus(), ""`)
 	press("/", "")
-	if ask[bool](tab, focused) {
+	if evalJS[bool](tab, focused) {
 		t.Error("what is entered into a filter leads to the search")
 	}
-	ask[string](tab, `document.activeElement.blur(), ""`)
+	evalJS[string](tab, `document.activeElement.blur(), ""`)
 	press("/", "")
-	tab.until(focused)
-	tab.do(chromedp.SendKeys(chromedp.CSS("#find"), "ar\r"))
-	tab.until(`location.pathname === "/find" && document.querySelector("main a[href='/pools/ar:330100']") && document.querySelector("main a[href='/devices/ar-7']")`)
-	if got := ask[string](tab, `document.getElementById("find").value`); got != "ar" {
+	tab.waitForJS(focused)
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#find"), "ar\r"))
+	tab.waitForJS(`location.pathname === "/find" && document.querySelector("main a[href='/pools/ar:330100']") && document.querySelector("main a[href='/devices/ar-7']")`)
+	if got := evalJS[string](tab, `document.getElementById("find").value`); got != "ar" {
 		t.Errorf("the search shows %q", got)
 	}
-	tab.shoot("found")
+	tab.checkScreen("found")
 	for text, href := range map[string]string{
 		itoa(g.ID): "/tasks/" + itoa(g.ID), "ar-7": "/devices/ar-7", "ar:330100": "/pools/ar:330100",
 	} {
-		_, page, _ := b.get("/find?q=" + text)
+		_, page, _ := b.getPage("/find?q=" + text)
 		if first := regexp.MustCompile(`<td class="text"><a href="([^"]+)"`).FindStringSubmatch(page); first == nil || first[1] != href {
 			t.Errorf("%s: the first hit is %v, want %s", text, first, href)
 		}
@@ -130,8 +130,8 @@ func TestTheSearchIsAKeyAway(t *testing.T) {
 	for text, parts := range map[string][]string{
 		"site:berlin": {"Devices with this tag", `href="/devices/ar-7"`}, "no+": {"no &lt;route&gt;", `href="/tasks/` + itoa(g.ID)}, "nowhere": {"Nothing found", "/tasks?error=nowhere*"}, "": {"Find anything"},
 	} {
-		_, page, _ := b.get("/find?q=" + text)
-		contains(t, page, parts...)
+		_, page, _ := b.getPage("/find?q=" + text)
+		expectContains(t, page, parts...)
 	}
 }
 
@@ -139,30 +139,30 @@ func TestTheSearchIsAKeyAway(t *testing.T) {
 // with the filter.
 func TestFoundPartsLeadToTheirLists(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	names := make([]string, 12)
 	for i := range names {
 		names[i] = fmt.Sprintf("meter-%02d", i)
-		b.call("PUT", "/v1/pools/"+names[i], map[string]any{"capacity": 1}, nil)
-		b.call("POST", "/v1/devices", map[string]any{"id": names[i], "tags": map[string]any{"site": "x"}}, nil)
-		b.call("POST", "/v1/batches", map[string]any{"name": names[i], "pool": names[i], "devices": []string{names[i]}}, nil)
+		b.callAPI("PUT", "/v1/pools/"+names[i], map[string]any{"capacity": 1}, nil)
+		b.callAPI("POST", "/v1/devices", map[string]any{"id": names[i], "tags": map[string]any{"site": "x"}}, nil)
+		b.callAPI("POST", "/v1/batches", map[string]any{"name": names[i], "pool": names[i], "devices": []string{names[i]}}, nil)
 	}
-	_, page, _ := b.get("/find?q=meter")
+	_, page, _ := b.getPage("/find?q=meter")
 	lists := []string{"/?name=meter", "/batches?name=meter", "/devices?part=meter"}
 	for _, list := range lists {
-		contains(t, page, `href="`+list+`"`)
-		_, text, _ := b.get(list)
-		contains(t, text, names...)
+		expectContains(t, page, `href="`+list+`"`)
+		_, text, _ := b.getPage(list)
+		expectContains(t, text, names...)
 	}
 	if n := strings.Count(page, `<td class="text"><a`); n != 30 {
 		t.Errorf("%d hits, want 10 of each of three parts", n)
 	}
-	_, page, _ = b.get("/find?q=meter-07")
+	_, page, _ = b.getPage("/find?q=meter-07")
 	for _, path := range []string{"/devices/meter-07", "/pools/meter-07"} {
 		if n := strings.Count(page, `<td class="text"><a href="`+path+`"`); n != 1 {
 			t.Errorf("%s is listed %d times, want once", path, n)
 		}
 	}
-	_, page, _ = b.get("/find?q=site:x")
-	contains(t, page, `href="/devices?tag=site%3Ax"`)
+	_, page, _ = b.getPage("/find?q=site:x")
+	expectContains(t, page, `href="/devices?tag=site%3Ax"`)
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// foreign is a request that a page of another site can make a visitor's browser send.
-type foreign struct {
+// crossSiteRequest is a request that a page of another site can make a visitor's browser send.
+type crossSiteRequest struct {
 	method, path string
 	header       map[string]string
 	body         string
 }
 
-func foreigners() map[string]foreign {
+func crossSiteRequests() map[string]crossSiteRequest {
 	form := url.Values{"token": {"wrong"}}.Encode()
 	crossSite := map[string]string{"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "cross-site"}
-	return map[string]foreign{
+	return map[string]crossSiteRequest{
 		"an image of a link":                 {"GET", "/sign-in?link=x", nil, ""},
 		"an image with a token":              {"GET", "/sign-in?token=wrong", nil, ""},
 		"a form":                             {"POST", "/sign-in", crossSite, form},
@@ -36,7 +36,7 @@ func foreigners() map[string]foreign {
 	}
 }
 
-func (f foreign) send(b *bench) int {
+func (f crossSiteRequest) sendTo(b *testReplica) int {
 	b.Helper()
 	r, err := http.NewRequest(f.method, b.url+f.path, strings.NewReader(f.body))
 	if err != nil {
@@ -45,7 +45,7 @@ func (f foreign) send(b *bench) int {
 	for name, value := range f.header {
 		r.Header.Set(name, value)
 	}
-	status, _, _ := b.ask(r)
+	status, _, _ := b.doRequest(r)
 	return status
 }
 
@@ -53,25 +53,25 @@ func (f foreign) send(b *bench) int {
 // whatever request it makes the browser send.
 func TestForeignPagesLockNobodyOut(t *testing.T) {
 	t.Parallel()
-	for mode, change := range map[string]func(*web.Options){"serve": func(*web.Options) {}, "dev": linked} {
+	for mode, change := range map[string]func(*web.Options){"serve": func(*web.Options) {}, "dev": withLink} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			b := unvisited(t, change)
-			b.pool("p", 3)
-			for name, f := range foreigners() {
+			b := startSignedOut(t, change)
+			b.createPool("p", 3)
+			for name, f := range crossSiteRequests() {
 				for range 11 {
-					if status := f.send(b); status == http.StatusTooManyRequests {
+					if status := f.sendTo(b); status == http.StatusTooManyRequests {
 						t.Fatalf("%s locks its reader out", name)
 					}
 				}
-				if status, _, _ := b.post("/sign-in", url.Values{"token": {adminToken}}, nil); status != http.StatusSeeOther {
+				if status, _, _ := b.postForm("/sign-in", url.Values{"token": {adminToken}}, nil); status != http.StatusSeeOther {
 					t.Fatalf("the right token after %s: %d", name, status)
 				}
 			}
 			for range 10 {
-				b.post("/sign-in", url.Values{"token": {"wrong"}}, map[string]string{"Sec-Fetch-Site": "same-origin"})
+				b.postForm("/sign-in", url.Values{"token": {"wrong"}}, map[string]string{"Sec-Fetch-Site": "same-origin"})
 			}
-			if status, _, _ := b.post("/sign-in", url.Values{"token": {adminToken}}, nil); status != http.StatusTooManyRequests {
+			if status, _, _ := b.postForm("/sign-in", url.Values{"token": {adminToken}}, nil); status != http.StatusTooManyRequests {
 				t.Errorf("after ten guesses on the page itself: %d", status)
 			}
 		})

@@ -46,7 +46,7 @@ type frame struct {
 }
 
 func newFrame(o Options) *frame {
-	set := template.Must(template.New("").Funcs(functions(o)).ParseFS(templates, "templates/*.html"))
+	set := template.Must(template.New("").Funcs(templateFuncs(o)).ParseFS(templates, "templates/*.html"))
 	return &frame{set: set, prefix: o.Prefix, mode: o.System.Mode, system: o.System, readOnly: o.ReadOnly, gate: o.Gate, logger: o.Logger, now: o.Now}
 }
 
@@ -57,13 +57,13 @@ func (f *frame) may(r *http.Request, role string) bool {
 	return !f.readOnly && visitorOf(r.Context()).May(role)
 }
 
-// forbidden returns the answer to a visitor who may not act. If the visitor lacks the role, it reports
+// refuseVisitor returns the answer to a visitor who may not act. If the visitor lacks the role, it reports
 // the refusal to the gate.
-func (f *frame) forbidden(r *http.Request, role string) *operators.Problem {
+func (f *frame) refuseVisitor(r *http.Request, role string) *operators.Problem {
 	who := visitorOf(r.Context())
 	if !who.May(role) {
 		f.gate.Refuse(r.Context(), gate.Refusal{
-			At: gate.API, Reason: gate.Forbidden, Principal: who.Name, From: who.From, Detail: r.Method + " " + r.URL.Path,
+			EntryPoint: gate.API, Reason: gate.Forbidden, Principal: who.Name, From: who.From, Detail: r.Method + " " + r.URL.Path,
 		})
 	}
 	detail := "Your token may not do that: it needs the role " + role + ". Nothing was changed."
@@ -79,7 +79,7 @@ type shell struct {
 	Main           template.HTML
 	Version        string
 	Live           string // the address of the page, for its stream; empty if the page does not change
-	Moment         string // snapshot of the ledger that the page shows; empty if it shows none
+	Snapshot       string // snapshot of the ledger that the page shows; empty if it shows none
 	Who            api.Operator
 	ReadOnly       bool
 	Mode           string
@@ -112,8 +112,8 @@ func sections() []navigation {
 	}
 }
 
-// said returns, by key, the only messages that an address can make a page show.
-func said() map[string]string {
+// doneMessages returns, by key, the only messages that an address can make a page show.
+func doneMessages() map[string]string {
 	return map[string]string{
 		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks go on; nothing new is granted.", "resumed": "Resumed.",
 		"release-asked": "The holder is told to stop with its next report. The slot is free once it answers, or when its lease ends.",
@@ -123,59 +123,59 @@ func said() map[string]string {
 	}
 }
 
-// answer renders a page and sends it. If err is not nil or rendering fails, it sends the failure.
-func (f *frame) answer(rw http.ResponseWriter, r *http.Request, status int, p page, err error) {
-	var made *sheet
+// sendPage renders a page and sends it. If err is not nil or rendering fails, it sends the failure.
+func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, p page, err error) {
+	var rendered *renderedPage
 	if err == nil {
-		made, err = f.render(p)
+		rendered, err = f.render(p)
 	}
 	if err != nil {
-		f.fail(rw, r, err)
+		f.sendError(rw, r, err)
 		return
 	}
-	f.send(rw, r, status, p.section, made)
+	f.sendRendered(rw, r, status, p.section, rendered)
 }
 
-func (f *frame) send(rw http.ResponseWriter, r *http.Request, status int, section string, s *sheet) {
+func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int, section string, s *renderedPage) {
 	out := shell{
-		Title: s.title, Section: section, Main: s.main, Moment: s.moment, Version: s.version(), Who: visitorOf(r.Context()), Mode: f.mode,
-		ReadOnly: f.readOnly, Done: said()[r.URL.Query().Get("done")],
-		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: s.find,
+		Title: s.title, Section: section, Main: s.main, Snapshot: s.snapshot, Version: s.version(), Who: visitorOf(r.Context()), Mode: f.mode,
+		ReadOnly: f.readOnly, Done: doneMessages()[r.URL.Query().Get("done")],
+		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: s.searchText,
 	}
-	if status == http.StatusOK && s.watch != (watch{}) || f.heals(r, status) {
-		out.Live = addressOf(r)
+	if status == http.StatusOK && s.watch != (watch{}) || f.recoversItself(r, status) {
+		out.Live = pageAddress(r)
 	}
-	f.write(rw, r, status, "shell", out)
+	f.writeTemplate(rw, r, status, "shell", out)
 }
 
-func (f *frame) write(rw http.ResponseWriter, r *http.Request, status int, name string, data any) {
+func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status int, name string, data any) {
 	var text bytes.Buffer
 	if err := f.set.ExecuteTemplate(&text, name, data); err != nil {
 		f.logger.ErrorContext(r.Context(), "page not rendered", "template", name, "err", err)
 		http.Error(rw, "something went wrong here; it was logged", http.StatusInternalServerError)
 		return
 	}
-	packed(func(rw http.ResponseWriter, _ *http.Request) {
+	compressed(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/html; charset=utf-8")
 		rw.WriteHeader(status)
 		_, _ = rw.Write(text.Bytes())
 	})(rw, r)
 }
 
-// fail sends a page that shows a refusal or a failure.
-func (f *frame) fail(rw http.ResponseWriter, r *http.Request, err error) {
+// sendError sends a page that shows a refusal or a failure.
+func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
 	if _, ok := errors.AsType[*operators.Problem](err); !ok {
 		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
 	}
-	made, renderErr := f.render(page{title: http.StatusText(status), template: "problem", data: map[string]any{
-		"Status": status, "Title": http.StatusText(status), "Detail": f.outage(r.Context(), err), "Post": r.Method == http.MethodPost, "Heals": f.heals(r, status),
+	rendered, renderErr := f.render(page{title: http.StatusText(status), template: "problem", data: map[string]any{
+		"Status": status, "Title": http.StatusText(status), "Detail": f.outageText(r.Context(), err), "Post": r.Method == http.MethodPost, "Heals": f.recoversItself(r, status),
 	}})
 	if renderErr != nil {
 		http.Error(rw, http.StatusText(status), status)
 		return
 	}
-	f.send(rw, r, status, "", made)
+	f.sendRendered(rw, r, status, "", rendered)
 }
 
 func statusOf(err error) int {
@@ -185,17 +185,17 @@ func statusOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// plainError returns the text of an error for people. It words a problem of the API as it is, and hides
+// errorText returns the text of an error for people. It words a problem of the API as it is, and hides
 // internal details of any other error.
-func plainError(err error) string {
+func errorText(err error) string {
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
-		return inWords(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status)))
+		return formWording(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status)))
 	}
 	return "The ledger cannot be reached just now."
 }
 
-// inWords names an entry of a list as a form does: "Limit 3, per" instead of limits[2].per.
-func inWords(detail string) string {
+// formWording names an entry of a list as a form does: "Limit 3, per" instead of limits[2].per.
+func formWording(detail string) string {
 	list, rest, found := strings.Cut(detail, "[")
 	name := map[string]string{"limits": "Limit", "windows": "Window"}[list]
 	index, rest, closed := strings.Cut(rest, "]")
@@ -209,7 +209,7 @@ func inWords(detail string) string {
 	return fmt.Sprintf("%s %d%s", name, n+1, rest)
 }
 
-func badForm(detail string) error {
+func newFormError(detail string) error {
 	return &operators.Problem{Status: http.StatusUnprocessableEntity, Detail: detail}
 }
 
@@ -218,59 +218,59 @@ var templates embed.FS
 
 // page is the content that a loader returns, with the name of its template.
 type page struct {
-	title    string
-	section  string // entry of the navigation that is current
-	template string
-	data     any
-	watch    watch
-	moment   string // snapshot of the ledger; empty if the page was not read in a snapshot
-	find     string // the text that the visitor searched for
+	title      string
+	section    string // entry of the navigation that is current
+	template   string
+	data       any
+	watch      watch
+	snapshot   string // snapshot of the ledger; empty if the page was not read in a snapshot
+	searchText string // the text that the visitor searched for
 }
 
-// sheet is a rendered page: the whole page, and its pieces, which are sent again when they change.
-type sheet struct {
-	title  string
-	main   template.HTML
-	order  []string // ids of the pieces
-	pieces map[string]template.HTML
-	watch  watch
-	moment string
-	find   string
+// renderedPage is a rendered page: the whole page, and its pieces, which are sent again when they change.
+type renderedPage struct {
+	title      string
+	main       template.HTML
+	order      []string // ids of the pieces
+	pieces     map[string]template.HTML
+	watch      watch
+	snapshot   string
+	searchText string
 }
 
 // version returns a hash of the content. Sheets with different content have different versions.
-func (s *sheet) version() string {
+func (s *renderedPage) version() string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s.main)) // writing to a hash never fails
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// canvas is the data that the template of a page gets.
-type canvas struct {
+// templateData is the data that the template of a page gets.
+type templateData struct {
 	Data any
 
-	set   *template.Template
-	sheet *sheet
+	set  *template.Template
+	page *renderedPage
 }
 
 // Piece renders a part of the page that is sent again when it changes. The outermost element of the
 // template must have this id.
-func (c *canvas) Piece(id, name string, data any) (template.HTML, error) {
-	html, err := executed(c.set, name, data)
-	c.sheet.order = append(c.sheet.order, id)
-	c.sheet.pieces[id] = html
+func (c *templateData) Piece(id, name string, data any) (template.HTML, error) {
+	html, err := executeTemplate(c.set, name, data)
+	c.page.order = append(c.page.order, id)
+	c.page.pieces[id] = html
 	return html, err
 }
 
-func (f *frame) render(p page) (made *sheet, err error) {
-	made = &sheet{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch, moment: p.moment, find: p.find}
-	if made.main, err = executed(f.set, p.template, &canvas{Data: p.data, set: f.set, sheet: made}); err != nil {
+func (f *frame) render(p page) (rendered *renderedPage, err error) {
+	rendered = &renderedPage{title: p.title, pieces: map[string]template.HTML{}, watch: p.watch, snapshot: p.snapshot, searchText: p.searchText}
+	if rendered.main, err = executeTemplate(f.set, p.template, &templateData{Data: p.data, set: f.set, page: rendered}); err != nil {
 		return nil, fmt.Errorf("rendering %s: %w", p.template, err)
 	}
-	return made, nil
+	return rendered, nil
 }
 
-func executed(set *template.Template, name string, data any) (template.HTML, error) {
+func executeTemplate(set *template.Template, name string, data any) (template.HTML, error) {
 	var out strings.Builder
 	err := set.ExecuteTemplate(&out, name, data)
 	return template.HTML(out.String()), err //nolint:gosec // escaped by html/template just now

@@ -14,46 +14,46 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// functions returns the functions that templates can call.
-func functions(o Options) template.FuncMap {
+// templateFuncs returns the functions that templates can call.
+func templateFuncs(o Options) template.FuncMap {
 	return template.FuncMap{
 		"url":     func(parts ...any) string { return o.Prefix + fmt.Sprint(parts...) },
 		"esc":     url.PathEscape,
 		"q":       func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
-		"when":    when,
-		"at":      func(t time.Time) template.HTML { return template.HTML(exactly(t.UTC().Format(time.RFC3339))) }, //nolint:gosec // nothing but digits
-		"command": command,
-		"timed":   timed(),
+		"when":    timeHTML,
+		"at":      func(t time.Time) template.HTML { return template.HTML(exactTimeHTML(t.UTC().Format(time.RFC3339))) }, //nolint:gosec // nothing but digits
+		"command": commandHTML,
+		"timed":   newTimesRenderer(),
 		"capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
-		"caller":  operators.CallerOf,
-		"limit":   limitText,
+		"caller":  operators.CallerAndHolder,
+		"limit":   policyText,
 		"list":    func(words ...string) []string { return words },
 		"rows":    rowsText,
-		"zero":    zero,
+		"zero":    zeroClass,
 		"inc":     func(i int) int { return i + 1 },
 		"periods": func() []string { return []string{"day", "week", "month"} },
 
-		"algorithms": algorithms,
-		"copy":       copying,
+		"algorithms": algorithmTexts,
+		"copy":       copyButton,
 		"clock":      func(t *time.Time) string { return t.UTC().Format("15:04:05") },
-		"dur":        brief,
-		"ms":         milliseconds,
-		"num":        thousands,
-		"digits":     digits,
+		"dur":        durationText,
+		"ms":         msText,
+		"num":        groupDigits,
+		"digits":     roundedText,
 		"share":      func(of float64) string { return strconv.FormatFloat(100*of, 'g', 4, 64) + " %" },
-		"json":       indented,
-		"plural":     plural,
+		"json":       indentJSON,
+		"plural":     countText,
 		"words":      func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 		"dict":       dict,
-		"meaning":    meaning,
-		"trouble":    trouble,
+		"meaning":    stateMeaning,
+		"trouble":    troubleText,
 		"sum":        func(a, b int64) int64 { return a + b },
-		"only":       o.only,
+		"only":       o.restrictionText,
 	}
 }
 
-// only returns the text that explains why a form is missing.
-func (o Options) only(who, act string) string {
+// restrictionText returns the text that explains why a form is missing.
+func (o Options) restrictionText(who, act string) string {
 	if o.ReadOnly {
 		return "This dashboard is read-only: nobody can " + act + " here."
 	}
@@ -63,10 +63,10 @@ func (o Options) only(who, act string) string {
 // instant is a time of the API or of the ledger. It may be a nil pointer.
 type instant interface{ UTC() time.Time }
 
-// when renders a time that may be nil. Without the script, a reader sees the exact time. The script
+// timeHTML renders a time that may be nil. Without the script, a reader sees the exact time. The script
 // replaces it by a relative time and shows the exact time as a tooltip.
-func when(of instant) template.HTML {
-	switch t := of.(type) {
+func timeHTML(at instant) template.HTML {
+	switch t := at.(type) {
 	case *time.Time:
 		if t == nil {
 			return "–"
@@ -76,21 +76,21 @@ func when(of instant) template.HTML {
 			return "–"
 		}
 	}
-	t := of.UTC()
+	t := at.UTC()
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, //nolint:gosec // nothing but digits
 		t.Format("2006-01-02T15:04:05.000Z"), t.Format("2006-01-02 15:04:05 UTC"), t.Format("Jan 2 15:04:05")))
 }
 
-// timed returns a function that renders text of the API with readable times. The script shows the times
+// newTimesRenderer returns a function that renders text of the API with readable times. The script shows the times
 // in the reader's time zone.
-func timed() func(text string) template.HTML {
+func newTimesRenderer() func(text string) template.HTML {
 	times := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 	return func(text string) template.HTML {
-		return template.HTML(times.ReplaceAllStringFunc(template.HTMLEscapeString(text), exactly)) //nolint:gosec // escaped
+		return template.HTML(times.ReplaceAllStringFunc(template.HTMLEscapeString(text), exactTimeHTML)) //nolint:gosec // escaped
 	}
 }
 
-func exactly(at string) string {
+func exactTimeHTML(at string) string {
 	t, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil {
 		return at
@@ -99,19 +99,19 @@ func exactly(at string) string {
 	return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, at, exact, exact)
 }
 
-// command renders a command line with a button that copies it.
-func command(line string) template.HTML {
-	return template.HTML("<code>"+template.HTMLEscapeString(line)+"</code> ") + copying(line, "command") //nolint:gosec // escaped
+// commandHTML renders a command line with a button that copies it.
+func commandHTML(line string) template.HTML {
+	return template.HTML("<code>"+template.HTMLEscapeString(line)+"</code> ") + copyButton(line, "command") //nolint:gosec // escaped
 }
 
-// copying renders a button that copies text. Without the script, browsers do not show the button.
-func copying(text, what string) template.HTML {
+// copyButton renders a button that copies text. Without the script, browsers do not show the button.
+func copyButton(text, what string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<button type="button" class="copy script" data-copy="%s" title="Copy the %s">Copy</button>`, //nolint:gosec // escaped
 		template.HTMLEscapeString(text), template.HTMLEscapeString(what)))
 }
 
-// zero returns the attribute that makes a count of 0 less visible.
-func zero(count any) template.HTMLAttr {
+// zeroClass returns the attribute that makes a count of 0 less visible.
+func zeroClass(count any) template.HTMLAttr {
 	if n, ok := count.(*int64); ok && n != nil {
 		count = *n
 	}
@@ -121,11 +121,11 @@ func zero(count any) template.HTMLAttr {
 	return ""
 }
 
-// brief returns a duration in its two largest units.
-func brief(d time.Duration) string {
+// durationText returns a duration in its two largest units.
+func durationText(d time.Duration) string {
 	switch {
 	case d < 0:
-		return "-" + brief(-d)
+		return "-" + durationText(-d)
 	case d < time.Second:
 		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
 	case d < time.Minute:
@@ -138,14 +138,14 @@ func brief(d time.Duration) string {
 	return twoUnits(d, 24*time.Hour, "d", time.Hour, "h")
 }
 
-// milliseconds renders a duration in ms that may be nil.
-func milliseconds(of any) string {
-	switch ms := of.(type) {
+// msText renders a duration in ms that may be nil.
+func msText(value any) string {
+	switch ms := value.(type) {
 	case int64:
-		return brief(time.Duration(ms) * time.Millisecond)
+		return durationText(time.Duration(ms) * time.Millisecond)
 	case *int64:
 		if ms != nil {
-			return brief(time.Duration(*ms) * time.Millisecond)
+			return durationText(time.Duration(*ms) * time.Millisecond)
 		}
 	}
 	return "–"
@@ -159,8 +159,8 @@ func twoUnits(d, large time.Duration, name string, small time.Duration, smallNam
 	return text
 }
 
-// thousands returns a whole number with thin spaces between the thousands.
-func thousands(v any) string {
+// groupDigits returns a whole number with thin spaces between the thousands.
+func groupDigits(v any) string {
 	if n, ok := v.(*int64); ok {
 		v = *n
 	}
@@ -179,8 +179,8 @@ func thousands(v any) string {
 	return sign + out.String()
 }
 
-// indented returns JSON with line breaks and indentation. It returns invalid JSON unchanged.
-func indented(raw json.RawMessage) string {
+// indentJSON returns JSON with line breaks and indentation. It returns invalid JSON unchanged.
+func indentJSON(raw json.RawMessage) string {
 	var out bytes.Buffer
 	if err := json.Indent(&out, raw, "", "  "); err != nil {
 		return string(raw)
@@ -188,16 +188,16 @@ func indented(raw json.RawMessage) string {
 	return out.String()
 }
 
-func plural(n any, one, many string) string {
-	text := thousands(n)
+func countText(n any, singular, pluralForm string) string {
+	text := groupDigits(n)
 	if text == "1" {
-		return "1 " + one
+		return "1 " + singular
 	}
-	return text + " " + many
+	return text + " " + pluralForm
 }
 
-// meaning explains a state of tasks. The empty state means all tasks.
-func meaning(state string) string {
+// stateMeaning explains a state of tasks. The empty state means all tasks.
+func stateMeaning(state string) string {
 	return map[string]string{
 		"":           "All tasks, whatever became of them",
 		"pending":    "They wait: for their device, a slot, a window or another attempt. A task's page says for which",

@@ -24,14 +24,14 @@ type slot = operators.Slot // an alias, so that cell can embed it and also use i
 type cell struct {
 	slot
 
-	Look  string // free, reserved, fresh, half, expiring or stale
-	Pool  string
-	Above bool // its number is beyond the capacity, because the capacity was lowered
-	Mark  mark // mark of its batch
+	Phase         string // free, reserved, fresh, half, expiring or stale
+	Pool          string
+	AboveCapacity bool // its number is beyond the capacity, because the capacity was lowered
+	Mark          mark // mark of its batch
 }
 
-// endShown is the number of characters of a device's name that a large cell shows.
-const endShown = 6
+// nameEndLength is the number of characters of a device's name that a large cell shows.
+const nameEndLength = 6
 
 // Holder returns the device or the caller that holds the slot.
 func (c cell) Holder() string {
@@ -41,15 +41,15 @@ func (c cell) Holder() string {
 	return c.Device
 }
 
-// End returns the last characters of the device's name. The names in a fleet usually differ at the end.
-func (c cell) End() string {
+// NameEnd returns the last characters of the device's name. The names in a fleet usually differ at the end.
+func (c cell) NameEnd() string {
 	name := []rune(c.Device)
-	return string(name[max(0, len(name)-endShown):])
+	return string(name[max(0, len(name)-nameEndLength):])
 }
 
-// Said returns the look in the words of the legend.
-func (c cell) Said() string {
-	switch c.Look {
+// PhaseText returns the look in the words of the legend.
+func (c cell) PhaseText() string {
+	switch c.Phase {
 	case "fresh":
 		return "held"
 	case "half":
@@ -59,16 +59,16 @@ func (c cell) Said() string {
 	case "stale":
 		return "lease over"
 	}
-	return c.Look
+	return c.Phase
 }
 
-// Sign returns a character that distinguishes the looks without colour.
-func (c cell) Sign() string {
-	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Look]
+// Symbol returns a character that distinguishes the looks without colour.
+func (c cell) Symbol() string {
+	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Phase]
 }
 
-// look returns the look of a slot, by the part of its lease that is left.
-func look(s slot, lease time.Duration, now time.Time) string {
+// leasePhase returns the look of a slot, by the part of its lease that is left.
+func leasePhase(s slot, lease time.Duration, now time.Time) string {
 	if s.State != "held" || s.LeaseUntil == nil {
 		return s.State
 	}
@@ -85,55 +85,55 @@ func look(s slot, lease time.Duration, now time.Time) string {
 }
 
 type poolData struct {
-	Pool    operators.Pool
-	Slots   operators.Slots
-	Cells   []cell
-	Size    string // size of the cells: large, small or tiny
-	Holders []cell
-	More    int // number of holders that are not shown
-	Chart   plot
-	Lanes   lanes
-	Batches batchMarks
-	Lately  happened
-	Waits   waits
-	Usage   usage
-	Broken  []dependency
-	Looks   map[string]int
-	Admin   bool
+	Pool        operators.Pool
+	Slots       operators.Slots
+	Cells       []cell
+	Size        string // size of the cells: large, small or tiny
+	Holders     []cell
+	More        int // number of holders that are not shown
+	Chart       plot
+	Lanes       slotTimeline
+	Batches     batchMarks
+	Recent      poolCounts
+	Waits       waitSummary
+	Usage       policyUsage
+	Broken      []dependency
+	PhaseCounts map[string]int
+	Admin       bool
 }
 
-// poolAsked holds the parts of a pool's page that need Redis.
-type poolAsked struct {
-	waits  waits
+// poolRedisData holds the parts of a pool's page that need Redis.
+type poolRedisData struct {
+	waits  waitSummary
 	checks []dependency
-	usage  usage
+	usage  policyUsage
 }
 
-// ask reads the parts that need Redis concurrently, so that each may use the whole time limit if Redis
+// readRedisData reads the parts that need Redis concurrently, so that each may use the whole time limit if Redis
 // is slow.
-func (p *poolPages) ask(r *http.Request) (poolAsked, error) {
-	waiting := make(chan waits, 1)
+func (p *poolPages) readRedisData(r *http.Request) (poolRedisData, error) {
+	waiting := make(chan waitSummary, 1)
 	reading := rescue.Async(func() error {
-		found, err := waitsNow(p.api, p.waits, p.now, "pools")(r)
+		found, err := newWaitsReader(p.api, p.waitsCache, p.now, "pools")(r)
 		waiting <- found
 		return err
 	})
-	used := make(chan usage, 1)
+	used := make(chan policyUsage, 1)
 	using := rescue.Async(func() error {
-		found, err := p.usageOf(r, r.PathValue("id"))
+		found, err := p.readUsage(r, r.PathValue("id"))
 		used <- found
 		return err
 	})
-	checks := p.system.dependencies(r.Context())
+	checks := p.system.checkDependencies(r.Context())
 	if err := cmp.Or(<-reading, <-using); err != nil {
-		return poolAsked{}, err
+		return poolRedisData{}, err
 	}
-	return poolAsked{waits: <-waiting, checks: checks, usage: <-used}, nil
+	return poolRedisData{waits: <-waiting, checks: checks, usage: <-used}, nil
 }
 
-func (p *poolPages) show(r *http.Request, asked poolAsked) (page, error) {
+func (p *poolPages) show(r *http.Request, redisData poolRedisData) (page, error) {
 	name := r.PathValue("id")
-	d := poolData{Admin: p.may(r, "admin"), Looks: map[string]int{}, Waits: asked.waits, Broken: broken(asked.checks), Usage: asked.usage}
+	d := poolData{Admin: p.may(r, "admin"), PhaseCounts: map[string]int{}, Waits: redisData.waits, Broken: unhealthy(redisData.checks), Usage: redisData.usage}
 	var err error
 	if d.Pool, err = p.api.Pools.Get(r.Context(), name); err != nil {
 		return page{}, err
@@ -141,52 +141,52 @@ func (p *poolPages) show(r *http.Request, asked poolAsked) (page, error) {
 	if d.Slots, err = p.api.Pools.Slots(r.Context(), name); err != nil {
 		return page{}, err
 	}
-	d.Waits.Remedies = p.remedies(r)
+	d.Waits.Remedies = p.newRemedies(r)
 	d.Usage.Limited = len(d.Pool.Limits) > 0
-	d.fill(p.now())
-	if err := p.draw(r, &d); err != nil {
+	d.fillCells(p.now())
+	if err := p.addCharts(r, &d); err != nil {
 		return page{}, err
 	}
-	d.Lately = p.history.lately(name)
+	d.Recent = p.history.recentCounts(name)
 	return page{
-		title: name, section: "pools", template: "pool", data: d, watch: watch{always: true, pool: name},
+		title: name, section: "pools", template: "pool", data: d, watch: watch{everyTick: true, pool: name},
 	}, nil
 }
 
-// draw adds the chart, the time line of the slots and the marks of the batches.
-func (p *poolPages) draw(r *http.Request, d *poolData) error {
-	name, asked := d.Pool.Name, rangeOf(r)
-	if asked == "1h" {
-		d.Chart = plotOfHour(p.history.of(name), p.history.counting())
+// addCharts adds the chart, the time line of the slots and the marks of the batches.
+func (p *poolPages) addCharts(r *http.Request, d *poolData) error {
+	name, timeRange := d.Pool.Name, chosenRange(r)
+	if timeRange == "1h" {
+		d.Chart = newHourPlot(p.history.lastHour(name), p.history.countedSince())
 	} else {
-		series, err := p.series.read(r.Context(), name+" "+asked, p.now(), func(ctx context.Context) (operators.Series, error) {
-			return p.api.Pools.Series(ctx, name, asked)
+		series, err := p.seriesCache.getOrRead(r.Context(), name+" "+timeRange, p.now(), func(ctx context.Context) (operators.Series, error) {
+			return p.api.Pools.Series(ctx, name, timeRange)
 		})
 		if err != nil {
 			return err
 		}
-		d.Chart = plotOfDays(series, asked)
+		d.Chart = newDaysPlot(series, timeRange)
 	}
-	d.Chart.Ranges = rangesOf(name, asked)
-	line, err := p.past(r, name, asked)
+	d.Chart.Ranges = rangeLinks(name, timeRange)
+	timeline, err := p.readHoldings(r, name, timeRange)
 	if err != nil {
 		return err
 	}
-	d.Batches = marksOf(d.Slots.Slots, line.list)
+	d.Batches = assignMarks(d.Slots.Slots, timeline.holdings)
 	for i := range d.Cells {
-		d.Cells[i].Mark = d.Batches.of(d.Cells[i].Batch)
+		d.Cells[i].Mark = d.Batches.markOf(d.Cells[i].Batch)
 	}
-	d.Lanes = lanesOf(line, d.Batches, d.Cells)
+	d.Lanes = newTimeline(timeline, d.Batches, d.Cells)
 	return nil
 }
 
-func (d *poolData) fill(now time.Time) {
+func (d *poolData) fillCells(now time.Time) {
 	lease := time.Duration(d.Pool.LeaseMS) * time.Millisecond
 	d.Cells = make([]cell, len(d.Slots.Slots))
 	for i, s := range d.Slots.Slots {
-		c := cell{slot: s, Look: look(s, lease, now), Pool: d.Pool.Name, Above: s.Slot >= d.Slots.Capacity}
+		c := cell{slot: s, Phase: leasePhase(s, lease, now), Pool: d.Pool.Name, AboveCapacity: s.Slot >= d.Slots.Capacity}
 		d.Cells[i] = c
-		d.Looks[c.Look]++
+		d.PhaseCounts[c.Phase]++
 		if s.State == "held" {
 			d.Holders = append(d.Holders, c)
 		}

@@ -12,50 +12,50 @@ import (
 // without a reload.
 func TestTheGridFollowsWithoutAReload(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 60, devices(3)...)
-	home := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 60, deviceIDs(3)...)
+	home := openTab(t)
 	home.open(b.url + "/")
-	home.until(`document.querySelector("#pool-p .figure b").textContent === "0"`)
-	grid := home.another()
+	home.waitForJS(`document.querySelector("#pool-p .figure b").textContent === "0"`)
+	grid := home.openSecondTab()
 	grid.open(b.url + "/pools/p")
-	grid.until(`document.querySelectorAll(".grid .cell.free").length === 60`)
+	grid.waitForJS(`document.querySelectorAll(".grid .cell.free").length === 60`)
 
-	granted := b.grant("d-0")
+	granted := b.reportUntilGranted("d-0")
 	cell := fmt.Sprintf("#slot-%d", granted.Slot)
-	grid.until(fmt.Sprintf(`document.querySelector("%s").classList.contains("fresh")`, cell))
-	grid.until(fmt.Sprintf(`document.querySelector("%s a").dataset.device === "d-0"`, cell))
-	grid.until(`document.querySelector("#pool-head .figures b").textContent === "1"`)
-	grid.until(`document.querySelectorAll("#holders tbody tr").length === 1`)
-	home.until(`document.querySelector("#pool-p .figure b").textContent === "1"`)
+	grid.waitForJS(fmt.Sprintf(`document.querySelector("%s").classList.contains("fresh")`, cell))
+	grid.waitForJS(fmt.Sprintf(`document.querySelector("%s a").dataset.device === "d-0"`, cell))
+	grid.waitForJS(`document.querySelector("#pool-head .figures b").textContent === "1"`)
+	grid.waitForJS(`document.querySelectorAll("#holders tbody tr").length === 1`)
+	home.waitForJS(`document.querySelector("#pool-p .figure b").textContent === "1"`)
 
 	// A slot shows its tooltip when it has the focus.
-	grid.do(chromedp.Focus(chromedp.CSS(cell + " a")))
-	grid.until(fmt.Sprintf(`!document.getElementById("tip").hidden && document.getElementById("tip").textContent.includes("d-0") &&
+	grid.runActions(chromedp.Focus(chromedp.CSS(cell + " a")))
+	grid.waitForJS(fmt.Sprintf(`!document.getElementById("tip").hidden && document.getElementById("tip").textContent.includes("d-0") &&
 		document.getElementById("tip").textContent.includes("%d")`, granted.Token))
 
-	b.report("d-0", map[string]any{"id": "r", "accept": false, "results": []map[string]any{{"task": granted.ID, "token": granted.Token, "status": "succeeded"}}})
-	grid.until(`document.querySelectorAll(".grid .cell.free").length === 60`)
-	grid.shoot("pool-free")
+	b.sendReport("d-0", map[string]any{"id": "r", "accept": false, "results": []map[string]any{{"task": granted.ID, "token": granted.Token, "status": "succeeded"}}})
+	grid.waitForJS(`document.querySelectorAll(".grid .cell.free").length === 60`)
+	grid.checkScreen("pool-free")
 }
 
 // TestArrowKeysWalkOverTheGrid checks that the arrow keys move between the slots that have a tooltip.
 func TestArrowKeysWalkOverTheGrid(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 40, devices(32)...)
+	b := startEmbedded(t)
+	b.createPool("p", 40, deviceIDs(32)...)
 	for i := range 32 {
-		b.grant(fmt.Sprintf("d-%d", i))
+		b.reportUntilGranted(fmt.Sprintf("d-%d", i))
 	}
-	tab := browse(t)
-	tab.do(chromedp.EmulateViewport(1280, 900)) // 15 slots in a row
+	tab := openTab(t)
+	tab.runActions(chromedp.EmulateViewport(1280, 900)) // 15 slots in a row
 	tab.open(b.url + "/pools/p")
-	tab.do(chromedp.Focus(chromedp.CSS("#slot-1 a")))
+	tab.runActions(chromedp.Focus(chromedp.CSS("#slot-1 a")))
 	for _, step := range []struct{ key, want string }{
 		{"ArrowRight", "slot-2"}, {"ArrowDown", "slot-17"}, {"ArrowDown", "slot-17"}, {"ArrowLeft", "slot-16"}, {"ArrowDown", "slot-31"}, {"ArrowRight", "slot-31"}, {"ArrowUp", "slot-16"},
 	} {
-		ask[bool](tab, fmt.Sprintf(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: %q, bubbles: true}))`, step.key))
-		if at := ask[string](tab, `document.activeElement.closest("li").id`); at != step.want {
+		evalJS[bool](tab, fmt.Sprintf(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: %q, bubbles: true}))`, step.key))
+		if at := evalJS[string](tab, `document.activeElement.closest("li").id`); at != step.want {
 			t.Errorf("%s leads to %s, want %s", step.key, at, step.want)
 		}
 	}
@@ -65,12 +65,12 @@ func TestArrowKeysWalkOverTheGrid(t *testing.T) {
 // colour alone.
 func TestSmallSlotsHaveShapes(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 2000, "d-1")
-	b.grant("d-1")
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 2000, "d-1")
+	b.reportUntilGranted("d-1")
+	tab := openTab(t)
 	tab.open(b.url + "/pools/p")
-	looks := ask[string](tab, `["free", "reserved", "fresh", "half", "expiring", "stale"].map(look => {
+	looks := evalJS[string](tab, `["free", "reserved", "fresh", "half", "expiring", "stale"].map(look => {
 		const s = getComputedStyle(document.querySelector(".legend .cell." + look));
 		return [s.borderTopStyle, s.backgroundImage.replace(/rgba?\([^)]*\)|color\([^)]*\)/g, "colour")].join("/");
 	}).join("\n")`)

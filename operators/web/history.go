@@ -16,9 +16,9 @@ import (
 // replica that has just started restores this history from the log, except for what only the replicas
 // count: denials, conflicts and drift.
 const (
-	pointEvery   = 5 * time.Second
-	pointsKept   = int(time.Hour / pointEvery)
-	troubleShown = 10 * time.Minute // how long a conflict or drift is shown
+	pointEvery      = 5 * time.Second
+	pointsKept      = int(time.Hour / pointEvery)
+	troubleShownFor = 10 * time.Minute // how long a conflict or drift is shown
 )
 
 // point is the state of one pool at one time, and its counts since the previous point. It is small,
@@ -33,52 +33,52 @@ type point struct {
 
 func (p point) time() time.Time { return time.UnixMilli(p.at).UTC() }
 
-// happened holds counts over some time.
-type happened struct{ Grants, Reaps, Denied, Conflicts, Drift int }
+// poolCounts holds counts over some time.
+type poolCounts struct{ Grants, Reaps, Denied, Conflicts, Drift int }
 
 // history is the last hour of all pools.
 type history struct {
-	mu    sync.Mutex
-	pools map[string][]point  // oldest first
-	since map[string]happened // counts after the last point
-	last  time.Time           // time of the last point
+	mu        sync.Mutex
+	pools     map[string][]point    // oldest first
+	sinceLast map[string]poolCounts // counts after the last point
+	last      time.Time             // time of the last point
 
-	disagree map[string]struct{} // pools with conflicts or drift; some may be too old to be shown
-	heard    time.Time           // time since which the counts of the replicas are known; zero if they are not known yet
+	disagreeing  map[string]struct{} // pools with conflicts or drift; some may be too old to be shown
+	talliesSince time.Time           // time since which the counts of the replicas are known; zero if they are not known yet
 }
 
 func newHistory() *history {
-	return &history{pools: map[string][]point{}, since: map[string]happened{}, disagree: map[string]struct{}{}}
+	return &history{pools: map[string][]point{}, sinceLast: map[string]poolCounts{}, disagreeing: map[string]struct{}{}}
 }
 
-// count adds grants and reaps of pools, from the log.
-func (h *history) count(moves []poolMove) {
+// addMoves adds grants and reaps of pools, from the log.
+func (h *history) addMoves(moves []poolMove) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, m := range moves {
-		now := h.since[m.Pool]
+		now := h.sinceLast[m.Pool]
 		now.Grants += m.Granted
 		now.Reaps += m.Lapsed
-		h.since[m.Pool] = now
+		h.sinceLast[m.Pool] = now
 	}
 }
 
-// tally adds the counts that the replicas made for a pool.
-func (h *history) tally(pool string, more meters.Tally) {
+// addTally adds the counts that the replicas made for a pool.
+func (h *history) addTally(pool string, more meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := h.since[pool]
+	now := h.sinceLast[pool]
 	now.Denied += int(more.Denied)
 	now.Conflicts += int(more.Conflicts)
 	now.Drift += int(more.Drift)
-	h.since[pool] = now
+	h.sinceLast[pool] = now
 	if more.Conflicts+more.Drift > 0 {
-		h.disagree[pool] = struct{}{}
+		h.disagreeing[pool] = struct{}{}
 	}
 }
 
-// held returns how many slots of all pools were held at the last point.
-func (h *history) held() int {
+// totalHeld returns how many slots of all pools were held at the last point.
+func (h *history) totalHeld() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	sum := 0
@@ -88,65 +88,65 @@ func (h *history) held() int {
 	return sum
 }
 
-// due reports whether it is time for the next point.
-func (h *history) due(now time.Time) bool {
+// isPointDue reports whether it is time for the next point.
+func (h *history) isPointDue(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return now.Sub(h.last) >= pointEvery
 }
 
-// add adds a point for each pool in uses, and deletes the history of pools that no longer exist.
-func (h *history) add(now time.Time, uses []poolUse) {
+// addPoints adds a point for each pool in uses, and deletes the history of pools that no longer exist.
+func (h *history) addPoints(now time.Time, uses []poolUse) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	there := make(map[string][]point, len(uses))
+	current := make(map[string][]point, len(uses))
 	for _, u := range uses {
-		s := h.since[u.Pool]
+		s := h.sinceLast[u.Pool]
 		points := append(h.pools[u.Pool], point{
-			at: now.UnixMilli(), held: small(u.Held), capacity: small(u.Capacity),
-			grants: uint32(max(s.Grants, 0)), reaps: small(s.Reaps), denied: small(s.Denied), conflicts: small(s.Conflicts), drift: small(s.Drift),
+			at: now.UnixMilli(), held: toUint16(u.Held), capacity: toUint16(u.Capacity),
+			grants: uint32(max(s.Grants, 0)), reaps: toUint16(s.Reaps), denied: toUint16(s.Denied), conflicts: toUint16(s.Conflicts), drift: toUint16(s.Drift),
 		})
 		if len(points) > pointsKept+pointsKept/8 { // done rarely, so that adding is cheap
 			points = slices.Clone(points[len(points)-pointsKept:])
 		}
-		there[u.Pool] = points
+		current[u.Pool] = points
 	}
-	h.pools, h.since, h.last = there, map[string]happened{}, now
-	if h.heard.IsZero() {
-		h.heard = now
+	h.pools, h.sinceLast, h.last = current, map[string]poolCounts{}, now
+	if h.talliesSince.IsZero() {
+		h.talliesSince = now
 	}
 }
 
-func small(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } //nolint:gosec // it is in the range
+func toUint16(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } //nolint:gosec // it is in the range
 
-// of returns the last hour of a pool, oldest point first.
-func (h *history) of(pool string) []point {
+// lastHour returns the last hour of a pool, oldest point first.
+func (h *history) lastHour(pool string) []point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	points := h.pools[pool]
 	return slices.Clone(points[max(0, len(points)-pointsKept):])
 }
 
-// counting returns the time since which the counts of the replicas are known. It is zero if they are
+// countedSince returns the time since which the counts of the replicas are known. It is zero if they are
 // not known yet.
-func (h *history) counting() time.Time {
+func (h *history) countedSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.heard
+	return h.talliesSince
 }
 
-// lately returns the recent counts of a pool: grants, reaps and denials in the last minute, conflicts
+// recentCounts returns the recent counts of a pool: grants, reaps and denials in the last minute, conflicts
 // and drift in the last ten minutes. The precision is pointEvery.
-func (h *history) lately(pool string) happened {
+func (h *history) recentCounts(pool string) poolCounts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	points, sum := h.pools[pool], h.since[pool]
+	points, sum := h.pools[pool], h.sinceLast[pool]
 	for i, p := range slices.Backward(points) {
 		if age := len(points) - 1 - i; age < int(time.Minute/pointEvery) {
 			sum.Grants += int(p.grants)
 			sum.Reaps += int(p.reaps)
 			sum.Denied += int(p.denied)
-		} else if age >= int(troubleShown/pointEvery) {
+		} else if age >= int(troubleShownFor/pointEvery) {
 			break
 		}
 		sum.Conflicts += int(p.conflicts)
@@ -155,20 +155,20 @@ func (h *history) lately(pool string) happened {
 	return sum
 }
 
-// disagreed returns at most `most` pools with recent conflicts or drift, sorted by name. more reports
+// disagreeingPools returns at most `most` pools with recent conflicts or drift, sorted by name. more reports
 // whether there are more such pools.
-func (h *history) disagreed(most int) (pools []string, more bool) {
+func (h *history) disagreeingPools(maxPools int) (pools []string, hasMore bool) {
 	h.mu.Lock()
-	all := slices.Sorted(maps.Keys(h.disagree))
+	all := slices.Sorted(maps.Keys(h.disagreeing))
 	h.mu.Unlock()
 	for _, pool := range all {
-		if s := h.lately(pool); s.Conflicts+s.Drift == 0 {
+		if s := h.recentCounts(pool); s.Conflicts+s.Drift == 0 {
 			h.mu.Lock()
-			delete(h.disagree, pool)
+			delete(h.disagreeing, pool)
 			h.mu.Unlock()
 			continue
 		}
-		if len(pools) == most {
+		if len(pools) == maxPools {
 			return pools, true
 		}
 		pools = append(pools, pool)
@@ -176,28 +176,28 @@ func (h *history) disagreed(most int) (pools []string, more bool) {
 	return pools, false
 }
 
-// movesRead is the maximum number of events that are read to restore the last hour: enough for 140
+// maxMovesRead is the maximum number of events that are read to restore the last hour: enough for 140
 // grants per second and their ends. For a busier hour, only the latest part is restored.
-const movesRead = 1_000_000
+const maxMovesRead = 1_000_000
 
-// Recall restores the last hour from the log of the ledger, so that a replica that has just started
+// LoadHistory restores the last hour from the log of the ledger, so that a replica that has just started
 // shows the same as the other replicas. Call it until it succeeds, and not again.
-func (w *Web) Recall(ctx context.Context) error {
+func (w *Web) LoadHistory(ctx context.Context) error {
 	// The pools are read first, so that the log already contains the creation of each of them.
 	uses, err := w.log.PoolUses(ctx)
 	if err != nil {
 		return fmt.Errorf("recalling the last hour: %w", err)
 	}
-	moves, err := w.log.Moves(ctx, time.Hour, pointEvery, movesRead)
+	moves, err := w.log.SlotActivity(ctx, time.Hour, pointEvery, maxMovesRead)
 	if err != nil {
 		return fmt.Errorf("recalling the last hour: %w", err)
 	}
-	w.history.fill(w.now(), moves, uses)
+	w.history.prependPoints(w.now(), moves, uses)
 	return nil
 }
 
-// fill adds the restored points before the existing ones.
-func (h *history) fill(now time.Time, past poolMoves, uses []poolUse) {
+// prependPoints adds the restored points before the existing ones.
+func (h *history) prependPoints(now time.Time, past poolMoves, uses []poolUse) {
 	steps := map[string][]poolMove{}
 	for _, s := range past.Steps {
 		steps[s.Pool] = append(steps[s.Pool], s)
@@ -210,18 +210,18 @@ func (h *history) fill(now time.Time, past poolMoves, uses []poolUse) {
 	defer h.mu.Unlock()
 	for _, u := range uses {
 		u.Held = past.Held[u.Pool]
-		told := recalled(now, u, past.Back, steps[u.Pool], resizes[u.Pool])
+		loaded := pointsFromLog(now, u, past.Back, steps[u.Pool], resizes[u.Pool])
 		if kept := h.pools[u.Pool]; len(kept) > 0 {
 			first := kept[0].at - pointEvery.Milliseconds()/2
-			told = slices.DeleteFunc(told, func(p point) bool { return p.at > first })
+			loaded = slices.DeleteFunc(loaded, func(p point) bool { return p.at > first })
 		}
-		h.pools[u.Pool] = append(told, h.pools[u.Pool]...)
+		h.pools[u.Pool] = append(loaded, h.pools[u.Pool]...)
 	}
 }
 
-// recalled computes the points of a pool backwards, from its current state to the time when it was
+// pointsFromLog computes the points of a pool backwards, from its current state to the time when it was
 // created.
-func recalled(now time.Time, u poolUse, back time.Duration, steps []poolMove, resizes []resize) []point {
+func pointsFromLog(now time.Time, u poolUse, back time.Duration, steps []poolMove, resizes []resize) []point {
 	slices.SortFunc(steps, func(a, b poolMove) int { return a.Step - b.Step })
 	points := make([]point, 0, pointsKept)
 	for n := range min(pointsKept, int(back/pointEvery)) {
@@ -231,14 +231,14 @@ func recalled(now time.Time, u poolUse, back time.Duration, steps []poolMove, re
 				slices.Reverse(points)
 				return points
 			}
-			if resizes[0].Before >= 0 {
-				u.Capacity = resizes[0].Before
+			if resizes[0].CapacityBefore >= 0 {
+				u.Capacity = resizes[0].CapacityBefore
 			}
 			resizes = resizes[1:]
 		}
-		p := point{at: now.Add(-ago).UnixMilli(), held: small(u.Held), capacity: small(u.Capacity)}
+		p := point{at: now.Add(-ago).UnixMilli(), held: toUint16(u.Held), capacity: toUint16(u.Capacity)}
 		for len(steps) > 0 && steps[0].Step <= n {
-			p.grants, p.reaps = uint32(max(steps[0].Granted, 0)), small(steps[0].Lapsed)
+			p.grants, p.reaps = uint32(max(steps[0].Granted, 0)), toUint16(steps[0].Lapsed)
 			u.Held += steps[0].Ended - steps[0].Granted
 			steps = steps[1:]
 		}

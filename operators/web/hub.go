@@ -9,31 +9,31 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// A page is read in the quick lane first. If reading takes longer than viewSlow, the page is read in
+// A page is read in the quick lane first. If reading takes longer than quickReadLimit, the page is read in
 // the slow lane from then on, until it is quick again. The slow lane reads two pages at once. Both
 // lanes together use no more connections than the ledger has for snapshots.
 const (
-	viewSlow  = time.Second / 2
-	viewTime  = 5 * time.Second // time limit for reading one page
-	viewsRead = 4               // quick pages that are read concurrently
-	slowRead  = 2
-	viewRests = 3 // after a read, a page is not read again for this multiple of the time that the read took
+	quickReadLimit = time.Second / 2
+	slowReadLimit  = 5 * time.Second // time limit for reading one page
+	maxQuickReads  = 4               // quick pages that are read concurrently
+	maxSlowReads   = 2
+	restFactor     = 3 // after a read, a page is not read again for this multiple of the time that the read took
 )
 
 // watch selects the events after which a page is read again.
 type watch struct {
-	always bool          // the page is read with each tick, because it changes without events
-	every  time.Duration // the page is also read at this interval; 0 means that it is not
-	any    bool          // all events concern the page
-	pool   string
-	batch  int64
-	task   int64
-	device string
+	everyTick bool          // the page is read with each tick, because it changes without events
+	every     time.Duration // the page is also read at this interval; 0 means that it is not
+	allEvents bool          // all events concern the page
+	pool      string
+	batch     int64
+	task      int64
+	device    string
 }
 
-// concerned reports whether the event may have changed the page.
-func (w watch) concerned(e event) bool {
-	return w.any || w.pool != "" && w.pool == e.Pool || w.batch != 0 && w.batch == e.Batch ||
+// matches reports whether the event may have changed the page.
+func (w watch) matches(e event) bool {
+	return w.allEvents || w.pool != "" && w.pool == e.Pool || w.batch != 0 && w.batch == e.Batch ||
 		w.task != 0 && w.task == e.Task || w.device != "" && w.device == e.Device
 }
 
@@ -45,40 +45,40 @@ type viewKey struct {
 
 // view is one page for all viewers that have it open.
 type view struct {
-	viewers int
-	state   *viewState
-	changed bool      // the page may have changed since its last read began
-	reading bool      // a read is in progress
-	read    time.Time // when the last read began
-	rests   time.Time // the page is not read before this time
-	slow    bool      // the last read was slow
+	viewers   int
+	state     *viewState
+	changed   bool      // the page may have changed since its last read began
+	isReading bool      // a read is in progress
+	readAt    time.Time // when the last read began
+	restUntil time.Time // the page is not read before this time
+	wasSlow   bool      // the last read was slow
 }
 
 // viewState is the last read page. It is never modified; a new state replaces it.
 type viewState struct {
-	sheet *sheet // nil if the page was not read yet
-	err   error  // why the sheet is not up to date
-	next  chan struct{}
+	page     *renderedPage // nil if the page was not read yet
+	err      error         // why the sheet is not up to date
+	replaced chan struct{}
 }
 
 // hub reads the open pages again, each page once for all its viewers. No page waits for another page
 // that is slow to read.
 type hub struct {
-	render   func(ctx context.Context, key viewKey) (*sheet, error)
-	panicked rescue.Told
-	now      func() time.Time
-	life     context.Context //nolint:containedctx // readings outlast the tick or visitor that they began with
-	quick    chan struct{}
-	slow     chan struct{}
+	render     func(ctx context.Context, key viewKey) (*renderedPage, error)
+	panicked   rescue.PanicHandler
+	now        func() time.Time
+	baseCtx    context.Context //nolint:containedctx // readings outlast the tick or visitor that they began with
+	quickReads chan struct{}
+	slowReads  chan struct{}
 
 	mu    sync.Mutex
 	views map[viewKey]*view
 }
 
-func newHub(life context.Context, s *site, panicked rescue.Told) *hub {
+func newHub(baseCtx context.Context, s *site, panicked rescue.PanicHandler) *hub {
 	return &hub{
-		render: s.read, panicked: panicked, now: s.now, life: life, views: map[viewKey]*view{},
-		quick: make(chan struct{}, viewsRead), slow: make(chan struct{}, slowRead),
+		render: s.renderLivePage, panicked: panicked, now: s.now, baseCtx: baseCtx, views: map[viewKey]*view{},
+		quickReads: make(chan struct{}, maxQuickReads), slowReads: make(chan struct{}, maxSlowReads),
 	}
 }
 
@@ -88,17 +88,17 @@ func (h *hub) join(key viewKey) (leave func()) {
 	h.mu.Lock()
 	v := h.views[key]
 	if v == nil {
-		v = &view{state: &viewState{next: make(chan struct{})}}
+		v = &view{state: &viewState{replaced: make(chan struct{})}}
 		h.views[key] = v
 	}
 	v.viewers++
-	first := v.state.sheet == nil && !v.reading
+	first := v.state.page == nil && !v.isReading
 	if first {
-		v.begin(h.now())
+		v.beginRead(h.now())
 	}
 	h.mu.Unlock()
 	if first {
-		h.read(key, v)
+		h.readView(key, v)
 	}
 	return func() {
 		h.mu.Lock()
@@ -109,8 +109,8 @@ func (h *hub) join(key viewKey) (leave func()) {
 	}
 }
 
-// watched reports whether any page is open.
-func (h *hub) watched() bool {
+// hasViews reports whether any page is open.
+func (h *hub) hasViews() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.views) > 0
@@ -123,58 +123,58 @@ func (h *hub) state(key viewKey) *viewState {
 	return h.views[key].state
 }
 
-// tick starts reading the pages that the events concern. It does not wait until they are read.
-func (h *hub) tick(events []event, all bool) {
-	for key, v := range h.due(events, all) {
-		h.panicked.Go("reading a page", func() { h.read(key, v) })
+// startReads starts reading the pages that the events concern. It does not wait until they are read.
+func (h *hub) startReads(events []event, allChanged bool) {
+	for key, v := range h.beginDueReads(events, allChanged) {
+		h.panicked.Go("reading a page", func() { h.readView(key, v) })
 	}
 }
 
-// due marks the views that are to be read now as being read, and returns them.
-func (h *hub) due(events []event, all bool) map[viewKey]*view {
+// beginDueReads marks the views that are to be read now as being read, and returns them.
+func (h *hub) beginDueReads(events []event, allChanged bool) map[viewKey]*view {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, due := h.now(), map[viewKey]*view{}
 	for key, v := range h.views {
-		v.changed = v.changed || all || v.concerned(events, now)
-		if v.changed && !v.reading && !now.Before(v.rests) {
-			v.begin(now)
+		v.changed = v.changed || allChanged || v.needsRead(events, now)
+		if v.changed && !v.isReading && !now.Before(v.restUntil) {
+			v.beginRead(now)
 			due[key] = v
 		}
 	}
 	return due
 }
 
-func (v *view) begin(now time.Time) { v.changed, v.reading, v.read = false, true, now }
+func (v *view) beginRead(now time.Time) { v.changed, v.isReading, v.readAt = false, true, now }
 
-// concerned reports whether the view may have changed.
-func (v *view) concerned(events []event, now time.Time) bool {
+// needsRead reports whether the view may have changed.
+func (v *view) needsRead(events []event, now time.Time) bool {
 	s := v.state
-	if s.sheet == nil || s.err != nil || s.sheet.watch.always {
+	if s.page == nil || s.err != nil || s.page.watch.everyTick {
 		return true
 	}
-	if every := s.sheet.watch.every; every > 0 && now.Sub(v.read) >= every {
+	if every := s.page.watch.every; every > 0 && now.Sub(v.readAt) >= every {
 		return true
 	}
-	return slices.ContainsFunc(events, s.sheet.watch.concerned)
+	return slices.ContainsFunc(events, s.page.watch.matches)
 }
 
-// lane returns the lane in which a view is read next, and its time limit.
-func (h *hub) lane(v *view) (room chan struct{}, within time.Duration) {
+// readLimits returns the lane in which a view is read next, and its time limit.
+func (h *hub) readLimits(v *view) (limiter chan struct{}, timeLimit time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v.slow {
-		return h.slow, viewTime
+	if v.wasSlow {
+		return h.slowReads, slowReadLimit
 	}
-	return h.quick, viewSlow
+	return h.quickReads, quickReadLimit
 }
 
-// timeOf returns the context of a read. In the quick lane it hides the deadline, so that the loaders
+// readContext returns the context of a read. In the quick lane it hides the deadline, so that the loaders
 // leave nothing out for lack of time. A page that is late in the quick lane is read again in the slow
 // lane.
-func (h *hub) timeOf(within time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(h.life, within)
-	if within == viewSlow {
+func (h *hub) readContext(timeLimit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(h.baseCtx, timeLimit)
+	if timeLimit == quickReadLimit {
 		ctx = withoutDeadline{ctx}
 	}
 	return ctx, cancel
@@ -186,47 +186,47 @@ type withoutDeadline struct{ context.Context } //nolint:containedctx // it is a 
 // Deadline reports that there is no deadline.
 func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// read renders a page. If the page is too slow for the quick lane, it is due again at the next tick.
-func (h *hub) read(key viewKey, v *view) {
-	room, within := h.lane(v)
-	room <- struct{}{}
-	defer func() { <-room }()
-	ctx, cancel := h.timeOf(within)
+// readView renders a page. If the page is too slow for the quick lane, it is due again at the next tick.
+func (h *hub) readView(key viewKey, v *view) {
+	limiter, timeLimit := h.readLimits(v)
+	limiter <- struct{}{}
+	defer func() { <-limiter }()
+	ctx, cancel := h.readContext(timeLimit)
 	defer cancel()
 	began := h.now()
-	var made *sheet
-	err := h.panicked.Tell("reading the page "+key.address, rescue.Call(func() (err error) {
-		made, err = h.render(ctx, key)
+	var rendered *renderedPage
+	err := h.panicked.Report("reading the page "+key.address, rescue.Call(func() (err error) {
+		rendered, err = h.render(ctx, key)
 		return err
 	}))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.now()
 	took := now.Sub(began)
-	v.reading, v.rests = false, now.Add(viewRests*took)
-	if err != nil && ctx.Err() != nil && !v.slow {
-		v.slow, v.changed, v.rests = true, true, now
+	v.isReading, v.restUntil = false, now.Add(restFactor*took)
+	if err != nil && ctx.Err() != nil && !v.wasSlow {
+		v.wasSlow, v.changed, v.restUntil = true, true, now
 		return
 	}
-	v.slow = took > viewSlow
-	v.turn(made, err)
+	v.wasSlow = took > quickReadLimit
+	v.setState(rendered, err)
 }
 
-// fail sets the error on all views when no page can be read.
-func (h *hub) fail(err error) {
+// setErrors sets the error on all views when no page can be read.
+func (h *hub) setErrors(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, v := range h.views {
-		v.turn(nil, err)
+		v.setState(nil, err)
 	}
 }
 
-// turn replaces the state of a view and wakes its streams. If made is nil, the previous sheet stays.
-func (v *view) turn(made *sheet, err error) {
+// setState replaces the state of a view and wakes its streams. If made is nil, the previous sheet stays.
+func (v *view) setState(rendered *renderedPage, err error) {
 	before := v.state
-	if made == nil {
-		made = before.sheet
+	if rendered == nil {
+		rendered = before.page
 	}
-	v.state = &viewState{sheet: made, err: err, next: make(chan struct{})}
-	close(before.next)
+	v.state = &viewState{page: rendered, err: err, replaced: make(chan struct{})}
+	close(before.replaced)
 }

@@ -13,21 +13,21 @@ import (
 
 // TestPagesThatHangKeepToTheSlowLane checks that pages that hang do not delay other pages, however many
 // of them hang. The clock is virtual (synctest): on a busy machine the other page would take longer
-// than viewSlow and would also go to the slow lane.
+// than quickReadLimit and would also go to the slow lane.
 func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		light := viewKey{address: "/pools/p"}
 		h := &hub{
-			now: time.Now, life: ctx, views: map[viewKey]*view{},
-			quick: make(chan struct{}, viewsRead), slow: make(chan struct{}, slowRead),
-			render: func(ctx context.Context, key viewKey) (*sheet, error) {
+			now: time.Now, baseCtx: ctx, views: map[viewKey]*view{},
+			quickReads: make(chan struct{}, maxQuickReads), slowReads: make(chan struct{}, maxSlowReads),
+			render: func(ctx context.Context, key viewKey) (*renderedPage, error) {
 				if key != light {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				}
-				return &sheet{watch: watch{any: true}}, nil
+				return &renderedPage{watch: watch{allEvents: true}}, nil
 			},
 		}
 		var opening sync.WaitGroup
@@ -38,9 +38,9 @@ func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
 		opening.Wait()
 		for n := range 30 {
 			before := h.state(light)
-			h.tick([]store.Event{{Kind: "task.granted"}}, false)
+			h.startReads([]store.Event{{Kind: "task.granted"}}, false)
 			select {
-			case <-before.next:
+			case <-before.replaced:
 			case <-time.After(100 * time.Millisecond):
 				t.Fatalf("the page that is quick was not read at tick %d", n)
 			}

@@ -14,46 +14,46 @@ import (
 )
 
 const (
-	lanesShown    = 60   // slots in one part of the time line
-	holdingsDrawn = 600  // maximum number of holdings, the latest ones; they need about 100 kB of the page
-	lanesWide     = 1000 // width of the drawing in its units
-	leastWide     = 0.6  // minimum width of a holding, so that a short one stays visible
-	endWide       = 4.0  // width of the mark at the end of a holding that lapsed or was released
+	timelineSlots    = 60   // slots in one part of the time line
+	maxHoldingsDrawn = 600  // maximum number of holdings, the latest ones; they need about 100 kB of the page
+	timelineWidth    = 1000 // width of the drawing in its units
+	minBarWidth      = 0.6  // minimum width of a holding, so that a short one stays visible
+	endMarkWidth     = 4.0  // width of the mark at the end of a holding that lapsed or was released
 )
 
 // holding is the time in which one device held a slot.
 type holding = operators.Holding
 
-// pastSlots holds the latest holdings of some slots.
-type pastSlots struct {
-	pool  string
-	span  string // the requested range
-	first int    // lowest slot
-	now   time.Time
-	list  []holding
-	more  bool // the range has earlier holdings that are not in list
+// slotHoldings holds the latest holdings of some slots.
+type slotHoldings struct {
+	pool       string
+	timeRange  string // the requested range
+	firstSlot  int    // lowest slot
+	now        time.Time
+	holdings   []holding
+	hasEarlier bool // the range has earlier holdings that are not in list
 }
 
-// lanes is a time line with a row for each slot.
-type lanes struct {
-	Rows       []lane
+// slotTimeline is a time line with a row for each slot.
+type slotTimeline struct {
+	Rows       []timelineRow
 	From, To   time.Time
-	Times      []tick
+	Times      []axisTick
 	Cut        int // number of holdings that are drawn; 0 means that all are drawn
 	Asked      time.Duration
 	Span       time.Duration // length of the time that is drawn
 	Below, Top string        // paths of the pages with the lower and the higher slots; empty if there are none
 }
 
-// lane is the time line of one slot.
-type lane struct {
+// timelineRow is the time line of one slot.
+type timelineRow struct {
 	Slot int
 	Path string // path of the page of the slot
-	Bars []stay
+	Bars []holdingBar
 }
 
-// stay is one holding, in units of the drawing.
-type stay struct {
+// holdingBar is one holding, in units of the drawing.
+type holdingBar struct {
 	X, Width float64
 	End      float64 // x position at which the mark of a lapsed or released holding begins
 	Mark     mark
@@ -61,54 +61,54 @@ type stay struct {
 	Title    string
 }
 
-// spanOfLanes returns how far back a time line reaches, at most a day.
-func spanOfLanes(asked string) time.Duration {
-	if asked == "1h" {
+// timelineSpan returns how far back a time line reaches, at most a day.
+func timelineSpan(timeRange string) time.Duration {
+	if timeRange == "1h" {
 		return time.Hour
 	}
 	return 24 * time.Hour
 }
 
-// past reads the holdings of the slots that the request selects.
-func (p *poolPages) past(r *http.Request, pool, asked string) (pastSlots, error) {
+// readHoldings reads the holdings of the slots that the request selects.
+func (p *poolPages) readHoldings(r *http.Request, pool, timeRange string) (slotHoldings, error) {
 	first, err := strconv.Atoi(r.URL.Query().Get("from_slot"))
 	if err != nil || first < 0 {
 		first = 0
 	}
-	back := spanOfLanes(asked)
-	return p.lanes.read(r.Context(), fmt.Sprint(pool, " ", asked, " ", first), p.now(), func(ctx context.Context) (pastSlots, error) {
-		s := pastSlots{pool: pool, span: asked, first: first, now: p.now()}
+	back := timelineSpan(timeRange)
+	return p.holdingsCache.getOrRead(r.Context(), fmt.Sprint(pool, " ", timeRange, " ", first), p.now(), func(ctx context.Context) (slotHoldings, error) {
+		s := slotHoldings{pool: pool, timeRange: timeRange, firstSlot: first, now: p.now()}
 		var page operators.HoldingList
 		err := p.api.get(r.WithContext(ctx), operators.Path("pools", pool, "history"), url.Values{
-			"slot": {fmt.Sprintf("%d-%d", min(first, highestSlot), min(first+lanesShown-1, highestSlot))}, "page_size": {strconv.Itoa(holdingsDrawn)},
+			"slot": {fmt.Sprintf("%d-%d", min(first, highestSlot), min(first+timelineSlots-1, highestSlot))}, "page_size": {strconv.Itoa(maxHoldingsDrawn)},
 			"from": {s.now.Add(-back).UTC().Format(time.RFC3339Nano)},
 		}, &page)
-		s.list, s.more = page.History, page.NextPageToken != ""
+		s.holdings, s.hasEarlier = page.History, page.NextPageToken != ""
 		return s, err
 	})
 }
 
 const (
-	highestSlot = 9999
-	lanesEvery  = 15 * time.Second // interval at which a time line is read again
+	highestSlot       = 9999
+	timelineReadEvery = 15 * time.Second // interval at which a time line is read again
 )
 
-// lanesOf draws holdings. If there are too many, it draws only the time that the latest holdings cover.
-func lanesOf(s pastSlots, marks batchMarks, cells []cell) lanes {
-	l := lanes{To: s.now, Asked: spanOfLanes(s.span)}
+// newTimeline draws holdings. If there are too many, it draws only the time that the latest holdings cover.
+func newTimeline(s slotHoldings, marks batchMarks, cells []cell) slotTimeline {
+	l := slotTimeline{To: s.now, Asked: timelineSpan(s.timeRange)}
 	l.From = l.To.Add(-l.Asked)
-	if s.more && len(s.list) > 0 {
-		l.Cut = len(s.list)
-		if last := s.list[len(s.list)-1].Ended; last != nil {
+	if s.hasEarlier && len(s.holdings) > 0 {
+		l.Cut = len(s.holdings)
+		if last := s.holdings[len(s.holdings)-1].Ended; last != nil {
 			l.From = last.Time
 		}
 	}
 	l.Span = max(l.To.Sub(l.From), time.Second)
 	l.Times = timeTicks(l.To, l.Span)
-	l.rows(s, cells)
-	for _, h := range s.list {
-		if i, found := slices.BinarySearchFunc(l.Rows, h.Slot, func(row lane, slot int) int { return cmp.Compare(row.Slot, slot) }); found {
-			l.Rows[i].Bars = append(l.Rows[i].Bars, l.stay(h, marks))
+	l.addRows(s, cells)
+	for _, h := range s.holdings {
+		if i, found := slices.BinarySearchFunc(l.Rows, h.Slot, func(row timelineRow, slot int) int { return cmp.Compare(row.Slot, slot) }); found {
+			l.Rows[i].Bars = append(l.Rows[i].Bars, l.newBar(h, marks))
 		}
 	}
 	for _, row := range l.Rows {
@@ -117,69 +117,69 @@ func lanesOf(s pastSlots, marks batchMarks, cells []cell) lanes {
 	return l
 }
 
-// rows adds a row for each slot of the pool and for each slot that was held, within the part that is
+// addRows adds a row for each slot of the pool and for each slot that was held, within the part that is
 // shown.
-func (l *lanes) rows(s pastSlots, cells []cell) {
+func (l *slotTimeline) addRows(s slotHoldings, cells []cell) {
 	slots := map[int]bool{}
 	higher := false
 	for _, c := range cells {
 		slots[c.Slot] = true
 	}
-	for _, h := range s.list {
+	for _, h := range s.holdings {
 		slots[h.Slot] = true
 	}
 	for slot := range slots {
-		if slot >= s.first && slot < s.first+lanesShown {
-			l.Rows = append(l.Rows, lane{Slot: slot, Path: fmt.Sprintf("%s/slots/%d", poolPath(s.pool), slot)})
+		if slot >= s.firstSlot && slot < s.firstSlot+timelineSlots {
+			l.Rows = append(l.Rows, timelineRow{Slot: slot, Path: fmt.Sprintf("%s/slots/%d", poolPath(s.pool), slot)})
 		}
-		higher = higher || slot >= s.first+lanesShown
+		higher = higher || slot >= s.firstSlot+timelineSlots
 	}
-	slices.SortFunc(l.Rows, func(a, b lane) int { return cmp.Compare(a.Slot, b.Slot) })
-	part := func(first int) string {
-		return fmt.Sprintf("%s?range=%s&from_slot=%d#lanes", poolPath(s.pool), s.span, first)
+	slices.SortFunc(l.Rows, func(a, b timelineRow) int { return cmp.Compare(a.Slot, b.Slot) })
+	partPath := func(first int) string {
+		return fmt.Sprintf("%s?range=%s&from_slot=%d#lanes", poolPath(s.pool), s.timeRange, first)
 	}
-	if s.first > 0 {
-		l.Below = part(max(0, s.first-lanesShown))
+	if s.firstSlot > 0 {
+		l.Below = partPath(max(0, s.firstSlot-timelineSlots))
 	}
 	if higher {
-		l.Top = part(s.first + lanesShown)
+		l.Top = partPath(s.firstSlot + timelineSlots)
 	}
 }
 
-func (l *lanes) stay(h holding, marks batchMarks) stay {
+func (l *slotTimeline) newBar(h holding, marks batchMarks) holdingBar {
 	x := func(t time.Time) float64 {
-		return max(0, min(lanesWide, lanesWide*float64(t.Sub(l.From))/float64(l.Span)))
+		return max(0, min(timelineWidth, timelineWidth*float64(t.Sub(l.From))/float64(l.Span)))
 	}
 	ended, how := l.To, "holds it"
 	if h.Ended != nil {
-		ended, how = h.Ended.Time, endings()[h.EndedBy]
+		ended, how = h.Ended.Time, endingTexts()[h.EndedBy]
 	}
-	s := stay{X: x(h.Granted.Time), Mark: marks.of(h.Batch), Title: fmt.Sprintf("Slot %d: %s, batch %d, task %d, from %s to %s, %s",
-		h.Slot, h.Device, h.Batch, h.Task, clockOf(h.Granted.Time), clockOf(ended), how)}
-	if s.Width = x(ended) - s.X; s.Width < leastWide {
-		s.X, s.Width = max(0, s.X+s.Width-leastWide), leastWide
+	s := holdingBar{X: x(h.Granted.Time), Mark: marks.markOf(h.Batch), Title: fmt.Sprintf("Slot %d: %s, batch %d, task %d, from %s to %s, %s",
+		h.Slot, h.Device, h.Batch, h.Task, fullTimeText(h.Granted.Time), fullTimeText(ended), how)}
+	if s.Width = x(ended) - s.X; s.Width < minBarWidth {
+		s.X, s.Width = max(0, s.X+s.Width-minBarWidth), minBarWidth
 	}
-	if h.EndedBy == operators.Lapsed || h.EndedBy == operators.Released {
-		s.How, s.End = h.EndedBy, max(0, s.X+s.Width-endWide)
+	if h.EndedBy == operators.EndedByLapse || h.EndedBy == operators.EndedByRelease {
+		s.How, s.End = h.EndedBy, max(0, s.X+s.Width-endMarkWidth)
 	}
 	return s
 }
 
-func clockOf(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+func fullTimeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// endings returns the words for each way in which a holding ends.
-func endings() map[string]string {
+// endingTexts returns the words for each way in which a holding ends.
+func endingTexts() map[string]string {
 	return map[string]string{
 		"": "holds it", "succeeded": "succeeded", "failed": "failed", "rejected": "rejected by the device", "returned": "returned by the device",
-		operators.Lapsed: "lease ended, taken back", operators.Released: "released by force",
+		operators.EndedByLapse: "lease ended, taken back", operators.EndedByRelease: "released by force",
 	}
 }
 
 // mark distinguishes the batches of a page by colour, pattern and letter. A mark of -1 means no batch.
 type mark int
 
-// marksThere is the number of marks.
-const marksThere = 8
+// markCount is the number of marks.
+const markCount = 8
 
 // Letter returns the letter of the mark. It is empty for no batch.
 func (m mark) Letter() string {
@@ -197,10 +197,10 @@ type batchMark struct {
 	Mark  mark
 }
 
-// marksOf gives each batch the mark that follows from its id, or the next free mark, so that the mark
+// assignMarks gives each batch the mark that follows from its id, or the next free mark, so that the mark
 // of a batch usually stays the same while other batches come and go. If there are more batches than
 // marks, several batches share a mark.
-func marksOf(slots []operators.Slot, past []holding) batchMarks {
+func assignMarks(slots []operators.Slot, past []holding) batchMarks {
 	var batches []int64
 	for _, s := range slots {
 		batches = append(batches, s.Batch)
@@ -215,9 +215,9 @@ func marksOf(slots []operators.Slot, past []holding) batchMarks {
 		if id == 0 {
 			continue
 		}
-		m := mark(id % marksThere)
-		for n := 0; used[m] && n < marksThere; n++ {
-			m = (m + 1) % marksThere
+		m := mark(id % markCount)
+		for n := 0; used[m] && n < markCount; n++ {
+			m = (m + 1) % markCount
 		}
 		used[m] = true
 		marks = append(marks, batchMark{id, m})
@@ -225,26 +225,26 @@ func marksOf(slots []operators.Slot, past []holding) batchMarks {
 	return marks
 }
 
-func (m batchMarks) of(batch int64) mark {
+func (m batchMarks) markOf(batch int64) mark {
 	if i, found := slices.BinarySearchFunc(m, batch, func(one batchMark, id int64) int { return cmp.Compare(one.Batch, id) }); found {
 		return m[i].Mark
 	}
 	return -1
 }
 
-// slotShown is the number of holdings on the page of a slot.
-const slotShown = 50
+// holdingsPerPage is the number of holdings on the page of a slot.
+const holdingsPerPage = 50
 
-// slot returns the page that shows the holder of a slot and its earlier holders.
-func (p *poolPages) slot(r *http.Request) (page, error) {
+// slotPage returns the page that shows the holder of a slot and its earlier holders.
+func (p *poolPages) slotPage(r *http.Request) (page, error) {
 	name, number := r.PathValue("id"), r.PathValue("slot")
-	pager := pagerOf(r, url.Values{"slot": {number}})
+	pager := newPager(r, url.Values{"slot": {number}})
 	var list operators.HoldingList
-	if err := p.api.get(r, operators.Path("pools", name, "history"), pager.query(slotShown), &list); err != nil {
+	if err := p.api.get(r, operators.Path("pools", name, "history"), pager.query(holdingsPerPage), &list); err != nil {
 		return page{}, err
 	}
 	pager.filters = nil
 	return page{title: fmt.Sprintf("Slot %s of %s", number, name), section: "pools", template: "slot", data: map[string]any{
-		"Pool": name, "Slot": number, "History": list.History, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Endings": endings(), "Admin": p.may(r, "admin"),
+		"Pool": name, "Slot": number, "History": list.History, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Endings": endingTexts(), "Admin": p.may(r, "admin"),
 	}}, nil
 }

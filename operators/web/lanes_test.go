@@ -13,79 +13,79 @@ import (
 // the keys.
 func TestSlotsOverTime(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 2, "meter-000017")
-	b.call("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"meter-000018", "meter-000019"}}, nil)
-	first := b.grant("meter-000017")
-	b.call("POST", fmt.Sprintf("/v1/pools/p/slots/%d/release", first.Slot), map[string]any{"reason": "it hangs", "now": true}, nil)
-	second := b.grant("meter-000018")
-	tab := browse(t)
-	tab.do(chromedp.EmulateViewport(1280, 900))
+	b := startEmbedded(t)
+	b.createPool("p", 2, "meter-000017")
+	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"meter-000018", "meter-000019"}}, nil)
+	first := b.reportUntilGranted("meter-000017")
+	b.callAPI("POST", fmt.Sprintf("/v1/pools/p/slots/%d/release", first.Slot), map[string]any{"reason": "it hangs", "now": true}, nil)
+	second := b.reportUntilGranted("meter-000018")
+	tab := openTab(t)
+	tab.runActions(chromedp.EmulateViewport(1280, 900))
 	tab.open(b.url + "/pools/p")
 	cell := fmt.Sprintf("#slot-%d", second.Slot)
-	tab.until(fmt.Sprintf(`document.querySelector("%s em").textContent === "000018" && document.querySelector("%s u").textContent === "C"`, cell, cell))
-	tab.until(`document.querySelector("#batches").textContent.includes("batch 1") && document.querySelector("#batches").textContent.includes("batch 2")`)
+	tab.waitForJS(fmt.Sprintf(`document.querySelector("%s em").textContent === "000018" && document.querySelector("%s u").textContent === "C"`, cell, cell))
+	tab.waitForJS(`document.querySelector("#batches").textContent.includes("batch 1") && document.querySelector("#batches").textContent.includes("batch 2")`)
 	row := fmt.Sprintf(`document.querySelectorAll("#lanes li")[%d]`, second.Slot)
-	tab.until(`document.querySelectorAll("#lanes rect[fill]").length === 2 && document.querySelectorAll("#lanes rect.released").length === 1`)
+	tab.waitForJS(`document.querySelectorAll("#lanes rect[fill]").length === 2 && document.querySelectorAll("#lanes rect.released").length === 1`)
 
 	// The pointer is over a holding that continues, and then over a time before the first holding.
 	over := func(expression string) {
-		ask[bool](tab, fmt.Sprintf(`(() => { const e = %s, b = e.getBoundingClientRect();
+		evalJS[bool](tab, fmt.Sprintf(`(() => { const e = %s, b = e.getBoundingClientRect();
 			return e.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: b.left + b.width / 2, clientY: b.top + b.height / 2})); })()`, expression))
 	}
 	over(row + `.querySelector("rect[fill]:last-of-type")`)
-	tab.until(`!document.getElementById("cursor").hidden && document.getElementById("readout").textContent.includes("meter-00001")`)
+	tab.waitForJS(`!document.getElementById("cursor").hidden && document.getElementById("readout").textContent.includes("meter-00001")`)
 	over(row + `.querySelector("svg")`)
-	tab.until(`document.getElementById("readout").textContent.includes("not held at")`)
-	ask[bool](tab, row+`.querySelector("a").focus() || true`)
-	ask[bool](tab, row+`.querySelector("a").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft", bubbles: true}))`)
-	tab.until(`document.getElementById("readout").textContent.includes("meter-000018") && document.getElementById("readout").textContent.includes("holds it")`)
+	tab.waitForJS(`document.getElementById("readout").textContent.includes("not held at")`)
+	evalJS[bool](tab, row+`.querySelector("a").focus() || true`)
+	evalJS[bool](tab, row+`.querySelector("a").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft", bubbles: true}))`)
+	tab.waitForJS(`document.getElementById("readout").textContent.includes("meter-000018") && document.getElementById("readout").textContent.includes("holds it")`)
 
 	// The row links to all holders of the slot.
-	tab.do(chromedp.Click(chromedp.CSS(fmt.Sprintf("#lanes li:nth-child(%d) a", second.Slot+1))))
-	tab.until(`location.pathname.startsWith("/pools/p/slots/")`)
-	tab.until(`document.querySelector("#history").textContent.includes("meter-000018") && document.querySelector("#history").textContent.includes("holds it")`)
-	tab.shoot("slot")
-	_, text, _ := b.get(fmt.Sprintf("/pools/p/slots/%d", first.Slot))
-	contains(t, text, "meter-000017", "released by force")
+	tab.runActions(chromedp.Click(chromedp.CSS(fmt.Sprintf("#lanes li:nth-child(%d) a", second.Slot+1))))
+	tab.waitForJS(`location.pathname.startsWith("/pools/p/slots/")`)
+	tab.waitForJS(`document.querySelector("#history").textContent.includes("meter-000018") && document.querySelector("#history").textContent.includes("holds it")`)
+	tab.checkScreen("slot")
+	_, text, _ := b.getPage(fmt.Sprintf("/pools/p/slots/%d", first.Slot))
+	expectContains(t, text, "meter-000017", "released by force")
 }
 
 // TestChartHasACursorAndRanges checks that the cursor of a chart shows the values from which the chart
 // is drawn, in each range.
 func TestChartHasACursorAndRanges(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, devices(3)...)
+	b := startEmbedded(t)
+	b.createPool("p", 3, deviceIDs(3)...)
 	for i := range 3 {
-		g := b.grant(fmt.Sprintf("d-%d", i))
+		g := b.reportUntilGranted(fmt.Sprintf("d-%d", i))
 		if i == 0 {
-			b.report("d-0", map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
+			b.sendReport("d-0", map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 		}
 	}
-	tab := browse(t)
+	tab := openTab(t)
 	for span, name := range map[string]string{"24h": "24 h", "7d": "7 days"} {
 		tab.open(b.url + "/pools/p?range=" + span)
-		tab.until(`document.querySelector("#chart .plot") !== null`)
-		if current := tab.text("#chart .ranges a[aria-current]"); current != name {
+		tab.waitForJS(`document.querySelector("#chart .plot") !== null`)
+		if current := tab.elementText("#chart .ranges a[aria-current]"); current != name {
 			t.Errorf("%s: the range shown is %q", span, current)
 		}
-		tab.until(`document.querySelector("#chart .plot").dataset.granted.split(" ").reduce((a, b) => a + Number(b), 0) === 3`)
-		ask[bool](tab, `document.querySelector("#chart .plot").focus() || true`)
-		ask[bool](tab, `document.querySelector("#chart .plot").dispatchEvent(new KeyboardEvent("keydown", {key: "End", bubbles: true}))`)
-		tab.until(`!document.getElementById("cursor").hidden && document.getElementById("readout").textContent.includes("2 of 3 held, 3 granted, 0 taken back")`)
-		tab.shoot("pool-" + span)
+		tab.waitForJS(`document.querySelector("#chart .plot").dataset.granted.split(" ").reduce((a, b) => a + Number(b), 0) === 3`)
+		evalJS[bool](tab, `document.querySelector("#chart .plot").focus() || true`)
+		evalJS[bool](tab, `document.querySelector("#chart .plot").dispatchEvent(new KeyboardEvent("keydown", {key: "End", bubbles: true}))`)
+		tab.waitForJS(`!document.getElementById("cursor").hidden && document.getElementById("readout").textContent.includes("2 of 3 held, 3 granted, 0 taken back")`)
+		tab.checkScreen("pool-" + span)
 	}
 	tab.open(b.url + "/pools/p")
-	tab.until(`document.querySelectorAll("#chart .level").length > 1 && document.querySelectorAll("#chart .rule").length > 1`)
-	tab.until(`document.querySelector("#chart .plot").dataset.held.endsWith("2")`)
-	ask[bool](tab, `(() => { const e = document.querySelector("#chart .plot"), b = e.getBoundingClientRect();
+	tab.waitForJS(`document.querySelectorAll("#chart .level").length > 1 && document.querySelectorAll("#chart .rule").length > 1`)
+	tab.waitForJS(`document.querySelector("#chart .plot").dataset.held.endsWith("2")`)
+	evalJS[bool](tab, `(() => { const e = document.querySelector("#chart .plot"), b = e.getBoundingClientRect();
 		return e.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: b.right - 1, clientY: b.top + 9})); })()`)
-	tab.until(`document.getElementById("readout").textContent.includes("2 of 3 held") && document.querySelector("#chart .plot").getAttribute("aria-valuetext").includes("2 of 3 held")`)
-	ask[bool](tab, `document.querySelector("h1").dispatchEvent(new PointerEvent("pointermove", {bubbles: true}))`)
-	tab.until(`document.getElementById("cursor").hidden`)
+	tab.waitForJS(`document.getElementById("readout").textContent.includes("2 of 3 held") && document.querySelector("#chart .plot").getAttribute("aria-valuetext").includes("2 of 3 held")`)
+	evalJS[bool](tab, `document.querySelector("h1").dispatchEvent(new PointerEvent("pointermove", {bubbles: true}))`)
+	tab.waitForJS(`document.getElementById("cursor").hidden`)
 	// Without the script, the page has the axes and their labels.
-	_, text, _ := b.get("/pools/p?range=7d")
-	contains(t, text, `class="level"`, "granted in 1 h", "?range=24h")
+	_, text, _ := b.getPage("/pools/p?range=7d")
+	expectContains(t, text, `class="level"`, "granted in 1 h", "?range=24h")
 	if strings.Contains(text, "NaN") {
 		t.Error("a chart with NaN")
 	}

@@ -6,47 +6,47 @@ import (
 	"time"
 )
 
-// latelyMost is the maximum number of entries of a cache.
-const latelyMost = 64
+// maxCacheEntries is the maximum number of entries of a cache.
+const maxCacheEntries = 64
 
-// lately caches data about the past that was read recently. Open pages are rendered again with each
+// ttlCache caches data about the past that was read recently. Open pages are rendered again with each
 // event, but their data of the last hours and days hardly changes between two events.
-type lately[T any] struct {
-	each  time.Duration // lifetime of an entry
-	keeps func(T) bool  // reports whether a value is cached; nil means always
-	mu    sync.Mutex
-	kept  map[string]reading[T]
+type ttlCache[T any] struct {
+	ttl     time.Duration // lifetime of an entry
+	mayKeep func(T) bool  // reports whether a value is cached; nil means always
+	mu      sync.Mutex
+	entries map[string]cacheEntry[T]
 }
 
-type reading[T any] struct {
-	at    time.Time
-	value T
+type cacheEntry[T any] struct {
+	readAt time.Time
+	value  T
 }
 
-func newLately[T any](each time.Duration) *lately[T] {
-	return &lately[T]{each: each, kept: map[string]reading[T]{}}
+func newTTLCache[T any](ttl time.Duration) *ttlCache[T] {
+	return &ttlCache[T]{ttl: ttl, entries: map[string]cacheEntry[T]{}}
 }
 
-// read returns the cached value of name, or reads it.
-func (l *lately[T]) read(ctx context.Context, name string, now time.Time, read func(context.Context) (T, error)) (T, error) {
+// getOrRead returns the cached value of name, or reads it.
+func (l *ttlCache[T]) getOrRead(ctx context.Context, key string, now time.Time, getOrRead func(context.Context) (T, error)) (T, error) {
 	l.mu.Lock()
-	found, known := l.kept[name]
+	found, ok := l.entries[key]
 	l.mu.Unlock()
-	if age := now.Sub(found.at); known && age >= 0 && age < l.each {
+	if age := now.Sub(found.readAt); ok && age >= 0 && age < l.ttl {
 		return found.value, nil
 	}
-	value, err := read(ctx)
+	value, err := getOrRead(ctx)
 	if err != nil {
 		return value, err
 	}
-	if l.keeps != nil && !l.keeps(value) {
+	if l.mayKeep != nil && !l.mayKeep(value) {
 		return value, nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.kept) >= latelyMost {
-		clear(l.kept)
+	if len(l.entries) >= maxCacheEntries {
+		clear(l.entries)
 	}
-	l.kept[name] = reading[T]{now, value}
+	l.entries[key] = cacheEntry[T]{now, value}
 	return value, nil
 }

@@ -27,21 +27,21 @@ type sessionStore interface {
 // eventLog reads the log of events of all replicas.
 type eventLog interface {
 	Events(ctx context.Context, filter eventFilter) ([]event, error)
-	MarkEvents(ctx context.Context, sent int64) (eventMark, error)
-	EventsSettled(ctx context.Context, mark eventMark) (bool, error)
+	ReadEventPosition(ctx context.Context, sent int64) (eventMark, error)
+	EventsComplete(ctx context.Context, mark eventMark) (bool, error)
 }
 
 // hourLog reads how full the pools were in the last hour.
 type hourLog interface {
 	PoolUses(ctx context.Context) ([]poolUse, error)
-	Moves(ctx context.Context, back, step time.Duration, most int64) (poolMoves, error)
-	MovesBetween(ctx context.Context, after, upTo int64) ([]poolMove, error)
+	SlotActivity(ctx context.Context, back, step time.Duration, limit int64) (poolMoves, error)
+	SlotChangesBetween(ctx context.Context, after, upTo int64) ([]poolMove, error)
 	ReplicaTallies(ctx context.Context) ([]replicaTallies, error)
 }
 
 // pageData reads the data of pages that the API does not offer.
 type pageData interface {
-	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at moment) error) error
+	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at ledgerSnapshot) error) error
 	Replicas(ctx context.Context) ([]replicaRow, time.Time, error)
 	TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error)
 }
@@ -50,17 +50,17 @@ type pageData interface {
 type (
 	event          = store.Event
 	eventFilter    = store.EventFilter
-	eventMark      = store.EventMark
+	eventMark      = store.EventPosition
 	poolUse        = store.PoolUse
-	poolMove       = store.Move
-	poolMoves      = store.Moves
+	poolMove       = store.SlotChanges
+	poolMoves      = store.SlotActivity
 	resize         = store.Resize
 	replicaRow     = store.Replica
 	replicaTallies = store.Tallies
-	moment         = store.Snapshot
+	ledgerSnapshot = store.Snapshot
 )
 
 // seenWithin is the precision of the stored last_seen time of a device.
-const seenWithin = store.SeenWithin
+const seenWithin = store.SeenPrecision
 
 var errNotFound = store.ErrNotFound

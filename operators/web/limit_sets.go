@@ -16,17 +16,17 @@ type limitSetPages struct {
 	api client
 }
 
-func (l *limitSetPages) route(to *site) {
-	to.page("/limits", l.list)
-	to.page("/limits/{id}", l.show)
+func (l *limitSetPages) registerRoutes(to *site) {
+	to.addPage("/limits", l.list)
+	to.addPage("/limits/{id}", l.show)
 }
 
 func (l *limitSetPages) list(r *http.Request) (page, error) {
-	pager := pagerOf(r, nil)
+	pager := newPager(r, nil)
 	var list operators.LimitSetList
 	err := l.api.get(r, operators.Path("limits"), pager.query(devicesShown), &list)
 	return page{title: "Limit sets", section: "limits", template: "limit-sets", data: map[string]any{
-		"Sets": list.Limits, "Next": pager.next(list.NextPageToken), "First": pager.first(),
+		"Sets": list.Limits, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(),
 	}}, err
 }
 
@@ -36,16 +36,16 @@ func (l *limitSetPages) show(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	used, err := l.usageOf(r, set)
+	used, err := l.readUsage(r, set)
 	return page{title: "Limit set " + name, section: "limits", template: "limit-set", data: map[string]any{"Set": set, "Usage": used}}, err
 }
 
-func (l *limitSetPages) usageOf(r *http.Request, set operators.LimitSet) (usage, error) {
-	u := usage{Of: set.Name, Limited: len(set.Limits) > 0}
+func (l *limitSetPages) readUsage(r *http.Request, set operators.LimitSet) (policyUsage, error) {
+	u := policyUsage{Owner: set.Name, Limited: len(set.Limits) > 0}
 	if !u.Limited {
 		return u, nil
 	}
 	highest, err := l.api.Limits.HighestUse(r.Context(), set.Name, setUsesShown)
-	u.Uses = usesOf(highest, l.now())
-	return u.known(err)
+	u.Uses = newPolicyUses(highest, l.now())
+	return u.withoutUnavailable(err)
 }

@@ -10,31 +10,31 @@ import (
 
 const linkSecret = "secret-of-the-link"
 
-func linked(o *web.Options) { o.Link = linkSecret }
+func withLink(o *web.Options) { o.Link = linkSecret }
 
 // TestALinkSignsInOnce checks the link that dev prints: it works once, the browser that used it stays
 // signed in, and another browser gets instructions.
 func TestALinkSignsInOnce(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t, linked)
+	b := startSignedOut(t, withLink)
 	const path = "/sign-in?link=" + linkSecret
 	preview, err := http.NewRequest(http.MethodHead, b.url+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.ask(preview)
-	status, _, header := b.get(path)
+	b.doRequest(preview)
+	status, _, header := b.getPage(path)
 	cookies := (&http.Response{Header: header}).Cookies()
 	if status != http.StatusSeeOther || header.Get("Location") != "/" || len(cookies) != 1 {
 		t.Fatalf("the link: %d %v", status, header)
 	}
-	if status, text, _ := b.get("/", cookies[0]); status != http.StatusOK || !strings.Contains(text, "bootstrap") {
+	if status, text, _ := b.getPage("/", cookies[0]); status != http.StatusOK || !strings.Contains(text, "bootstrap") {
 		t.Errorf("with its session: %d", status)
 	}
-	if status, _, header := b.get(path, cookies[0]); status != http.StatusSeeOther || header.Get("Location") != "/" {
+	if status, _, header := b.getPage(path, cookies[0]); status != http.StatusSeeOther || header.Get("Location") != "/" {
 		t.Errorf("again, from the same browser: %d %v", status, header)
 	}
-	status, text, header := b.get(path)
+	status, text, header := b.getPage(path)
 	if status != http.StatusUnauthorized || header.Get("Set-Cookie") != "" || !strings.Contains(text, "This link was used") {
 		t.Errorf("again, from another one: %d %v", status, header)
 	}
@@ -44,32 +44,32 @@ func TestALinkSignsInOnce(t *testing.T) {
 // make a browser follow links.
 func TestAWrongLinkSignsNobodyInAndIsNoGuess(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t, linked)
+	b := startSignedOut(t, withLink)
 	for range 20 {
-		if status, text, header := b.get("/sign-in?link=" + adminToken); status != http.StatusUnauthorized || header.Get("Set-Cookie") != "" ||
+		if status, text, header := b.getPage("/sign-in?link=" + adminToken); status != http.StatusUnauthorized || header.Get("Set-Cookie") != "" ||
 			!strings.Contains(text, "This link was used") {
 			t.Fatalf("the admin's token as a link: %d %v", status, header)
 		}
 	}
-	if status, _, header := b.get("/sign-in?link=" + linkSecret); status != http.StatusSeeOther || header.Get("Set-Cookie") == "" {
+	if status, _, header := b.getPage("/sign-in?link=" + linkSecret); status != http.StatusSeeOther || header.Get("Set-Cookie") == "" {
 		t.Errorf("the right link after wrong ones: %d", status)
 	}
-	b.session(adminToken)
+	b.signIn(adminToken)
 }
 
 // TestWithoutALinkTheParameterIsIgnored checks that serve, which has no links, shows the sign-in page
 // as without the parameter, and records nothing.
 func TestWithoutALinkTheParameterIsIgnored(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
+	b := startSignedOut(t)
 	for _, link := range []string{linkSecret, adminToken, "x"} {
-		status, text, header := b.get("/sign-in?link=" + link)
+		status, text, header := b.getPage("/sign-in?link=" + link)
 		if status != http.StatusOK || header.Get("Set-Cookie") != "" || strings.Contains(text, "This link was used") {
 			t.Errorf("link %q: %d %v", link, status, header)
 		}
 	}
 	var refused struct{ Events []struct{ Detail string } }
-	b.call("GET", "/v1/events?kind=access.refused", nil, &refused)
+	b.callAPI("GET", "/v1/events?kind=access.refused", nil, &refused)
 	if len(refused.Events) != 0 {
 		t.Errorf("refusals: %v", refused.Events)
 	}
@@ -79,14 +79,14 @@ func TestWithoutALinkTheParameterIsIgnored(t *testing.T) {
 // host name it uses: any site can have a name that resolves to this machine.
 func TestNobodyOfThisMachineIsTrusted(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t, linked)
+	b := startSignedOut(t, withLink)
 	for _, host := range []string{"", "localhost", "127.0.0.1", "a127.0.0.1b", "a127.0.0.1b:80", "[::1]", "evil.example"} {
 		r, err := http.NewRequest(http.MethodGet, b.url+"/", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Host = host
-		if status, _, _ := b.ask(r); status != http.StatusSeeOther {
+		if status, _, _ := b.doRequest(r); status != http.StatusSeeOther {
 			t.Errorf("asked as %q: %d", host, status)
 		}
 	}
@@ -96,7 +96,7 @@ func TestNobodyOfThisMachineIsTrusted(t *testing.T) {
 // for every host name that is not exactly a name of this machine itself.
 func TestPlainHTTPIsSaid(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
+	b := startSignedOut(t)
 	for host, plain := range map[string]bool{
 		"localhost": false, "localhost:80": false, "127.0.0.1:80": false, "127.9.9.9": false, "[::1]": false, "[::1]:80": false,
 		"a127.0.0.1b": true, "a127.0.0.1b:80": true, "[::1]x": true, "[::1].evil.example": true, "localhost.evil.example": true,
@@ -107,7 +107,7 @@ func TestPlainHTTPIsSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Host = host
-		_, text, _ := b.ask(r)
+		_, text, _ := b.doRequest(r)
 		if strings.Contains(text, "plain HTTP") != plain {
 			t.Errorf("asked as %q: plain is not %v", host, plain)
 		}

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	liveSign  = 2 * time.Second // interval of empty messages that keep the stream alive while nothing changes
-	liveStill = 5 * time.Second // interval at which the session is checked again
-	liveWrite = 10 * time.Second
-	liveMost  = 1000 // maximum number of open streams of one replica
-	liveEach  = 100  // maximum number of open streams of one operator token
+	keepAliveEvery     = 2 * time.Second // interval of empty messages that keep the stream alive while nothing changes
+	recheckEvery       = 5 * time.Second // interval at which the session is checked again
+	streamWriteTimeout = 10 * time.Second
+	maxStreams         = 1000 // maximum number of open streams of one replica
+	maxStreamsPerToken = 100  // maximum number of open streams of one operator token
 )
 
-// message is one update of an open page: the whole page, or the pieces that differ.
-type message struct {
-	Now    int64         `json:"now"`              // ms since 1970, for relative times
-	Moment string        `json:"moment,omitempty"` // snapshot of the ledger that the page shows after this message
-	Main   template.HTML `json:"main,omitempty"`
-	Title  string        `json:"title,omitempty"`
-	Pieces []piece       `json:"pieces,omitempty"`
-	Error  string        `json:"error,omitempty"` // why the page is not up to date
-	Gone   bool          `json:"gone,omitempty"`  // the session has ended
+// pageUpdate is one update of an open page: the whole page, or the pieces that differ.
+type pageUpdate struct {
+	Now      int64         `json:"now"`              // ms since 1970, for relative times
+	Snapshot string        `json:"moment,omitempty"` // snapshot of the ledger that the page shows after this message
+	Main     template.HTML `json:"main,omitempty"`
+	Title    string        `json:"title,omitempty"`
+	Pieces   []piece       `json:"pieces,omitempty"`
+	Error    string        `json:"error,omitempty"` // why the page is not up to date
+	Gone     bool          `json:"gone,omitempty"`  // the session has ended
 }
 
 type piece struct {
@@ -39,16 +39,16 @@ type piece struct {
 	HTML template.HTML `json:"html"`
 }
 
-// since returns the update from before, the sheet that a page shows now, to s. If before is nil, or has
+// updateFrom returns the update from before, the sheet that a page shows now, to s. If before is nil, or has
 // another title or other piece ids, the update is the whole page.
-func (s *sheet) since(before *sheet) message {
+func (s *renderedPage) updateFrom(before *renderedPage) pageUpdate {
 	if before == nil || len(before.order) != len(s.order) || before.title != s.title {
-		return message{Main: s.main, Title: s.title}
+		return pageUpdate{Main: s.main, Title: s.title}
 	}
-	var m message
+	var m pageUpdate
 	for i, id := range s.order {
 		if before.order[i] != id {
-			return message{Main: s.main, Title: s.title}
+			return pageUpdate{Main: s.main, Title: s.title}
 		}
 		if before.pieces[id] != s.pieces[id] {
 			m.Pieces = append(m.Pieces, piece{id, s.pieces[id]})
@@ -59,22 +59,22 @@ func (s *sheet) since(before *sheet) message {
 
 // streams keeps open pages up to date.
 type streams struct {
-	site *site
-	door *door
-	hub  *hub
-	open *fair.Shares
-	life context.Context //nolint:containedctx // of all streams
-	stop context.CancelFunc
+	site    *site
+	auth    *authenticator
+	hub     *hub
+	shares  *fair.Shares
+	baseCtx context.Context //nolint:containedctx // of all streams
+	stop    context.CancelFunc
 }
 
-func newStreams(s *site, d *door, panicked rescue.Told) *streams {
-	life, stop := context.WithCancel(context.Background())
-	return &streams{site: s, door: d, hub: newHub(life, s, panicked), open: fair.NewShares(liveMost, liveEach), life: life, stop: stop}
+func newStreams(s *site, d *authenticator, panicked rescue.PanicHandler) *streams {
+	baseCtx, stop := context.WithCancel(context.Background())
+	return &streams{site: s, auth: d, hub: newHub(baseCtx, s, panicked), shares: fair.NewShares(maxStreams, maxStreamsPerToken), baseCtx: baseCtx, stop: stop}
 }
 
 // serve streams the updates of one page.
 func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
-	who, err := s.door.visitor(r)
+	who, err := s.auth.readVisitor(r)
 	if err != nil {
 		refuseStream(rw, err)
 		return
@@ -84,7 +84,7 @@ func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, "page: no page of the dashboard", http.StatusBadRequest)
 		return
 	}
-	free, ok := s.open.Take(fmt.Sprintf("%s#%d", who.Name, who.Token), who.May("admin"))
+	free, ok := s.shares.TryStart(fmt.Sprintf("%s#%d", who.Name, who.Token), who.May("admin"))
 	if !ok {
 		http.Error(rw, "too many open pages, of this token or of all", http.StatusServiceUnavailable)
 		return
@@ -95,7 +95,7 @@ func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 	defer leave()
 	rw.Header().Set("Content-Type", "text/event-stream")
 	rw.Header().Set("X-Accel-Buffering", "no") // proxies must not buffer the stream
-	s.follow(r, key, r.URL.Query().Get("version"), newStream(rw))
+	s.sendUpdates(r, key, r.URL.Query().Get("version"), newSender(rw))
 }
 
 func refuseStream(rw http.ResponseWriter, err error) {
@@ -106,63 +106,63 @@ func refuseStream(rw http.ResponseWriter, err error) {
 	http.Error(rw, "the ledger cannot be reached", http.StatusServiceUnavailable)
 }
 
-// follow sends the changes of a page until the client leaves, its session ends or this process stops.
-func (s *streams) follow(r *http.Request, key viewKey, version string, send func(message) error) {
-	var shown *sheet
-	sign, still := time.NewTicker(liveSign), time.NewTicker(liveStill)
-	defer sign.Stop()
-	defer still.Stop()
+// sendUpdates sends the changes of a page until the client leaves, its session ends or this process stops.
+func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send func(pageUpdate) error) {
+	var shown *renderedPage
+	keepAlive, recheck := time.NewTicker(keepAliveEvery), time.NewTicker(recheckEvery)
+	defer keepAlive.Stop()
+	defer recheck.Stop()
 	for first := true; ; first = false {
-		at := s.hub.state(key)
-		var m message
-		if at.sheet != nil && at.sheet != shown {
-			if !first || at.sheet.version() != version {
-				m = at.sheet.since(shown)
+		state := s.hub.state(key)
+		var m pageUpdate
+		if state.page != nil && state.page != shown {
+			if !first || state.page.version() != version {
+				m = state.page.updateFrom(shown)
 			}
-			m.Moment = at.sheet.moment
-			shown = at.sheet
+			m.Snapshot = state.page.snapshot
+			shown = state.page
 		}
 		m.Now = s.site.now().UnixMilli()
-		if at.err != nil {
-			m.Error = s.site.outage(r.Context(), at.err)
+		if state.err != nil {
+			m.Error = s.site.outageText(r.Context(), state.err)
 		}
 		if send(m) != nil {
 			return
 		}
 		select {
-		case <-at.next:
-		case <-sign.C:
-		case <-still.C:
-			if !s.stillThere(r, key.role, send) {
+		case <-state.replaced:
+		case <-keepAlive.C:
+		case <-recheck.C:
+			if !s.isSessionValid(r, key.role, send) {
 				return
 			}
 		case <-r.Context().Done():
 			return
-		case <-s.life.Done():
+		case <-s.baseCtx.Done():
 			return
 		}
 	}
 }
 
-// stillThere reports whether the session is still valid, with the same role. It notifies the page of a
+// isSessionValid reports whether the session is still valid, with the same role. It notifies the page of a
 // session that has ended. If the ledger cannot be read, the session counts as valid.
-func (s *streams) stillThere(r *http.Request, role string, send func(message) error) bool {
+func (s *streams) isSessionValid(r *http.Request, role string, send func(pageUpdate) error) bool {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" {
 		return false
 	}
-	who, err := s.door.sessions.still(r.Context(), cookie.Value)
+	who, err := s.auth.sessions.recentOperator(r.Context(), cookie.Value)
 	if errors.Is(err, errSignedOut) || err == nil && who.Role != role {
-		_ = send(message{Now: s.site.now().UnixMilli(), Gone: true}) // the stream ends whether this succeeds or not
+		_ = send(pageUpdate{Now: s.site.now().UnixMilli(), Gone: true}) // the stream ends whether this succeeds or not
 		return false
 	}
 	return true
 }
 
-// newStream returns a function that writes a message to the client at once.
-func newStream(rw http.ResponseWriter) func(message) error {
-	write := api.Live(rw, liveWrite)
-	return func(m message) error {
+// newSender returns a function that writes a message to the client at once.
+func newSender(rw http.ResponseWriter) func(pageUpdate) error {
+	write := api.NewStreamWriter(rw, streamWriteTimeout)
+	return func(m pageUpdate) error {
 		text, err := json.Marshal(m)
 		if err != nil {
 			return err

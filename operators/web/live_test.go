@@ -19,8 +19,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// update is a message that an open page receives.
-type update struct {
+// pageUpdate is a message that an open page receives.
+type pageUpdate struct {
 	Now    int64
 	Moment string
 	Main   string
@@ -28,8 +28,8 @@ type update struct {
 	Error  string
 }
 
-// stream opens the stream of a page, and delivers each update until the test ends.
-func (b *bench) stream(page string) <-chan update {
+// openStream opens the stream of a page, and delivers each update until the test ends.
+func (b *testReplica) openStream(page string) <-chan pageUpdate {
 	b.Helper()
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+"/live?page="+url.QueryEscape(page), nil)
 	if err != nil {
@@ -43,13 +43,13 @@ func (b *bench) stream(page string) <-chan update {
 	if response.StatusCode != http.StatusOK {
 		b.Fatalf("stream of %s: %d", page, response.StatusCode)
 	}
-	updates := make(chan update, 1000)
+	updates := make(chan pageUpdate, 1000)
 	go func() {
 		defer close(updates)
 		lines := bufio.NewScanner(response.Body)
 		lines.Buffer(nil, 64<<20)
 		for lines.Scan() {
-			var u update
+			var u pageUpdate
 			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(data), &u) == nil {
 				updates <- u
 			}
@@ -58,8 +58,8 @@ func (b *bench) stream(page string) <-chan update {
 	return updates
 }
 
-// await reads updates until one satisfies wanted.
-func (b *bench) await(updates <-chan update, what string, wanted func(update) bool) {
+// awaitUpdate reads updates until one satisfies wanted.
+func (b *testReplica) awaitUpdate(updates <-chan pageUpdate, what string, wanted func(pageUpdate) bool) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -78,8 +78,8 @@ func (b *bench) await(updates <-chan update, what string, wanted func(update) bo
 	}
 }
 
-func shows(text string) func(update) bool {
-	return func(u update) bool {
+func updateContains(text string) func(pageUpdate) bool {
+	return func(u pageUpdate) bool {
 		if strings.Contains(u.Main, text) {
 			return true
 		}
@@ -96,15 +96,15 @@ func shows(text string) func(update) bool {
 // the stream sends only the changed part.
 func TestPagesFollowAllReplicas(t *testing.T) {
 	t.Parallel()
-	first, dsn := onServers(t)
-	second := replica(t, backends.Postgres(t, dsn), first.redis)
-	first.pool("p", 60, "d-1")
-	grid, tasks, task := second.stream("/pools/p"), second.stream("/tasks?pool=p"), second.stream("/tasks/1")
-	for _, s := range []<-chan update{grid, tasks, task} {
-		second.await(s, "the whole page", func(u update) bool { return u.Main != "" })
+	first, dsn := startOnServers(t)
+	second := startReplica(t, backends.OpenPostgres(t, dsn), first.redis)
+	first.createPool("p", 60, "d-1")
+	grid, tasks, task := second.openStream("/pools/p"), second.openStream("/tasks?pool=p"), second.openStream("/tasks/1")
+	for _, s := range []<-chan pageUpdate{grid, tasks, task} {
+		second.awaitUpdate(s, "the whole page", func(u pageUpdate) bool { return u.Main != "" })
 	}
-	granted := first.grant("d-1")
-	second.await(grid, "the slot", func(u update) bool {
+	granted := first.reportUntilGranted("d-1")
+	second.awaitUpdate(grid, "the slot", func(u pageUpdate) bool {
 		if u.Main != "" {
 			t.Error("the whole page was sent again")
 		}
@@ -115,61 +115,61 @@ func TestPagesFollowAllReplicas(t *testing.T) {
 		}
 		return false
 	})
-	second.await(tasks, "the state in the list", shows(`<span class="state dispatched">dispatched</span></td>`))
-	second.await(task, "the state of the task", shows(`aria-current="step">dispatched`))
-	first.report("d-1", map[string]any{"accept": false, "results": []map[string]any{{"task": granted.ID, "token": granted.Token, "status": "succeeded"}}})
-	second.await(tasks, "the result in the list", shows(`<span class="state succeeded">succeeded</span></td>`))
-	second.await(task, "the result of the task", shows(`aria-current="step">succeeded`))
+	second.awaitUpdate(tasks, "the state in the list", updateContains(`<span class="state dispatched">dispatched</span></td>`))
+	second.awaitUpdate(task, "the state of the task", updateContains(`aria-current="step">dispatched`))
+	first.sendReport("d-1", map[string]any{"accept": false, "results": []map[string]any{{"task": granted.ID, "token": granted.Token, "status": "succeeded"}}})
+	second.awaitUpdate(tasks, "the result in the list", updateContains(`<span class="state succeeded">succeeded</span></td>`))
+	second.awaitUpdate(task, "the result of the task", updateContains(`aria-current="step">succeeded`))
 }
 
 // TestPagesSayWhichMomentTheyShow checks that a page names the snapshot it shows, when it is opened and
 // with each update, and that the snapshot becomes newer even if nothing on the page has changed.
 func TestPagesSayWhichMomentTheyShow(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, "d-1")
-	b.pool("q", 3)
+	b := startEmbedded(t)
+	b.createPool("p", 3, "d-1")
+	b.createPool("q", 3)
 	newest := func() string {
 		var list struct{ Events []struct{ ID int64 } }
-		b.call("GET", "/v1/events?page_size=1", nil, &list)
+		b.callAPI("GET", "/v1/events?page_size=1", nil, &list)
 		return itoa(list.Events[0].ID)
 	}
 	moment := regexp.MustCompile(`<main id="main" data-moment="(\d+)\.1">`)
 	for _, page := range []string{"/", "/?sort=held", "/pools/p", "/batches", "/batches/1", "/tasks", "/tasks/1", "/devices", "/activity", "/system"} {
-		_, text, _ := b.get(page)
+		_, text, _ := b.getPage(page)
 		if found := moment.FindStringSubmatch(text); found == nil || found[1] != newest() {
 			t.Errorf("%s shows the moment %v, want %s: %.600s", page, found, newest(), text)
 		}
 	}
-	other := b.stream("/pools/q")
-	b.await(other, "the page", func(u update) bool { return u.Main != "" && u.Moment == newest()+".1" })
-	b.grant("d-1")
-	b.await(other, "the moment after a grant elsewhere", func(u update) bool { return u.Main == "" && u.Moment == newest()+".1" })
-	tab := browse(t)
+	other := b.openStream("/pools/q")
+	b.awaitUpdate(other, "the page", func(u pageUpdate) bool { return u.Main != "" && u.Moment == newest()+".1" })
+	b.reportUntilGranted("d-1")
+	b.awaitUpdate(other, "the moment after a grant elsewhere", func(u pageUpdate) bool { return u.Main == "" && u.Moment == newest()+".1" })
+	tab := openTab(t)
 	tab.open(b.url + "/pools/q")
-	b.call("PATCH", "/v1/pools/q", map[string]any{"capacity": 2}, nil)
-	tab.until(`document.querySelectorAll(".grid .cell").length === 2 && document.getElementById("main").dataset.moment === "` + newest() + `.1"`)
+	b.callAPI("PATCH", "/v1/pools/q", map[string]any{"capacity": 2}, nil)
+	tab.waitForJS(`document.querySelectorAll(".grid .cell").length === 2 && document.getElementById("main").dataset.moment === "` + newest() + `.1"`)
 }
 
 // TestManyPagesAreOneReading checks that a page is read once for all its viewers. While nothing
 // changes, only the log is read.
 func TestManyPagesAreOneReading(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 60, "d-1")
-	streams := make([]<-chan update, 50)
+	b := startEmbedded(t)
+	b.createPool("p", 60, "d-1")
+	streams := make([]<-chan pageUpdate, 50)
 	for i := range streams {
-		streams[i] = b.stream("/")
-		b.await(streams[i], "the page", func(u update) bool { return u.Main != "" })
+		streams[i] = b.openStream("/")
+		b.awaitUpdate(streams[i], "the page", func(u pageUpdate) bool { return u.Main != "" })
 	}
-	views, logs := b.store.views.Load(), b.store.logs.Load()
-	b.until("ten looks at the log", func() bool { return b.store.logs.Load() >= logs+10 })
-	if n, m := b.store.views.Load()-views, b.store.logs.Load()-logs; n > m+2 {
+	views, logs := b.store.viewReads.Load(), b.store.markReads.Load()
+	b.waitUntil("ten looks at the log", func() bool { return b.store.markReads.Load() >= logs+10 })
+	if n, m := b.store.viewReads.Load()-views, b.store.markReads.Load()-logs; n > m+2 {
 		t.Errorf("%d readings for 50 pages in %d ticks", n, m)
 	}
-	b.grant("d-1")
+	b.reportUntilGranted("d-1")
 	for _, s := range streams {
-		b.await(s, "the grant", shows("<b>1</b></a> / 60"))
+		b.awaitUpdate(s, "the grant", updateContains("<b>1</b></a> / 60"))
 	}
 }
 
@@ -177,46 +177,46 @@ func TestManyPagesAreOneReading(t *testing.T) {
 // cannot be read, and continues by itself afterwards.
 func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, "d-1")
-	updates := b.stream("/pools/p")
-	b.await(updates, "the page", func(u update) bool { return u.Main != "" })
-	b.store.down.Store(true)
-	b.await(updates, "a word about the outage", func(u update) bool { return u.Error != "" })
-	b.grant("d-1")
-	b.store.down.Store(false)
-	b.await(updates, "what was missed", shows(`data-device="d-1"`))
+	b := startEmbedded(t)
+	b.createPool("p", 3, "d-1")
+	updates := b.openStream("/pools/p")
+	b.awaitUpdate(updates, "the page", func(u pageUpdate) bool { return u.Main != "" })
+	b.store.logFails.Store(true)
+	b.awaitUpdate(updates, "a word about the outage", func(u pageUpdate) bool { return u.Error != "" })
+	b.reportUntilGranted("d-1")
+	b.store.logFails.Store(false)
+	b.awaitUpdate(updates, "what was missed", updateContains(`data-device="d-1"`))
 }
 
 // TestSlowPagesHoldUpNoOther checks that pages that are slow to read do not delay other pages, however
 // many they are. TestPagesThatHangKeepToTheSlowLane tests the time limit.
 func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	t.Parallel()
-	b, _ := onServers(t)
-	b.pool("p", 60, devices(9)...)
-	b.store.hangs.Store(true)
-	slow := make([]<-chan update, 7)
+	b, _ := startOnServers(t)
+	b.createPool("p", 60, deviceIDs(9)...)
+	b.store.countHangs.Store(true)
+	slow := make([]<-chan pageUpdate, 7)
 	var opening sync.WaitGroup
 	for i := range slow {
-		opening.Go(func() { slow[i] = b.stream(fmt.Sprintf("/tasks?pool=p&window=%d", i)) })
+		opening.Go(func() { slow[i] = b.openStream(fmt.Sprintf("/tasks?pool=p&window=%d", i)) })
 	}
-	light := b.stream("/pools/p")
-	b.await(light, "the page", func(u update) bool { return u.Main != "" })
+	light := b.openStream("/pools/p")
+	b.awaitUpdate(light, "the page", func(u pageUpdate) bool { return u.Main != "" })
 	opening.Wait()
 	for i := range 6 {
-		granted := b.grant(devices(9)[i])
-		b.await(light, "the grant", shows(fmt.Sprintf(`id="slot-%d" class="cell fresh"`, granted.Slot)))
+		granted := b.reportUntilGranted(deviceIDs(9)[i])
+		b.awaitUpdate(light, "the grant", updateContains(fmt.Sprintf(`id="slot-%d" class="cell fresh"`, granted.Slot)))
 	}
-	b.store.hangs.Store(false)
-	b.await(slow[0], "the page that was slow", func(u update) bool { return u.Main != "" })
+	b.store.countHangs.Store(false)
+	b.awaitUpdate(slow[0], "the page that was slow", func(u pageUpdate) bool { return u.Main != "" })
 }
 
 // TestStreamOfNoPage checks that only live pages have a stream: an export would be read again with each
 // tick.
 func TestStreamOfNoPage(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
 	for _, page := range []string{
 		"", "https://evil.example/", "//evil.example/", "/v1/pools", "/live?page=/", "/sign-in", "/activity.csv", "/assets/live.js",
 		"/new-pool", "/new-batch", "/pools/p/edit", "/cancel-tasks", "/pools//p", "/pools/../activity.csv", "/activity/",
@@ -237,19 +237,19 @@ func TestStreamOfNoPage(t *testing.T) {
 func TestPageThatPanicsEndsNothing(t *testing.T) {
 	t.Parallel()
 	var told atomic.Int64
-	b := embedded(t, func(o *web.Options) {
+	b := startEmbedded(t, func(o *web.Options) {
 		o.Panicked = func(string, *rescue.Panic) { told.Add(1) }
 	})
-	b.pool("p", 3, "d-1")
-	updates, others := b.stream("/tasks?pool=p"), b.stream("/activity")
-	b.await(updates, "the page", func(u update) bool { return u.Main != "" })
-	b.await(others, "the other page", func(u update) bool { return u.Main != "" })
-	b.store.panics.Store(true)
-	b.grant("d-1")
-	b.await(updates, "a word about the fault", func(u update) bool { return u.Error != "" })
-	b.await(others, "the grant", shows("task.granted"))
-	b.store.panics.Store(false)
-	b.await(updates, "what was missed", shows(`<span class="state dispatched">dispatched</span></td>`))
+	b.createPool("p", 3, "d-1")
+	updates, others := b.openStream("/tasks?pool=p"), b.openStream("/activity")
+	b.awaitUpdate(updates, "the page", func(u pageUpdate) bool { return u.Main != "" })
+	b.awaitUpdate(others, "the other page", func(u pageUpdate) bool { return u.Main != "" })
+	b.store.countPanics.Store(true)
+	b.reportUntilGranted("d-1")
+	b.awaitUpdate(updates, "a word about the fault", func(u pageUpdate) bool { return u.Error != "" })
+	b.awaitUpdate(others, "the grant", updateContains("task.granted"))
+	b.store.countPanics.Store(false)
+	b.awaitUpdate(updates, "what was missed", updateContains(`<span class="state dispatched">dispatched</span></td>`))
 	if told.Load() == 0 {
 		t.Error("nobody was told of the panic")
 	}
@@ -259,34 +259,34 @@ func TestPageThatPanicsEndsNothing(t *testing.T) {
 // they change.
 func TestPagesSayWhatTheAPISays(t *testing.T) {
 	t.Parallel()
-	b, _ := onServers(t)
-	b.pool("p", 5, devices(30)...)
-	updates := b.stream("/batches/1")
+	b, _ := startOnServers(t)
+	b.createPool("p", 5, deviceIDs(30)...)
+	updates := b.openStream("/batches/1")
 	var wait sync.WaitGroup
 	for i := range 30 {
 		wait.Go(func() {
 			d := fmt.Sprintf("d-%d", i)
-			g := b.grant(d)
+			g := b.reportUntilGranted(d)
 			status := []string{"succeeded", "rejected"}[i%2]
-			b.report(d, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": status, "error": "no <b>route</b>"}}})
+			b.sendReport(d, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": status, "error": "no <b>route</b>"}}})
 		})
 	}
 	wait.Wait()
 	var batch struct{ Counts map[string]int64 }
-	b.call("GET", "/v1/batches/1", nil, &batch)
+	b.callAPI("GET", "/v1/batches/1", nil, &batch)
 	for _, state := range store.TaskStates() {
 		want := fmt.Sprintf(`<span class="state %s">%s</span> <b>%d</b>`, state, strings.ReplaceAll(string(state), "_", " "), batch.Counts[string(state)])
-		_, text, _ := b.get("/batches/1")
-		contains(t, text, want)
-		_, text, _ = b.get("/tasks?pool=p")
-		contains(t, text, want)
-		_, text, _ = b.get("/tasks")
-		contains(t, text, want)
+		_, text, _ := b.getPage("/batches/1")
+		expectContains(t, text, want)
+		_, text, _ = b.getPage("/tasks?pool=p")
+		expectContains(t, text, want)
+		_, text, _ = b.getPage("/tasks")
+		expectContains(t, text, want)
 	}
 	if batch.Counts["succeeded"] != 15 || batch.Counts["failed"] != 15 {
 		t.Fatalf("counts: %v", batch.Counts)
 	}
-	b.await(updates, "the last result", func(u update) bool {
-		return shows(`succeeded</span> <b>15</b>`)(u) && shows(`failed</span> <b>15</b>`)(u) && shows(`<b>15</b></a></td><td class="text"><a href="/tasks?batch=1&amp;error=no`)(u)
+	b.awaitUpdate(updates, "the last result", func(u pageUpdate) bool {
+		return updateContains(`succeeded</span> <b>15</b>`)(u) && updateContains(`failed</span> <b>15</b>`)(u) && updateContains(`<b>15</b></a></td><td class="text"><a href="/tasks?batch=1&amp;error=no`)(u)
 	})
 }

@@ -10,12 +10,12 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// statements counts the statements that are sent on connections to Postgres.
-type statements struct{ atomic.Int64 }
+// statementCounter counts the statements that are sent on connections to Postgres.
+type statementCounter struct{ atomic.Int64 }
 
-// connection parses the messages of one connection: a type, four bytes of length, and the rest. The
+// newConnectionParser parses the messages of one connection: a type, four bytes of length, and the rest. The
 // first message has no type. B binds a prepared statement, Q is a simple query.
-func (s *statements) connection() func([]byte) {
+func (s *statementCounter) newConnectionParser() func([]byte) {
 	var pending []byte
 	first := true
 	return func(chunk []byte) {
@@ -47,24 +47,24 @@ func (s *statements) connection() func([]byte) {
 func TestManyPagesAskPostgresOnce(t *testing.T) {
 	t.Parallel()
 	dsn := postgres.NewLedger(t)
-	var sent statements
+	var sent statementCounter
 	_, rest, _ := strings.Cut(dsn, "@")
 	address, _, _ := strings.Cut(rest, "/")
 	proxy := servers.NewProxy(t, address)
-	proxy.OnConnection(sent.connection)
-	b := replica(t, backends.Postgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), cache.NewDatabase(t))
-	b.pool("p", 60, devices(3)...)
-	b.grant("d-1")
+	proxy.OnConnection(sent.newConnectionParser)
+	b := startReplica(t, backends.OpenPostgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), cache.NewDatabase(t))
+	b.createPool("p", 60, deviceIDs(3)...)
+	b.reportUntilGranted("d-1")
 	pages := []string{"/", "/pools/p", "/batches", "/batches/1", "/tasks"}
 	for _, page := range pages {
 		for range 10 {
-			stream := b.stream(page)
-			b.await(stream, page, func(u update) bool { return u.Main != "" })
+			stream := b.openStream(page)
+			b.awaitUpdate(stream, page, func(u pageUpdate) bool { return u.Main != "" })
 		}
 	}
-	looks, readings, asked := b.store.logs.Load(), b.store.readings.Load(), sent.Load()
-	b.until("ten looks at the log", func() bool { return b.store.logs.Load() >= looks+10 })
-	asked, readings, looks = sent.Load()-asked, b.store.readings.Load()-readings, b.store.logs.Load()-looks
+	looks, readings, asked := b.store.markReads.Load(), b.store.snapshotReads.Load(), sent.Load()
+	b.waitUntil("ten looks at the log", func() bool { return b.store.markReads.Load() >= looks+10 })
+	asked, readings, looks = sent.Load()-asked, b.store.snapshotReads.Load()-readings, b.store.markReads.Load()-looks
 	t.Logf("%d statements, %d readings and %d looks at the log for 50 open pages", asked, readings, looks)
 	if most := int64(len(pages)) * (looks + 1); readings == 0 || readings > most {
 		t.Errorf("%d readings in %d looks at the log, want 1 to %d", readings, looks, most)

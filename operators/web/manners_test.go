@@ -5,15 +5,15 @@ import (
 	"testing"
 )
 
-// counts finds the numbers on a page that are quantities. It leaves out numbers that identify something
+// findQuantitiesJS finds the numbers on a page that are quantities. It leaves out numbers that identify something
 // and numbers that are settings.
-const counts = `[...document.querySelectorAll("main b, main dd, main td.n, main .pills b, main .figure, main dd a, main td.n a")].filter(e =>
+const findQuantitiesJS = `[...document.querySelectorAll("main b, main dd, main td.n, main .pills b, main .figure, main dd a, main td.n a")].filter(e =>
 	/^[\d\s\u2009.,+/]+$/.test(e.textContent.trim()) && !e.querySelector("b, a, dd") && !e.closest(".cell, pre") &&
 	!/^(number|batch|task|token|slot|attempt|priority|weight)$/i.test((e.closest("dl > div")?.querySelector("dt") || e.closest("table")?.querySelectorAll("thead th")[e.closest("td")?.cellIndex])?.textContent))`
 
-// described reports whether a number has a description: its own title, a title around it, or the title
+// hasDescriptionJS reports whether a number has a description: its own title, a title around it, or the title
 // of its column's head.
-const described = `(e => {
+const hasDescriptionJS = `(e => {
 	if (e.closest("[title]")) return true;
 	const cell = e.closest("td");
 	return !!cell && !!cell.closest("table").querySelectorAll("thead th")[cell.cellIndex]?.title;
@@ -23,37 +23,37 @@ const described = `(e => {
 // links to what it counts.
 func TestEveryNumberIsDefinedAndLeadsOn(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	names := devices(9)
-	b.pool("p", 4, names...)
-	var last task
+	b := startEmbedded(t)
+	names := deviceIDs(9)
+	b.createPool("p", 4, names...)
+	var last grantedTask
 	for i := range 6 {
-		last = b.grant(names[i])
+		last = b.reportUntilGranted(names[i])
 		if i < 3 {
-			b.report(names[i], map[string]any{"accept": false, "results": []map[string]any{{
+			b.sendReport(names[i], map[string]any{"accept": false, "results": []map[string]any{{
 				"task": last.ID, "token": last.Token, "status": []string{"succeeded", "rejected", "failed"}[i], "error": "no route", "output": map[string]any{"down": 90 + i, "ok": i == 0},
 			}}})
 		}
 	}
-	b.taken("1")
-	tab := browse(t)
+	b.createUsedLimitSet("1")
+	tab := openTab(t)
 	for path, least := range map[string]int{
 		"/": 4, "/?sort=held": 6, "/find?q=d-": 0, "/pools/p": 12, "/pools/p/waiting": 2, "/batches/1/waiting?code=device_unknown": 2, "/pools/p?range=7d": 10, "/pools/p/slots/0": 0, "/batches": 2, "/batches/1": 15, "/batches/1?field=ok&tag=site": 12, "/batches/1/edit": 0, "/tasks": 8, "/tasks?state=failed": 8, "/tasks/2": 0, fmt.Sprintf("/tasks/%d", last.ID): 0,
 		"/devices": 0, "/devices?show=silent": 0, "/devices/d-1": 0, "/activity": 0, "/system": 1, "/cancel-tasks?batch=1": 0, "/limits": 0, "/limits/sms": 2,
 	} {
 		tab.open(b.url + path)
-		tab.until(`document.querySelector("h1").textContent !== ""`)
-		if n := ask[int](tab, counts+".length"); n < least {
-			t.Errorf("%s: %d numbers found, want %d: %s", path, n, least, tab.text("main"))
+		tab.waitForJS(`document.querySelector("h1").textContent !== ""`)
+		if n := evalJS[int](tab, findQuantitiesJS+".length"); n < least {
+			t.Errorf("%s: %d numbers found, want %d: %s", path, n, least, tab.elementText("main"))
 		}
-		if bare := ask[string](tab, counts+`.filter(e => !`+described+`(e)).map(e => e.outerHTML + " in " + (e.closest("dl > div, tr, li, p") || e).textContent.trim().slice(0, 80)).join("\n")`); bare != "" {
+		if bare := evalJS[string](tab, findQuantitiesJS+`.filter(e => !`+hasDescriptionJS+`(e)).map(e => e.outerHTML + " in " + (e.closest("dl > div, tr, li, p") || e).textContent.trim().slice(0, 80)).join("\n")`); bare != "" {
 			t.Errorf("%s: nothing says what these are:\n%s", path, bare)
 		}
-		if ends := ask[string](tab, counts+`.filter(e => e.textContent.trim() !== "0" && !e.closest("a") && !e.querySelector("a") && !e.closest("[data-end]")).
+		if ends := evalJS[string](tab, findQuantitiesJS+`.filter(e => e.textContent.trim() !== "0" && !e.closest("a") && !e.querySelector("a") && !e.closest("[data-end]")).
 			map(e => e.outerHTML + " in " + (e.closest("dl > div, tr, li, p") || e).textContent.trim().slice(0, 80)).join("\n")`); ends != "" {
 			t.Errorf("%s: these lead nowhere:\n%s", path, ends)
 		}
-		if times := ask[string](tab, `[...document.querySelectorAll("time")].filter(e => !/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/.test(e.title)).map(e => e.outerHTML).join()`); times != "" {
+		if times := evalJS[string](tab, `[...document.querySelectorAll("time")].filter(e => !/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/.test(e.title)).map(e => e.outerHTML).join()`); times != "" {
 			t.Errorf("%s: no exact time: %s", path, times)
 		}
 	}

@@ -16,13 +16,13 @@ import (
 func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
 	t.Parallel()
 	at := servers.InProcessRedis(t)
-	b := replicaWith(t, backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), at, func(c *dispatcher.Config) {
-		c.Marks = marks.NewHashes(backends.Redis(t, at).Client)
+	b := startReplicaWith(t, backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db")), at, func(c *dispatcher.Config) {
+		c.Marks = marks.NewHashes(backends.OpenRedis(t, at).Client)
 	})
-	b.report("d-1", map[string]any{"accept": false})
+	b.sendReport("d-1", map[string]any{"accept": false})
 	expect := func(shown bool) {
 		t.Helper()
-		if _, text, _ := b.get("/devices/d-1"); strings.Contains(text, "marks of work are not believed now") != shown {
+		if _, text, _ := b.getPage("/devices/d-1"); strings.Contains(text, "marks of work are not believed now") != shown {
 			t.Errorf("shown: %t, want %t", !shown, shown)
 		}
 	}

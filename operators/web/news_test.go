@@ -9,14 +9,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// lateLog is a log in which some events are not committed yet.
-type lateLog struct {
-	given   int64 // the highest assigned id
+// lateCommitLog is a log in which some events are not committed yet.
+type lateCommitLog struct {
+	lastID  int64 // the highest assigned id
 	missing map[int64]bool
 }
 
-func (l *lateLog) Events(_ context.Context, f store.EventFilter) (list []store.Event, err error) {
-	for id := f.After + 1; id <= l.given && len(list) < f.Limit; id++ {
+func (l *lateCommitLog) Events(_ context.Context, f store.EventFilter) (list []store.Event, err error) {
+	for id := f.After + 1; id <= l.lastID && len(list) < f.Limit; id++ {
 		if !l.missing[id] {
 			list = append(list, store.Event{ID: id, Kind: "task.granted", Pool: "p"})
 		}
@@ -24,11 +24,11 @@ func (l *lateLog) Events(_ context.Context, f store.EventFilter) (list []store.E
 	return list, nil
 }
 
-func (l *lateLog) MarkEvents(context.Context, int64) (store.EventMark, error) {
-	return store.EventMark{Last: l.given}, nil
+func (l *lateCommitLog) ReadEventPosition(context.Context, int64) (store.EventPosition, error) {
+	return store.EventPosition{Last: l.lastID}, nil
 }
 
-func (l *lateLog) EventsSettled(_ context.Context, m store.EventMark) (bool, error) {
+func (l *lateCommitLog) EventsComplete(_ context.Context, m store.EventPosition) (bool, error) {
 	for id := range l.missing {
 		if id <= m.Last {
 			return false, nil
@@ -41,8 +41,8 @@ func (l *lateLog) EventsSettled(_ context.Context, m store.EventMark) (bool, err
 // however many other events are committed before it.
 func TestNewsMissesNothing(t *testing.T) {
 	t.Parallel()
-	log := &lateLog{given: 5, missing: map[int64]bool{}}
-	n := &news{log: log}
+	log := &lateCommitLog{lastID: 5, missing: map[int64]bool{}}
+	n := &eventFollower{log: log}
 	told := func() (ids []int64) {
 		t.Helper()
 		events, _, err := n.read(t.Context())
@@ -69,7 +69,7 @@ func TestNewsMissesNothing(t *testing.T) {
 		{13, nil, nil},
 		{2513, nil, nil},
 	} {
-		log.given, log.missing = step.given, map[int64]bool{}
+		log.lastID, log.missing = step.given, map[int64]bool{}
 		for _, id := range step.missing {
 			log.missing[id] = true
 		}
@@ -87,8 +87,8 @@ func TestNewsMissesNothing(t *testing.T) {
 	for range 3 {
 		told()
 	}
-	if len(n.seen) > 0 {
-		t.Errorf("%d ids are remembered when all has settled", len(n.seen))
+	if len(n.returned) > 0 {
+		t.Errorf("%d ids are remembered when all has settled", len(n.returned))
 	}
 }
 
@@ -98,23 +98,23 @@ func TestHistoryKeepsAnHour(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range 2000 {
 		now := start.Add(time.Duration(i) * pointEvery)
-		h.count([]store.Move{{Pool: "p", Granted: 1, Lapsed: 1}, {Pool: "q", Granted: 1}})
-		h.add(now, []store.PoolUse{{Pool: "p", Capacity: 60, Held: i % 60}})
+		h.addMoves([]store.SlotChanges{{Pool: "p", Granted: 1, Lapsed: 1}, {Pool: "q", Granted: 1}})
+		h.addPoints(now, []store.PoolUse{{Pool: "p", Capacity: 60, Held: i % 60}})
 	}
-	points := h.of("p")
+	points := h.lastHour("p")
 	if len(points) != pointsKept || points[len(points)-1].time().Sub(points[0].time()) >= time.Hour || len(h.pools["p"]) > 2*pointsKept {
 		t.Errorf("%d points, %d kept", len(points), len(h.pools["p"]))
 	}
-	if lately := h.lately("p"); lately.Grants != int(time.Minute/pointEvery) || lately.Reaps != lately.Grants {
+	if lately := h.recentCounts("p"); lately.Grants != int(time.Minute/pointEvery) || lately.Reaps != lately.Grants {
 		t.Errorf("in the last minute: %+v", lately)
 	}
-	if h.of("q") != nil || len(h.since) > 0 {
+	if h.lastHour("q") != nil || len(h.sinceLast) > 0 {
 		t.Error("a pool that is gone is remembered")
 	}
-	if c := chartOf(points, 300, 48); c.Span != time.Hour || c.Top != 60 || c.Line == "" {
+	if c := newHourChart(points, 300, 48); c.Span != time.Hour || c.Top != 60 || c.Line == "" {
 		t.Errorf("chart: %+v", c)
 	}
-	if c := chartOf(nil, 300, 48); c.Line != "" {
+	if c := newHourChart(nil, 300, 48); c.Line != "" {
 		t.Errorf("a chart of nothing: %+v", c)
 	}
 }
@@ -124,7 +124,7 @@ func TestBriefDurations(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		20 * time.Millisecond: "20 ms", 1500 * time.Millisecond: "1.5 s", 90 * time.Second: "1 min 30 s", 2 * time.Hour: "2 h", 50 * time.Hour: "2 d 2 h", -time.Second: "-1 s",
 	} {
-		if got := brief(d); got != want {
+		if got := durationText(d); got != want {
 			t.Errorf("%v: %q, want %q", d, got, want)
 		}
 	}

@@ -9,37 +9,37 @@ import (
 // theme, which is then kept.
 func TestTheThemeIsKept(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	tab := browse(t)
+	b := startEmbedded(t)
+	tab := openTab(t)
 	background := `getComputedStyle(document.body).backgroundColor`
 	tab.open(b.url + "/devices")
-	tab.look(look{"dark", "dark", 1440, 1000, ""})
-	dark := ask[string](tab, background)
+	tab.applyStyle(screenStyle{"dark", "dark", 1440, 1000, ""})
+	dark := evalJS[string](tab, background)
 	tab.click("#theme")
-	tab.until(`document.getElementById("theme").textContent === "Theme: light" && ` + background + ` !== "` + dark + `"`)
-	light := ask[string](tab, background)
+	tab.waitForJS(`document.getElementById("theme").textContent === "Theme: light" && ` + background + ` !== "` + dark + `"`)
+	light := evalJS[string](tab, background)
 	tab.open(b.url + "/batches")
-	tab.until(background + ` === "` + light + `" && document.getElementById("theme").textContent === "Theme: light"`)
+	tab.waitForJS(background + ` === "` + light + `" && document.getElementById("theme").textContent === "Theme: light"`)
 	tab.click("#theme")
 	tab.click("#theme")
-	tab.until(background + ` === "` + dark + `" && document.getElementById("theme").textContent === "Theme: system"`)
+	tab.waitForJS(background + ` === "` + dark + `" && document.getElementById("theme").textContent === "Theme: system"`)
 }
 
 // TestTimesAreTheReadersAndIdsAreCopied checks that exact times are in the time zone of the reader, and
 // that ids can be copied.
 func TestTimesAreTheReadersAndIdsAreCopied(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.report("d-1", map[string]any{"accept": false})
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.sendReport("d-1", map[string]any{"accept": false})
+	tab := openTab(t)
 	tab.open(b.url + "/devices/d-1")
-	tab.point("main time[datetime]")
-	tab.until(`document.querySelector("main time[datetime]").title.includes(" · ")`)
-	if title := ask[string](tab, `document.querySelector("main time[datetime]").title`); !strings.HasSuffix(title, " UTC") {
+	tab.movePointer("main time[datetime]")
+	tab.waitForJS(`document.querySelector("main time[datetime]").title.includes(" · ")`)
+	if title := evalJS[string](tab, `document.querySelector("main time[datetime]").title`); !strings.HasSuffix(title, " UTC") {
 		t.Errorf("the title is %q", title)
 	}
-	ask[bool](tab, `(() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; return true; })()`) // the clipboard of the browser cannot be read
+	evalJS[bool](tab, `(() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; return true; })()`) // the clipboard of the browser cannot be read
 	tab.click("h1 button.copy")
-	tab.until(`document.querySelector("h1 button.copy").textContent === "Copied" && window.copied === "d-1"`)
-	tab.until(`document.querySelector("h1 button.copy").textContent === "Copy"`)
+	tab.waitForJS(`document.querySelector("h1 button.copy").textContent === "Copied" && window.copied === "d-1"`)
+	tab.waitForJS(`document.querySelector("h1 button.copy").textContent === "Copy"`)
 }

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	plotWidth, plotHeight = 720, 130
-	barsHeight, deniedTop = 40, 24
-	readEvery             = 3 // number of points of the last hour that the cursor shows as one value
+	plotWidth, plotHeight    = 720, 130
+	barsHeight, deniedHeight = 40, 24
+	pointsPerValue           = 3 // number of points of the last hour that the cursor shows as one value
 )
 
 // plot is the chart of a pool with its axes, and the values that the cursor shows.
@@ -21,9 +21,9 @@ type plot struct {
 	chart
 
 	Ranges []rangeLink
-	Levels []tick // ticks of the number of held slots
-	Times  []tick
-	Values readout
+	Levels []axisTick // ticks of the number of held slots
+	Times  []axisTick
+	Values plotValues
 	Days   bool // the chart covers days; only the chart of the last hour includes denials
 }
 
@@ -33,25 +33,25 @@ type rangeLink struct {
 	Current    bool
 }
 
-// tick is a line across a chart, at a percentage of its width or height.
-type tick struct {
+// axisTick is a line across a chart, at a percentage of its width or height.
+type axisTick struct {
 	Text string
 	At   float64 // position in percent
 	MS   int64   // ms since 1970, if the tick marks a time
 }
 
-// readout holds series of values for the same times.
-type readout struct {
+// plotValues holds series of values for the same times.
+type plotValues struct {
 	From                            int64   // ms since 1970
 	At                              numbers // seconds since From
 	Held, Capacity, Granted, Reaped numbers
 }
 
 // Last returns the index of the last value.
-func (v readout) Last() int { return len(v.At) - 1 }
+func (v plotValues) Last() int { return len(v.At) - 1 }
 
-// Said returns the last value in words.
-func (v readout) Said() string {
+// LastText returns the last value in words.
+func (v plotValues) LastText() string {
 	last := v.Last()
 	at := time.UnixMilli(v.From).Add(time.Duration(v.At[last]) * time.Second).UTC()
 	return fmt.Sprintf("%s: %d of %d held", at.Format("15:04:05 UTC"), v.Held[last], v.Capacity[last])
@@ -63,7 +63,7 @@ type numbers []int
 // String returns the numbers with spaces between them.
 func (n numbers) String() string { return strings.Trim(fmt.Sprint([]int(n)), "[]") }
 
-func rangesOf(pool, current string) []rangeLink {
+func rangeLinks(pool, current string) []rangeLink {
 	var list []rangeLink
 	for _, r := range []struct{ name, text string }{{"1h", "1 h"}, {"24h", "24 h"}, {"7d", "7 days"}} {
 		list = append(list, rangeLink{r.text, poolPath(pool) + "?range=" + r.name, r.name == current})
@@ -71,8 +71,8 @@ func rangesOf(pool, current string) []rangeLink {
 	return list
 }
 
-// rangeOf returns the range that the request selects: 1h, 24h or 7d. The default is 1h.
-func rangeOf(r *http.Request) string {
+// chosenRange returns the range that the request selects: 1h, 24h or 7d. The default is 1h.
+func chosenRange(r *http.Request) string {
 	switch asked := r.URL.Query().Get("range"); asked {
 	case "24h", "7d":
 		return asked
@@ -80,64 +80,64 @@ func rangeOf(r *http.Request) string {
 	return "1h"
 }
 
-// plotOfHour draws the last hour from the points that this replica has collected.
-func plotOfHour(points []point, counting time.Time) plot {
-	p := plot{chart: chartOf(points, plotWidth, plotHeight)}
-	p.bars(points, counting)
+// newHourPlot draws the last hour from the points that this replica has collected.
+func newHourPlot(points []point, countedSince time.Time) plot {
+	p := plot{chart: newHourChart(points, plotWidth, plotHeight)}
+	p.drawBars(points, countedSince)
 	if len(points) > 0 {
-		p.axes(points[len(points)-1].time())
-		p.read(points)
+		p.addAxes(points[len(points)-1].time())
+		p.setValues(points)
 	}
 	return p
 }
 
-// plotOfDays draws a series of the ledger over its whole range. The curve of a younger pool begins
+// newDaysPlot draws a series of the ledger over its whole range. The curve of a younger pool begins
 // inside the range.
-func plotOfDays(s operators.Series, asked string) plot {
+func newDaysPlot(s operators.Series, timeRange string) plot {
 	span := 24 * time.Hour
-	if asked == "7d" {
+	if timeRange == "7d" {
 		span *= 7
 	}
 	step := time.Duration(s.StepMS) * time.Millisecond
-	points := pointsOf(s)
-	p := plot{Days: true, chart: chartWithin(points, plotWidth, plotHeight, span)}
-	p.band(s.Points, points)
-	p.barsOf(summed(points[1:], step), points[len(points)-1], step, brief(step))
-	p.axes(s.To.Time)
-	p.read(points[1:])
+	points := seriesPoints(s)
+	p := plot{Days: true, chart: newChart(points, plotWidth, plotHeight, span)}
+	p.drawBand(s.Points, points)
+	p.drawSums(sumPoints(points[1:], step), points[len(points)-1], step, durationText(step))
+	p.addAxes(s.To.Time)
+	p.setValues(points[1:])
 	return p
 }
 
-// pointsOf returns the points of a series. The first point is the number of slots that were held before
+// seriesPoints returns the points of a series. The first point is the number of slots that were held before
 // the first step.
-func pointsOf(s operators.Series) []point {
+func seriesPoints(s operators.Series) []point {
 	first := s.Points[0]
-	points := []point{{at: s.From.UnixMilli(), held: small(first.Held - int(first.Granted-first.Ended)), capacity: small(first.Capacity)}}
+	points := []point{{at: s.From.UnixMilli(), held: toUint16(first.Held - int(first.Granted-first.Ended)), capacity: toUint16(first.Capacity)}}
 	for _, p := range s.Points {
 		points = append(points, point{
-			at: p.At.UnixMilli(), held: small(p.Held), capacity: small(p.Capacity), grants: uint32(max(0, p.Granted)), //nolint:gosec // no pool grants so many in an hour
-			reaps: small(int(p.Lapsed)),
+			at: p.At.UnixMilli(), held: toUint16(p.Held), capacity: toUint16(p.Capacity), grants: uint32(max(0, p.Granted)), //nolint:gosec // no pool grants so many in an hour
+			reaps: toUint16(int(p.Lapsed)),
 		})
 	}
 	return points
 }
 
-// band draws the area between the lowest and the highest number of held slots of each step.
-func (p *plot) band(steps []operators.SeriesPoint, points []point) {
+// drawBand draws the area between the lowest and the highest number of held slots of each step.
+func (p *plot) drawBand(steps []operators.SeriesPoint, points []point) {
 	var upper, lower strings.Builder
 	last := points[len(points)-1]
 	for i, s := range steps {
-		fmt.Fprintf(&upper, "L%.1f %.1f", p.x(last, points[i+1]), p.y(small(min(s.High, p.Top))))
+		fmt.Fprintf(&upper, "L%.1f %.1f", p.x(last, points[i+1]), p.y(toUint16(min(s.HeldMax, p.Top))))
 		low := len(steps) - 1 - i
-		fmt.Fprintf(&lower, "L%.1f %.1f", p.x(last, points[low+1]), p.y(small(steps[low].Low)))
+		fmt.Fprintf(&lower, "L%.1f %.1f", p.x(last, points[low+1]), p.y(toUint16(steps[low].HeldMin)))
 	}
 	p.Band = "M" + upper.String()[1:] + lower.String() + "Z"
 }
 
-// axes adds the ticks of a chart that ends at the time end.
-func (p *plot) axes(end time.Time) {
+// addAxes adds the ticks of a chart that ends at the time end.
+func (p *plot) addAxes(end time.Time) {
 	for v := 0; v <= p.Top; v += levelStep(p.Top) {
-		p.Levels = append(p.Levels, tick{Text: strconv.Itoa(v), At: 100 * p.y(small(v)) / float64(p.Height)})
+		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.y(toUint16(v)) / float64(p.Height)})
 	}
 	p.Times = timeTicks(end, p.Span)
 }
@@ -155,7 +155,7 @@ func levelStep(top int) int {
 }
 
 // timeTicks returns at most about six ticks at round times in UTC.
-func timeTicks(end time.Time, span time.Duration) (ticks []tick) {
+func timeTicks(end time.Time, span time.Duration) (ticks []axisTick) {
 	step := 24 * time.Hour
 	for _, each := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, time.Hour / 2, time.Hour, 2 * time.Hour, 4 * time.Hour, 12 * time.Hour} {
 		if span/each <= 6 {
@@ -163,41 +163,41 @@ func timeTicks(end time.Time, span time.Duration) (ticks []tick) {
 			break
 		}
 	}
-	form := "15:04"
+	layout := "15:04"
 	switch {
 	case step < time.Minute:
-		form = "15:04:05"
+		layout = "15:04:05"
 	case step == 24*time.Hour:
-		form = "Jan 2"
+		layout = "Jan 2"
 	}
 	for at := end.UTC().Truncate(step); !at.Before(end.Add(-span)); at = at.Add(-step) {
 		if percent := 100 * (1 - float64(end.Sub(at))/float64(span)); percent > 3 && percent < 97 {
-			ticks = append(ticks, tick{at.Format(form), percent, at.UnixMilli()})
+			ticks = append(ticks, axisTick{at.Format(layout), percent, at.UnixMilli()})
 		}
 	}
 	return ticks
 }
 
-// read stores the values that the cursor shows. For the last hour, it combines readEvery points into
+// setValues stores the values that the cursor shows. For the last hour, it combines pointsPerValue points into
 // one value.
-func (p *plot) read(points []point) {
+func (p *plot) setValues(points []point) {
 	v := &p.Values
 	v.From = points[len(points)-1].at - p.Span.Milliseconds()
 	each := 1
 	if !p.Days {
-		each = readEvery
+		each = pointsPerValue
 	}
 	grants, reaps := 0, 0
 	for i, one := range points {
 		grants, reaps = grants+int(one.grants), reaps+int(one.reaps)
 		if (len(points)-1-i)%each == 0 {
-			v.add(one, grants, reaps)
+			v.addValues(one, grants, reaps)
 			grants, reaps = 0, 0
 		}
 	}
 }
 
-func (v *readout) add(p point, grants, reaps int) {
+func (v *plotValues) addValues(p point, grants, reaps int) {
 	v.At = append(v.At, int((p.at-v.From)/1000))
 	v.Held = append(v.Held, int(p.held))
 	v.Capacity = append(v.Capacity, int(p.capacity))

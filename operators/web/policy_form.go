@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// rowsMore is the number of empty rows that a form offers for additional policies.
-const rowsMore = 2
+// emptyRows is the number of empty rows that a form offers for additional policies.
+const emptyRows = 2
 
 // policyRow is one policy as a form shows it.
 type policyRow struct {
@@ -24,23 +24,23 @@ type policyRow struct {
 	Reveal, Trust        string
 }
 
-// algorithms returns the words for each algorithm.
-func algorithms() map[string]string {
+// algorithmTexts returns the words for each algorithm.
+func algorithmTexts() map[string]string {
 	return map[string]string{
 		"sliding": "in any such time", "fixed": "from the first start on", "calendar": "by the calendar", "duplicate": "of equal content",
 	}
 }
 
-// limitText describes a policy in one line.
-func limitText(p operators.Policy) string {
-	text := p.Name + ": " + rateOf(p)
+// policyText describes a policy in one line.
+func policyText(p operators.Policy) string {
+	text := p.Name + ": " + policyRateText(p)
 	if p.Period != "" {
 		text += " a " + string(p.Period)
 	}
 	if p.Per != "" {
 		text += " per " + p.Per
 	}
-	text += ", " + algorithms()[string(p.Algorithm)]
+	text += ", " + algorithmTexts()[string(p.Algorithm)]
 	if p.OnLimited == "drop" {
 		text += ", drops what it refuses"
 	}
@@ -49,23 +49,23 @@ func limitText(p operators.Policy) string {
 
 // policyRows returns the rows of a form that shows policies, with empty rows at the end.
 func policyRows(list []operators.Policy) []policyRow {
-	rows := make([]policyRow, 0, len(list)+rowsMore)
+	rows := make([]policyRow, 0, len(list)+emptyRows)
 	for _, p := range list {
 		rows = append(rows, policyRow{
-			Name: p.Name, Per: p.Per, Algorithm: string(p.Algorithm), Rate: rateOf(p), Period: string(p.Period), Timezone: p.Timezone,
-			OnError: string(p.OnError), OnLimited: string(p.OnLimited), Reveal: chosen(p.Reveal), Trust: chosen(p.TrustDevice),
+			Name: p.Name, Per: p.Per, Algorithm: string(p.Algorithm), Rate: policyRateText(p), Period: string(p.Period), Timezone: p.Timezone,
+			OnError: string(p.OnError), OnLimited: string(p.OnLimited), Reveal: checkboxValue(p.Reveal), Trust: checkboxValue(p.TrustDevice),
 		})
 	}
-	return withEmpty(rows)
+	return appendEmptyRows(rows)
 }
 
-// withEmpty adds rowsMore empty rows.
-func withEmpty(rows []policyRow) []policyRow {
-	return append(rows, slices.Repeat([]policyRow{{Algorithm: "sliding"}}, rowsMore)...)
+// appendEmptyRows adds emptyRows empty rows.
+func appendEmptyRows(rows []policyRow) []policyRow {
+	return append(rows, slices.Repeat([]policyRow{{Algorithm: "sliding"}}, emptyRows)...)
 }
 
-// enter adds the row to a form, in the layout that enteredRows reads.
-func (r policyRow) enter(form url.Values) {
+// addToForm adds the row to a form, in the layout that enteredRows reads.
+func (r policyRow) addToForm(form url.Values) {
 	for field, text := range map[string]string{
 		"name": r.Name, "per": r.Per, "algorithm": r.Algorithm, "rate": r.Rate, "period": r.Period, "timezone": r.Timezone, "on_error": r.OnError,
 		"on_limited": r.OnLimited, "reveal": r.Reveal, "trust_device": r.Trust,
@@ -74,33 +74,33 @@ func (r policyRow) enter(form url.Values) {
 	}
 }
 
-func chosen(is bool) string {
-	if is {
+func checkboxValue(isChosen bool) string {
+	if isChosen {
 		return "true"
 	}
 	return ""
 }
 
-func rateOf(p operators.Policy) string {
+func policyRateText(p operators.Policy) string {
 	if p.Period != "" {
 		return strconv.FormatInt(p.Max, 10)
 	}
 	if len(p.Windows) == 0 {
-		return rate(p.Max, p.PerMS)
+		return rateText(p.Max, p.PerMS)
 	}
 	parts := make([]string, len(p.Windows))
 	for i, w := range p.Windows {
-		parts[i] = rate(w.Max, w.PerMS)
+		parts[i] = rateText(w.Max, w.PerMS)
 	}
 	return strings.Join(parts, " ")
 }
 
-func rate(most, perMS int64) string {
-	return strconv.FormatInt(most, 10) + "/" + compact(time.Duration(perMS)*time.Millisecond)
+func rateText(maxStarts, perMS int64) string {
+	return strconv.FormatInt(maxStarts, 10) + "/" + compactDuration(time.Duration(perMS)*time.Millisecond)
 }
 
-// compact returns a duration without trailing units that are zero, such as 24h.
-func compact(d time.Duration) string {
+// compactDuration returns a duration without trailing units that are zero, such as 24h.
+func compactDuration(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
@@ -137,11 +137,11 @@ func readPolicies(form url.Values) ([]map[string]any, error) {
 		if row.Name+row.Per+row.Rate == "" {
 			continue
 		}
-		one, err := row.policy()
+		policy, err := row.policy()
 		if err != nil {
-			return nil, badForm(fmt.Sprintf("Limit %d: %v.", i+1, err))
+			return nil, newFormError(fmt.Sprintf("Limit %d: %v.", i+1, err))
 		}
-		list = append(list, one)
+		list = append(list, policy)
 	}
 	return list, nil
 }
@@ -151,33 +151,33 @@ func (r policyRow) policy() (map[string]any, error) {
 	if r.Name == "" {
 		return nil, errors.New("it needs a name")
 	}
-	one := map[string]any{"name": r.Name, "algorithm": r.Algorithm}
+	fields := map[string]any{"name": r.Name, "algorithm": r.Algorithm}
 	for field, text := range map[string]string{"per": r.Per, "timezone": r.Timezone, "on_error": r.OnError, "on_limited": r.OnLimited} {
 		if text != "" {
-			one[field] = text
+			fields[field] = text
 		}
 	}
 	for field, text := range map[string]string{"trust_device": r.Trust, "reveal": r.Reveal} {
 		if text == "true" {
-			one[field] = true
+			fields[field] = true
 		}
 	}
-	return one, r.counting(one)
+	return fields, r.addRate(fields)
 }
 
-// counting adds how many tasks may start in which time.
-func (r policyRow) counting(one map[string]any) error {
+// addRate adds how many tasks may start in which time.
+func (r policyRow) addRate(fields map[string]any) error {
 	if r.Algorithm == "calendar" {
-		most, err := strconv.ParseInt(r.Rate, 10, 64)
+		maxStarts, err := strconv.ParseInt(r.Rate, 10, 64)
 		if err != nil {
 			return errors.New("at most: in a period of the calendar a whole number, such as 1000")
 		}
-		one["max"], one["period"] = most, r.Period
+		fields["max"], fields["period"] = maxStarts, r.Period
 		return nil
 	}
 	var spans []map[string]any
 	for _, text := range strings.FieldsFunc(r.Rate, func(c rune) bool { return c == ' ' || c == ',' }) {
-		span, err := readRate(text)
+		span, err := parseRate(text)
 		if err != nil {
 			return err
 		}
@@ -185,16 +185,16 @@ func (r policyRow) counting(one map[string]any) error {
 	}
 	switch {
 	case r.Algorithm == "sliding":
-		one["windows"] = spans
+		fields["windows"] = spans
 	case len(spans) != 1:
 		return errors.New("at most: one number and time, such as 10/24h")
 	default:
-		one["max"], one["per_ms"] = spans[0]["max"], spans[0]["per_ms"]
+		fields["max"], fields["per_ms"] = spans[0]["max"], spans[0]["per_ms"]
 	}
 	return nil
 }
 
-func readRate(text string) (map[string]any, error) {
+func parseRate(text string) (map[string]any, error) {
 	most, span, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseInt(most, 10, 64)
 	per, spanErr := time.ParseDuration(span)

@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// limitFields returns the names of the inputs in a row for a policy.
-func limitFields() []string {
+// policyInputNames returns the names of the inputs in a row for a policy.
+func policyInputNames() []string {
 	return []string{"name", "per", "algorithm", "rate", "period", "timezone", "on_error", "on_limited", "reveal", "trust_device"}
 }
 
-// entered returns a form with these inputs.
-func entered(pairs ...string) url.Values {
+// formValues returns a form with these inputs.
+func formValues(pairs ...string) url.Values {
 	form := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
 		form.Add(pairs[i], pairs[i+1])
@@ -25,23 +25,23 @@ func entered(pairs ...string) url.Values {
 	return form
 }
 
-// enter replaces the value of an input.
-func (b *tab) enter(selector, text string) {
+// setInput replaces the value of an input.
+func (b *tab) setInput(selector, text string) {
 	b.Helper()
-	ask[bool](b, fmt.Sprintf(`(() => { document.querySelector(%q).value = %q; return true; })()`, selector, text))
+	evalJS[bool](b, fmt.Sprintf(`(() => { document.querySelector(%q).value = %q; return true; })()`, selector, text))
 }
 
 // TestPoolSettingsAreAForm checks that a policy of each algorithm, windows, capacity and lease can be
 // entered in the form of a pool, and that the form then shows them.
 func TestPoolSettingsAreAForm(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
+	tab := openTab(t)
 	tab.open(b.url + "/pools/p/edit")
-	tab.enter(`[name="capacity"]`, "7")
-	tab.enter(`[name="lease"]`, "90s")
-	tab.enter(`[name="windows"]`, "0 1 * * * 4h Asia/Shanghai\n30 2 * * 6 90m")
+	tab.setInput(`[name="capacity"]`, "7")
+	tab.setInput(`[name="lease"]`, "90s")
+	tab.setInput(`[name="windows"]`, "0 1 * * * 4h Asia/Shanghai\n30 2 * * 6 90m")
 	tab.click(`button[data-add]`)
 	tab.click(`button[data-add]`)
 	for i, row := range [][]string{
@@ -50,14 +50,14 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 		{"c", "pool", "calendar", "1000", "month", "Asia/Shanghai", "", "", "", ""},
 		{"d", "", "duplicate", "2/1m", "", "", "", "drop", "true", ""},
 	} {
-		for n, field := range limitFields() {
-			ask[bool](tab, fmt.Sprintf(`(() => { document.querySelectorAll('[name="limit.%s"]')[%d].value = %q; return true; })()`, field, i, row[n]))
+		for n, field := range policyInputNames() {
+			evalJS[bool](tab, fmt.Sprintf(`(() => { document.querySelectorAll('[name="limit.%s"]')[%d].value = %q; return true; })()`, field, i, row[n]))
 		}
 	}
 	tab.click(`form.fields button.primary`)
-	tab.until(`location.pathname === "/pools/p"`)
+	tab.waitForJS(`location.pathname === "/pools/p"`)
 	var pool map[string]any
-	b.call("GET", "/v1/pools/p", nil, &pool)
+	b.callAPI("GET", "/v1/pools/p", nil, &pool)
 	said, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["windows"], pool["limits"]})
 	const want = `[7,90000,[{"cron":"0 1 * * *","duration":"4h","timezone":"Asia/Shanghai"},{"cron":"30 2 * * 6","duration":"90m","timezone":"UTC"}],` +
 		`[{"algorithm":"sliding","name":"a","on_limited":"drop","per":"tags.account","windows":[{"max":1,"per_ms":60000},{"max":10,"per_ms":86400000}]},` +
@@ -68,12 +68,12 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 		t.Errorf("the pool is\n%s, want\n%s", said, want)
 	}
 	tab.open(b.url + "/pools/p/edit")
-	if shown := ask[string](tab, `[...document.querySelectorAll('[name="limit.rate"]')].map((i) => i.value).join("; ")`); shown != "1/1m 10/24h; 5/1h; 1000; 2/1m; ; " {
+	if shown := evalJS[string](tab, `[...document.querySelectorAll('[name="limit.rate"]')].map((i) => i.value).join("; ")`); shown != "1/1m 10/24h; 5/1h; 1000; 2/1m; ; " {
 		t.Errorf("the form shows %q", shown)
 	}
 	tab.click(`form.fields button.primary`) // the form is sent unchanged and changes nothing
-	tab.until(`location.pathname === "/pools/p"`)
-	b.call("GET", "/v1/pools/p", nil, &pool)
+	tab.waitForJS(`location.pathname === "/pools/p"`)
+	b.callAPI("GET", "/v1/pools/p", nil, &pool)
 	if again, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["windows"], pool["limits"]}); string(again) != want {
 		t.Errorf("sent as it was shown it is\n%s", again)
 	}
@@ -82,58 +82,58 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 // TestWrongRowsAreRefused checks that the error names the wrong row, and that nothing is changed.
 func TestWrongRowsAreRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
 	for rate, want := range map[string]string{"many": "Limit 1: at most", "1/1m 2": "Limit 1: at most", "0/1m": "Limit 1, windows"} {
-		status, text, _ := b.post("/pools/p/edit", entered("capacity", "9", "lease", "5m", "limit.name", "a", "limit.algorithm", "sliding", "limit.rate", rate), nil)
+		status, text, _ := b.postForm("/pools/p/edit", formValues("capacity", "9", "lease", "5m", "limit.name", "a", "limit.algorithm", "sliding", "limit.rate", rate), nil)
 		if status < 400 || status >= 500 || !strings.Contains(text, want) {
-			t.Errorf("%s: %d %s", rate, status, refusal(text))
+			t.Errorf("%s: %d %s", rate, status, problemText(text))
 		}
 	}
-	if status, text, _ := b.post("/pools/p/edit", entered("capacity", "9", "lease", "5m", "limit.name", "", "limit.per", "device"), nil); status < 400 || !strings.Contains(text, "it needs a name") {
-		t.Errorf("without a name: %d %s", status, refusal(text))
+	if status, text, _ := b.postForm("/pools/p/edit", formValues("capacity", "9", "lease", "5m", "limit.name", "", "limit.per", "device"), nil); status < 400 || !strings.Contains(text, "it needs a name") {
+		t.Errorf("without a name: %d %s", status, problemText(text))
 	}
 	var pool struct{ Capacity int }
-	if b.call("GET", "/v1/pools/p", nil, &pool); pool.Capacity != 3 {
+	if b.callAPI("GET", "/v1/pools/p", nil, &pool); pool.Capacity != 3 {
 		t.Errorf("the capacity is %d", pool.Capacity)
 	}
 }
 
 func TestProfilesAreAForm(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	form := entered("name", "solar", "limit.name", "sparing", "limit.per", "device", "limit.algorithm", "calendar", "limit.rate", "10", "limit.period", "day")
-	if status, text, _ := b.post("/new-profile", form, nil); status != http.StatusSeeOther {
-		t.Fatalf("%d %s", status, refusal(text))
+	b := startEmbedded(t)
+	form := formValues("name", "solar", "limit.name", "sparing", "limit.per", "device", "limit.algorithm", "calendar", "limit.rate", "10", "limit.period", "day")
+	if status, text, _ := b.postForm("/new-profile", form, nil); status != http.StatusSeeOther {
+		t.Fatalf("%d %s", status, problemText(text))
 	}
-	if status, _, _ := b.post("/new-profile", form, nil); status != http.StatusConflict {
+	if status, _, _ := b.postForm("/new-profile", form, nil); status != http.StatusConflict {
 		t.Errorf("a second one of that name: %d", status)
 	}
-	_, text, _ := b.get("/profiles")
-	contains(t, text, `href="/profiles/solar"`, "sparing: 10 a day per device")
+	_, text, _ := b.getPage("/profiles")
+	expectContains(t, text, `href="/profiles/solar"`, "sparing: 10 a day per device")
 	form.Set("limit.rate", "12")
-	if status, text, _ := b.post("/profiles/solar", form, nil); status != http.StatusSeeOther {
-		t.Fatalf("%d %s", status, refusal(text))
+	if status, text, _ := b.postForm("/profiles/solar", form, nil); status != http.StatusSeeOther {
+		t.Fatalf("%d %s", status, problemText(text))
 	}
-	_, text, _ = b.get("/profiles/solar")
-	contains(t, text, `name="limit.rate" value="12"`)
+	_, text, _ = b.getPage("/profiles/solar")
+	expectContains(t, text, `name="limit.rate" value="12"`)
 }
 
 // TestFormsChangeWhatWasEntered checks that a form sends only what was entered, and does not undo
 // changes that others made after the form was shown.
 func TestFormsChangeWhatWasEntered(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, "d-1")
-	_, pool, _ := b.get("/pools/p/edit")
-	_, batch, _ := b.get("/batches/1/edit")
-	b.call("PATCH", "/v1/pools/p", map[string]any{"lease_ms": 77_000, "windows": []any{map[string]any{"cron": "0 1 * * *", "duration": "4h"}}}, nil)
-	b.call("PATCH", "/v1/batches/1", map[string]any{"weight": 5}, nil)
+	b := startEmbedded(t)
+	b.createPool("p", 3, "d-1")
+	_, pool, _ := b.getPage("/pools/p/edit")
+	_, batch, _ := b.getPage("/batches/1/edit")
+	b.callAPI("PATCH", "/v1/pools/p", map[string]any{"lease_ms": 77_000, "windows": []any{map[string]any{"cron": "0 1 * * *", "duration": "4h"}}}, nil)
+	b.callAPI("PATCH", "/v1/batches/1", map[string]any{"weight": 5}, nil)
 	send := func(path, page, input, text string) {
-		form := inputs(page)
+		form := readFormInputs(page)
 		form.Set(input, text)
-		if status, said, _ := b.post(path, form, nil); status != http.StatusSeeOther {
-			t.Errorf("%s: %d %s", path, status, refusal(said))
+		if status, said, _ := b.postForm(path, form, nil); status != http.StatusSeeOther {
+			t.Errorf("%s: %d %s", path, status, problemText(said))
 		}
 	}
 	send("/pools/p/edit", pool, "capacity", "9")
@@ -143,17 +143,17 @@ func TestFormsChangeWhatWasEntered(t *testing.T) {
 		Lease    int64 `json:"lease_ms"`
 		Windows  []any
 	}
-	if b.call("GET", "/v1/pools/p", nil, &p); p.Capacity != 9 || p.Lease != 77_000 || len(p.Windows) != 1 {
+	if b.callAPI("GET", "/v1/pools/p", nil, &p); p.Capacity != 9 || p.Lease != 77_000 || len(p.Windows) != 1 {
 		t.Errorf("the pool is %+v", p)
 	}
 	var one struct{ Weight, Priority int }
-	if b.call("GET", "/v1/batches/1", nil, &one); one.Weight != 5 || one.Priority != 4 {
+	if b.callAPI("GET", "/v1/batches/1", nil, &one); one.Weight != 5 || one.Priority != 4 {
 		t.Errorf("the batch is %+v", one)
 	}
 }
 
-// inputs returns the inputs of the form on a page, as a browser would send them.
-func inputs(page string) url.Values {
+// readFormInputs returns the inputs of the form on a page, as a browser would send them.
+func readFormInputs(page string) url.Values {
 	form := url.Values{}
 	for _, m := range regexp.MustCompile(`<input[^>]* name="([^"]+)"[^>]*>`).FindAllStringSubmatch(page, -1) {
 		_, value, _ := strings.Cut(m[0], ` value="`)

@@ -11,21 +11,21 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func (p *poolPages) editing(r *http.Request) (page, error) {
+func (p *poolPages) editPage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
-		"Pool": pool, "Callers": boundText(pool.Callers), "Longest": compact(time.Duration(pool.LongestMS) * time.Millisecond), "Lease": compact(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
-		"Admin": p.may(r, "admin"), "Back": backOr(r, poolPath(pool.Name)),
+		"Pool": pool, "Callers": callerLimitText(pool.Callers), "Longest": compactDuration(time.Duration(pool.LongestLeaseMS) * time.Millisecond), "Lease": compactDuration(time.Duration(pool.LeaseMS) * time.Millisecond), "Windows": windowLines(pool.Windows), "Rows": policyRows(pool.Limits),
+		"Admin": p.may(r, "admin"), "Back": returnPathOr(r, poolPath(pool.Name)),
 	}}, err
 }
 
-func (p *poolPages) edit(r *http.Request) (next, said string, err error) {
+func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
 	settings, err := poolSettings(r)
 	if err != nil {
 		return "", "", err
 	}
 	for field, same := range map[string]bool{
-		"capacity": unchanged(r.PostForm, "capacity"), "lease_ms": unchanged(r.PostForm, "lease"), "callers": unchanged(r.PostForm, "callers"), "longest_lease_ms": unchanged(r.PostForm, "longest"), "windows": unchanged(r.PostForm, "windows"),
+		"capacity": isUnchanged(r.PostForm, "capacity"), "lease_ms": isUnchanged(r.PostForm, "lease"), "callers": isUnchanged(r.PostForm, "callers"), "longest_lease_ms": isUnchanged(r.PostForm, "longest"), "windows": isUnchanged(r.PostForm, "windows"),
 		"limits": r.PostForm.Get("was.limits") == rowsText(enteredRows(r.PostForm)),
 	} {
 		if same {
@@ -36,9 +36,9 @@ func (p *poolPages) edit(r *http.Request) (next, said string, err error) {
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
-// unchanged reports whether an input still has the value that the form was shown with.
-func unchanged(form url.Values, input string) bool {
-	return strings.TrimSpace(strings.ReplaceAll(form.Get(input), "\r\n", "\n")) == shownAs(form, input, "\x00")
+// isUnchanged reports whether an input still has the value that the form was shown with.
+func isUnchanged(form url.Values, input string) bool {
+	return strings.TrimSpace(strings.ReplaceAll(form.Get(input), "\r\n", "\n")) == originalText(form, input, "\x00")
 }
 
 // poolSettings returns the settings of a pool from a form.
@@ -46,24 +46,24 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 	settings := map[string]any{}
 	capacity, err := strconv.Atoi(strings.TrimSpace(r.PostFormValue("capacity")))
 	if err != nil {
-		return nil, badForm("Capacity: a whole number, 0 to 10000.")
+		return nil, newFormError("Capacity: a whole number, 0 to 10000.")
 	}
-	lease, err := inMS(strings.TrimSpace(r.PostFormValue("lease")))
+	lease, err := parseMS(strings.TrimSpace(r.PostFormValue("lease")))
 	if err != nil {
-		return nil, badForm("Lease: " + err.Error() + ".")
+		return nil, newFormError("Lease: " + err.Error() + ".")
 	}
 	settings["capacity"], settings["lease_ms"] = capacity, lease
-	if settings["callers"], err = bound(r.PostFormValue("callers")); err != nil {
+	if settings["callers"], err = parseCallerLimit(r.PostFormValue("callers")); err != nil {
 		return nil, err
 	}
 	if longest := strings.TrimSpace(r.PostFormValue("longest")); longest != "" {
-		if settings["longest_lease_ms"], err = inMS(longest); err != nil {
-			return nil, badForm("Longest lease: " + err.Error() + ".")
+		if settings["longest_lease_ms"], err = parseMS(longest); err != nil {
+			return nil, newFormError("Longest lease: " + err.Error() + ".")
 		}
 	}
 	if r.PostForm.Has("windows") {
-		if settings["windows"], err = openings(r.PostFormValue("windows")); err != nil {
-			return nil, badForm("Windows: " + err.Error())
+		if settings["windows"], err = parseWindows(r.PostFormValue("windows")); err != nil {
+			return nil, newFormError("Windows: " + err.Error())
 		}
 	}
 	if r.PostForm.Has("limit.name") {
@@ -72,24 +72,24 @@ func poolSettings(r *http.Request) (map[string]any, error) {
 	return settings, err
 }
 
-// boundText returns the limit of callers as the form shows it. It is empty if there is no limit.
-func boundText(most *int) string {
-	if most == nil {
+// callerLimitText returns the limit of callers as the form shows it. It is empty if there is no limit.
+func callerLimitText(maxCallers *int) string {
+	if maxCallers == nil {
 		return ""
 	}
-	return strconv.Itoa(*most)
+	return strconv.Itoa(*maxCallers)
 }
 
-// bound reads the limit of callers from the text of a form. It returns nil if there is no limit.
-func bound(text string) (any, error) {
+// parseCallerLimit reads the limit of callers from the text of a form. It returns nil if there is no limit.
+func parseCallerLimit(text string) (any, error) {
 	if text = strings.TrimSpace(text); text == "" {
 		return nil, nil //nolint:nilnil // null is what the API takes
 	}
-	most, err := strconv.Atoi(text)
+	maxCallers, err := strconv.Atoi(text)
 	if err != nil {
-		return nil, badForm("Callers: a whole number, 0 to 10000, or nothing.")
+		return nil, newFormError("Callers: a whole number, 0 to 10000, or nothing.")
 	}
-	return most, nil
+	return maxCallers, nil
 }
 
 // windowLines returns windows as text for a form, one in each line.
@@ -103,37 +103,37 @@ func windowLines(list []operators.Window) string {
 
 func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
 
-func (p *poolPages) creating(r *http.Request) (page, error) {
+func (p *poolPages) createPage(r *http.Request) (page, error) {
 	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.may(r, "admin"), "Rows": policyRows(nil)}}, nil
 }
 
-func (p *poolPages) create(r *http.Request) (next, said string, err error) {
+func (p *poolPages) create(r *http.Request) (next, messageKey string, err error) {
 	settings, err := poolSettings(r)
 	if err != nil {
 		return "", "", err
 	}
 	name := strings.TrimSpace(r.PostFormValue("name"))
 	if name == "" {
-		return "", "", badForm("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
+		return "", "", newFormError("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
 	}
 	if _, err = p.api.Pools.Get(r.Context(), name); err == nil {
 		return "", "", &operators.Problem{Status: http.StatusConflict, Detail: "There is a pool of that name already: change that one."}
 	}
-	if !operators.Refused(err, http.StatusNotFound) {
+	if !operators.HasStatus(err, http.StatusNotFound) {
 		return "", "", err
 	}
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPut, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
-func (p *poolPages) pausing(r *http.Request) (page, error) {
+func (p *poolPages) pausePage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Pause " + pool.Name, section: "pools", template: "pause", data: map[string]any{
 		"Name": pool.Name, "Back": poolPath(pool.Name), "May": p.may(r, "admin"), "Role": "an admin",
 	}}, err
 }
 
-// releasing returns the page that asks for confirmation of a forced release and shows its effects.
-func (p *poolPages) releasing(r *http.Request) (page, error) {
+// releasePage returns the page that asks for confirmation of a forced release and shows its effects.
+func (p *poolPages) releasePage(r *http.Request) (page, error) {
 	name := r.PathValue("id")
 	slots, err := p.api.Pools.Slots(r.Context(), name)
 	if err != nil {
@@ -150,18 +150,18 @@ func (p *poolPages) releasing(r *http.Request) (page, error) {
 	return page{}, &operators.Problem{Status: http.StatusNotFound, Detail: "That grant is over: its slot was freed meanwhile. There is nothing to release."}
 }
 
-func (p *poolPages) release(r *http.Request) (next, said string, err error) {
+func (p *poolPages) release(r *http.Request) (next, messageKey string, err error) {
 	name := r.PathValue("id")
 	token, err := strconv.ParseInt(r.PostFormValue("token"), 10, 64)
 	if err != nil {
-		return "", "", badForm("The form does not say which grant is meant.")
+		return "", "", newFormError("The form does not say which grant is meant.")
 	}
 	now := r.PostFormValue("now") == "true"
-	body := operators.Release{Reason: r.PostFormValue("reason"), Now: now, Token: token}
+	body := operators.Release{Reason: r.PostFormValue("reason"), AtOnce: now, Token: token}
 	path := operators.Path("pools", name, "slots", r.PathValue("slot"), "release")
-	said = "release-asked"
+	messageKey = "release-asked"
 	if now {
-		said = "released"
+		messageKey = "released"
 	}
-	return poolPath(name), said, p.api.post(r.Context(), path, body)
+	return poolPath(name), messageKey, p.api.post(r.Context(), path, body)
 }

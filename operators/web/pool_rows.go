@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	rowsShown     = 120 // pools on one page; for a page of this size the API stops counting waiting tasks earlier
-	disagreeShown = 10  // pools with conflicts or drift that are named
+	poolRowsPerPage     = 120 // pools on one page; for a page of this size the API stops counting waiting tasks earlier
+	maxDisagreeingShown = 10  // pools with conflicts or drift that are named
 )
 
 // poolRow is one pool of a list that has too many pools for cards.
 type poolRow struct {
 	operators.PoolState
 
-	Lately happened
+	Recent poolCounts
 	Share  float64 // filled part of the bar in percent
 	Closed bool
 }
@@ -29,11 +29,11 @@ type poolColumn struct {
 	Sorted             string // ascending or descending; empty if the list is sorted by another column
 }
 
-// rows returns the page that lists the pools that match. If the visitor chose no order, the pools with
+// rowsPage returns the page that lists the pools that match. If the visitor chose no order, the pools with
 // the worst trouble come first.
-func (p *poolPages) rows(r *http.Request, filters url.Values, totals operators.PoolTotals, checks []dependency) (page, error) {
-	pager := pagerOf(r, filters)
-	query := pager.query(rowsShown)
+func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operators.PoolTotals, checks []dependency) (page, error) {
+	pager := newPager(r, filters)
+	query := pager.query(poolRowsPerPage)
 	if !filters.Has("sort") {
 		query.Set("sort", "trouble")
 	}
@@ -44,17 +44,17 @@ func (p *poolPages) rows(r *http.Request, filters url.Values, totals operators.P
 	rows := make([]poolRow, len(list.Pools))
 	for i, pool := range list.Pools {
 		rows[i] = poolRow{
-			PoolState: pool, Lately: p.history.lately(pool.Name), Share: shareOf(pool.Held, pool.Capacity),
+			PoolState: pool, Recent: p.history.recentCounts(pool.Name), Share: sharePercent(pool.Held, pool.Capacity),
 			Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()),
 		}
 	}
-	named, more := p.history.disagreed(disagreeShown)
+	named, more := p.history.disagreeingPools(maxDisagreeingShown)
 	return page{
-		title: "Pools", section: "pools", template: "pool-rows", watch: watch{always: true},
+		title: "Pools", section: "pools", template: "pool-rows", watch: watch{everyTick: true},
 		data: map[string]any{
-			"Rows": rows, "Totals": totals, "Columns": poolColumns(filters, query.Get("sort")), "Next": pager.next(list.NextPageToken), "First": pager.first(),
+			"Rows": rows, "Totals": totals, "Columns": poolColumns(filters, query.Get("sort")), "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(),
 			"Name": filters.Get("name"), "Only": filters.Get("only_trouble") == "true", "Sort": filters.Get("sort"), "Query": filters.Encode(),
-			"Disagreed": map[string]any{"Pools": named, "More": more}, "Admin": p.may(r, "admin"), "Broken": broken(checks),
+			"Disagreed": map[string]any{"Pools": named, "More": more}, "Admin": p.may(r, "admin"), "Broken": unhealthy(checks),
 		},
 	}, nil
 }
@@ -89,21 +89,21 @@ func poolColumns(filters url.Values, sorted string) []poolColumn {
 	return list
 }
 
-// shareOf returns how much of a bar is filled, in percent, at most 100.
-func shareOf(held, capacity int) float64 {
+// sharePercent returns how much of a bar is filled, in percent, at most 100.
+func sharePercent(held, capacity int) float64 {
 	if held == 0 {
 		return 0
 	}
 	return min(100, 100*float64(held)/float64(max(capacity, 1)))
 }
 
-// trouble returns the words for a trouble code of a pool.
-func trouble(code string) string {
+// troubleText returns the words for a trouble code of a pool.
+func troubleText(code string) string {
 	return map[string]string{
-		operators.OverCapacity: "over capacity",
-		operators.Stalled:      "nothing granted for 10 min",
-		operators.Paused:       "paused while tasks wait",
-		operators.NoSlots:      "no slots",
-		operators.Closed:       "closed while tasks wait",
+		operators.TroubleOverCapacity: "over capacity",
+		operators.TroubleStalled:      "nothing granted for 10 min",
+		operators.TroublePaused:       "paused while tasks wait",
+		operators.TroubleNoSlots:      "no slots",
+		operators.TroubleClosed:       "closed while tasks wait",
 	}[code]
 }

@@ -13,29 +13,29 @@ import (
 // and task, a reason is required, and the release is in the log.
 func TestForcedReleaseThroughThePage(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, "d-1")
-	granted := b.grant("d-1")
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 3, "d-1")
+	granted := b.reportUntilGranted("d-1")
+	tab := openTab(t)
 	tab.open(b.url + "/pools/p")
 	tab.click("#holders a.danger")
-	tab.until(`document.querySelector("h1").textContent.startsWith("Release slot")`)
-	contains(t, tab.text("main"), "d-1", itoa(granted.ID), itoa(granted.Token))
-	tab.shoot("release")
+	tab.waitForJS(`document.querySelector("h1").textContent.startsWith("Release slot")`)
+	expectContains(t, tab.elementText("main"), "d-1", itoa(granted.ID), itoa(granted.Token))
+	tab.checkScreen("release")
 	tab.click("button.primary") // without a reason the browser sends nothing
-	tab.do(chromedp.SendKeys(chromedp.CSS("#reason"), "stuck in the field"), chromedp.Click(chromedp.CSS("input[name=now]")))
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#reason"), "stuck in the field"), chromedp.Click(chromedp.CSS("input[name=now]")))
 	tab.click("button.primary")
-	tab.until(`location.pathname === "/pools/p" && document.querySelector(".banner[role=status]").textContent.includes("The slot is free")`)
-	tab.until(`document.querySelectorAll(".grid .cell.free").length === 3`)
+	tab.waitForJS(`location.pathname === "/pools/p" && document.querySelector(".banner[role=status]").textContent.includes("The slot is free")`)
+	tab.waitForJS(`document.querySelectorAll(".grid .cell.free").length === 3`)
 	var events struct {
 		Events []struct{ Kind, Actor, Device, Detail string }
 	}
-	b.call("GET", "/v1/events?kind=slot.released", nil, &events)
+	b.callAPI("GET", "/v1/events?kind=slot.released", nil, &events)
 	if len(events.Events) != 1 || events.Events[0].Device != "d-1" || !strings.Contains(events.Events[0].Detail, "stuck in the field") {
 		t.Errorf("log: %+v", events)
 	}
 	// The page of a grant that has ended shows this.
-	status, text, _ := b.get(fmt.Sprintf("/pools/p/slots/%d/release?token=%d", granted.Slot, granted.Token))
+	status, text, _ := b.getPage(fmt.Sprintf("/pools/p/slots/%d/release?token=%d", granted.Slot, granted.Token))
 	if status != 404 || !strings.Contains(text, "That grant is over") {
 		t.Errorf("a release of what is over: %d %s", status, text)
 	}
@@ -43,27 +43,27 @@ func TestForcedReleaseThroughThePage(t *testing.T) {
 
 func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	tab := browse(t)
+	b := startEmbedded(t)
+	tab := openTab(t)
 	tab.open(b.url + "/")
-	tab.until(`document.querySelector(".empty h2").textContent === "No pools yet"`)
-	tab.shoot("empty")
+	tab.waitForJS(`document.querySelector(".empty h2").textContent === "No pools yet"`)
+	tab.checkScreen("empty")
 	tab.click(".empty a.primary")
-	tab.until(`document.querySelector("#name") !== null`)
-	tab.do(chromedp.SendKeys(chromedp.CSS("#name"), "ar:330100"))
+	tab.waitForJS(`document.querySelector("#name") !== null`)
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#name"), "ar:330100"))
 	tab.click("button.primary")
-	tab.until(`location.pathname.startsWith("/pools/ar") && document.querySelectorAll(".grid .cell.free").length === 60`)
+	tab.waitForJS(`location.pathname.startsWith("/pools/ar") && document.querySelectorAll(".grid .cell.free").length === 60`)
 	// A resize by another operator changes the open page.
-	b.call("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 30}, nil)
-	tab.until(`document.querySelectorAll(".grid .cell.free").length === 30`)
-	b.call("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 70}, nil)
-	tab.until(`document.querySelectorAll(".grid .cell.free").length === 70`)
+	b.callAPI("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 30}, nil)
+	tab.waitForJS(`document.querySelectorAll(".grid .cell.free").length === 30`)
+	b.callAPI("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 70}, nil)
+	tab.waitForJS(`document.querySelectorAll(".grid .cell.free").length === 70`)
 	tab.open(b.url + "/pools/ar:330100/pause")
-	tab.do(chromedp.SendKeys(chromedp.CSS("#reason"), "maintenance"))
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#reason"), "maintenance"))
 	tab.click("button.primary")
-	tab.until(`document.querySelector("#pool-head .note").textContent.includes("maintenance")`)
-	b.call("POST", "/v1/pools/ar:330100/resume", nil, nil)
-	tab.until(`document.querySelector("#pool-head .note") === null`)
+	tab.waitForJS(`document.querySelector("#pool-head .note").textContent.includes("maintenance")`)
+	b.callAPI("POST", "/v1/pools/ar:330100/resume", nil, nil)
+	tab.waitForJS(`document.querySelector("#pool-head .note") === null`)
 
 	for _, bad := range []url.Values{
 		{"name": {"ar:330100"}, "capacity": {"1"}, "lease": {"5m"}}, // a pool of this name exists: it is not replaced
@@ -72,7 +72,7 @@ func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 		{"name": {"x"}, "capacity": {"1"}, "lease": {"soon"}},
 		{"name": {".."}, "capacity": {"1"}, "lease": {"5m"}},
 	} {
-		if status, text, _ := b.post("/new-pool", bad, nil); status < 400 || status >= 500 {
+		if status, text, _ := b.postForm("/new-pool", bad, nil); status < 400 || status >= 500 {
 			t.Errorf("%v: %d %s", bad, status, text)
 		}
 	}
@@ -80,16 +80,16 @@ func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 
 func TestFewPoolsAreCardsAndLargeOnesAreWhole(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for i := range 16 {
-		b.pool(fmt.Sprintf("p-%02d", i), 60)
+		b.createPool(fmt.Sprintf("p-%02d", i), 60)
 	}
-	status, text, _ := b.get("/")
+	status, text, _ := b.getPage("/")
 	if n := strings.Count(text, `<article class="card"`); status != 200 || n != 16 {
 		t.Fatalf("%d: %d cards", status, n)
 	}
-	b.call("PUT", "/v1/pools/large", map[string]any{"capacity": 10_000}, nil)
-	if _, text, _ := b.get("/pools/large"); strings.Count(text, `<li id="slot-`) != 10_000 {
+	b.callAPI("PUT", "/v1/pools/large", map[string]any{"capacity": 10_000}, nil)
+	if _, text, _ := b.getPage("/pools/large"); strings.Count(text, `<li id="slot-`) != 10_000 {
 		t.Errorf("a pool of 10,000 shows %d slots", strings.Count(text, `<li id="slot-`))
 	}
 }

@@ -9,38 +9,38 @@ import (
 )
 
 const (
-	poolsShown   = 16   // maximum number of pools that are shown as cards; if there are more, each pool is a row
-	waitingShown = 1000 // waiting tasks are counted up to this number in a list of pools
-	fewPools     = 4    // maximum number of pools whose cards show their slots
-	fewSlots     = 200
+	poolsShown        = 16   // maximum number of pools that are shown as cards; if there are more, each pool is a row
+	maxWaitingCounted = 1000 // waiting tasks are counted up to this number in a list of pools
+	fewPools          = 4    // maximum number of pools whose cards show their slots
+	fewSlots          = 200
 )
 
 // poolPages show the list of pools, and each pool with its slots.
 type poolPages struct {
 	*frame
 
-	api     client
-	system  System
-	history *history
-	series  *lately[operators.Series]
-	lanes   *lately[pastSlots]
-	waits   *lately[waits]
-	usage   *lately[[]use]
+	api           client
+	system        System
+	history       *history
+	seriesCache   *ttlCache[operators.Series]
+	holdingsCache *ttlCache[slotHoldings]
+	waitsCache    *ttlCache[waitSummary]
+	usageCache    *ttlCache[[]policyUse]
 }
 
-func (p *poolPages) route(to *site) {
-	to.liveChecked("/{$}", p.system, p.list)
-	liveAsked(to, "/pools/{id}", p.ask, p.show)
-	to.page("/pools/{id}/edit", p.editing)
-	to.page("/pools/{id}/pause", p.pausing)
-	to.page("/pools/{id}/slots/{slot}", p.slot)
-	to.page("/pools/{id}/slots/{slot}/release", p.releasing)
-	to.page("/new-pool", p.creating)
-	to.act("/new-pool", "admin", p.create)
-	to.act("/pools/{id}/edit", "admin", p.edit)
-	to.act("/pools/{id}/pause", "admin", p.api.command("pools", "pause", "paused"))
-	to.act("/pools/{id}/resume", "admin", p.api.command("pools", "resume", "resumed"))
-	to.act("/pools/{id}/slots/{slot}/release", "admin", p.release)
+func (p *poolPages) registerRoutes(to *site) {
+	to.addLivePageWithChecks("/{$}", p.system, p.list)
+	addLivePageWithRedis(to, "/pools/{id}", p.readRedisData, p.show)
+	to.addPage("/pools/{id}/edit", p.editPage)
+	to.addPage("/pools/{id}/pause", p.pausePage)
+	to.addPage("/pools/{id}/slots/{slot}", p.slotPage)
+	to.addPage("/pools/{id}/slots/{slot}/release", p.releasePage)
+	to.addPage("/new-pool", p.createPage)
+	to.addForm("/new-pool", "admin", p.create)
+	to.addForm("/pools/{id}/edit", "admin", p.edit)
+	to.addForm("/pools/{id}/pause", "admin", p.api.entryAction("pools", "pause", "paused"))
+	to.addForm("/pools/{id}/resume", "admin", p.api.entryAction("pools", "resume", "resumed"))
+	to.addForm("/pools/{id}/slots/{slot}/release", "admin", p.release)
 }
 
 // poolCard is one pool on the first page.
@@ -48,7 +48,7 @@ type poolCard struct {
 	operators.PoolState
 
 	Chart  chart
-	Lately happened
+	Recent poolCounts
 	Many   bool    // more tasks wait than were counted
 	Share  float64 // filled part of the bar in percent
 	Cells  []cell  // slots; only if there are few pools
@@ -60,8 +60,8 @@ func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	if filters := filtersOf(r.URL.Query(), "name", "sort", "only_trouble"); totals.Pools > poolsShown || len(filters) > 0 {
-		return p.rows(r, filters, totals, checks)
+	if filters := nonEmptyParams(r.URL.Query(), "name", "sort", "only_trouble"); totals.Pools > poolsShown || len(filters) > 0 {
+		return p.rowsPage(r, filters, totals, checks)
 	}
 	var list operators.PoolList
 	if err := p.api.get(r, operators.Path("pools"), url.Values{"page_size": {strconv.Itoa(poolsShown)}}, &list); err != nil {
@@ -69,7 +69,7 @@ func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
 	}
 	cards := make([]poolCard, len(list.Pools))
 	for i, pool := range list.Pools {
-		cards[i] = p.card(pool)
+		cards[i] = p.newCard(pool)
 		if len(list.Pools) <= fewPools && pool.Capacity <= fewSlots {
 			if err := p.drawSlots(r, &cards[i]); err != nil {
 				return page{}, err
@@ -77,9 +77,9 @@ func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
 		}
 	}
 	return page{
-		title: "Pools", section: "pools", template: "pools", watch: watch{always: true},
+		title: "Pools", section: "pools", template: "pools", watch: watch{everyTick: true},
 		data: map[string]any{
-			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.may(r, "admin"), "Broken": broken(checks),
+			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.may(r, "admin"), "Broken": unhealthy(checks),
 		},
 	}, nil
 }
@@ -87,19 +87,19 @@ func (p *poolPages) list(r *http.Request, checks []dependency) (page, error) {
 // drawSlots adds the slots to a card. It replaces the card's counts by the counts of the same read, so
 // that they agree.
 func (p *poolPages) drawSlots(r *http.Request, c *poolCard) error {
-	d := poolData{Pool: c.Pool, Looks: map[string]int{}}
+	d := poolData{Pool: c.Pool, PhaseCounts: map[string]int{}}
 	var err error
 	if d.Slots, err = p.api.Pools.Slots(r.Context(), c.Name); err != nil {
 		return err
 	}
-	d.fill(p.now())
+	d.fillCells(p.now())
 	c.Cells, c.Held, c.Waiting, c.Oldest, c.Many = d.Cells, d.Slots.Held, d.Slots.Waiting, d.Slots.Oldest, false
 	return nil
 }
 
-func (p *poolPages) card(pool operators.PoolState) poolCard {
+func (p *poolPages) newCard(pool operators.PoolState) poolCard {
 	return poolCard{
-		PoolState: pool, Chart: chartOf(p.history.of(pool.Name), 300, 48), Lately: p.history.lately(pool.Name),
-		Many: pool.Waiting >= waitingShown, Over: pool.Held > pool.Capacity, Share: shareOf(pool.Held, pool.Capacity),
+		PoolState: pool, Chart: newHourChart(p.history.lastHour(pool.Name), 300, 48), Recent: p.history.recentCounts(pool.Name),
+		Many: pool.Waiting >= maxWaitingCounted, Over: pool.Held > pool.Capacity, Share: sharePercent(pool.Held, pool.Capacity),
 	}
 }

@@ -14,57 +14,57 @@ type profilePages struct {
 	api client
 }
 
-func (p *profilePages) route(to *site) {
-	to.page("/profiles", p.list)
-	to.page("/profiles/{id}", p.editing)
-	to.page("/new-profile", p.creating)
-	to.act("/profiles/{id}", "admin", func(r *http.Request) (string, string, error) { return p.put(r, r.PathValue("id")) })
-	to.act("/new-profile", "admin", p.create)
+func (p *profilePages) registerRoutes(to *site) {
+	to.addPage("/profiles", p.list)
+	to.addPage("/profiles/{id}", p.editPage)
+	to.addPage("/new-profile", p.createPage)
+	to.addForm("/profiles/{id}", "admin", func(r *http.Request) (string, string, error) { return p.saveProfile(r, r.PathValue("id")) })
+	to.addForm("/new-profile", "admin", p.create)
 }
 
 func (p *profilePages) list(r *http.Request) (page, error) {
-	pager := pagerOf(r, nil)
+	pager := newPager(r, nil)
 	var list operators.ProfileList
 	err := p.api.get(r, operators.Path("profiles"), pager.query(devicesShown), &list)
 	return page{title: "Profiles", section: "devices", template: "profiles", data: map[string]any{
-		"Profiles": list.Profiles, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Admin": p.may(r, "admin"),
+		"Profiles": list.Profiles, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Admin": p.may(r, "admin"),
 	}}, err
 }
 
-func (p *profilePages) editing(r *http.Request) (page, error) {
+func (p *profilePages) editPage(r *http.Request) (page, error) {
 	profile, err := p.api.Profiles.Get(r.Context(), r.PathValue("id"))
-	return p.form(r, profile, false), err
+	return p.formPage(r, profile, false), err
 }
 
-func (p *profilePages) creating(r *http.Request) (page, error) {
-	return p.form(r, operators.Profile{}, true), nil
+func (p *profilePages) createPage(r *http.Request) (page, error) {
+	return p.formPage(r, operators.Profile{}, true), nil
 }
 
-func (p *profilePages) form(r *http.Request, profile operators.Profile, fresh bool) page {
+func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNew bool) page {
 	title := "Profile " + profile.Name
-	if fresh {
+	if isNew {
 		title = "New profile"
 	}
 	return page{title: title, section: "devices", template: "profile-edit", data: map[string]any{
-		"Profile": profile, "New": fresh, "Rows": policyRows(profile.Limits), "Admin": p.may(r, "admin"), "Back": backOr(r, "/profiles"),
+		"Profile": profile, "New": isNew, "Rows": policyRows(profile.Limits), "Admin": p.may(r, "admin"), "Back": returnPathOr(r, "/profiles"),
 	}}
 }
 
-func (p *profilePages) create(r *http.Request) (next, said string, err error) {
+func (p *profilePages) create(r *http.Request) (next, messageKey string, err error) {
 	name := strings.TrimSpace(r.PostFormValue("name"))
 	if name == "" {
-		return "", "", badForm("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
+		return "", "", newFormError("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
 	}
 	if _, err = p.api.Profiles.Get(r.Context(), name); err == nil {
 		return "", "", &operators.Problem{Status: http.StatusConflict, Detail: "There is a profile of that name already: change that one."}
 	}
-	if !operators.Refused(err, http.StatusNotFound) {
+	if !operators.HasStatus(err, http.StatusNotFound) {
 		return "", "", err
 	}
-	return p.put(r, name)
+	return p.saveProfile(r, name)
 }
 
-func (p *profilePages) put(r *http.Request, name string) (next, said string, err error) {
+func (p *profilePages) saveProfile(r *http.Request, name string) (next, messageKey string, err error) {
 	limits, err := readPolicies(r.PostForm)
 	if err != nil {
 		return "", "", err

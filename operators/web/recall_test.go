@@ -18,16 +18,16 @@ import (
 // replica that ran all the time, within one point.
 func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 	t.Parallel()
-	for name, begin := range map[string]func(*testing.T, ...func(*web.Options)) (*bench, func()){
-		"postgres": func(t *testing.T, changes ...func(*web.Options)) (*bench, func()) {
+	for name, begin := range map[string]func(*testing.T, ...func(*web.Options)) (*testReplica, func()){
+		"postgres": func(t *testing.T, changes ...func(*web.Options)) (*testReplica, func()) {
 			t.Helper()
-			b, dsn := onServers(t, changes...)
-			return b, func() { b.alter(dsn, `UPDATE events SET at = at - interval '5 seconds'`) }
+			b, dsn := startOnServers(t, changes...)
+			return b, func() { b.alterLedger(dsn, `UPDATE events SET at = at - interval '5 seconds'`) }
 		},
-		"sqlite": func(t *testing.T, changes ...func(*web.Options)) (*bench, func()) {
+		"sqlite": func(t *testing.T, changes ...func(*web.Options)) (*testReplica, func()) {
 			t.Helper()
 			path := filepath.Join(t.TempDir(), "ledger.db")
-			b := replica(t, backends.SQLite(t, path), servers.InProcessRedis(t), changes...)
+			b := startReplica(t, backends.OpenSQLite(t, path), servers.InProcessRedis(t), changes...)
 			db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)")
 			if err != nil {
 				t.Fatal(err)
@@ -42,49 +42,49 @@ func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			compareHours(t, begin)
+			expectSameHistory(t, begin)
 		})
 	}
 }
 
-func compareHours(t *testing.T, begin func(*testing.T, ...func(*web.Options)) (*bench, func())) {
+func expectSameHistory(t *testing.T, startFirst func(*testing.T, ...func(*web.Options)) (*testReplica, func())) {
 	t.Helper()
 	var clock atomic.Int64 // ms
 	begun := time.Now()
 	clock.Store(begun.UnixMilli())
 	at := func(o *web.Options) { o.Now = func() time.Time { return time.UnixMilli(clock.Load()) } }
-	first, pass := begin(t, at)
-	first.pool("p", 5, devices(8)...)
+	first, pass := startFirst(t, at)
+	first.createPool("p", 5, deviceIDs(8)...)
 	// Five seconds pass for the log, and for the replica that has been running.
 	step := func() {
-		seen, _, _, _ := first.web.Held("p")
+		seen, _, _, _ := first.web.ChartPoints("p")
 		pass()
 		clock.Add(5000)
-		first.until("a point", func() bool {
-			now, _, _, _ := first.web.Held("p")
+		first.waitUntil("a point", func() bool {
+			now, _, _, _ := first.web.ChartPoints("p")
 			return len(now) > len(seen)
 		})
 	}
-	grants := map[int]task{}
+	grants := map[int]grantedTask{}
 	for i := range 24 {
 		switch {
 		case i%3 == 0 && i < 15:
-			grants[i] = first.grant(fmt.Sprintf("d-%d", i/3))
+			grants[i] = first.reportUntilGranted(fmt.Sprintf("d-%d", i/3))
 		case i%6 == 1 && i > 6 && i < 20:
 			g := grants[i-7]
-			first.report(fmt.Sprintf("d-%d", (i-7)/3), map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
+			first.sendReport(fmt.Sprintf("d-%d", (i-7)/3), map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 		case i == 16:
-			first.call("PATCH", "/v1/pools/p", map[string]any{"capacity": 9}, nil)
+			first.callAPI("PATCH", "/v1/pools/p", map[string]any{"capacity": 9}, nil)
 		}
 		step()
 	}
-	second := replica(t, first.store.Store, first.redis, at)
-	second.until("the hour", func() bool {
-		at, _, _, _ := second.web.Held("p")
+	second := startReplica(t, first.store.Store, first.redis, at)
+	second.waitUntil("the hour", func() bool {
+		at, _, _, _ := second.web.ChartPoints("p")
 		return len(at) > 20
 	})
-	ran, held, granted, _ := first.web.Held("p")
-	later, recalled, regranted, _ := second.web.Held("p")
+	ran, held, granted, _ := first.web.ChartPoints("p")
+	later, recalled, regranted, _ := second.web.ChartPoints("p")
 	if len(ran) < 24 || slices.Max(held) < 3 || held[len(held)-1] == slices.Max(held) {
 		t.Fatalf("the first saw %d points: %v", len(ran), held)
 	}
@@ -102,8 +102,8 @@ func compareHours(t *testing.T, begin func(*testing.T, ...func(*web.Options)) (*
 	if a, b := total(granted), total(regranted); a != b || a != 5 || shown < 8 {
 		t.Errorf("granted %d, recalled %d; %d points in common", a, b, shown)
 	}
-	_, text, _ := second.get("/pools/p")
-	contains(t, text, `granted in 5 s`, `V`)
+	_, text, _ := second.getPage("/pools/p")
+	expectContains(t, text, `granted in 5 s`, `V`)
 }
 
 func total(list []int) (sum int) {

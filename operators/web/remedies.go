@@ -11,45 +11,45 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// remedyWay describes how these pages perform an action of the API.
-type remedyWay struct {
+// remedyRoute describes how these pages perform an action of the API.
+type remedyRoute struct {
 	act     decision.Act
 	subject decision.Subject
 	label   string // text of the button; %s is the id
 	path    string // path of the form or page; %s is the id
-	form    bool   // true: a POST to path performs the action at once; false: path is a page to fill in or to confirm
+	isForm  bool   // true: a POST to path performs the action at once; false: path is a page to fill in or to confirm
 	role    string // role that the visitor needs
 }
 
-// remedyWays has a row for each action that a page can perform. It has no row for a new token or the
+// remedyRoutes has a row for each action that a page can perform. It has no row for a new token or the
 // registration of a device: both produce secrets, which only the command line shows.
-func remedyWays() []remedyWay {
-	return []remedyWay{
-		{decision.ActUnblock, decision.OfDevice, "Unblock %s", "/devices/%s/unblock", true, "operator"},
-		{decision.ActResume, decision.OfPool, "Resume %s", "/pools/%s/resume", true, "admin"},
-		{decision.ActResume, decision.OfBatch, "Resume batch %s", "/batches/%s/resume", true, "operator"},
-		{decision.ActRaiseCallers, decision.OfPool, "Let callers hold more of %s…", "/pools/%s/edit#callers", false, "admin"},
-		{decision.ActRaiseCapacity, decision.OfPool, "Raise the capacity of %s…", "/pools/%s/edit#capacity", false, "admin"},
-		{decision.ActEditWindows, decision.OfPool, "Edit the windows of %s…", "/pools/%s/edit#windows", false, "admin"},
-		{decision.ActEditWindows, decision.OfBatch, "Edit the windows of batch %s…", "/batches/%s/edit#windows", false, "operator"},
-		{decision.ActEditLimits, decision.OfPool, "Edit the limits of %s…", "/pools/%s/edit#limits", false, "admin"},
-		{decision.ActEditLimits, decision.OfBatch, "Edit the limits of batch %s…", "/batches/%s/edit#limits", false, "operator"},
-		{decision.ActEditLimits, decision.OfProfile, "Edit the limits of profile %s…", "/profiles/%s#limits", false, "admin"},
-		{decision.ActEditEnd, decision.OfBatch, "Edit the end of batch %s…", "/batches/%s/edit#not_after", false, "operator"},
-		{decision.ActEditMaxWait, decision.OfBatch, "Edit how long tasks of batch %s may wait…", "/batches/%s/edit#max_wait", false, "operator"},
-		{decision.ActCancel, decision.OfTask, "Cancel task %s…", "/tasks/%s/cancel", false, "operator"},
-		{decision.ActRetry, decision.OfTask, "Try task %s again", "/tasks/%s/retry", true, "operator"},
+func remedyRoutes() []remedyRoute {
+	return []remedyRoute{
+		{decision.ActUnblock, decision.SubjectDevice, "Unblock %s", "/devices/%s/unblock", true, "operator"},
+		{decision.ActResume, decision.SubjectPool, "Resume %s", "/pools/%s/resume", true, "admin"},
+		{decision.ActResume, decision.SubjectBatch, "Resume batch %s", "/batches/%s/resume", true, "operator"},
+		{decision.ActRaiseCallers, decision.SubjectPool, "Let callers hold more of %s…", "/pools/%s/edit#callers", false, "admin"},
+		{decision.ActRaiseCapacity, decision.SubjectPool, "Raise the capacity of %s…", "/pools/%s/edit#capacity", false, "admin"},
+		{decision.ActEditWindows, decision.SubjectPool, "Edit the windows of %s…", "/pools/%s/edit#windows", false, "admin"},
+		{decision.ActEditWindows, decision.SubjectBatch, "Edit the windows of batch %s…", "/batches/%s/edit#windows", false, "operator"},
+		{decision.ActEditLimits, decision.SubjectPool, "Edit the limits of %s…", "/pools/%s/edit#limits", false, "admin"},
+		{decision.ActEditLimits, decision.SubjectBatch, "Edit the limits of batch %s…", "/batches/%s/edit#limits", false, "operator"},
+		{decision.ActEditLimits, decision.SubjectProfile, "Edit the limits of profile %s…", "/profiles/%s#limits", false, "admin"},
+		{decision.ActEditEnd, decision.SubjectBatch, "Edit the end of batch %s…", "/batches/%s/edit#not_after", false, "operator"},
+		{decision.ActEditMaxWait, decision.SubjectBatch, "Edit how long tasks of batch %s may wait…", "/batches/%s/edit#max_wait", false, "operator"},
+		{decision.ActCancel, decision.SubjectTask, "Cancel task %s…", "/tasks/%s/cancel", false, "operator"},
+		{decision.ActRetry, decision.SubjectTask, "Try task %s again", "/tasks/%s/retry", true, "operator"},
 	}
 }
 
-// remedies renders the remedies against a reason to wait, for one visitor on one page.
-type remedies struct {
-	may  func(role string) bool
-	back string // address of the page
+// remedyRenderer renders the remedies against a reason to wait, for one visitor on one page.
+type remedyRenderer struct {
+	may           func(role string) bool
+	returnAddress string // address of the page
 }
 
-// remedyBit is a part of the text of a remedy, followed by a command and its button.
-type remedyBit struct {
+// remedyPart is a part of the text of a remedy, followed by a command and its button.
+type remedyPart struct {
 	Text, Command string
 	Button        *remedyButton // nil if the visitor lacks the role, or no page performs the action
 }
@@ -60,38 +60,38 @@ type remedyButton struct {
 	Back        string // page to return to, for a form; empty for a link, whose Path contains the page
 }
 
-func (f *frame) remedies(r *http.Request) remedies {
-	return remedies{may: func(role string) bool { return f.may(r, role) }, back: addressOf(r)}
+func (f *frame) newRemedies(r *http.Request) remedyRenderer {
+	return remedyRenderer{may: func(role string) bool { return f.may(r, role) }, returnAddress: pageAddress(r)}
 }
 
-// Of splits the text of a remedy so that a button follows each command in it. Commands that the text
+// Split splits the text of a remedy so that a button follows each command in it. Commands that the text
 // does not contain come after the text.
-func (m remedies) Of(text string, actions []operators.Action) []remedyBit {
-	var bits, others []remedyBit
+func (m remedyRenderer) Split(text string, actions []operators.Action) []remedyPart {
+	var bits, others []remedyPart
 	for _, a := range actions {
-		bit := remedyBit{Command: a.Command, Button: m.button(a)}
-		if before, after, said := strings.Cut(text, a.Command); said {
+		bit := remedyPart{Command: a.Command, Button: m.actionButton(a)}
+		if before, after, found := strings.Cut(text, a.Command); found {
 			bit.Text, text = before, after
 			bits = append(bits, bit)
 			continue
 		}
 		others = append(others, bit)
 	}
-	return append(append(bits, remedyBit{Text: text}), others...)
+	return append(append(bits, remedyPart{Text: text}), others...)
 }
 
-func (m remedies) button(a operators.Action) *remedyButton {
-	for _, way := range remedyWays() {
-		if string(way.act) != a.Action || string(way.subject) != a.Subject || !m.may(way.role) {
+func (m remedyRenderer) actionButton(a operators.Action) *remedyButton {
+	for _, route := range remedyRoutes() {
+		if string(route.act) != a.Action || string(route.subject) != a.Subject || !m.may(route.role) {
 			continue
 		}
-		b := &remedyButton{Label: fmt.Sprintf(way.label, a.ID), Path: fmt.Sprintf(way.path, url.PathEscape(a.ID))}
-		if way.form {
-			b.Back = m.back
+		b := &remedyButton{Label: fmt.Sprintf(route.label, a.ID), Path: fmt.Sprintf(route.path, url.PathEscape(a.ID))}
+		if route.isForm {
+			b.Back = m.returnAddress
 			return b
 		}
 		page, focus, _ := strings.Cut(b.Path, "#")
-		b.Path = page + "?back=" + url.QueryEscape(m.back)
+		b.Path = page + "?back=" + url.QueryEscape(m.returnAddress)
 		if focus != "" {
 			b.Path += "#" + focus
 		}
@@ -100,9 +100,9 @@ func (m remedies) button(a operators.Action) *remedyButton {
 	return nil
 }
 
-// addressOf returns the address of the page, without the parameter of the message that the page shows
+// pageAddress returns the address of the page, without the parameter of the message that the page shows
 // once.
-func addressOf(r *http.Request) string {
+func pageAddress(r *http.Request) string {
 	here := *r.URL
 	query := here.Query()
 	query.Del("done")
@@ -110,27 +110,27 @@ func addressOf(r *http.Request) string {
 	return here.RequestURI()
 }
 
-// backOr returns the page from which a visitor came to perform an action. If the request names none, it
+// returnPathOr returns the page from which a visitor came to perform an action. If the request names none, it
 // returns usual.
-func backOr(r *http.Request, usual string) string {
-	if back := r.URL.Query().Get("back"); back != "" && ownPath(back) == back {
+func returnPathOr(r *http.Request, fallback string) string {
+	if back := r.URL.Query().Get("back"); back != "" && localPath(back) == back {
 		return back
 	}
-	return usual
+	return fallback
 }
 
-// backOf returns the page to which a form leads back. It is empty if the form names none. backOf
+// readReturnPath returns the page to which a form leads back. It is empty if the form names none. readReturnPath
 // refuses any address that is not a page of the dashboard.
-func (s *site) backOf(r *http.Request) (string, error) {
+func (s *site) readReturnPath(r *http.Request) (string, error) {
 	back := r.Form.Get("back")
 	if back == "" {
 		return "", nil
 	}
 	to, err := url.Parse(back)
-	if err == nil && ownPath(back) == back && path.Clean(to.Path) == to.Path {
+	if err == nil && localPath(back) == back && path.Clean(to.Path) == to.Path {
 		if _, pattern := s.pages.Handler(&http.Request{Method: http.MethodGet, URL: to}); pattern != "" {
 			return to.RequestURI(), nil
 		}
 	}
-	return "", badForm("Back: it is no page of this dashboard. Nothing was changed.")
+	return "", newFormError("Back: it is no page of this dashboard. Nothing was changed.")
 }

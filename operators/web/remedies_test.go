@@ -19,9 +19,9 @@ import (
 // exists, except for actions that return a secret.
 func TestEveryActionHasAPage(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for _, a := range decision.Actions() {
-		way, is := web.WayTo(a.Act, a.Subject)
+		way, is := web.FindRemedyRequest(a.Act, a.Subject)
 		if a.Act == decision.ActNewToken || a.Act == decision.ActRegister {
 			if is {
 				t.Errorf("%s of a %s: a page shows a secret", a.Act, a.Subject)
@@ -32,22 +32,22 @@ func TestEveryActionHasAPage(t *testing.T) {
 			t.Errorf("%s of a %s: no page does it", a.Act, a.Subject)
 			continue
 		}
-		if !b.web.Routes(way.Method, way.Path) {
+		if !b.web.HasRoute(way.Method, way.Path) {
 			t.Errorf("%s of a %s: there is no %s %s", a.Act, a.Subject, way.Method, way.Path)
 		}
 	}
 }
 
-// remedied creates one waiting task for each reason that a page can change. It returns the tasks by the
+// createWaitingTasks creates one waiting task for each reason that a page can change. It returns the tasks by the
 // code of the reason.
-func remedied(b *bench) (tasks map[string]int64) {
+func createWaitingTasks(b *testReplica) (tasks map[string]int64) {
 	b.Helper()
-	shut, always := closedNow(), []map[string]any{{"cron": "0 * * * *", "duration": "2h"}}
+	shut, always := closedWindows(), []map[string]any{{"cron": "0 * * * *", "duration": "2h"}}
 	slow := []map[string]any{{"name": "sparing", "per": "pool", "algorithm": "fixed", "max": 1, "per_ms": 3_600_000}}
 	for name, more := range map[string]map[string]any{
 		"full": {}, "paused": {}, "shut": {"windows": shut}, "slow": {"capacity": 3, "lease_ms": 60_000, "windows": always, "limits": slow},
 	} {
-		b.call("PUT", "/v1/pools/"+name, merged(map[string]any{"capacity": 1}, more), nil)
+		b.callAPI("PUT", "/v1/pools/"+name, merged(map[string]any{"capacity": 1}, more), nil)
 	}
 	tasks = map[string]int64{}
 	for i, c := range []struct {
@@ -64,15 +64,15 @@ func remedied(b *bench) (tasks map[string]int64) {
 		{"d-held", "full", "batch_paused", nil},
 		{"d-paused", "paused", "pool_paused", nil},
 	} {
-		b.report(c.device, map[string]any{"accept": false})
-		b.call("POST", "/v1/batches", merged(map[string]any{"pool": c.pool, "devices": []string{c.device}}, c.more), nil)
+		b.sendReport(c.device, map[string]any{"accept": false})
+		b.callAPI("POST", "/v1/batches", merged(map[string]any{"pool": c.pool, "devices": []string{c.device}}, c.more), nil)
 		if tasks[c.code] = int64(i + 1); c.code == "" {
-			b.grant(c.device)
+			b.reportUntilGranted(c.device)
 		}
 	}
-	b.call("POST", "/v1/devices/d-blocked/block", nil, nil)
-	b.call("POST", "/v1/batches/8/pause", map[string]any{}, nil)
-	b.call("POST", "/v1/pools/paused/pause", map[string]any{"reason": "it smokes"}, nil)
+	b.callAPI("POST", "/v1/devices/d-blocked/block", nil, nil)
+	b.callAPI("POST", "/v1/batches/8/pause", map[string]any{}, nil)
+	b.callAPI("POST", "/v1/pools/paused/pause", map[string]any{"reason": "it smokes"}, nil)
 	return tasks
 }
 
@@ -81,22 +81,22 @@ func merged(into, more map[string]any) map[string]any {
 	return into
 }
 
-// press posts the form of a button on a page, and returns the address to which the answer redirects.
-func (b *bench) press(page, label string, who ...*http.Cookie) (location string) {
+// pressButton posts the form of a button on a page, and returns the address to which the answer redirects.
+func (b *testReplica) pressButton(page, label string, cookies ...*http.Cookie) (location string) {
 	b.Helper()
-	_, text, _ := b.get(page, who...)
+	_, text, _ := b.getPage(page, cookies...)
 	m := regexp.MustCompile(`<form method="post" action="([^"]+)"><input type="hidden" name="back" value="([^"]+)"><button>` + regexp.QuoteMeta(label) + `</button>`).FindStringSubmatch(text)
 	if m == nil {
 		b.Fatalf("%s has no button %q: %s", page, label, text)
 	}
-	status, answer, _ := b.post(html.UnescapeString(m[1]), url.Values{"back": {html.UnescapeString(m[2])}}, nil, who...)
+	status, answer, _ := b.postForm(html.UnescapeString(m[1]), url.Values{"back": {html.UnescapeString(m[2])}}, nil, cookies...)
 	if status != http.StatusSeeOther {
-		b.Fatalf("%s on %s: %d %s", label, page, status, refusal(answer))
+		b.Fatalf("%s on %s: %d %s", label, page, status, problemText(answer))
 	}
-	return locationOf(answer)
+	return locationHeader(answer)
 }
 
-func locationOf(answer string) string {
+func locationHeader(answer string) string {
 	m := regexp.MustCompile(`(?m)^Location: (\S+)`).FindStringSubmatch(answer)
 	if m == nil {
 		return ""
@@ -104,11 +104,11 @@ func locationOf(answer string) string {
 	return m[1]
 }
 
-// causes returns the codes of the reasons why a task waits.
-func (b *bench) causes(task int64) (codes []string) {
+// waitReasonCodes returns the codes of the reasons why a task waits.
+func (b *testReplica) waitReasonCodes(task int64) (codes []string) {
 	b.Helper()
 	var why struct{ Reasons []struct{ Code string } }
-	b.call("GET", fmt.Sprintf("/v1/tasks/%d/why", task), nil, &why)
+	b.callAPI("GET", fmt.Sprintf("/v1/tasks/%d/why", task), nil, &why)
 	for _, r := range why.Reasons {
 		codes = append(codes, r.Code)
 	}
@@ -132,19 +132,19 @@ func remedyCases() map[string]struct{ label, command, role string } {
 // visitors and the button to visitors with the role.
 func TestATaskOffersItsRemedy(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
-	tasks := remedied(b)
-	who := map[string]*http.Cookie{"admin": b.session(adminToken)}
+	b := startSignedOut(t)
+	tasks := createWaitingTasks(b)
+	who := map[string]*http.Cookie{"admin": b.signIn(adminToken)}
 	for _, role := range []string{"viewer", "operator"} {
-		secret, _ := b.token(role)
-		who[role] = b.session(secret)
+		secret, _ := b.createToken(role)
+		who[role] = b.signIn(secret)
 	}
 	for code, c := range remedyCases() {
-		if got := b.causes(tasks[code]); !slices.Contains(got, code) {
+		if got := b.waitReasonCodes(tasks[code]); !slices.Contains(got, code) {
 			t.Errorf("task %d waits for %q, want %s", tasks[code], got, code)
 		}
 		for role, cookie := range who {
-			_, text, _ := b.get(fmt.Sprintf("/tasks/%d", tasks[code]), cookie)
+			_, text, _ := b.getPage(fmt.Sprintf("/tasks/%d", tasks[code]), cookie)
 			may := role == "admin" || role == c.role
 			if !strings.Contains(text, "<code>"+c.command+"</code> <button type=\"button\" class=\"copy script\"") {
 				t.Errorf("%s: a %s does not see the command %s: %s", code, role, c.command, text)
@@ -162,15 +162,15 @@ func TestATaskOffersItsRemedy(t *testing.T) {
 // TestAButtonRemedies checks that a button performs its action and leads back to the page of the task.
 func TestAButtonRemedies(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	tasks := remedied(b)
+	b := startEmbedded(t)
+	tasks := createWaitingTasks(b)
 	for _, code := range []string{"device_blocked", "pool_paused", "batch_paused"} {
 		page := fmt.Sprintf("/tasks/%d", tasks[code])
-		to := b.press(page, remedyCases()[code].label)
+		to := b.pressButton(page, remedyCases()[code].label)
 		if !strings.HasPrefix(to, page+"?done=") {
 			t.Errorf("%s leads to %q", code, to)
 		}
-		if got := b.causes(tasks[code]); slices.Contains(got, code) {
+		if got := b.waitReasonCodes(tasks[code]); slices.Contains(got, code) {
 			t.Errorf("after that task %d waits for %q", tasks[code], got)
 		}
 	}
@@ -180,38 +180,38 @@ func TestAButtonRemedies(t *testing.T) {
 // nothing else and leads back.
 func TestALinkRemedies(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	tasks := remedied(b)
+	b := startEmbedded(t)
+	tasks := createWaitingTasks(b)
 	var before, after map[string]any
-	b.call("GET", "/v1/pools/slow", nil, &before)
+	b.callAPI("GET", "/v1/pools/slow", nil, &before)
 	for code, c := range map[string]struct {
 		at   string
 		form url.Values
 	}{
-		"pool_full":    {"/pools/full/edit", entered("capacity", "2", "lease", "5m")},
-		"pool_window":  {"/pools/shut/edit", entered("capacity", "1", "lease", "5m", "windows", "")},
-		"batch_window": {"/batches/6/edit", entered("windows", "")},
-		"limited":      {"/pools/slow/edit", entered("capacity", "3", "lease", "1m", "limit.name", "")},
+		"pool_full":    {"/pools/full/edit", formValues("capacity", "2", "lease", "5m")},
+		"pool_window":  {"/pools/shut/edit", formValues("capacity", "1", "lease", "5m", "windows", "")},
+		"batch_window": {"/batches/6/edit", formValues("windows", "")},
+		"limited":      {"/pools/slow/edit", formValues("capacity", "3", "lease", "1m", "limit.name", "")},
 	} {
 		page := fmt.Sprintf("/tasks/%d", tasks[code])
-		_, text, _ := b.get(page)
+		_, text, _ := b.getPage(page)
 		m := regexp.MustCompile(`<a class="button" href="(` + c.at + `[^"#]*)#\w+">` + remedyCases()[code].label + `</a>`).FindStringSubmatch(text)
 		if m == nil {
 			t.Errorf("%s: no link to %s in %s", code, c.at, text)
 			continue
 		}
 		form := html.UnescapeString(m[1])
-		_, text, _ = b.get(form)
-		contains(t, text, `href="`+page+`"`)
-		status, answer, _ := b.post(form, c.form, nil)
-		if to := locationOf(answer); status != http.StatusSeeOther || !strings.HasPrefix(to, page+"?done=") {
-			t.Errorf("%s: %d leads to %q: %s", code, status, to, refusal(answer))
+		_, text, _ = b.getPage(form)
+		expectContains(t, text, `href="`+page+`"`)
+		status, answer, _ := b.postForm(form, c.form, nil)
+		if to := locationHeader(answer); status != http.StatusSeeOther || !strings.HasPrefix(to, page+"?done=") {
+			t.Errorf("%s: %d leads to %q: %s", code, status, to, problemText(answer))
 		}
-		if got := b.causes(tasks[code]); slices.Contains(got, code) {
+		if got := b.waitReasonCodes(tasks[code]); slices.Contains(got, code) {
 			t.Errorf("after that task %d waits for %q", tasks[code], got)
 		}
 	}
-	b.call("GET", "/v1/pools/slow", nil, &after)
+	b.callAPI("GET", "/v1/pools/slow", nil, &after)
 	for _, field := range []string{"capacity", "lease_ms", "windows"} {
 		if was, is := fmt.Sprint(before[field]), fmt.Sprint(after[field]); was != is {
 			t.Errorf("%s was %s, and is %s", field, was, is)
@@ -223,57 +223,57 @@ func TestALinkRemedies(t *testing.T) {
 // the list the remedies for single tasks.
 func TestTheBarOffersWhatHelpsAll(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
-	remedied(b)
-	admin := b.session(adminToken)
-	secret, _ := b.token("viewer")
-	viewer := b.session(secret)
+	b := startSignedOut(t)
+	createWaitingTasks(b)
+	admin := b.signIn(adminToken)
+	secret, _ := b.createToken("viewer")
+	viewer := b.signIn(secret)
 	for page, label := range map[string]string{
 		"/pools/paused": "Resume paused", "/pools/shut": "Edit the windows of shut…", "/pools/full": "Raise the capacity of full…", "/batches/8": "Resume batch 8",
 		"/pools/slow": "Edit the limits of slow…", "/pools/full/waiting?code=device_blocked": "Unblock d-blocked",
 	} {
-		if _, text, _ := b.get(page, admin); !strings.Contains(text, ">"+label+"<") {
+		if _, text, _ := b.getPage(page, admin); !strings.Contains(text, ">"+label+"<") {
 			t.Errorf("%s does not offer %q: %s", page, label, text)
 		}
-		if _, text, _ := b.get(page, viewer); strings.Contains(text, ">"+label+"<") || strings.Contains(text, `name="back"`) || !strings.Contains(text, "<code>dispatcher ") {
+		if _, text, _ := b.getPage(page, viewer); strings.Contains(text, ">"+label+"<") || strings.Contains(text, `name="back"`) || !strings.Contains(text, "<code>dispatcher ") {
 			t.Errorf("%s for a viewer: %s", page, text)
 		}
 	}
 	list := "/pools/full/waiting?code=batch_paused"
-	if to := b.press(list, "Resume batch 8", admin); !strings.HasPrefix(to, list+"&done=") {
+	if to := b.pressButton(list, "Resume batch 8", admin); !strings.HasPrefix(to, list+"&done=") {
 		t.Errorf("from the list it leads to %q", to)
 	}
-	b.report("d-9", map[string]any{"accept": false})
-	b.call("POST", "/v1/devices/d-9/block", nil, nil) // with two devices, a remedy for one of them does not help all tasks
-	b.call("POST", "/v1/batches", map[string]any{"pool": "full", "devices": []string{"d-9"}}, nil)
-	if _, text, _ := b.get("/pools/full", admin); strings.Contains(text, "Unblock d-") {
+	b.sendReport("d-9", map[string]any{"accept": false})
+	b.callAPI("POST", "/v1/devices/d-9/block", nil, nil) // with two devices, a remedy for one of them does not help all tasks
+	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "full", "devices": []string{"d-9"}}, nil)
+	if _, text, _ := b.getPage("/pools/full", admin); strings.Contains(text, "Unblock d-") {
 		t.Errorf("the bar offers to unblock one of two devices: %s", text)
 	}
-	_, text, _ := b.get("/pools/full/waiting?code=device_blocked", admin)
-	contains(t, text, ">Unblock d-blocked<", ">Unblock d-9<")
+	_, text, _ := b.getPage("/pools/full/waiting?code=device_blocked", admin)
+	expectContains(t, text, ">Unblock d-blocked<", ">Unblock d-9<")
 }
 
 // TestAFormLeadsToNoOtherSite checks that a form leads back only to pages of this dashboard. With any
 // other address it changes nothing.
 func TestAFormLeadsToNoOtherSite(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.report("d-1", map[string]any{"accept": false})
-	b.call("POST", "/v1/devices/d-1/block", nil, nil)
+	b := startEmbedded(t)
+	b.sendReport("d-1", map[string]any{"accept": false})
+	b.callAPI("POST", "/v1/devices/d-1/block", nil, nil)
 	for _, back := range []string{
 		"https://example.org/", "//example.org", `/\example.org`, "/\t/example.org", "tasks/1", "javascript:alert(1)", "/nowhere", "/v1/pools", "/tasks/../nowhere", "/%2f/example.org",
 	} {
-		status, text, _ := b.post("/devices/d-1/unblock", url.Values{"back": {back}}, nil)
+		status, text, _ := b.postForm("/devices/d-1/unblock", url.Values{"back": {back}}, nil)
 		if status != http.StatusUnprocessableEntity || !strings.Contains(text, "no page of this dashboard") {
-			t.Errorf("%q: %d %s", back, status, refusal(text))
+			t.Errorf("%q: %d %s", back, status, problemText(text))
 		}
 	}
 	var device struct{ Blocked bool }
-	if b.call("GET", "/v1/devices/d-1", nil, &device); !device.Blocked {
+	if b.callAPI("GET", "/v1/devices/d-1", nil, &device); !device.Blocked {
 		t.Error("it was unblocked all the same")
 	}
-	if _, text, _ := b.post("/devices/d-1/unblock", url.Values{"back": {"/tasks?device=d-1"}}, nil); locationOf(text) != "/tasks?device=d-1&done=unblocked" {
-		t.Errorf("it leads to %q", locationOf(text))
+	if _, text, _ := b.postForm("/devices/d-1/unblock", url.Values{"back": {"/tasks?device=d-1"}}, nil); locationHeader(text) != "/tasks?device=d-1&done=unblocked" {
+		t.Errorf("it leads to %q", locationHeader(text))
 	}
 }
 
@@ -281,20 +281,20 @@ func TestAFormLeadsToNoOtherSite(t *testing.T) {
 // input of the capacity, which has the focus, and back.
 func TestRaisingTheCapacityInABrowser(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	page := fmt.Sprintf("/tasks/%d", remedied(b)["pool_full"])
-	tab := browse(t)
+	b := startEmbedded(t)
+	page := fmt.Sprintf("/tasks/%d", createWaitingTasks(b)["pool_full"])
+	tab := openTab(t)
 	tab.open(b.url + page)
 	tab.click(`.why a.button`)
-	tab.until(`location.pathname === "/pools/full/edit" && document.activeElement.name === "capacity"`)
-	tab.enter(`[name="capacity"]`, "9")
+	tab.waitForJS(`location.pathname === "/pools/full/edit" && document.activeElement.name === "capacity"`)
+	tab.setInput(`[name="capacity"]`, "9")
 	tab.click(`form.fields button.primary`)
-	tab.until(`location.pathname === "` + page + `" && document.body.textContent.includes("The pool was changed")`)
+	tab.waitForJS(`location.pathname === "` + page + `" && document.body.textContent.includes("The pool was changed")`)
 	var pool struct{ Capacity int }
-	if b.call("GET", "/v1/pools/full", nil, &pool); pool.Capacity != 9 {
+	if b.callAPI("GET", "/v1/pools/full", nil, &pool); pool.Capacity != 9 {
 		t.Errorf("the capacity is %d", pool.Capacity)
 	}
 	tab.open(b.url + "/pools/paused")
 	tab.click(`#waiting .remedy form button`)
-	tab.until(`location.pathname === "/pools/paused" && document.body.textContent.includes("Resumed")`)
+	tab.waitForJS(`location.pathname === "/pools/paused" && document.body.textContent.includes("Resumed")`)
 }

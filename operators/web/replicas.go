@@ -53,7 +53,7 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 		}
 		every := time.Duration(one.ReapMS) * time.Millisecond
 		one.Late = !one.Gone && now.Sub(*cmp.Or(k.Reaped, &k.Started)) > 3*every+goneAfter
-		one.Bad = broken(s.system.listed(one.Checks))
+		one.Bad = unhealthy(s.system.publishedChecks(one.Checks))
 		if one.Gone {
 			gone = append(gone, one)
 		} else {
@@ -63,9 +63,9 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	return append(serving, gone...), nil
 }
 
-// versions returns the versions of the replicas that are not gone. It is empty if they all have the
+// mixedVersions returns the versions of the replicas that are not gone. It is empty if they all have the
 // same version.
-func versions(list []replica) string {
+func mixedVersions(list []replica) string {
 	found := map[string]bool{}
 	for _, r := range list {
 		if !r.Gone {
@@ -78,39 +78,39 @@ func versions(list []replica) string {
 	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
 }
 
-// tallied holds the counts of the replicas as they were last read. The counts only grow while a replica
+// tallyReader holds the counts of the replicas as they were last read. The counts only grow while a replica
 // lives, so no count is read twice, and a missed read loses none. The counts of a replica's first
 // minute are always included.
-type tallied struct {
-	of map[string]map[string]meters.Tally // counts by replica and pool
+type tallyReader struct {
+	lastRead map[string]map[string]meters.Tally // counts by replica and pool
 }
 
-// read adds to the history how much the counts have grown since the previous read.
-func (t *tallied) read(list []replicaTallies, to *history) error {
-	seen := make(map[string]map[string]meters.Tally, len(list))
+// addGrowth adds to the history how much the counts have grown since the previous read.
+func (t *tallyReader) addGrowth(list []replicaTallies, to *history) error {
+	current := make(map[string]map[string]meters.Tally, len(list))
 	for _, one := range list {
 		counts := map[string]meters.Tally{}
 		if err := json.Unmarshal(one.Counts, &counts); err != nil {
 			return fmt.Errorf("tallies of replica %s: %w", one.Replica, err)
 		}
-		seen[one.Replica] = counts
-		before, known := t.of[one.Replica]
-		if !known && one.Running > time.Minute {
+		current[one.Replica] = counts
+		before, found := t.lastRead[one.Replica]
+		if !found && one.Uptime > time.Minute {
 			continue // counted before this replica followed it
 		}
 		for pool, now := range counts {
-			if more := since(before[pool], now); more != (meters.Tally{}) {
-				to.tally(pool, more)
+			if more := tallyGrowth(before[pool], now); more != (meters.Tally{}) {
+				to.addTally(pool, more)
 			}
 		}
 	}
-	t.of = seen
+	t.lastRead = current
 	return nil
 }
 
-// since returns how much the counts have grown. If a pool was deleted and created again, its counts
+// tallyGrowth returns how much the counts have grown. If a pool was deleted and created again, its counts
 // begin at 0 again.
-func since(before, now meters.Tally) meters.Tally {
+func tallyGrowth(before, now meters.Tally) meters.Tally {
 	if now.Denied < before.Denied || now.Conflicts < before.Conflicts || now.Drift < before.Drift {
 		before = meters.Tally{}
 	}

@@ -13,13 +13,13 @@ import (
 // are read, and that counts from before the first read are left out.
 func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	t.Parallel()
-	h, read := newHistory(), tallied{}
+	h, read := newHistory(), tallyReader{}
 	says := func(replica string, running time.Duration, counts map[string]meters.Tally) store.Tallies {
 		text, err := json.Marshal(counts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return store.Tallies{Replica: replica, Running: running, Counts: text}
+		return store.Tallies{Replica: replica, Uptime: running, Counts: text}
 	}
 	type counts = map[string]meters.Tally
 	for _, reading := range [][]store.Tallies{
@@ -29,18 +29,18 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 		{says("b", 14*time.Second, counts{"p": {Denied: 5, Conflicts: 1}, "q": {Denied: 7}})},                                   // a ended
 		{says("b", 20*time.Second, counts{"p": {Denied: 2}, "q": {Denied: 7}}), says("c", time.Hour, counts{"q": {Denied: 9}})}, // p was created again; c is read for the first time
 	} {
-		if err := read.read(reading, h); err != nil {
+		if err := read.addGrowth(reading, h); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h.add(time.Now(), []store.PoolUse{{Pool: "p"}, {Pool: "q"}})
-	if got, want := h.lately("p"), (happened{Denied: 3 + 4 + 1 + 2, Conflicts: 1, Drift: 2}); got != want {
+	h.addPoints(time.Now(), []store.PoolUse{{Pool: "p"}, {Pool: "q"}})
+	if got, want := h.recentCounts("p"), (poolCounts{Denied: 3 + 4 + 1 + 2, Conflicts: 1, Drift: 2}); got != want {
 		t.Errorf("p: %+v, want %+v", got, want)
 	}
-	if got, want := h.lately("q"), (happened{Denied: 7}); got != want {
+	if got, want := h.recentCounts("q"), (poolCounts{Denied: 7}); got != want {
 		t.Errorf("q: %+v, want %+v", got, want)
 	}
-	if err := read.read([]store.Tallies{{Replica: "x", Counts: []byte("no")}}, h); err == nil {
+	if err := read.addGrowth([]store.Tallies{{Replica: "x", Counts: []byte("no")}}, h); err == nil {
 		t.Error("nonsense was read")
 	}
 }
@@ -48,12 +48,12 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 func TestTroubleIsShownForTenMinutes(t *testing.T) {
 	t.Parallel()
 	h := newHistory()
-	h.tally("p", meters.Tally{Denied: 1, Conflicts: 1, Drift: 70_000})
+	h.addTally("p", meters.Tally{Denied: 1, Conflicts: 1, Drift: 70_000})
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	points := int(troubleShown / pointEvery)
+	points := int(troubleShownFor / pointEvery)
 	for i := range points + 1 {
-		h.add(start.Add(time.Duration(i)*pointEvery), []store.PoolUse{{Pool: "p"}})
-		lately := h.lately("p")
+		h.addPoints(start.Add(time.Duration(i)*pointEvery), []store.PoolUse{{Pool: "p"}})
+		lately := h.recentCounts("p")
 		if shown := i < points; shown != (lately.Conflicts == 1 && lately.Drift == 65_535) {
 			t.Fatalf("after %d points: %+v", i, lately)
 		}

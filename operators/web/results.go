@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	resultsShown = 25
-	columnsShown = 5
-	errorsShown  = 10
-	openSample   = 2000 // sample size while tasks of the batch are open, because its page is then read often
-	overSample   = 5000 // sample size after the batch has ended
+	resultsShown    = 25
+	maxColumnsShown = 5
+	errorsShown     = 10
+	openSampleSize  = 2000 // sample size while tasks of the batch are open, because its page is then read often
+	endedSampleSize = 5000 // sample size after the batch has ended
 
-	// summedEvery is the interval at which the results are summarized again while tasks end.
-	summedEvery = 5 * time.Second
+	// summaryReadEvery is the interval at which the results are summarized again while tasks end.
+	summaryReadEvery = 5 * time.Second
 )
 
 // results holds the results of a batch as its page shows them.
@@ -53,9 +53,9 @@ type resultCell struct {
 	Number bool
 }
 
-// resultChoice returns the parameters that the form of the results sends.
-func resultChoice(query url.Values) url.Values {
-	chosen := filtersOf(query, "field", "tag", "state", "since", "until")
+// resultParams returns the parameters that the form of the results sends.
+func resultParams(query url.Values) url.Values {
+	chosen := nonEmptyParams(query, "field", "tag", "state", "since", "until")
 	if columns := query["column"]; len(columns) > 0 {
 		chosen["column"] = columns
 	}
@@ -66,26 +66,26 @@ func resultChoice(query url.Values) url.Values {
 // browsers.
 func resultQuery(chosen url.Values) (q operators.ResultQuery, err error) {
 	q.State = chosen.Get("state")
-	if q.Since, err = chosenTime(chosen, "since"); err == nil {
-		q.Until, err = chosenTime(chosen, "until")
+	if q.Since, err = parseTimeParam(chosen, "since"); err == nil {
+		q.Until, err = parseTimeParam(chosen, "until")
 	}
 	return q, err
 }
 
-// chosenTime reads a time of a form, in UTC. It returns the zero time if the form has none.
-func chosenTime(chosen url.Values, name string) (time.Time, error) {
-	if chosen.Get(name) == "" {
+// parseTimeParam reads a time of a form, in UTC. It returns the zero time if the form has none.
+func parseTimeParam(params url.Values, name string) (time.Time, error) {
+	if params.Get(name) == "" {
 		return time.Time{}, nil
 	}
-	at, err := inUTC(chosen.Get(name))
+	at, err := parseUTC(params.Get(name))
 	if err != nil {
 		return at, &operators.Problem{Status: http.StatusUnprocessableEntity, Detail: name + ": " + err.Error()}
 	}
 	return at, nil
 }
 
-// Has reports whether a column is shown.
-func (s results) Has(column string) bool { return slices.Contains(s.Columns, column) }
+// HasColumn reports whether a column is shown.
+func (s results) HasColumn(column string) bool { return slices.Contains(s.Columns, column) }
 
 // IsNumber reports whether a column has numbers, which are aligned to the right.
 func (s results) IsNumber(column string) bool {
@@ -95,15 +95,15 @@ func (s results) IsNumber(column string) bool {
 // States returns the states in which tasks have results.
 func (s results) States() []string { return operators.TaskStates()[2:] }
 
-// Part reports whether only a part of the results was summarized.
-func (s results) Part() bool { return s.Looked < s.Of }
+// IsSample reports whether only a part of the results was summarized.
+func (s results) IsSample() bool { return s.Scanned < s.Matching }
 
-// Timed reports whether only the results of a time range are shown.
-func (s results) Timed() bool { return s.Chosen.Has("since") || s.Chosen.Has("until") }
+// HasTimeRange reports whether only the results of a time range are shown.
+func (s results) HasTimeRange() bool { return s.Chosen.Has("since") || s.Chosen.Has("until") }
 
 // CSV returns the query for the CSV file.
 func (s results) CSV() string {
-	if q := filtersOf(s.Chosen, "state", "since", "until").Encode(); q != "" {
+	if q := nonEmptyParams(s.Chosen, "state", "since", "until").Encode(); q != "" {
 		return "?" + q
 	}
 	return ""
@@ -128,56 +128,58 @@ func (s results) Tags() []tagRow {
 	return rows
 }
 
-// Top returns the first errorsShown errors.
-func (s results) Top() []operators.ErrorCount { return s.Errors[:min(len(s.Errors), errorsShown)] }
+// TopErrors returns the first errorsShown errors.
+func (s results) TopErrors() []operators.ErrorCount {
+	return s.Errors[:min(len(s.Errors), errorsShown)]
+}
 
-// results returns the results of a batch. It reads the summary first, because the summary lists the
+// readResults returns the results of a batch. It reads the summary first, because the summary lists the
 // fields.
-func (b *batchPages) results(r *http.Request, one batch) (results, error) {
-	s := results{Batch: one.ID, Chosen: resultChoice(r.URL.Query())}
+func (b *batchPages) readResults(r *http.Request, one batch) (results, error) {
+	s := results{Batch: one.ID, Chosen: resultParams(r.URL.Query())}
 	asked, err := resultQuery(s.Chosen)
 	if err != nil {
 		return s, err
 	}
-	asked.Aggregate, asked.ByTag, asked.Sample = s.Chosen.Get("field"), s.Chosen.Get("tag"), openSample
-	if one.Over() {
-		asked.Sample = overSample
+	asked.Aggregate, asked.ByTag, asked.Sample = s.Chosen.Get("field"), s.Chosen.Get("tag"), openSampleSize
+	if one.HasEnded() {
+		asked.Sample = endedSampleSize
 	}
-	sum, err := b.sums(r, one, asked)
+	sum, err := b.readSummary(r, one, asked)
 	if err == nil && asked.Aggregate == "" {
-		if asked.Aggregate = usualField(sum.Fields); asked.Aggregate != "" {
-			sum, err = b.sums(r, one, asked)
+		if asked.Aggregate = defaultField(sum.Fields); asked.Aggregate != "" {
+			sum, err = b.readSummary(r, one, asked)
 		}
 	}
 	if err != nil {
 		return s, err
 	}
-	s.ResultSummary, s.Shown, s.Query = sum, one.Ended() > 0, s.Chosen.Encode()
+	s.ResultSummary, s.Shown, s.Query = sum, one.EndedTasks() > 0, s.Chosen.Encode()
 	if s.Aggregate != nil && s.Aggregate.Number != nil {
-		s.Histogram = histogramOf(*s.Aggregate.Number)
+		s.Histogram = newHistogram(*s.Aggregate.Number)
 	}
 	s.Columns = s.Chosen["column"]
 	if len(s.Columns) == 0 {
-		s.Columns = usualColumns(sum.Fields)
+		s.Columns = defaultColumns(sum.Fields)
 	}
-	return s, b.rows(r, resultsPath(one), &s)
+	return s, b.addRows(r, resultsPath(one), &s)
 }
 
 func resultsPath(one batch) string {
 	return operators.Path("batches", strconv.FormatInt(one.ID, 10), "results")
 }
 
-// sums returns the summary of the results. A summary of a sample is cached for summedEvery; a summary
+// readSummary returns the summary of the results. A summary of a sample is cached for summaryReadEvery; a summary
 // of all results also becomes invalid when other tasks end. The total counts in the summary are always
 // the current counts of the batch.
-func (b *batchPages) sums(r *http.Request, one batch, asked operators.ResultQuery) (operators.ResultSummary, error) {
+func (b *batchPages) readSummary(r *http.Request, one batch, asked operators.ResultQuery) (operators.ResultSummary, error) {
 	query := asked.Values()
 	query.Set("page_size", "1")
-	name := fmt.Sprint(one.ID, " ", query.Encode(), one.Failed() > 0)
+	name := fmt.Sprint(one.ID, " ", query.Encode(), one.FailedTasks() > 0)
 	if one.endedIn(asked.State) <= int64(asked.Sample) {
 		name += fmt.Sprint(one.Counts)
 	}
-	sum, err := b.summed.read(r.Context(), name, b.now(), func(ctx context.Context) (operators.ResultSummary, error) {
+	sum, err := b.summaryCache.getOrRead(r.Context(), name, b.now(), func(ctx context.Context) (operators.ResultSummary, error) {
 		var read operators.Results
 		if err := b.api.get(r.WithContext(ctx), resultsPath(one), query, &read); err != nil {
 			return operators.ResultSummary{}, err
@@ -187,15 +189,15 @@ func (b *batchPages) sums(r *http.Request, one batch, asked operators.ResultQuer
 	if err != nil {
 		return sum, err
 	}
-	sum.Of, sum.ErrorsOf, sum.Progress = one.endedIn(asked.State), one.Failed(), slices.Clone(sum.Progress) // cloned because the cached value is shared
+	sum.Matching, sum.ErrorsTotal, sum.Progress = one.endedIn(asked.State), one.FailedTasks(), slices.Clone(sum.Progress) // cloned because the cached value is shared
 	last := &sum.Progress[len(sum.Progress)-1]
-	last.Ended, last.Failed = one.Ended(), one.Failed()
+	last.Ended, last.Failed = one.EndedTasks(), one.FailedTasks()
 	return sum, nil
 }
 
-// rows reads one page of the table.
-func (b *batchPages) rows(r *http.Request, path string, s *results) error {
-	pager := pagerOf(r, nil)
+// addRows reads one page of the table.
+func (b *batchPages) addRows(r *http.Request, path string, s *results) error {
+	pager := newPager(r, nil)
 	asked, err := resultQuery(s.Chosen)
 	if err != nil {
 		return err
@@ -203,14 +205,14 @@ func (b *batchPages) rows(r *http.Request, path string, s *results) error {
 	asked.Fields, asked.Sample = s.Columns, 1
 	query := asked.Values()
 	query.Set("page_size", strconv.Itoa(resultsShown))
-	if !pager.first() {
+	if !pager.isFirst() {
 		query.Set("page_token", pager.token)
 	}
 	var read operators.Results
 	if err := b.api.get(r, path, query, &read); err != nil {
 		return err
 	}
-	s.First = pager.first()
+	s.First = pager.isFirst()
 	if read.NextPageToken != "" {
 		s.Next = pager.path + "?" + strings.TrimPrefix(s.Query+"&", "&") + url.Values{"page": {read.NextPageToken}}.Encode()
 	}
@@ -219,28 +221,28 @@ func (b *batchPages) rows(r *http.Request, path string, s *results) error {
 		var output map[string]json.RawMessage
 		_ = json.Unmarshal(result.Output, &output) // a null leaves the map empty
 		for _, name := range s.Columns {
-			row.Cells = append(row.Cells, cellOf(output[name]))
+			row.Cells = append(row.Cells, newResultCell(output[name]))
 		}
 		s.Rows = append(s.Rows, row)
 	}
 	return nil
 }
 
-// cellOf returns text as it is, and any other value as JSON.
-func cellOf(value json.RawMessage) resultCell {
+// newResultCell returns text as it is, and any other value as JSON.
+func newResultCell(value json.RawMessage) resultCell {
 	var text string
 	if len(value) == 0 || string(value) == "null" {
 		return resultCell{}
 	}
 	if json.Unmarshal(value, &text) == nil {
-		return resultCell{Text: terminal.Readable(text)}
+		return resultCell{Text: terminal.HideUnreadable(text)}
 	}
 	return resultCell{Text: string(value), Number: strings.ContainsRune("-0123456789", rune(value[0]))}
 }
 
-// usualField returns the first numeric field. Without a numeric field, it returns the first field whose
+// defaultField returns the first numeric field. Without a numeric field, it returns the first field whose
 // values can be counted.
-func usualField(fields []operators.OutputField) string {
+func defaultField(fields []operators.OutputField) string {
 	for _, kinds := range [][]string{{"number"}, {"boolean", "text", "mixed"}} {
 		for _, f := range fields {
 			if slices.Contains(kinds, f.Type) {
@@ -251,22 +253,22 @@ func usualField(fields []operators.OutputField) string {
 	return ""
 }
 
-// usualColumns returns the first fields that are neither lists nor objects.
-func usualColumns(fields []operators.OutputField) (names []string) {
+// defaultColumns returns the first fields that are neither lists nor objects.
+func defaultColumns(fields []operators.OutputField) (names []string) {
 	for _, f := range fields {
-		if len(names) < columnsShown && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
+		if len(names) < maxColumnsShown && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
 			names = append(names, f.Name)
 		}
 	}
 	return names
 }
 
-// csv passes the CSV of all results of a batch on from the API to the browser.
-func (b *batchPages) csv(rw http.ResponseWriter, r *http.Request) {
+// serveCSV passes the CSV of all results of a batch on from the API to the browser.
+func (b *batchPages) serveCSV(rw http.ResponseWriter, r *http.Request) {
 	path := operators.Path("batches", r.PathValue("id"), "results")
 	asked, err := resultQuery(r.URL.Query())
 	if err != nil {
-		b.fail(rw, r, err)
+		b.sendError(rw, r, err)
 		return
 	}
 	query := asked.Values()
@@ -275,10 +277,10 @@ func (b *batchPages) csv(rw http.ResponseWriter, r *http.Request) {
 	}
 	in, err := http.NewRequestWithContext(r.Context(), http.MethodGet, path+"?"+query.Encode(), nil)
 	if err != nil {
-		b.fail(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
+		b.sendError(rw, r, &operators.Problem{Status: http.StatusBadRequest, Detail: err.Error()})
 		return
 	}
 	in.Header.Set("Accept", operators.TypeCSV)
 	rw.Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="batch-%s.csv"`, url.PathEscape(r.PathValue("id"))))
-	b.inside.Inside(visitorOf(r.Context()), rw, in)
+	b.rawAPI.ServeAs(visitorOf(r.Context()), rw, in)
 }

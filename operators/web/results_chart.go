@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	courseWidth, courseHeight = 800, 160
-	paceHeight                = 40
-	binsHeight                = 90
+	progressWidth, progressHeight = 800, 160
+	rateHeight                    = 40
+	histogramHeight               = 90
 )
 
-// course is an SVG of the progress of a batch so far, and of its expected progress.
-type course struct {
+// progressChart is an SVG of the progress of a batch so far, and of its expected progress.
+type progressChart struct {
 	Width, Height int
 	Area, Line    string // tasks that had ended
 	Failed        string // failed tasks among them
@@ -25,22 +25,22 @@ type course struct {
 	From, To      time.Time
 	Now           float64 // x position of the current time
 	Label         string
-	Pace          []pace
+	Pace          []rateBar
 	PaceMax       string
 	PaceHeight    int
-	Ended, Of     int64
+	Ended, Total  int64
 	ExpectedToEnd *operators.Time
 }
 
-// pace is the bar of one step: how many tasks ended per minute.
-type pace struct {
+// rateBar is the bar of one step: how many tasks ended per minute.
+type rateBar struct {
 	X, Y, Width, Height float64
 	Title               string
 }
 
-// courseOf draws a batch from its start to its end or its expected end.
-func courseOf(steps []operators.BatchProgress, total int64, eta *operators.Time) course {
-	c := course{Width: courseWidth, Height: courseHeight, PaceHeight: paceHeight, Of: total, ExpectedToEnd: eta}
+// newProgressChart draws a batch from its start to its end or its expected end.
+func newProgressChart(steps []operators.BatchProgress, total int64, eta *operators.Time) progressChart {
+	c := progressChart{Width: progressWidth, Height: progressHeight, PaceHeight: rateHeight, Total: total, ExpectedToEnd: eta}
 	if len(steps) < 2 || total == 0 {
 		return c
 	}
@@ -50,8 +50,8 @@ func courseOf(steps []operators.BatchProgress, total int64, eta *operators.Time)
 		c.To = eta.Time
 	}
 	span := max(c.To.Sub(c.From), time.Second)
-	x := func(at time.Time) float64 { return courseWidth * float64(at.Sub(c.From)) / float64(span) }
-	y := func(n int64) float64 { return courseHeight * (1 - 0.92*float64(n)/float64(total)) }
+	x := func(at time.Time) float64 { return progressWidth * float64(at.Sub(c.From)) / float64(span) }
+	y := func(n int64) float64 { return progressHeight * (1 - 0.92*float64(n)/float64(total)) }
 	line, failed := &strings.Builder{}, &strings.Builder{}
 	command := "M"
 	for _, step := range steps {
@@ -63,42 +63,42 @@ func courseOf(steps []operators.BatchProgress, total int64, eta *operators.Time)
 	if now.Failed > 0 {
 		c.Failed = failed.String()
 	}
-	c.Area = fmt.Sprintf("%sL%.1f %dL0 %dZ", c.Line, c.Now, courseHeight, courseHeight)
-	c.Limit = fmt.Sprintf("M0 %.1fH%d", y(total), courseWidth)
+	c.Area = fmt.Sprintf("%sL%.1f %dL0 %dZ", c.Line, c.Now, progressHeight, progressHeight)
+	c.Limit = fmt.Sprintf("M0 %.1fH%d", y(total), progressWidth)
 	c.Label = fmt.Sprintf("%d of %d tasks have ended, %d of them in vain", now.Ended, total, now.Failed)
 	if eta != nil && c.To.Equal(eta.Time) {
-		c.Expected = fmt.Sprintf("M%.1f %.1fL%d %.1f", c.Now, y(now.Ended), courseWidth, y(total))
+		c.Expected = fmt.Sprintf("M%.1f %.1fL%d %.1f", c.Now, y(now.Ended), progressWidth, y(total))
 		c.Label += "; the last is expected to end at " + eta.UTC().Format("2006-01-02 15:04:05 UTC")
 	}
-	c.paces(steps, x)
+	c.drawRates(steps, x)
 	return c
 }
 
-func (c *course) paces(steps []operators.BatchProgress, x func(time.Time) float64) {
-	most := 0.0
+func (c *progressChart) drawRates(steps []operators.BatchProgress, x func(time.Time) float64) {
+	maxRate := 0.0
 	for _, step := range steps {
-		most = max(most, step.RatePerMinute)
+		maxRate = max(maxRate, step.RatePerMinute)
 	}
-	if most == 0 {
+	if maxRate == 0 {
 		return
 	}
-	c.PaceMax = digits(most)
+	c.PaceMax = roundedText(maxRate)
 	for i, step := range steps[1:] {
 		if step.RatePerMinute <= 0 {
 			continue
 		}
-		from, high := x(steps[i].At.Time), paceHeight*step.RatePerMinute/most
-		c.Pace = append(c.Pace, pace{
-			X: from, Y: paceHeight - high, Width: max(x(step.At.Time)-from, 0.5), Height: high,
-			Title: fmt.Sprintf("%s a minute from %s to %s", digits(step.RatePerMinute), clockText(steps[i].At.Time), clockText(step.At.Time)),
+		from, high := x(steps[i].At.Time), rateHeight*step.RatePerMinute/maxRate
+		c.Pace = append(c.Pace, rateBar{
+			X: from, Y: rateHeight - high, Width: max(x(step.At.Time)-from, 0.5), Height: high,
+			Title: fmt.Sprintf("%s a minute from %s to %s", roundedText(step.RatePerMinute), shortTimeText(steps[i].At.Time), shortTimeText(step.At.Time)),
 		})
 	}
 }
 
-func clockText(at time.Time) string { return at.UTC().Format("Jan 2 15:04:05 UTC") }
+func shortTimeText(at time.Time) string { return at.UTC().Format("Jan 2 15:04:05 UTC") }
 
-// digits returns a number with four significant digits.
-func digits(n float64) string {
+// roundedText returns a number with four significant digits.
+func roundedText(n float64) string {
 	text := strconv.FormatFloat(n, 'g', 4, 64)
 	if strings.Contains(text, "e") && n > -1e9 && n < 1e9 {
 		return strconv.FormatFloat(n, 'f', -1, 64)
@@ -117,22 +117,22 @@ type histogram struct {
 	Label         string
 }
 
-func histogramOf(n operators.NumberValues) *histogram {
-	h := &histogram{NumberValues: n, Width: courseWidth, Height: binsHeight}
-	most := int64(1)
+func newHistogram(n operators.NumberValues) *histogram {
+	h := &histogram{NumberValues: n, Width: progressWidth, Height: histogramHeight}
+	maxTasks := int64(1)
 	for _, bin := range n.Histogram {
-		most = max(most, bin.Tasks)
+		maxTasks = max(maxTasks, bin.Tasks)
 	}
-	wide := courseWidth / float64(len(n.Histogram))
+	wide := progressWidth / float64(len(n.Histogram))
 	h.BarWidth = wide * 0.92
 	for i, bin := range n.Histogram {
-		high := binsHeight * float64(bin.Tasks) / float64(most)
+		high := histogramHeight * float64(bin.Tasks) / float64(maxTasks)
 		h.Bars = append(h.Bars, bar{
-			X: float64(i)*wide + wide*0.04, Y: binsHeight - high, Height: high,
-			Title: fmt.Sprintf("%d from %s to %s", bin.Tasks, digits(bin.From), digits(bin.To)),
+			X: float64(i)*wide + wide*0.04, Y: histogramHeight - high, Height: high,
+			Title: fmt.Sprintf("%d from %s to %s", bin.Tasks, roundedText(bin.From), roundedText(bin.To)),
 		})
 	}
-	h.From, h.To = digits(n.Histogram[0].From), digits(n.Histogram[len(n.Histogram)-1].To)
-	h.Label = fmt.Sprintf("%d numbers from %s to %s, half of them up to %s", n.Count, digits(n.Min), digits(n.Max), digits(n.P50))
+	h.From, h.To = roundedText(n.Histogram[0].From), roundedText(n.Histogram[len(n.Histogram)-1].To)
+	h.Label = fmt.Sprintf("%d numbers from %s to %s, half of them up to %s", n.Count, roundedText(n.Min), roundedText(n.Max), roundedText(n.P50))
 	return h
 }

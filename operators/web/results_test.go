@@ -17,18 +17,18 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// finish lets devices end tasks of the pool p. Every fourth task fails.
-func (b *bench) finish(names ...string) {
+// endTasks lets devices end tasks of the pool p. Every fourth task fails.
+func (b *testReplica) endTasks(names ...string) {
 	b.Helper()
 	for i, name := range names {
-		g := b.grant(name)
+		g := b.reportUntilGranted(name)
 		result := map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded", "output": map[string]any{
 			"down": 80 + i, "net": map[string]any{"rtt": i % 5}, "firmware": fmt.Sprintf("7.%d", i%3), "note": "=1+1 <b>",
 		}}
 		if i%4 == 3 {
 			result["status"], result["error"] = "rejected", fmt.Sprintf("no route %d", i%8)
 		}
-		b.report(name, map[string]any{"accept": false, "results": []map[string]any{result}})
+		b.sendReport(name, map[string]any{"accept": false, "results": []map[string]any{result}})
 	}
 }
 
@@ -36,24 +36,24 @@ func (b *bench) finish(names ...string) {
 // values, tags and a table.
 func TestABatchIsItsResults(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	names := devices(40)
-	b.pool("p", 60, names...)
-	_, text, _ := b.get("/batches/1")
-	contains(t, text, "No task has ended yet", "0 of 40")
-	b.call("POST", "/v1/devices", map[string]any{"id": "d-3", "tags": map[string]string{"site": "berlin"}}, nil)
-	b.finish(names[:30]...)
-	b.until("the rate", func() bool {
-		_, text, _ = b.get("/batches/1")
+	b := startEmbedded(t)
+	names := deviceIDs(40)
+	b.createPool("p", 60, names...)
+	_, text, _ := b.getPage("/batches/1")
+	expectContains(t, text, "No task has ended yet", "0 of 40")
+	b.callAPI("POST", "/v1/devices", map[string]any{"id": "d-3", "tags": map[string]string{"site": "berlin"}}, nil)
+	b.endTasks(names[:30]...)
+	b.waitUntil("the rate", func() bool {
+		_, text, _ = b.getPage("/batches/1")
 		return strings.Contains(text, `class="expected"`)
 	})
-	contains(t, text, `id="course"`, "expected to end", "<h2>down", "<dt>p50</dt><dd><b>94.5</b>", "<th scope=\"col\" class=\"n\" title=\"A field of the output\">net.rtt</th>", "=1&#43;1 &lt;b&gt;",
+	expectContains(t, text, `id="course"`, "expected to end", "<h2>down", "<dt>p50</dt><dd><b>94.5</b>", "<th scope=\"col\" class=\"n\" title=\"A field of the output\">net.rtt</th>", "=1&#43;1 &lt;b&gt;",
 		`<a class="button" href="/retry-tasks?state=failed&amp;batch=1">Retry failed…</a>`, `href="/new-batch?from=1"`, `href="/batches/1/edit"`, `href="/batches/1/results.csv"`, "Failures by error", "no route 3")
 	if n := strings.Count(text, `<tr id="result-`); n != 25 {
 		t.Errorf("%d rows", n)
 	}
-	_, text, _ = b.get("/batches/1?field=firmware&tag=site&column=net.rtt&column=none&state=failed")
-	contains(t, text, "<h2>firmware", `<td class="text">7.0</td>`, "By tag site", `<a href="/devices?tag=site:berlin">berlin</a></td><td class="n">1</td><td class="n">1</td>`, "without the tag",
+	_, text, _ = b.getPage("/batches/1?field=firmware&tag=site&column=net.rtt&column=none&state=failed")
+	expectContains(t, text, "<h2>firmware", `<td class="text">7.0</td>`, "By tag site", `<a href="/devices?tag=site:berlin">berlin</a></td><td class="n">1</td><td class="n">1</td>`, "without the tag",
 		`?state=failed" download`, `<option selected>firmware</option>`)
 	if strings.Contains(text, `>down</th>`) || strings.Count(text, `<tr id="result-`) != 7 {
 		t.Error("the columns and the state are not those of the form")
@@ -62,46 +62,46 @@ func TestABatchIsItsResults(t *testing.T) {
 	if strings.Contains(text, ever) {
 		t.Error("an error of all times is told from those of a time")
 	}
-	_, text, _ = b.get("/batches/1?since=2026-01-01T00:00")
-	contains(t, text, "no route 3", ever)
-	_, text, _ = b.get("/batches/1?column=down")
+	_, text, _ = b.getPage("/batches/1?since=2026-01-01T00:00")
+	expectContains(t, text, "no route 3", ever)
+	_, text, _ = b.getPage("/batches/1?column=down")
 	next := regexp.MustCompile(`<a rel="next" href="([^"]+)">Next results`).FindStringSubmatch(text)
 	if next == nil {
 		t.Fatal("no next results")
 	}
-	_, text, _ = b.get(strings.ReplaceAll(next[1], "&amp;", "&"))
-	contains(t, text, `<tr id="result-26">`, `<th scope="col" class="n" title="A field of the output">down</th>`, "First results")
+	_, text, _ = b.getPage(strings.ReplaceAll(next[1], "&amp;", "&"))
+	expectContains(t, text, `<tr id="result-26">`, `<th scope="col" class="n" title="A field of the output">down</th>`, "First results")
 	if n := strings.Count(text, `<tr id="result-`); n != 5 {
 		t.Errorf("%d rows", n)
 	}
-	status, text, _ := b.get("/batches/1/results.csv?state=succeeded")
+	status, text, _ := b.getPage("/batches/1/results.csv?state=succeeded")
 	rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
 	if err != nil || status != 200 || len(rows) != 24 || strings.Join(rows[0][7:], " ") != "output.down output.firmware output.net.rtt output.note output" || rows[1][10] != "'=1+1 <b>" {
 		t.Errorf("%d: %q, %v", status, rows, err)
 	}
 	for path, want := range map[string]int{"/batches/9/results.csv": 404, "/batches/1?state=pending": 422, "/batches/1?field=" + strings.Repeat("x", 201): 422} {
-		if status, _, _ := b.get(path); status != want {
+		if status, _, _ := b.getPage(path); status != want {
 			t.Errorf("%s: %d, want %d", path, status, want)
 		}
 	}
 }
 
 // TestResultsAreSummedUpOnceInAWhile checks that results are summarized again when more tasks have
-// ended. For a large open batch this happens at most once per summedEvery. The counts next to the
+// ended. For a large open batch this happens at most once per summaryReadEvery. The counts next to the
 // summary are always current.
 func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	b := embedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
-	names := devices(2100)
-	b.pool("p", 60, names...)
+	b := startEmbedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
+	names := deviceIDs(2100)
+	b.createPool("p", 60, names...)
 	looked := func() int64 { // results that one rendering summarized
-		before := b.store.results.Load()
-		b.get("/batches/1")
-		return b.store.results.Load() - before
+		before := b.store.summarizedResults.Load()
+		b.getPage("/batches/1")
+		return b.store.summarizedResults.Load() - before
 	}
 	for range 3 {
-		b.finish(names[:10]...)
+		b.endTasks(names[:10]...)
 		if names = names[10:]; looked() < 10 {
 			t.Error("others have ended, and were not summed up")
 		}
@@ -109,54 +109,54 @@ func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
 			t.Errorf("none has ended since, and %d results were looked at again", n)
 		}
 	}
-	running := []task{b.grant(names[0]), b.grant(names[1])}
-	b.call("POST", "/v1/tasks/cancel?batch=1", nil, nil)
+	running := []grantedTask{b.reportUntilGranted(names[0]), b.reportUntilGranted(names[1])}
+	b.callAPI("POST", "/v1/tasks/cancel?batch=1", nil, nil)
 	if n := looked(); n < 2000 {
 		t.Errorf("%d of 2098 results were summed up", n)
 	}
-	b.report(names[0], map[string]any{"accept": false, "results": []map[string]any{{"task": running[0].ID, "token": running[0].Token, "status": "succeeded"}}})
+	b.sendReport(names[0], map[string]any{"accept": false, "results": []map[string]any{{"task": running[0].ID, "token": running[0].Token, "status": "succeeded"}}})
 	if n := looked(); n > 1 {
 		t.Errorf("%d results were looked at again at once", n)
 	}
-	_, text, _ := b.get("/batches/1")
-	contains(t, text, "2099 of 2100</span> ended", "of 2099 results")
+	_, text, _ := b.getPage("/batches/1")
+	expectContains(t, text, "2099 of 2100</span> ended", "of 2099 results")
 }
 
 // TestResultsInABrowser checks in a browser that the form selects results, and that the selection stays
 // while results arrive.
 func TestResultsInABrowser(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	names := devices(40)
-	b.pool("p", 60, names...)
-	tab := browse(t)
+	b := startEmbedded(t)
+	names := deviceIDs(40)
+	b.createPool("p", 60, names...)
+	tab := openTab(t)
 	tab.open(b.url + "/batches/1") // before there are results
-	tab.until(`document.getElementById("pulse").textContent === "live" && !document.getElementById("results-title")`)
-	b.finish(names[:20]...)
-	tab.until(`document.querySelectorAll("#results tbody tr").length === 20 && document.getElementById("results-title")`)
-	ask[bool](tab, `(document.querySelector("select[name=field]").value = "firmware", document.querySelector("input[name=tag]").value = "site", true)`)
+	tab.waitForJS(`document.getElementById("pulse").textContent === "live" && !document.getElementById("results-title")`)
+	b.endTasks(names[:20]...)
+	tab.waitForJS(`document.querySelectorAll("#results tbody tr").length === 20 && document.getElementById("results-title")`)
+	evalJS[bool](tab, `(document.querySelector("select[name=field]").value = "firmware", document.querySelector("input[name=tag]").value = "site", true)`)
 	tab.click(".columns summary")
 	tab.click(".columns input[value=note]")
 	tab.click("form.filters button")
-	tab.until(`location.search.includes("field=firmware") && !document.querySelector("#results thead").textContent.includes("note")`)
-	tab.until(`document.getElementById("pulse").textContent === "live"`)
-	b.finish(names[20:30]...)
-	tab.until(`document.querySelector("#batch .pills").textContent.includes("succeeded 23") && document.querySelector("#results [id^=value-]").textContent.startsWith("11")`)
-	tab.shoot("batch-results")
+	tab.waitForJS(`location.search.includes("field=firmware") && !document.querySelector("#results thead").textContent.includes("note")`)
+	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
+	b.endTasks(names[20:30]...)
+	tab.waitForJS(`document.querySelector("#batch .pills").textContent.includes("succeeded 23") && document.querySelector("#results [id^=value-]").textContent.startsWith("11")`)
+	tab.checkScreen("batch-results")
 }
 
 // TestABatchIsEdited checks that a form changes the settings of a batch that can be changed, and
 // nothing else.
 func TestABatchIsEdited(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
-	b.call("POST", "/v1/batches", map[string]any{
+	b := startEmbedded(t)
+	b.createPool("p", 3)
+	b.callAPI("POST", "/v1/batches", map[string]any{
 		"pool": "p", "devices": []string{"d-1"}, "not_after": "2099-01-01T00:00:01.500Z", "windows": []map[string]any{{"cron": "0 1 * * *", "duration": "4h", "timezone": "Asia/Shanghai"}},
 		"limits": []map[string]any{{"name": "a", "per": "device", "algorithm": "fixed", "per_ms": 60000, "max": 1}},
 	}, nil)
-	_, text, _ := b.get("/batches/1/edit")
-	contains(t, text, "0 1 * * * 4h Asia/Shanghai", `value="2099-01-01T00:00:01"`, `name="limit.name" maxlength="64" value="a"`, `value="1/1m"`)
+	_, text, _ := b.getPage("/batches/1/edit")
+	expectContains(t, text, "0 1 * * * 4h Asia/Shanghai", `value="2099-01-01T00:00:01"`, `name="limit.name" maxlength="64" value="a"`, `value="1/1m"`)
 	rows := url.Values{"limit.name": {"a", ""}, "limit.per": {"device", ""}, "limit.algorithm": {"fixed", "sliding"}, "limit.rate": {"1/1m", ""}, "limit.period": {"", ""}, "limit.timezone": {"", ""}, "limit.on_error": {"", ""}, "limit.trust_device": {"", ""}}
 	form := func(changes url.Values) url.Values {
 		f := url.Values{"weight": {"1"}, "priority": {"0"}, "attempts": {"3"}, "not_after": {"2099-01-01T00:00:01"}, "windows": {"0 1 * * * 4h Asia/Shanghai"}}
@@ -167,11 +167,11 @@ func TestABatchIsEdited(t *testing.T) {
 	var got map[string]any
 	edit := func(changes url.Values) {
 		t.Helper()
-		if status, text, _ := b.post("/batches/1/edit", form(changes), nil); status != http.StatusSeeOther {
-			t.Fatalf("%d %s", status, refusal(text))
+		if status, text, _ := b.postForm("/batches/1/edit", form(changes), nil); status != http.StatusSeeOther {
+			t.Fatalf("%d %s", status, problemText(text))
 		}
 		got = nil
-		b.call("GET", "/v1/batches/1", nil, &got)
+		b.callAPI("GET", "/v1/batches/1", nil, &got)
 	}
 	edit(url.Values{"weight": {"7"}, "windows": {"0 1 * * * 4h Asia/Shanghai\r\n0 5 * * * 1h"}})
 	if got["weight"] != 7.0 || got["not_after"] != "2099-01-01T00:00:01.500Z" || fmt.Sprint(got["windows"]) != "[map[cron:0 1 * * * duration:4h timezone:Asia/Shanghai] map[cron:0 5 * * * duration:1h timezone:UTC]]" {
@@ -185,12 +185,12 @@ func TestABatchIsEdited(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	for input, want := range map[string]string{"weight": "Weight: a whole number", "windows": "five fields of cron", "limit.rate": "is no number and time", "not_after": "Not after: a time", "max_wait": "Longest wait: a duration"} {
-		if status, text, _ := b.post("/batches/1/edit", form(url.Values{input: {"{x"}}), nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
-			t.Errorf("%s: %d, %s", input, status, refusal(text))
+		if status, text, _ := b.postForm("/batches/1/edit", form(url.Values{input: {"{x"}}), nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
+			t.Errorf("%s: %d, %s", input, status, problemText(text))
 		}
 	}
-	if status, text, _ := b.post("/batches/1/edit", form(url.Values{"weight": {"1001"}}), nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, "weight") || !strings.Contains(text, "1000") {
-		t.Errorf("%d %s", status, refusal(text))
+	if status, text, _ := b.postForm("/batches/1/edit", form(url.Values{"weight": {"1001"}}), nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, "weight") || !strings.Contains(text, "1000") {
+		t.Errorf("%d %s", status, problemText(text))
 	}
 }
 
@@ -198,9 +198,9 @@ func TestABatchIsEdited(t *testing.T) {
 // devices that failed, or for others.
 func TestABatchIsCloned(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 60)
-	b.call("POST", "/v1/batches", map[string]any{
+	b := startEmbedded(t)
+	b.createPool("p", 60)
+	b.callAPI("POST", "/v1/batches", map[string]any{
 		"name": "nightly", "pool": "p", "kind": "k", "payload": map[string]any{"server": "st1", "opts": map[string]any{"udp": true, "streams": 4}}, "max_attempts": 1, "retry_on": []string{"timed_out"},
 		"retry_backoff_ms": 90_000, "on_lost": "fail", "lease_ms": 120_000, "max_run_ms": 1_800_000, "weight": 5, "priority": 3, "finish_inside": false, "not_after": "2099-01-01T00:00:00Z", "max_wait_ms": 7_200_000,
 		"abort": map[string]any{"failure": 0.07, "min": 10}, "windows": []map[string]any{{"cron": "* * * * *", "duration": "1h"}},
@@ -211,11 +211,11 @@ func TestABatchIsCloned(t *testing.T) {
 		},
 	}, nil)
 	for i, name := range []string{"d-2", "d-3"} {
-		g := b.grant(name)
-		b.report(name, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": []string{"failed", "succeeded"}[i], "error": "x"}}})
+		g := b.reportUntilGranted(name)
+		b.sendReport(name, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": []string{"failed", "succeeded"}[i], "error": "x"}}})
 	}
-	_, text, _ := b.get("/new-batch?from=1")
-	contains(t, text, "the same devices: 3 tasks", "the devices that failed: 1 task", "nightly")
+	_, text, _ := b.getPage("/new-batch?from=1")
+	expectContains(t, text, "the same devices: 3 tasks", "the devices that failed: 1 task", "nightly")
 	clone := func(changes map[string]string) string {
 		t.Helper()
 		form := map[string]string{}
@@ -236,17 +236,17 @@ func TestABatchIsCloned(t *testing.T) {
 		}
 		form["do"] = "create"
 		maps.Copy(form, changes)
-		status, said, next := b.submit(form, "")
+		status, said, next := b.submitBatchForm(form, "")
 		id, found := strings.CutPrefix(next, "/batches/")
 		if status != http.StatusSeeOther || !found {
-			t.Fatalf("%d %s", status, refusal(said))
+			t.Fatalf("%d %s", status, problemText(said))
 		}
 		id, _, _ = strings.Cut(id, "?")
 		return id
 	}
 	whole := func(id string) (batch map[string]any, tasks map[string]string) {
 		t.Helper()
-		b.call("GET", "/v1/batches/"+id, nil, &batch)
+		b.callAPI("GET", "/v1/batches/"+id, nil, &batch)
 		for _, name := range []string{"id", "created_at", "counts", "rate_per_minute", "eta", "opens_at", "closes_at", "total", "state"} {
 			delete(batch, name)
 		}
@@ -258,10 +258,10 @@ func TestABatchIsCloned(t *testing.T) {
 				NotAfter string `json:"not_after"`
 			}
 		}
-		b.call("GET", "/v1/tasks?batch="+id, nil, &list)
+		b.callAPI("GET", "/v1/tasks?batch="+id, nil, &list)
 		tasks = map[string]string{}
 		for _, one := range list.Tasks {
-			tasks[one.Device] = fmt.Sprintf("%d %s%s", one.Priority, compacted(t, one.Payload), one.NotAfter)
+			tasks[one.Device] = fmt.Sprintf("%d %s%s", one.Priority, compactJSON(t, one.Payload), one.NotAfter)
 		}
 		return batch, tasks
 	}
@@ -281,15 +281,15 @@ func TestABatchIsCloned(t *testing.T) {
 	if _, chosen := whole(clone(map[string]string{"same": "", "devices": "d-9", "key": "chosen"})); len(chosen) != 1 || chosen["d-9"] == "" {
 		t.Errorf("chosen devices: %v", chosen)
 	}
-	if status, said, _ := b.submit(map[string]string{"from": "1", "same": "all", "devices": "d-9", "pool": "p", "do": "create", "key": "both"}, ""); status != http.StatusUnprocessableEntity || !strings.Contains(refusal(said), "one of them") {
-		t.Errorf("%d %s", status, refusal(said))
+	if status, said, _ := b.submitBatchForm(map[string]string{"from": "1", "same": "all", "devices": "d-9", "pool": "p", "do": "create", "key": "both"}, ""); status != http.StatusUnprocessableEntity || !strings.Contains(problemText(said), "one of them") {
+		t.Errorf("%d %s", status, problemText(said))
 	}
-	if status, _, _ := b.get("/new-batch?from=99"); status != http.StatusNotFound {
+	if status, _, _ := b.getPage("/new-batch?from=99"); status != http.StatusNotFound {
 		t.Errorf("a clone of no batch: %d", status)
 	}
 }
 
-func compacted(t *testing.T, text json.RawMessage) string {
+func compactJSON(t *testing.T, text json.RawMessage) string {
 	t.Helper()
 	var value any
 	if err := json.Unmarshal(text, &value); err != nil {
@@ -307,27 +307,27 @@ func compacted(t *testing.T, text json.RawMessage) string {
 // number that wait now.
 func TestManyTasksAreCancelledByTheirNumber(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, devices(1001)...)
-	b.call("POST", "/v1/batches", map[string]any{"pool": "p", "devices": devices(1000)}, nil)
-	_, text, _ := b.get("/batches/1/cancel")
-	contains(t, text, `name="count"`, `name="waits" value="1001"`)
-	_, text, _ = b.get("/batches/2/cancel")
+	b := startEmbedded(t)
+	b.createPool("p", 3, deviceIDs(1001)...)
+	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": deviceIDs(1000)}, nil)
+	_, text, _ := b.getPage("/batches/1/cancel")
+	expectContains(t, text, `name="count"`, `name="waits" value="1001"`)
+	_, text, _ = b.getPage("/batches/2/cancel")
 	if strings.Contains(text, `name="count"`) {
 		t.Error("the number of 1,000 tasks is asked for")
 	}
 	for _, form := range []url.Values{nil, {"count": {"1001"}}, {"waits": {"1001"}}, {"waits": {"1001"}, "count": {"1000"}}, {"waits": {"1000"}, "count": {"1000"}}} {
-		if status, text, _ := b.post("/batches/1/cancel", form, nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, "Count: ") || !strings.Contains(text, "1001") {
-			t.Errorf("%v: %d %s", form, status, refusal(text))
+		if status, text, _ := b.postForm("/batches/1/cancel", form, nil); status != http.StatusUnprocessableEntity || !strings.Contains(text, "Count: ") || !strings.Contains(text, "1001") {
+			t.Errorf("%v: %d %s", form, status, problemText(text))
 		}
 	}
 	var batch struct{ State string }
-	if b.call("GET", "/v1/batches/1", nil, &batch); batch.State != "running" {
+	if b.callAPI("GET", "/v1/batches/1", nil, &batch); batch.State != "running" {
 		t.Errorf("the batch is %s", batch.State)
 	}
 	for path, form := range map[string]url.Values{"/batches/1/cancel": {"waits": {"1001"}, "count": {"1,001"}}, "/batches/2/cancel": nil} {
-		if status, text, _ := b.post(path, form, nil); status != http.StatusSeeOther {
-			t.Errorf("%s: %d %s", path, status, refusal(text))
+		if status, text, _ := b.postForm(path, form, nil); status != http.StatusSeeOther {
+			t.Errorf("%s: %d %s", path, status, problemText(text))
 		}
 	}
 }

@@ -12,37 +12,37 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// screens creates a busy fleet, and returns the paths of its pages by the name of their pictures.
-func screens(b *bench) map[string]string {
+// createAllScreens creates a busy fleet, and returns the paths of its pages by the name of their pictures.
+func createAllScreens(b *testReplica) map[string]string {
 	b.Helper()
-	names := devices(75)
-	b.pool("ar:330100", 60, names...)
-	b.call("PUT", "/v1/profiles/solar", map[string]any{"limits": []map[string]any{{"name": "sparing", "per": "device", "algorithm": "calendar", "period": "day", "max": 10}}}, nil)
-	b.taken("1", "2", "3")
-	b.call("POST", "/v1/batches", map[string]any{"name": "firmware " + strings.Repeat("very long ", 15), "pool": "ar:330100", "kind": "update", "devices": names}, nil)
-	var granted task
+	names := deviceIDs(75)
+	b.createPool("ar:330100", 60, names...)
+	b.callAPI("PUT", "/v1/profiles/solar", map[string]any{"limits": []map[string]any{{"name": "sparing", "per": "device", "algorithm": "calendar", "period": "day", "max": 10}}}, nil)
+	b.createUsedLimitSet("1", "2", "3")
+	b.callAPI("POST", "/v1/batches", map[string]any{"name": "firmware " + strings.Repeat("very long ", 15), "pool": "ar:330100", "kind": "update", "devices": names}, nil)
+	var granted grantedTask
 	for i := range 62 { // the first two tasks have ended, sixty run
-		granted = b.grant(names[i])
+		granted = b.reportUntilGranted(names[i])
 		if i < 2 {
-			b.report(names[i], map[string]any{"accept": false, "attributes": map[string]any{"firmware": "7.2"}, "results": []map[string]any{{
+			b.sendReport(names[i], map[string]any{"accept": false, "attributes": map[string]any{"firmware": "7.2"}, "results": []map[string]any{{
 				"task": granted.ID, "token": granted.Token, "status": []string{"succeeded", "rejected"}[i], "error": "no route to host 203.0.113.7 after three tries", "output": map[string]any{"down_mbps": 94.1},
 			}}})
 		}
 	}
-	b.pool("held-up", 3, names[70:]...)
-	b.call("POST", "/v1/pools/held-up/pause", map[string]any{"reason": "the server answers slowly"}, nil)
-	b.call("POST", "/v1/batches/3/pause", map[string]any{"reason": "until that is clear"}, nil)
-	b.report(names[70], map[string]any{"accept": false})
-	b.call("POST", "/v1/devices/"+names[70]+"/block", nil, nil)
-	b.call("PUT", "/v1/pools/ar:330200-quotas", map[string]any{"capacity": 4, "limits": []any{
+	b.createPool("held-up", 3, names[70:]...)
+	b.callAPI("POST", "/v1/pools/held-up/pause", map[string]any{"reason": "the server answers slowly"}, nil)
+	b.callAPI("POST", "/v1/batches/3/pause", map[string]any{"reason": "until that is clear"}, nil)
+	b.sendReport(names[70], map[string]any{"accept": false})
+	b.callAPI("POST", "/v1/devices/"+names[70]+"/block", nil, nil)
+	b.callAPI("PUT", "/v1/pools/ar:330200-quotas", map[string]any{"capacity": 4, "limits": []any{
 		map[string]any{"name": "per-account", "per": "tags.account", "algorithm": "sliding", "windows": []any{map[string]any{"max": 2, "per_ms": 60_000}, map[string]any{"max": 9, "per_ms": 3_600_000}}},
 		map[string]any{"name": "daily", "per": "pool", "algorithm": "calendar", "period": "day", "timezone": "Asia/Shanghai", "max": 1000},
 	}}, nil)
-	b.call("POST", "/v1/batches", map[string]any{"name": "messages of the week", "pool": "ar:330200-quotas", "devices": []string{"q-1", "q-2", "q-3"}}, nil)
-	b.grant("q-1")
-	b.grant("q-2")
-	b.suppresses("ar:330300-shared", "s-1", "s-2", "s-3")
-	b.call("POST", "/v1/pools/ar:330300-shared/leases", map[string]any{"holder": "nightly-build-4711"}, nil)
+	b.callAPI("POST", "/v1/batches", map[string]any{"name": "messages of the week", "pool": "ar:330200-quotas", "devices": []string{"q-1", "q-2", "q-3"}}, nil)
+	b.reportUntilGranted("q-1")
+	b.reportUntilGranted("q-2")
+	b.createSuppressedBatch("ar:330300-shared", "s-1", "s-2", "s-3")
+	b.callAPI("POST", "/v1/pools/ar:330300-shared/leases", map[string]any{"holder": "nightly-build-4711"}, nil)
 	return map[string]string{
 		"pool-quotas": "/pools/ar:330200-quotas", "pool-callers": "/pools/ar:330300-shared", "batch-suppressed": "/batches/5", "task-remedies": "/tasks/151", "pool-remedies": "/pools/held-up", "waiting-remedies": "/pools/held-up/waiting",
 		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "pool-day": "/pools/ar:330100?range=24h", "slot-history": "/pools/ar:330100/slots/1", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
@@ -54,31 +54,31 @@ func screens(b *bench) map[string]string {
 	}
 }
 
-// suppresses creates a batch with two tasks per device. The second task of each device is suppressed.
+// createSuppressedBatch creates a batch with two tasks per device. The second task of each device is suppressed.
 // The first device has ended its task, the other devices run theirs.
-func (b *bench) suppresses(pool string, names ...string) {
+func (b *testReplica) createSuppressedBatch(pool string, names ...string) {
 	b.Helper()
-	b.call("PUT", "/v1/pools/"+pool, map[string]any{"capacity": 12}, nil)
-	b.call("POST", "/v1/batches", map[string]any{"name": "once an hour", "pool": pool, "devices": append(slices.Clone(names), names...), "limits": []any{
+	b.callAPI("PUT", "/v1/pools/"+pool, map[string]any{"capacity": 12}, nil)
+	b.callAPI("POST", "/v1/batches", map[string]any{"name": "once an hour", "pool": pool, "devices": append(slices.Clone(names), names...), "limits": []any{
 		map[string]any{"name": "hourly", "per": "device", "algorithm": "fixed", "per_ms": 3_600_000, "max": 1, "on_limited": "drop"},
 	}}, nil)
 	for i, name := range names {
-		g := b.grant(name)
+		g := b.reportUntilGranted(name)
 		if i == 0 {
-			b.report(name, map[string]any{"results": []any{map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
+			b.sendReport(name, map[string]any{"results": []any{map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 		}
 	}
 }
 
-// taken creates a limit set from which each phone took twice.
-func (b *bench) taken(phones ...string) {
+// createUsedLimitSet creates a limit set from which each phone took twice.
+func (b *testReplica) createUsedLimitSet(phones ...string) {
 	b.Helper()
-	b.call("PUT", "/v1/limits/sms", map[string]any{"limits": []map[string]any{
+	b.callAPI("PUT", "/v1/limits/sms", map[string]any{"limits": []map[string]any{
 		{"name": "per-phone", "per": "facts.phone", "algorithm": "sliding", "windows": []map[string]any{{"max": 3, "per_ms": 60_000}}},
 		{"name": "per-user", "per": "facts.user", "algorithm": "calendar", "period": "day", "max": 20, "on_error": "open"},
 	}}, nil)
 	for _, phone := range phones {
-		b.call("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": phone, "user": "ann"}, "cost": 2}, nil)
+		b.callAPI("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": phone, "user": "ann"}, "cost": 2}, nil)
 	}
 }
 
@@ -86,44 +86,44 @@ func (b *bench) taken(phones ...string) {
 // than the screen. The test takes a picture of each page.
 func TestEveryScreen(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	tab := browse(t)
-	for name, path := range screens(b) {
+	b := startEmbedded(t)
+	tab := openTab(t)
+	for name, path := range createAllScreens(b) {
 		tab.open(b.url + path)
-		tab.until(`document.querySelector("h1").textContent !== ""`)
-		tab.shoot(name)
+		tab.waitForJS(`document.querySelector("h1").textContent !== ""`)
+		tab.checkScreen(name)
 	}
-	if status, _, _ := b.get("/pools/nowhere"); status != 404 {
+	if status, _, _ := b.getPage("/pools/nowhere"); status != 404 {
 		t.Errorf("a pool that is not there: %d", status)
 	}
 }
 
-// axe is axe-core (MPL 2.0), which finds elements that people with disabilities cannot use.
+// axeScript is axe-core (MPL 2.0), which finds elements that people with disabilities cannot use.
 //
 //go:embed testdata/axe.min.js
-var axe string
+var axeScript string
 
 // TestEveryScreenIsAccessible checks that no page violates a rule of WCAG 2.2 AA that a program can
 // check: light, dark, narrow, and with the colours of the system.
 func TestEveryScreenIsAccessible(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	tab := browse(t)
-	for name, path := range screens(b) {
+	b := startEmbedded(t)
+	tab := openTab(t)
+	for name, path := range createAllScreens(b) {
 		tab.open(b.url + path)
-		tab.until(`document.querySelector("h1").textContent !== ""`)
-		ask[bool](tab, axe+"; true")
+		tab.waitForJS(`document.querySelector("h1").textContent !== ""`)
+		evalJS[bool](tab, axeScript+"; true")
 		for _, l := range []struct {
-			look  look
+			look  screenStyle
 			rules string
 		}{
-			{look{"light", "light", 1440, 1000, ""}, allRules},
-			{look{"dark", "dark", 1440, 1000, ""}, colourRules},
-			{look{"forced", "dark", 1440, 1000, "active"}, colourRules},
-			{look{"narrow", "light", 390, 860, ""}, allRules},
+			{screenStyle{"light", "light", 1440, 1000, ""}, allRules},
+			{screenStyle{"dark", "dark", 1440, 1000, ""}, colourRules},
+			{screenStyle{"forced", "dark", 1440, 1000, "active"}, colourRules},
+			{screenStyle{"narrow", "light", 390, 860, ""}, allRules},
 		} {
-			tab.look(l.look)
-			if faults := tab.faults(l.rules); len(faults) > 0 {
+			tab.applyStyle(l.look)
+			if faults := tab.axeViolations(l.rules); len(faults) > 0 {
 				t.Errorf("%s, %s: %s", name, l.look.name, strings.Join(faults, "\n"))
 			}
 		}
@@ -136,8 +136,8 @@ const (
 	colourRules = `{ type: "rule", values: ["color-contrast", "link-in-text-block"] }`
 )
 
-// faults runs axe on the page and returns the violations.
-func (b *tab) faults(rules string) []string {
+// axeViolations runs axe on the page and returns the violations.
+func (b *tab) axeViolations(rules string) []string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -152,10 +152,10 @@ func (b *tab) faults(rules string) []string {
 // TestReadableWithoutScript checks that a page is complete without its script.
 func TestReadableWithoutScript(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, "d-1", "d-2")
-	b.taken("2")
-	granted := b.grant("d-1")
+	b := startEmbedded(t)
+	b.createPool("p", 3, "d-1", "d-2")
+	b.createUsedLimitSet("2")
+	granted := b.reportUntilGranted("d-1")
 	for path, parts := range map[string][]string{
 		"/":                {"<b>1</b></a> / 3", `href="/pools/p"`},
 		"/pools/p":         {"d-1", fmt.Sprintf("/tasks/%d", granted.ID), "UTC", "/pools/p/waiting?code=device_unknown"},
@@ -172,8 +172,8 @@ func TestReadableWithoutScript(t *testing.T) {
 		"/limits":         {`href="/limits/sms"`, "per-phone: 3/1m per facts.phone"},
 		"/limits/sms":     {"facts.phone#", "<b>2</b> / 3", "dispatcher limits usage sms"},
 	} {
-		_, text, _ := b.get(path)
-		contains(t, text, parts...)
+		_, text, _ := b.getPage(path)
+		expectContains(t, text, parts...)
 	}
 }
 
@@ -181,38 +181,38 @@ func TestReadableWithoutScript(t *testing.T) {
 // dropped, also in its events.
 func TestATaskTellsThatItsOutputWasDropped(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, "d-1")
-	g := b.grant("d-1")
-	b.report("d-1", map[string]any{"accept": false, "results": []map[string]any{{
+	b := startEmbedded(t)
+	b.createPool("p", 3, "d-1")
+	g := b.reportUntilGranted("d-1")
+	b.sendReport("d-1", map[string]any{"accept": false, "results": []map[string]any{{
 		"task": g.ID, "token": g.Token, "status": "succeeded", "output": strings.Repeat("x", 32<<10),
 	}}})
-	_, text, _ := b.get(fmt.Sprintf("/tasks/%d", g.ID))
-	contains(t, text, "The output that the device sent was too large, and dropped.", "output too large, dropped", "result.output_dropped")
+	_, text, _ := b.getPage(fmt.Sprintf("/tasks/%d", g.ID))
+	expectContains(t, text, "The output that the device sent was too large, and dropped.", "output too large, dropped", "result.output_dropped")
 }
 
 // TestBatchIsCreatedThroughThePage checks that a batch is counted and then created, only once even if
 // the form is sent several times.
 func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
+	tab := openTab(t)
 	tab.open(b.url + "/new-batch?pool=p")
-	tab.do(chromedp.SendKeys(chromedp.CSS("#name"), "by hand"), chromedp.SendKeys(chromedp.CSS("#devices"), "d-1, d-2\nd-3"), chromedp.SendKeys(chromedp.CSS("#payload"), `{"a": 1`))
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#name"), "by hand"), chromedp.SendKeys(chromedp.CSS("#devices"), "d-1, d-2\nd-3"), chromedp.SendKeys(chromedp.CSS("#payload"), `{"a": 1`))
 	tab.click("button[value=count]")
-	tab.until(`document.querySelector(".problem").textContent.includes("not JSON")`)
-	tab.forgive("422")
-	ask[string](tab, `document.getElementById("payload").value = '{"a": 1}'`)
+	tab.waitForJS(`document.querySelector(".problem").textContent.includes("not JSON")`)
+	tab.expectMessage("422")
+	evalJS[string](tab, `document.getElementById("payload").value = '{"a": 1}'`)
 	tab.click("button[value=count]")
-	tab.until(`document.querySelector(".note").textContent.includes("3 tasks")`)
-	key := ask[string](tab, `document.querySelector("input[name=key]").value`)
+	tab.waitForJS(`document.querySelector(".note").textContent.includes("3 tasks")`)
+	key := evalJS[string](tab, `document.querySelector("input[name=key]").value`)
 	tab.click("button[value=create]")
-	tab.until(`location.pathname === "/batches/1"`)
+	tab.waitForJS(`location.pathname === "/batches/1"`)
 	form := url.Values{"name": {"by hand"}, "pool": {"p"}, "payload": {`{"a": 1}`}, "devices": {"d-1, d-2\r\nd-3"}, "attempts": {"3"}, "weight": {"1"}, "priority": {"0"}, "key": {key}, "do": {"create"}}
-	b.post("/new-batch", form, nil)
+	b.postForm("/new-batch", form, nil)
 	var list struct{ Batches []struct{ Total int } }
-	b.call("GET", "/v1/batches", nil, &list)
+	b.callAPI("GET", "/v1/batches", nil, &list)
 	if len(list.Batches) != 1 || list.Batches[0].Total != 3 {
 		t.Errorf("batches: %+v", list)
 	}
@@ -221,16 +221,16 @@ func TestBatchIsCreatedThroughThePage(t *testing.T) {
 // TestBulkSaysHowMany checks that a bulk action counts its tasks before it changes them.
 func TestBulkSaysHowMany(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, devices(7)...)
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 3, deviceIDs(7)...)
+	tab := openTab(t)
 	tab.open(b.url + "/tasks?batch=1")
 	tab.click("main a.danger")
-	tab.until(`document.querySelector("button.danger").textContent.includes("Cancel 7 tasks")`)
+	tab.waitForJS(`document.querySelector("button.danger").textContent.includes("Cancel 7 tasks")`)
 	tab.click("button.danger")
-	tab.until(`document.querySelector("#task-pills").textContent.includes("cancelled 7")`)
+	tab.waitForJS(`document.querySelector("#task-pills").textContent.includes("cancelled 7")`)
 	tab.open(b.url + "/retry-tasks?batch=1")
-	if text := tab.text("main"); !strings.Contains(text, "0 tasks") && !strings.Contains(text, "7 tasks") {
+	if text := tab.elementText("main"); !strings.Contains(text, "0 tasks") && !strings.Contains(text, "7 tasks") {
 		t.Errorf("a bulk retry: %s", text)
 	}
 }
@@ -239,17 +239,17 @@ func TestBulkSaysHowMany(t *testing.T) {
 // up when the server is back.
 func TestDisconnectedPageCatchesUp(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, "d-1")
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 3, "d-1")
+	tab := openTab(t)
 	tab.open(b.url + "/pools/p")
-	tab.until(`document.getElementById("pulse").textContent === "live"`)
-	b.grant("d-1")
-	tab.until(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
-	ask[bool](tab, `window.mark = true`) // a reload would remove it
+	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
+	b.reportUntilGranted("d-1")
+	tab.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
+	evalJS[bool](tab, `window.mark = true`) // a reload would remove it
 	b.server.CloseClientConnections()
-	tab.until(`!document.getElementById("stale").hidden && document.getElementById("stale").textContent.startsWith("Disconnected")`)
-	b.call("PATCH", "/v1/pools/p", map[string]any{"capacity": 8}, nil)
-	tab.until(`document.getElementById("stale").hidden && document.querySelectorAll(".grid .cell").length >= 8 && window.mark`)
-	tab.forgive("ERR_")
+	tab.waitForJS(`!document.getElementById("stale").hidden && document.getElementById("stale").textContent.startsWith("Disconnected")`)
+	b.callAPI("PATCH", "/v1/pools/p", map[string]any{"capacity": 8}, nil)
+	tab.waitForJS(`document.getElementById("stale").hidden && document.querySelectorAll(".grid .cell").length >= 8 && window.mark`)
+	tab.expectMessage("ERR_")
 }

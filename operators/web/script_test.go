@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// hostile returns texts that would run as script, or break out of their context, if a page did not
+// scriptInjections returns texts that would run as script, or break out of their context, if a page did not
 // escape them.
-func hostile() []string {
+func scriptInjections() []string {
 	return []string{
 		`<script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><script>alert(1)</script>`, `'><img src=x onerror=alert(1)>`,
 		`<svg onload=alert(1)>`, `</script><script>alert(1)</script>`, `javascript:alert(1)`, `<a href="javascript:alert(1)">x</a>`,
@@ -33,31 +33,31 @@ func hostile() []string {
 // it arrives over the stream.
 func TestTextIsOnlyText(t *testing.T) {
 	t.Parallel()
-	texts := hostile()
+	texts := scriptInjections()
 	if len(texts) < 60 {
 		t.Fatalf("%d texts", len(texts))
 	}
 	if testing.Short() { // make test-long uses all texts
 		texts = texts[:12]
 	}
-	b := embedded(t)
-	b.pool("p", 200)
-	tab := browse(t)
-	open := tab.another()
+	b := startEmbedded(t)
+	b.createPool("p", 200)
+	tab := openTab(t)
+	open := tab.openSecondTab()
 	open.open(b.url + "/activity")
-	open.until(`document.getElementById("pulse").textContent === "live"`)
+	open.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	for i, text := range texts {
 		device := fmt.Sprintf("d-%d", i)
-		b.call("POST", "/v1/batches", map[string]any{"name": text, "pool": "p", "kind": strings.ToValidUTF8(text[:min(len(text), 60)], ""), "payload": map[string]any{text: text}, "devices": []string{device}}, nil)
-		g := b.grant(device)
+		b.callAPI("POST", "/v1/batches", map[string]any{"name": text, "pool": "p", "kind": strings.ToValidUTF8(text[:min(len(text), 60)], ""), "payload": map[string]any{text: text}, "devices": []string{device}}, nil)
+		g := b.reportUntilGranted(device)
 		result := map[string]any{"task": g.ID, "token": g.Token, "status": "rejected", "error": text, "output": map[string]any{text: text}}
-		b.report(device, map[string]any{"accept": false, "attributes": map[string]any{"a": text}, "results": []map[string]any{result}})
+		b.sendReport(device, map[string]any{"accept": false, "attributes": map[string]any{"a": text}, "results": []map[string]any{result}})
 	}
-	b.call("PUT", "/v1/limits/sms", map[string]any{"limits": []any{map[string]any{"name": "each", "per": "facts.text", "algorithm": "fixed", "per_ms": 3_600_000, "max": 3, "reveal": true}}}, nil)
+	b.callAPI("PUT", "/v1/limits/sms", map[string]any{"limits": []any{map[string]any{"name": "each", "per": "facts.text", "algorithm": "fixed", "per_ms": 3_600_000, "max": 3, "reveal": true}}}, nil)
 	for _, text := range texts {
-		b.call("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"text": text}}, nil)
+		b.callAPI("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"text": text}}, nil)
 	}
-	b.call("POST", "/v1/pools/p/pause", map[string]any{"reason": texts[1]}, nil)
+	b.callAPI("POST", "/v1/pools/p/pause", map[string]any{"reason": texts[1]}, nil)
 	addresses := []string{"/", "/pools/p", "/pools/p/waiting", "/pools/p/slots/0", "/batches", "/batches?page=", "/?sort=name", "/tasks", "/activity", "/devices", "/limits/sms"}
 	for i, text := range texts {
 		addresses = append(addresses, fmt.Sprintf("/tasks/%d", i+1))
@@ -71,16 +71,16 @@ func TestTextIsOnlyText(t *testing.T) {
 	}
 	for _, address := range addresses {
 		tab.open(b.url + address)
-		if n := ask[int](tab, `document.querySelectorAll("main script, main iframe, main img, main object, main embed, main base, main link, main style, main [onerror], main [onload], main [onclick], main [onfocus], main [onmouseover]").length`); n > 0 {
+		if n := evalJS[int](tab, `document.querySelectorAll("main script, main iframe, main img, main object, main embed, main base, main link, main style, main [onerror], main [onload], main [onclick], main [onfocus], main [onmouseover]").length`); n > 0 {
 			t.Errorf("%s: %d elements that are not ours", address, n)
 		}
-		if hrefs := ask[string](tab, `[...document.querySelectorAll("a[href], form[action]")].map(a => a.href || a.action).filter(h => !h.startsWith(location.origin)).join(" ")`); hrefs != "" {
+		if hrefs := evalJS[string](tab, `[...document.querySelectorAll("a[href], form[action]")].map(a => a.href || a.action).filter(h => !h.startsWith(location.origin)).join(" ")`); hrefs != "" {
 			t.Errorf("%s leads to %s", address, hrefs)
 		}
 		var number int // each error is shown as it was written
-		if n, _ := fmt.Sscanf(address, "/tasks/%d", &number); n == 1 && tab.text(".problem") != texts[number-1] {
-			t.Errorf("the error %q is shown as %q", texts[number-1], tab.text(".problem"))
+		if n, _ := fmt.Sscanf(address, "/tasks/%d", &number); n == 1 && tab.elementText(".problem") != texts[number-1] {
+			t.Errorf("the error %q is shown as %q", texts[number-1], tab.elementText(".problem"))
 		}
 	}
-	open.until(`document.getElementById("activity").textContent.includes("pool.changed")`)
+	open.waitForJS(`document.getElementById("activity").textContent.includes("pool.changed")`)
 }

@@ -34,18 +34,18 @@ var errSignedOut = errors.New("nobody is signed in")
 // sessions manages the sessions of signed-in visitors. The ledger stores them: all replicas know them,
 // and revoking a token ends its sessions.
 type sessions struct {
-	ledger sessionStore
-	admin  []byte // hash of the bootstrap token, or nil without one
-	linked sync.Mutex
-	link   string // secret of the sign-in link; empty without a link or once it was used
-	now    func() time.Time
+	ledger    sessionStore
+	adminHash []byte // hash of the bootstrap token, or nil without one
+	linkMu    sync.Mutex
+	link      string // secret of the sign-in link; empty without a link or once it was used
+	now       func() time.Time
 
-	checked sync.Map // hash of a session -> checkedSession
+	recentChecks sync.Map // hash of a session -> checkedSession
 }
 
 type checkedSession struct {
-	who   api.Operator
-	until time.Time
+	operator   api.Operator
+	validUntil time.Time
 }
 
 func hashOf(token string) []byte {
@@ -56,43 +56,43 @@ func hashOf(token string) []byte {
 	return sum[:]
 }
 
-// open signs in with an operator token and returns the secret of the new session.
-func (s *sessions) open(ctx context.Context, token string) (secret string, err error) {
+// openWithToken signs in with an operator token and returns the secret of the new session.
+func (s *sessions) openWithToken(ctx context.Context, token string) (secret string, err error) {
 	hash := hashOf(token)
-	who, err := s.operator(ctx, hash)
+	who, err := s.tokenOwner(ctx, hash)
 	if err != nil {
 		return "", err
 	}
 	if !who.May("viewer") {
 		return "", errSignedOut
 	}
-	return s.begin(ctx, hash)
+	return s.openSession(ctx, hash)
 }
 
-// follow signs in with the secret of the link. The link can be used only once.
-func (s *sessions) follow(ctx context.Context, link string) (secret string, err error) {
-	s.linked.Lock()
-	defer s.linked.Unlock()
+// openWithLink signs in with the secret of the link. The link can be used only once.
+func (s *sessions) openWithLink(ctx context.Context, link string) (secret string, err error) {
+	s.linkMu.Lock()
+	defer s.linkMu.Unlock()
 	if s.link == "" || subtle.ConstantTimeCompare([]byte(link), []byte(s.link)) == 0 {
 		return "", errSignedOut
 	}
-	if secret, err = s.begin(ctx, s.admin); err == nil {
+	if secret, err = s.openSession(ctx, s.adminHash); err == nil {
 		s.link = ""
 	}
 	return secret, err
 }
 
-func (s *sessions) begin(ctx context.Context, token []byte) (secret string, err error) {
+func (s *sessions) openSession(ctx context.Context, tokenHash []byte) (secret string, err error) {
 	secret = rand.Text() + rand.Text()
-	return secret, s.ledger.OpenSession(ctx, hashOf(secret), token, sessionLife)
+	return secret, s.ledger.OpenSession(ctx, hashOf(secret), tokenHash, sessionLife)
 }
 
-// operator returns the owner of the token with this hash. Without an owner, it returns errSignedOut.
-func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, error) {
+// tokenOwner returns the owner of the token with this hash. Without an owner, it returns errSignedOut.
+func (s *sessions) tokenOwner(ctx context.Context, hash []byte) (api.Operator, error) {
 	if hash == nil {
 		return api.Operator{}, errSignedOut
 	}
-	if s.admin != nil && subtle.ConstantTimeCompare(hash, s.admin) == 1 {
+	if s.adminHash != nil && subtle.ConstantTimeCompare(hash, s.adminHash) == 1 {
 		return api.Operator{Name: "bootstrap", Role: "admin"}, nil
 	}
 	t, err := s.ledger.TokenByHash(ctx, hash)
@@ -105,9 +105,9 @@ func (s *sessions) operator(ctx context.Context, hash []byte) (api.Operator, err
 	return api.Operator{Name: t.Name, Role: t.Role, Token: t.ID}, nil
 }
 
-// who returns the operator that is signed in with this secret. Without a session, it returns
+// sessionOperator returns the operator that is signed in with this secret. Without a session, it returns
 // errSignedOut.
-func (s *sessions) who(ctx context.Context, secret string) (api.Operator, error) {
+func (s *sessions) sessionOperator(ctx context.Context, secret string) (api.Operator, error) {
 	token, err := s.ledger.Session(ctx, hashOf(secret))
 	if errors.Is(err, errNotFound) {
 		return api.Operator{}, errSignedOut
@@ -115,65 +115,65 @@ func (s *sessions) who(ctx context.Context, secret string) (api.Operator, error)
 	if err != nil {
 		return api.Operator{}, err
 	}
-	return s.operator(ctx, token)
+	return s.tokenOwner(ctx, token)
 }
 
-// still returns the operator that is signed in with this secret, for pages that stay open. The answer
+// recentOperator returns the operator that is signed in with this secret, for pages that stay open. The answer
 // may be up to sessionRecheck old.
-func (s *sessions) still(ctx context.Context, secret string) (api.Operator, error) {
+func (s *sessions) recentOperator(ctx context.Context, secret string) (api.Operator, error) {
 	key := sha256.Sum256([]byte(secret))
-	if known, ok := s.checked.Load(key); ok {
-		if c, ok := known.(checkedSession); ok && s.now().Before(c.until) {
-			return c.who, nil
+	if known, ok := s.recentChecks.Load(key); ok {
+		if c, ok := known.(checkedSession); ok && s.now().Before(c.validUntil) {
+			return c.operator, nil
 		}
 	}
-	who, err := s.who(ctx, secret)
+	who, err := s.sessionOperator(ctx, secret)
 	if errors.Is(err, errSignedOut) {
-		s.checked.Delete(key)
+		s.recentChecks.Delete(key)
 	}
 	if err == nil {
-		s.checked.Store(key, checkedSession{who, s.now().Add(sessionRecheck)})
+		s.recentChecks.Store(key, checkedSession{who, s.now().Add(sessionRecheck)})
 	}
 	return who, err
 }
 
-// close ends a session.
-func (s *sessions) close(ctx context.Context, secret string) error {
-	s.checked.Delete(sha256.Sum256([]byte(secret)))
+// closeSession ends a session.
+func (s *sessions) closeSession(ctx context.Context, secret string) error {
+	s.recentChecks.Delete(sha256.Sum256([]byte(secret)))
 	return s.ledger.CloseSession(ctx, hashOf(secret))
 }
 
-// door signs visitors in and out.
-type door struct {
+// authenticator signs visitors in and out.
+type authenticator struct {
 	*frame
 
 	sessions *sessions
 	dev      bool // a link signs in once
 }
 
-// visitor returns the operator that sends a request, or errSignedOut.
-func (d *door) visitor(r *http.Request) (api.Operator, error) {
+// readVisitor returns the operator that sends a request, or errSignedOut.
+func (d *authenticator) readVisitor(r *http.Request) (api.Operator, error) {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" {
 		return api.Operator{}, errSignedOut
 	}
-	who, err := d.sessions.who(r.Context(), cookie.Value)
-	who.From = d.gate.From(r)
+	who, err := d.sessions.sessionOperator(r.Context(), cookie.Value)
+	who.From = d.gate.ClientAddress(r)
 	return who, err
 }
 
-// guarding serves the pages to visitors that are signed in, and redirects other visitors to the sign-in
+// requireVisitor serves the pages to visitors that are signed in, and redirects other visitors to the sign-in
 // page.
-func (d *door) guarding(pages http.Handler) http.HandlerFunc {
+func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
-		who, err := d.visitor(r)
+		who, err := d.readVisitor(r)
 		switch {
 		case errors.Is(err, errSignedOut) && r.Method == http.MethodGet:
 			http.Redirect(rw, r, d.url("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
 		case errors.Is(err, errSignedOut):
-			d.fail(rw, r, &operators.Problem{Status: http.StatusUnauthorized, Detail: "Nobody is signed in any more. Nothing was changed."})
+			d.sendError(rw, r, &operators.Problem{Status: http.StatusUnauthorized, Detail: "Nobody is signed in any more. Nothing was changed."})
 		case err != nil:
-			d.fail(rw, r, err)
+			d.sendError(rw, r, err)
 		default:
 			pages.ServeHTTP(rw, r.WithContext(withVisitor(r.Context(), who)))
 		}
@@ -193,30 +193,30 @@ type signInForm struct {
 	Theme  string
 }
 
-func (d *door) signInPage(rw http.ResponseWriter, r *http.Request) {
-	form := signInForm{Next: ownPath(r.URL.Query().Get("next"))}
+func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
+	form := signInForm{Next: localPath(r.URL.Query().Get("next"))}
 	link := r.URL.Query().Get("link")
 	if !d.dev || link == "" || r.Method != http.MethodGet { // link previews send HEAD
 		d.showSignIn(rw, r, http.StatusOK, form)
 		return
 	}
-	if _, err := d.visitor(r); err == nil { // this browser has already used the link
+	if _, err := d.readVisitor(r); err == nil { // this browser has already used the link
 		http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
 		return
 	}
 	form.Link = true
-	d.enter(rw, r, form, d.sessions.follow, link)
+	d.startSession(rw, r, form, d.sessions.openWithLink, link)
 }
 
-func (d *door) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
+func (d *authenticator) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
 	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !onLoopback(r)
 	form.Dev = d.dev
 	form.Theme = themeOf(r)
-	d.write(rw, r, status, "sign-in", form)
+	d.writeTemplate(rw, r, status, "sign-in", form)
 }
 
-// ownPath returns path if it is a path of this site, and otherwise "/".
-func ownPath(path string) string {
+// localPath returns path if it is a path of this site, and otherwise "/".
+func localPath(path string) string {
 	unsafe := strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) // browsers remove some of these characters
 	u, err := url.Parse(path)
 	if err != nil || unsafe || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
@@ -225,39 +225,39 @@ func ownPath(path string) string {
 	return path
 }
 
-func (d *door) signIn(rw http.ResponseWriter, r *http.Request) {
-	d.enter(rw, r, signInForm{Next: ownPath(r.PostFormValue("next"))}, d.sessions.open, strings.TrimSpace(r.PostFormValue("token")))
+func (d *authenticator) signIn(rw http.ResponseWriter, r *http.Request) {
+	d.startSession(rw, r, signInForm{Next: localPath(r.PostFormValue("next"))}, d.sessions.openWithToken, strings.TrimSpace(r.PostFormValue("token")))
 }
 
-// enter calls open with a token or a link, and gives the browser the session. A wrong token counts as a
+// startSession calls open with a token or a link, and gives the browser the session. A wrong token counts as a
 // guess from its address. A wrong link does not count: any web page can make a browser follow a link,
 // and nobody can guess its 256 bits.
-func (d *door) enter(
+func (d *authenticator) startSession(
 	rw http.ResponseWriter, r *http.Request, form signInForm, open func(ctx context.Context, with string) (secret string, err error), with string,
 ) {
-	from := d.gate.From(r)
-	refusal := gate.Refusal{At: gate.SignIn, From: from, Detail: "sign-in"}
-	if d.gate.Proxied(r) {
+	from := d.gate.ClientAddress(r)
+	refusal := gate.Refusal{EntryPoint: gate.SignIn, From: from, Detail: "sign-in"}
+	if d.gate.IsProxied(r) {
 		refusal.Detail = "sign-in, through a proxy that is not trusted"
 	}
-	if form.Wait = d.gate.Wait(from, ""); form.Wait > 0 {
+	if form.Wait = d.gate.LockoutLeft(from, ""); form.Wait > 0 {
 		refusal.Reason = gate.LockedOut
 		d.gate.Refuse(r.Context(), refusal)
-		form.Proxy = d.gate.Proxied(r)
+		form.Proxy = d.gate.IsProxied(r)
 		d.showSignIn(rw, r, http.StatusTooManyRequests, form)
 		return
 	}
 	secret, err := open(r.Context(), with)
 	switch {
 	case errors.Is(err, errSignedOut):
-		refusal.Reason, refusal.Guess = gate.Unauthenticated, !form.Link
+		refusal.Reason, refusal.IsGuess = gate.Unauthenticated, !form.Link
 		d.gate.Refuse(r.Context(), refusal)
 		form.Wrong = true
 		d.showSignIn(rw, r, http.StatusUnauthorized, form)
 		return
 	case err != nil:
 		d.logger.ErrorContext(r.Context(), "sign-in failed", "err", err)
-		form.Failed = d.outage(r.Context(), err)
+		form.Failed = d.outageText(r.Context(), err)
 		d.showSignIn(rw, r, http.StatusServiceUnavailable, form)
 		return
 	}
@@ -265,10 +265,10 @@ func (d *door) enter(
 	http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
 }
 
-func (d *door) signOut(rw http.ResponseWriter, r *http.Request) {
+func (d *authenticator) signOut(rw http.ResponseWriter, r *http.Request) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
-		if err := d.sessions.close(r.Context(), cookie.Value); err != nil {
-			d.fail(rw, r, err)
+		if err := d.sessions.closeSession(r.Context(), cookie.Value); err != nil {
+			d.sendError(rw, r, err)
 			return
 		}
 	}
@@ -276,9 +276,9 @@ func (d *door) signOut(rw http.ResponseWriter, r *http.Request) {
 	http.Redirect(rw, r, d.url("/sign-in"), http.StatusSeeOther)
 }
 
-func sessionCookie(value string, age int) *http.Cookie {
+func sessionCookie(value string, maxAgeSeconds int) *http.Cookie {
 	return &http.Cookie{
-		Name: cookieName, Value: value, Path: "/", MaxAge: age, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Name: cookieName, Value: value, Path: "/", MaxAge: maxAgeSeconds, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	}
 }
 

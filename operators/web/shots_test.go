@@ -29,13 +29,13 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	if url == "" || os.Getenv("WEB_SHOTS") == "" {
 		t.Skip("runs with WEB_URL and WEB_SHOTS in the environment")
 	}
-	m := standIns{T: t, url: url}
-	m.work()
-	tab := browse(t)
+	m := simulatedMeters{T: t, url: url}
+	m.runTasks()
+	tab := openTab(t)
 	m.signIn(tab)
 	follow := func(from, selector string) string {
 		tab.open(url + from)
-		path := ask[string](tab, `(document.querySelector(`+"`"+selector+"`"+`) || {getAttribute: () => ""}).getAttribute("href")`)
+		path := evalJS[string](tab, `(document.querySelector(`+"`"+selector+"`"+`) || {getAttribute: () => ""}).getAttribute("href")`)
 		if path == "" {
 			t.Errorf("%s: nothing to show for %s", from, selector)
 		}
@@ -59,72 +59,72 @@ func TestPicturesOfARunningOne(t *testing.T) {
 			continue
 		}
 		tab.open(url + path)
-		tab.until(`document.querySelector("h1").textContent !== ""`)
-		if live := ask[bool](tab, `document.body.dataset.live !== undefined`); live {
-			tab.until(`document.getElementById("pulse").textContent === "live"`)
+		tab.waitForJS(`document.querySelector("h1").textContent !== ""`)
+		if live := evalJS[bool](tab, `document.body.dataset.live !== undefined`); live {
+			tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 		}
-		tab.shoot(name)
+		tab.checkScreen(name)
 	}
-	tab.forgive("ERR_")
-	tab.forgive("404")
+	tab.expectMessage("ERR_")
+	tab.expectMessage("404")
 }
 
-// standIns are devices that the test simulates, with a pool and a batch.
-type standIns struct {
+// simulatedMeters are devices that the test simulates, with a pool and a batch.
+type simulatedMeters struct {
 	*testing.T
 	url   string
 	batch int64
 }
 
-// work lets thirty of forty meters start a task. Most of them end it, with different results; eight
+// runTasks lets thirty of forty meters start a task. Most of them end it, with different results; eight
 // continue to run. Then the pool is paused.
-func (m *standIns) work() {
+func (m *simulatedMeters) runTasks() {
 	m.Helper()
-	m.ask("admin-token", http.MethodPut, "/v1/pools/meters", map[string]any{"capacity": 12, "lease_ms": 3_600_000}, nil)
-	m.ask("admin-token", http.MethodPut, "/v1/pools/spare", map[string]any{"capacity": 24}, nil)
-	m.ask("admin-token", http.MethodPost, "/v1/pools/meters/resume", nil, nil)
-	m.ask("admin-token", http.MethodPut, "/v1/limits/sms", map[string]any{"limits": []map[string]any{{"name": "per-phone", "per": "facts.phone", "algorithm": "fixed", "per_ms": 3_600_000, "max": 5}}}, nil)
+	m.callWithToken("admin-token", http.MethodPut, "/v1/pools/meters", map[string]any{"capacity": 12, "lease_ms": 3_600_000}, nil)
+	m.callWithToken("admin-token", http.MethodPut, "/v1/pools/spare", map[string]any{"capacity": 24}, nil)
+	m.callWithToken("admin-token", http.MethodPost, "/v1/pools/meters/resume", nil, nil)
+	m.callWithToken("admin-token", http.MethodPut, "/v1/limits/sms", map[string]any{"limits": []map[string]any{{"name": "per-phone", "per": "facts.phone", "algorithm": "fixed", "per_ms": 3_600_000, "max": 5}}}, nil)
 	for i := range 8 {
-		m.ask("admin-token", http.MethodPost, "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": i}, "cost": 1 + i%5}, nil)
+		m.callWithToken("admin-token", http.MethodPost, "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": i}, "cost": 1 + i%5}, nil)
 	}
 	names := make([]string, 40)
 	for i := range names {
 		names[i] = fmt.Sprintf("meter-%02d", i+1)
 	}
 	var made struct{ ID int64 }
-	m.ask("admin-token", http.MethodPost, "/v1/batches", map[string]any{
+	m.callWithToken("admin-token", http.MethodPost, "/v1/batches", map[string]any{
 		"name": "meter firmware 7.3", "pool": "meters", "kind": "update", "payload": map[string]any{"image": "meter-7.3.bin", "sha256": strings.Repeat("9f86d081", 8)},
 		"max_attempts": 1, "devices": names, "abort": map[string]any{"failure": 0.9, "min": 20},
 	}, &made)
 	m.batch = made.ID
 	for i, name := range names[:30] {
-		m.start(name, i)
+		m.runTask(name, i)
 	}
-	m.ask("admin-token", http.MethodPost, "/v1/pools/meters/pause", map[string]any{"reason": "the image is looked at"}, nil)
+	m.callWithToken("admin-token", http.MethodPost, "/v1/pools/meters/pause", map[string]any{"reason": "the image is looked at"}, nil)
 }
 
 // signIn opens a session of the admin in the tab.
-func (m *standIns) signIn(tab *tab) {
+func (m *simulatedMeters) signIn(tab *tab) {
 	m.Helper()
 	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), "admin-token"))
 	if err != nil {
 		m.Fatal("WEB_DATA: ", err)
 	}
 	tab.open(m.url + "/")
-	tab.do(chromedp.SendKeys(chromedp.CSS("#token"), strings.TrimSpace(string(secret))+kb.Enter))
-	tab.until(`document.querySelector("nav")`)
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#token"), strings.TrimSpace(string(secret))+kb.Enter))
+	tab.waitForJS(`document.querySelector("nav")`)
 }
 
-// start lets a meter take its task, and end it unless it is one of the meters that continue to run.
-func (m *standIns) start(name string, i int) {
+// runTask lets a meter take its task, and end it unless it is one of the meters that continue to run.
+func (m *simulatedMeters) runTask(name string, i int) {
 	m.Helper()
-	var reply struct{ Task *task }
+	var reply struct{ Task *grantedTask }
 	report := map[string]any{"id": "a", "attributes": map[string]any{"firmware": "7.2", "model": "M-200", "signal_dbm": -71 - i}}
-	until(m.T, "a grant for "+name, func() bool {
-		m.ask("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", report, &reply)
+	waitUntil(m.T, "a grant for "+name, func() bool {
+		m.callWithToken("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", report, &reply)
 		return reply.Task != nil
 	})
-	m.ask("admin-token", http.MethodPatch, "/v1/devices/"+name, map[string]any{"tags": map[string]any{"site": "berlin", "model": "m200"}}, nil)
+	m.callWithToken("admin-token", http.MethodPatch, "/v1/devices/"+name, map[string]any{"tags": map[string]any{"site": "berlin", "model": "m200"}}, nil)
 	if i%4 == 3 {
 		return
 	}
@@ -133,11 +133,11 @@ func (m *standIns) start(name string, i int) {
 	if i%4 == 0 {
 		result["status"], result["error"] = "failed", errors[i/4%3]
 	}
-	m.ask("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", map[string]any{"id": "b", "accept": false, "results": []any{result}}, nil)
+	m.callWithToken("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", map[string]any{"id": "b", "accept": false, "results": []any{result}}, nil)
 }
 
-// ask sends a request with the token in the file of this name.
-func (m *standIns) ask(token, method, path string, body, answer any) {
+// callWithToken sends a request with the token in the file of this name.
+func (m *simulatedMeters) callWithToken(token, method, path string, body, answer any) {
 	m.Helper()
 	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), token))
 	if err != nil {

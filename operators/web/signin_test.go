@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// post sends a form as a browser that already shows the page does.
-func (b *bench) post(path string, form url.Values, header map[string]string, cookies ...*http.Cookie) (status int, text string, got []*http.Cookie) {
+// postForm sends a form as a browser that already shows the page does.
+func (b *testReplica) postForm(path string, form url.Values, header map[string]string, cookies ...*http.Cookie) (status int, text string, setCookies []*http.Cookie) {
 	b.Helper()
 	r, err := http.NewRequest(http.MethodPost, b.url+path, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -41,51 +41,51 @@ func (b *bench) post(path string, form url.Values, header map[string]string, coo
 	return response.StatusCode, body.String(), response.Cookies()
 }
 
-// session signs in and returns the cookie of the session.
-func (b *bench) session(token string) *http.Cookie {
+// signIn signs in and returns the cookie of the session.
+func (b *testReplica) signIn(token string) *http.Cookie {
 	b.Helper()
-	status, text, cookies := b.post("/sign-in", url.Values{"token": {token}}, nil)
+	status, text, cookies := b.postForm("/sign-in", url.Values{"token": {token}}, nil)
 	if status != http.StatusSeeOther || len(cookies) != 1 {
 		b.Fatalf("sign-in: %d %s", status, text)
 	}
 	return cookies[0]
 }
 
-// token creates an operator token with a role.
-func (b *bench) token(role string) (secret string, id int64) {
+// createToken creates an operator token with a role.
+func (b *testReplica) createToken(role string) (secret string, id int64) {
 	b.Helper()
 	var made struct {
 		Token string `json:"token"`
 		ID    int64  `json:"id"`
 	}
-	b.call("POST", "/v1/tokens", map[string]any{"name": role + " of the test", "role": role}, &made)
+	b.callAPI("POST", "/v1/tokens", map[string]any{"name": role + " of the test", "role": role}, &made)
 	return made.Token, made.ID
 }
 
 func TestSignInIsNeeded(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
-	b.pool("p", 3)
+	b := startSignedOut(t)
+	b.createPool("p", 3)
 	for _, path := range []string{"/", "/pools/p", "/batches", "/tasks", "/tasks/1", "/new-pool"} {
-		status, text, header := b.get(path)
+		status, text, header := b.getPage(path)
 		if status != http.StatusSeeOther || !strings.HasPrefix(header.Get("Location"), "/sign-in?next=") || strings.Contains(text, "capacity") {
 			t.Errorf("%s without a session: %d %s", path, status, text)
 		}
 	}
-	if status, _, _ := b.get("/live?page=/"); status != http.StatusUnauthorized {
+	if status, _, _ := b.getPage("/live?page=/"); status != http.StatusUnauthorized {
 		t.Errorf("a stream without a session: %d", status)
 	}
-	if status, _, _ := b.post("/pools/p/resume", nil, nil); status != http.StatusUnauthorized {
+	if status, _, _ := b.postForm("/pools/p/resume", nil, nil); status != http.StatusUnauthorized {
 		t.Errorf("an action without a session: %d", status)
 	}
-	if status, _, _ := b.get("/v1/pools"); status != http.StatusUnauthorized {
+	if status, _, _ := b.getPage("/v1/pools"); status != http.StatusUnauthorized {
 		t.Errorf("the API without a token: %d", status)
 	}
-	verifier, _ := b.token("verifier")
+	verifier, _ := b.createToken("verifier")
 	var caller struct{ Token string }
-	b.call("POST", "/v1/tokens", map[string]any{"name": "a caller", "role": "caller", "pools": []string{"*"}}, &caller)
+	b.callAPI("POST", "/v1/tokens", map[string]any{"name": "a caller", "role": "caller", "pools": []string{"*"}}, &caller)
 	for _, wrong := range []string{"", "nobody's", fleetToken, verifier, caller.Token} {
-		if status, _, cookies := b.post("/sign-in", url.Values{"token": {wrong}}, nil); status != http.StatusUnauthorized || len(cookies) > 0 {
+		if status, _, cookies := b.postForm("/sign-in", url.Values{"token": {wrong}}, nil); status != http.StatusUnauthorized || len(cookies) > 0 {
 			t.Errorf("sign-in with %q: %d", wrong, status)
 		}
 	}
@@ -93,37 +93,37 @@ func TestSignInIsNeeded(t *testing.T) {
 
 func TestSessionEnds(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
-	secret, id := b.token("viewer")
-	cookie := b.session(secret)
+	b := startSignedOut(t)
+	secret, id := b.createToken("viewer")
+	cookie := b.signIn(secret)
 	if !cookie.HttpOnly || !cookie.Secure || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.Domain != "" || !strings.HasPrefix(cookie.Name, "__Host-") {
 		t.Errorf("cookie: %v", cookie)
 	}
 	if strings.Contains(cookie.Value, secret) {
 		t.Error("the token is in the cookie")
 	}
-	if status, text, _ := b.get("/", cookie); status != http.StatusOK || !strings.Contains(text, "viewer of the test") {
+	if status, text, _ := b.getPage("/", cookie); status != http.StatusOK || !strings.Contains(text, "viewer of the test") {
 		t.Fatalf("with a session: %d %s", status, text)
 	}
-	b.post("/sign-out", nil, nil, cookie)
-	if status, _, _ := b.get("/", cookie); status != http.StatusSeeOther {
+	b.postForm("/sign-out", nil, nil, cookie)
+	if status, _, _ := b.getPage("/", cookie); status != http.StatusSeeOther {
 		t.Errorf("after signing out: %d", status)
 	}
-	cookie = b.session(secret)
-	b.call("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
-	if status, _, _ := b.get("/", cookie); status != http.StatusSeeOther {
+	cookie = b.signIn(secret)
+	b.callAPI("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
+	if status, _, _ := b.getPage("/", cookie); status != http.StatusSeeOther {
 		t.Errorf("after the token was revoked: %d", status)
 	}
 }
 
 func TestRolesHold(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
-	b.pool("p", 3, "d-1")
-	granted := b.grant("d-1")
-	viewer, _ := b.token("viewer")
-	operator, _ := b.token("operator")
-	asViewer, asOperator, asAdmin := b.session(viewer), b.session(operator), b.session(adminToken)
+	b := startSignedOut(t)
+	b.createPool("p", 3, "d-1")
+	granted := b.reportUntilGranted("d-1")
+	viewer, _ := b.createToken("viewer")
+	operator, _ := b.createToken("operator")
+	asViewer, asOperator, asAdmin := b.signIn(viewer), b.signIn(operator), b.signIn(adminToken)
 	release := "/pools/p/slots/" + itoa(int64(granted.Slot)) + "/release"
 	for _, c := range []struct {
 		path string
@@ -139,31 +139,31 @@ func TestRolesHold(t *testing.T) {
 		{"/cancel-tasks", url.Values{"pool": {"p"}}, asViewer},
 		{"/new-batch", url.Values{"pool": {"p"}, "devices": {"d-2"}, "do": {"create"}}, asViewer},
 	} {
-		if status, text, _ := b.post(c.path, c.form, nil, c.who); status != http.StatusForbidden {
+		if status, text, _ := b.postForm(c.path, c.form, nil, c.who); status != http.StatusForbidden {
 			t.Errorf("%s: %d %s", c.path, status, text)
 		}
 	}
-	if _, text, _ := b.get("/pools/p", asViewer); strings.Contains(text, "Resize") || strings.Contains(text, release) {
+	if _, text, _ := b.getPage("/pools/p", asViewer); strings.Contains(text, "Resize") || strings.Contains(text, release) {
 		t.Error("a viewer is offered what only an admin may")
 	}
-	if _, text, _ := b.get("/pools/p", asAdmin); !strings.Contains(text, "Resize") || !strings.Contains(text, release) {
+	if _, text, _ := b.getPage("/pools/p", asAdmin); !strings.Contains(text, "Resize") || !strings.Contains(text, release) {
 		t.Error("an admin is not offered what they may")
 	}
 	var events struct {
 		Events []struct{ Kind, Actor, Detail string }
 	}
-	b.call("GET", "/v1/events?kind=pool.changed", nil, &events)
+	b.callAPI("GET", "/v1/events?kind=pool.changed", nil, &events)
 	if len(events.Events) != 0 {
 		t.Errorf("changes: %v", events)
 	}
-	b.call("GET", "/v1/events?kind=access.refused&actor=viewer+of+the+test", nil, &events)
+	b.callAPI("GET", "/v1/events?kind=access.refused&actor=viewer+of+the+test", nil, &events)
 	if len(events.Events) != 1 || !strings.Contains(events.Events[0].Detail, "at=api reason=forbidden from=127.0.0.1") {
 		t.Errorf("the log of what the viewer was refused: %v", events)
 	}
-	if status, text, _ := b.post("/pools/p/pause", url.Values{"reason": {"because"}}, nil, asAdmin); status != http.StatusSeeOther {
+	if status, text, _ := b.postForm("/pools/p/pause", url.Values{"reason": {"because"}}, nil, asAdmin); status != http.StatusSeeOther {
 		t.Fatalf("an admin pauses: %d %s", status, text)
 	}
-	b.call("GET", "/v1/events?kind=pool.changed", nil, &events)
+	b.callAPI("GET", "/v1/events?kind=pool.changed", nil, &events)
 	if len(events.Events) != 1 || events.Events[0].Actor != "bootstrap" {
 		t.Errorf("the log of a pause: %v", events)
 	}
@@ -171,29 +171,29 @@ func TestRolesHold(t *testing.T) {
 
 func TestReadOnlyPagesChangeNothing(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(o *web.Options) { o.ReadOnly = true })
-	b.pool("p", 3)
-	if status, _, _ := b.post("/pools/p/pause", url.Values{"reason": {"x"}}, nil); status != http.StatusForbidden {
+	b := startEmbedded(t, func(o *web.Options) { o.ReadOnly = true })
+	b.createPool("p", 3)
+	if status, _, _ := b.postForm("/pools/p/pause", url.Values{"reason": {"x"}}, nil); status != http.StatusForbidden {
 		t.Errorf("paused in a read-only dashboard: %d", status)
 	}
-	if _, text, _ := b.get("/pools/p"); strings.Contains(text, "Resize") {
+	if _, text, _ := b.getPage("/pools/p"); strings.Contains(text, "Resize") {
 		t.Error("a read-only dashboard offers changes")
 	}
-	if _, text, _ := b.get("/new-batch"); !strings.Contains(text, "nobody can create batches here") {
+	if _, text, _ := b.getPage("/new-batch"); !strings.Contains(text, "nobody can create batches here") {
 		t.Error("a form that is not there does not say why")
 	}
 }
 
 func TestGuessingIsLockedOut(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
+	b := startSignedOut(t)
 	for range 10 {
-		if status, _, _ := b.post("/sign-in", url.Values{"token": {"wrong"}}, nil); status != http.StatusUnauthorized {
+		if status, _, _ := b.postForm("/sign-in", url.Values{"token": {"wrong"}}, nil); status != http.StatusUnauthorized {
 			t.Fatalf("a wrong token: %d", status)
 		}
 	}
 	for _, token := range []string{"wrong", adminToken} {
-		if status, text, _ := b.post("/sign-in", url.Values{"token": {token}}, nil); status != http.StatusTooManyRequests || !strings.Contains(text, "Too many wrong tokens") {
+		if status, text, _ := b.postForm("/sign-in", url.Values{"token": {token}}, nil); status != http.StatusTooManyRequests || !strings.Contains(text, "Too many wrong tokens") {
 			t.Errorf("after ten wrong ones, %q: %d", token, status)
 		}
 	}
@@ -203,15 +203,15 @@ func TestGuessingIsLockedOut(t *testing.T) {
 // guessing was stopped.
 func TestGuessingIsSeen(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
-	b.pool("p", 1) // uses a valid token from the same address, which keeps working below
+	b := startSignedOut(t)
+	b.createPool("p", 1) // uses a valid token from the same address, which keeps working below
 	for range 12 {
-		b.post("/sign-in", url.Values{"token": {"wrong"}}, nil)
+		b.postForm("/sign-in", url.Values{"token": {"wrong"}}, nil)
 	}
 	var events struct {
 		Events []struct{ Actor, Detail string }
 	}
-	b.call("GET", "/v1/events?kind=access.refused&order=oldest", nil, &events)
+	b.callAPI("GET", "/v1/events?kind=access.refused&order=oldest", nil, &events)
 	var details []string
 	for _, e := range events.Events {
 		details = append(details, e.Actor+" "+e.Detail)
@@ -229,12 +229,12 @@ func TestGuessingIsSeen(t *testing.T) {
 // other clients there, and cannot avoid the lockout by sending other addresses in the header.
 func TestGuessingBehindAProxy(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t, func(o *web.Options) {
+	b := startSignedOut(t, func(o *web.Options) {
 		events, _ := o.Ledger.(gate.Ledger)
 		o.Gate = gate.New(gate.Options{Log: o.Logger, Ledger: events, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	})
 	tries := func(token, forwarded string) (status int, text string) {
-		status, text, _ = b.post("/sign-in", url.Values{"token": {token}}, map[string]string{"X-Forwarded-For": forwarded})
+		status, text, _ = b.postForm("/sign-in", url.Values{"token": {token}}, map[string]string{"X-Forwarded-For": forwarded})
 		return status, text
 	}
 	for i := range 10 {
@@ -254,9 +254,9 @@ func TestGuessingBehindAProxy(t *testing.T) {
 // page explains this.
 func TestGuessingBehindAnUntrustedProxy(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
+	b := startSignedOut(t)
 	for i := range 11 {
-		status, text, _ := b.post("/sign-in", url.Values{"token": {"wrong"}}, map[string]string{"X-Forwarded-For": "198.51.100." + itoa(int64(i))})
+		status, text, _ := b.postForm("/sign-in", url.Values{"token": {"wrong"}}, map[string]string{"X-Forwarded-For": "198.51.100." + itoa(int64(i))})
 		if locked := i >= 10; locked != (status == http.StatusTooManyRequests) || locked != strings.Contains(text, "DISPATCHER_TRUSTED_PROXIES") {
 			t.Errorf("try %d: %d", i, status)
 		}
@@ -266,17 +266,17 @@ func TestGuessingBehindAnUntrustedProxy(t *testing.T) {
 // TestOtherSitesAreRefused checks that forms that another site makes a browser send are refused.
 func TestOtherSitesAreRefused(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
 	for _, header := range []map[string]string{
 		{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"},
 	} {
-		if status, _, _ := b.post("/pools/p/pause", url.Values{"reason": {"x"}}, header); status != http.StatusForbidden {
+		if status, _, _ := b.postForm("/pools/p/pause", url.Values{"reason": {"x"}}, header); status != http.StatusForbidden {
 			t.Errorf("%v: %d", header, status)
 		}
 	}
-	_, _, header := b.get("/pools/p")
-	contains(t, header.Get("Content-Security-Policy"), "default-src 'none'", "frame-ancestors 'none'", "script-src 'self';", "style-src 'self';")
+	_, _, header := b.getPage("/pools/p")
+	expectContains(t, header.Get("Content-Security-Policy"), "default-src 'none'", "frame-ancestors 'none'", "script-src 'self';", "style-src 'self';")
 	if header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Cache-Control") != "no-store" {
 		t.Errorf("headers: %v", header)
 	}
@@ -284,22 +284,22 @@ func TestOtherSitesAreRefused(t *testing.T) {
 
 func TestLinksHaveThePrefix(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, func(o *web.Options) { o.Prefix = "/fleet" })
-	b.pool("p", 3)
+	b := startEmbedded(t, func(o *web.Options) { o.Prefix = "/fleet" })
+	b.createPool("p", 3)
 	for _, path := range []string{"/fleet/pools/p", "/pools/p"} {
-		status, text, _ := b.get(path)
+		status, text, _ := b.getPage(path)
 		if status != http.StatusOK {
 			t.Fatalf("%s: %d", path, status)
 		}
-		contains(t, text, `href="/fleet/batches"`, `src="/fleet/assets/live.js"`, `data-live="/fleet/live"`, `data-page="/pools/p"`)
+		expectContains(t, text, `href="/fleet/batches"`, `src="/fleet/assets/live.js"`, `data-live="/fleet/live"`, `data-page="/pools/p"`)
 		if strings.Contains(text, `href="/b`) || strings.Contains(text, `href="/t`) {
 			t.Errorf("a link without the prefix: %s", text)
 		}
 	}
-	if status, _, header := b.get("/fleet"); status != http.StatusMovedPermanently || header.Get("Location") != "/fleet/" {
+	if status, _, header := b.getPage("/fleet"); status != http.StatusMovedPermanently || header.Get("Location") != "/fleet/" {
 		t.Errorf("/fleet: %d %v", status, header)
 	}
-	if status, _, _ := b.get("/fleet/assets/style.css"); status != http.StatusOK {
+	if status, _, _ := b.getPage("/fleet/assets/style.css"); status != http.StatusOK {
 		t.Errorf("the style: %d", status)
 	}
 }
@@ -308,33 +308,33 @@ func TestLinksHaveThePrefix(t *testing.T) {
 // open, and the end of the session.
 func TestSignInInABrowser(t *testing.T) {
 	t.Parallel()
-	b := unvisited(t)
-	b.pool("p", 3, "d-1")
-	secret, id := b.token("viewer")
-	tab := browse(t)
+	b := startSignedOut(t)
+	b.createPool("p", 3, "d-1")
+	secret, id := b.createToken("viewer")
+	tab := openTab(t)
 	tab.open(b.url + "/pools/p")
-	tab.shoot("sign-in")
-	tab.do(chromedp.SendKeys(chromedp.CSS("#token"), "wrong"))
+	tab.checkScreen("sign-in")
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#token"), "wrong"))
 	tab.click("button.primary")
-	tab.until(`document.querySelector(".problem").textContent.includes("No operator has that token")`)
-	tab.forgive("401")
-	tab.do(chromedp.SendKeys(chromedp.CSS("#token"), secret))
+	tab.waitForJS(`document.querySelector(".problem").textContent.includes("No operator has that token")`)
+	tab.expectMessage("401")
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#token"), secret))
 	tab.click("button.primary")
-	tab.until(`location.pathname === "/pools/p" && document.querySelectorAll(".grid .cell").length === 3`)
-	b.grant("d-1")
-	tab.until(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
-	if strings.Contains(tab.text("main"), "Release") {
+	tab.waitForJS(`location.pathname === "/pools/p" && document.querySelectorAll(".grid .cell").length === 3`)
+	b.reportUntilGranted("d-1")
+	tab.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
+	if strings.Contains(tab.elementText("main"), "Release") {
 		t.Error("a viewer is offered a release")
 	}
-	b.call("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
-	tab.until(`location.pathname === "/sign-in"`)
+	b.callAPI("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
+	tab.waitForJS(`location.pathname === "/sign-in"`)
 }
 
 // TestSignInLeadsToNoOtherSite checks that the sign-in leads only to pages of this site, however a
 // browser parses the address.
 func TestSignInLeadsToNoOtherSite(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for next, want := range map[string]string{
 		"/pools/p?x=1": "/pools/p?x=1", "/\t/host": "/", "/\n/host": "/", "/\r/host": "/", "//host": "/", `/\host`: "/", "https://host/": "/",
 		"/ /host": "/", "host": "/", "": "/", "/\x00/host": "/", "\t//host": "/",
@@ -349,7 +349,7 @@ func TestSignInLeadsToNoOtherSite(t *testing.T) {
 			t.Errorf("next %q: %d to %q, want %q", next, response.StatusCode, got, want)
 		}
 		// This checks the page only, because a link that signs in redirects without a form.
-		if _, text, _ := b.get("/sign-in?next=" + url.QueryEscape(next)); !strings.Contains(text, `name="next" value="`+want+`"`) {
+		if _, text, _ := b.getPage("/sign-in?next=" + url.QueryEscape(next)); !strings.Contains(text, `name="next" value="`+want+`"`) {
 			t.Errorf("next %q: the page does not lead to %q", next, want)
 		}
 	}
@@ -359,7 +359,7 @@ func TestSignInLeadsToNoOtherSite(t *testing.T) {
 // front of it.
 func TestPathsAreNotRedirected(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
+	b := startEmbedded(t)
 	for _, path := range []string{"//", "//pools", "/pools//p", "/v1//pools", "/v1/../v1/pools", "/pools/../tasks", "/./tasks", "/assets/../tasks"} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url, nil)
 		if err != nil {

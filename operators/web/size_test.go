@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// size describes the content of a ledger.
-type size struct {
-	name         string
-	pools        int
-	batches, per int // number of batches of the first pool, and of tasks per batch
-	others       int // number of tasks of each other pool
+// ledgerSize describes the content of a ledger.
+type ledgerSize struct {
+	name                   string
+	pools                  int
+	batches, tasksPerBatch int // number of batches of the first pool, and of tasks per batch
+	tasksPerOtherPool      int // number of tasks of each other pool
 }
 
 // The second size fills each page. The difference between its cost and the cost of the next sizes is
 // the cost of the additional rows.
-func sizes() []size {
-	return []size{
+func ledgerSizes() []ledgerSize {
+	return []ledgerSize{
 		{"ten pools of ten tasks", 10, 1, 10, 10},
 		{"20 pools, one of them of 10,000 tasks", 20, 40, 250, 100},
 		{"20 pools, one of them of 1,000,000 tasks", 20, 200, 5000, 100},
@@ -41,10 +41,10 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 	if os.Getenv("SIZES") == "" {
 		t.Skip("runs with SIZES=1 in the environment")
 	}
-	var benches []*bench
-	for _, s := range sizes() {
-		b, dsn := onServers(t)
-		b.fill(dsn, s)
+	var benches []*testReplica
+	for _, s := range ledgerSizes() {
+		b, dsn := startOnServers(t)
+		b.fillLedger(dsn, s)
 		benches = append(benches, b)
 	}
 	for _, path := range []string{
@@ -56,7 +56,7 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 		for range 21 {
 			for i, b := range benches {
 				var spent time.Duration
-				spent, bytes[i] = b.cost(path)
+				spent, bytes[i] = b.measurePage(path)
 				took[i] = append(took[i], spent)
 			}
 		}
@@ -69,12 +69,12 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 	}
 }
 
-// cost returns the time that the server takes for a page, and the length of the page.
-func (b *bench) cost(path string) (time.Duration, int) {
+// measurePage returns the time that the server takes for a page, and the length of the page.
+func (b *testReplica) measurePage(path string) (time.Duration, int) {
 	b.Helper()
 	r := httptest.NewRequest(http.MethodGet, b.url+path, nil)
 	r.RemoteAddr = "127.0.0.1:1"
-	r.AddCookie(&b.visitor)
+	r.AddCookie(&b.visitorCookie)
 	out := httptest.NewRecorder()
 	begin := time.Now()
 	b.web.Handler(http.NotFoundHandler()).ServeHTTP(out, r)
@@ -85,9 +85,9 @@ func (b *bench) cost(path string) (time.Duration, int) {
 	return took, out.Body.Len()
 }
 
-// fill creates the ledger of a size. The tasks in the older half of the batches of p-0001 have ended,
+// fillLedger creates the ledger of a size. The tasks in the older half of the batches of p-0001 have ended,
 // forty slots of each pool are held, and the other tasks wait, each for a separate device.
-func (b *bench) fill(dsn string, s size) {
+func (b *testReplica) fillLedger(dsn string, s ledgerSize) {
 	b.Helper()
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {
@@ -97,8 +97,8 @@ func (b *bench) fill(dsn string, s size) {
 	const first, device = `'p-0001'`, `'d-' || right(pool, 4) || '-' || lpad(n::text, 7, '0')`
 	for _, statement := range []string{
 		fmt.Sprintf(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p-' || lpad(n::text, 4, '0'), 60, 3600000, now(), now() FROM generate_series(1, %d) n`, s.pools),
-		fmt.Sprintf(`INSERT INTO batches (pool, kind, created_at, total) SELECT `+first+`, 'k', now(), %d FROM generate_series(1, %d)`, s.per, s.batches),
-		fmt.Sprintf(`INSERT INTO batches (pool, kind, created_at, total) SELECT name, 'k', now(), %d FROM pools WHERE name <> `+first+` ORDER BY name`, s.others),
+		fmt.Sprintf(`INSERT INTO batches (pool, kind, created_at, total) SELECT `+first+`, 'k', now(), %d FROM generate_series(1, %d)`, s.tasksPerBatch, s.batches),
+		fmt.Sprintf(`INSERT INTO batches (pool, kind, created_at, total) SELECT name, 'k', now(), %d FROM pools WHERE name <> `+first+` ORDER BY name`, s.tasksPerOtherPool),
 		`INSERT INTO tasks (batch, pool, device) SELECT id, pool, ` + device + `
 			FROM (SELECT b.id, b.pool, row_number() OVER (PARTITION BY b.pool ORDER BY b.id, i) AS n FROM batches b, generate_series(1, b.total) i) AS numbered ORDER BY id, n`,
 		`UPDATE tasks SET state = CASE WHEN id % 83 = 0 THEN 'failed' ELSE 'succeeded' END, error = CASE WHEN id % 83 = 0 THEN 'no route to host' ELSE '' END, finished_at = now()
@@ -114,7 +114,7 @@ func (b *bench) fill(dsn string, s size) {
 			b.Fatalf("%s: %v", statement, err)
 		}
 	}
-	b.until("counts that are folded", func() bool {
+	b.waitUntil("counts that are folded", func() bool {
 		left := 0
 		if err := db.QueryRowContext(b.Context(), `SELECT count(*) FROM batch_deltas`).Scan(&left); err != nil {
 			b.Fatal(err)

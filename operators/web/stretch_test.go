@@ -12,8 +12,8 @@ import (
 // following page, where there may be matches.
 func TestListsGoOnWhereNothingMatchesSoFar(t *testing.T) {
 	t.Parallel()
-	b, dsn := onServers(t)
-	b.pool("p", 1, "d-1")
+	b, dsn := startOnServers(t)
+	b.createPool("p", 1, "d-1")
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -28,13 +28,13 @@ func TestListsGoOnWhereNothingMatchesSoFar(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{"/tasks?error=rare": `/tasks/60000"`, "/activity?kind=rare": `id="event-`} {
-		_, first, _ := b.get(path)
+		_, first, _ := b.getPage(path)
 		next := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(first)
 		if next == nil || !strings.Contains(first, "None match so far") || strings.Contains(first, want) {
 			t.Errorf("%s: the first page does not lead on: %v", path, next)
 			continue
 		}
-		if _, second, _ := b.get(html.UnescapeString(next[1])); !strings.Contains(second, want) {
+		if _, second, _ := b.getPage(html.UnescapeString(next[1])); !strings.Contains(second, want) {
 			t.Errorf("%s: nothing on the page behind it, %s", path, next[1])
 		}
 	}

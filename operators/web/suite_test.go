@@ -38,7 +38,7 @@ import (
 )
 
 const (
-	patience   = backends.Patience
+	patience   = backends.LongTimeout
 	adminToken = "admin-token-of-the-tests"
 	fleetToken = "fleet-token-of-the-tests"
 )
@@ -58,165 +58,165 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// ledger counts what is read from it.
-type ledger struct {
+// countingStore counts what is read from it.
+type countingStore struct {
 	*store.Store
-	logs, views atomic.Int64
-	readings    atomic.Int64 // pages that were read
-	events      atomic.Int64
-	results     atomic.Int64 // results that were summarized
-	down        atomic.Bool  // the log cannot be read
-	panics      atomic.Bool  // counting tasks panics
-	hangs       atomic.Bool  // counting tasks hangs
-	judged      atomic.Int64 // evaluated samples of waiting tasks
-	keeping     atomic.Int64 // samples that were evaluated inside the snapshot of a page
+	markReads, viewReads atomic.Int64
+	snapshotReads        atomic.Int64 // pages that were read
+	eventReads           atomic.Int64
+	summarizedResults    atomic.Int64 // results that were summarized
+	logFails             atomic.Bool  // the log cannot be read
+	countPanics          atomic.Bool  // counting tasks panics
+	countHangs           atomic.Bool  // counting tasks hangs
+	waitingSamples       atomic.Int64 // evaluated samples of waiting tasks
+	snapshotSamples      atomic.Int64 // samples that were evaluated inside the snapshot of a page
 }
 
-type inPage struct{}
+type inSnapshotKey struct{}
 
-func (l *ledger) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error {
-	l.readings.Add(1)
+func (l *countingStore) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at store.Snapshot) error) error {
+	l.snapshotReads.Add(1)
 	return l.Store.InOneSnapshot(ctx, func(ctx context.Context, at store.Snapshot) error {
-		return read(context.WithValue(ctx, inPage{}, true), at)
+		return read(context.WithValue(ctx, inSnapshotKey{}, true), at)
 	})
 }
 
-func (l *ledger) SampleWaiting(ctx context.Context, of store.WaitingOf, most int) (store.WaitingTasks, error) {
-	l.judged.Add(1)
-	if ctx.Value(inPage{}) != nil {
-		l.keeping.Add(1)
+func (l *countingStore) SampleWaiting(ctx context.Context, scope store.WaitingScope, maxTasks int) (store.WaitingTasks, error) {
+	l.waitingSamples.Add(1)
+	if ctx.Value(inSnapshotKey{}) != nil {
+		l.snapshotSamples.Add(1)
 	}
-	return l.Store.SampleWaiting(ctx, of, most)
+	return l.Store.SampleWaiting(ctx, scope, maxTasks)
 }
 
-func (l *ledger) TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error) {
-	if l.panics.Load() {
+func (l *countingStore) TaskCounts(ctx context.Context, pool string, heldMax int) (store.TaskCounts, error) {
+	if l.countPanics.Load() {
 		panic("by the test")
 	}
-	if l.hangs.Load() {
+	if l.countHangs.Load() {
 		<-ctx.Done()
 	}
 	return l.Store.TaskCounts(ctx, pool, heldMax)
 }
 
-func (l *ledger) MarkEvents(ctx context.Context, sent int64) (store.EventMark, error) {
-	l.logs.Add(1)
-	if l.down.Load() {
-		return store.EventMark{}, errors.New("down by the test")
+func (l *countingStore) ReadEventPosition(ctx context.Context, sent int64) (store.EventPosition, error) {
+	l.markReads.Add(1)
+	if l.logFails.Load() {
+		return store.EventPosition{}, errors.New("down by the test")
 	}
-	return l.Store.MarkEvents(ctx, sent)
+	return l.Store.ReadEventPosition(ctx, sent)
 }
 
-func (l *ledger) Events(ctx context.Context, f store.EventFilter) ([]store.Event, error) {
-	l.events.Add(1)
+func (l *countingStore) Events(ctx context.Context, f store.EventFilter) ([]store.Event, error) {
+	l.eventReads.Add(1)
 	return l.Store.Events(ctx, f)
 }
 
-func (l *ledger) SampleResults(ctx context.Context, of store.Sample, each func(store.Sampled)) error {
-	return l.Store.SampleResults(ctx, of, func(one store.Sampled) { l.results.Add(1); each(one) })
+func (l *countingStore) SampleResults(ctx context.Context, sample store.SampleSpec, each func(store.SampledResult)) error {
+	return l.Store.SampleResults(ctx, sample, func(one store.SampledResult) { l.summarizedResults.Add(1); each(one) })
 }
 
-func (l *ledger) PoolViews(ctx context.Context, after string, limit, waiting int) ([]store.PoolView, error) {
-	l.views.Add(1)
-	return l.Store.PoolViews(ctx, after, limit, waiting)
+func (l *countingStore) PoolOverviews(ctx context.Context, after string, limit, waiting int) ([]store.PoolOverview, error) {
+	l.viewReads.Add(1)
+	return l.Store.PoolOverviews(ctx, after, limit, waiting)
 }
 
-// bench is a replica with its dashboard, on stores that other replicas may share.
-type bench struct {
+// testReplica is a replica with its dashboard, on stores that other replicas may share.
+type testReplica struct {
 	*testing.T
-	store      *ledger
-	redis      servers.RedisAt
-	dispatcher *dispatcher.Dispatcher
-	web        *web.Web
-	server     *httptest.Server
-	url        string
-	visitor    http.Cookie // cookie for a request that has none; without a name, nobody is signed in
+	store         *countingStore
+	redis         servers.RedisAt
+	dispatcher    *dispatcher.Dispatcher
+	web           *web.Web
+	server        *httptest.Server
+	url           string
+	visitorCookie http.Cookie // cookie for a request that has none; without a name, nobody is signed in
 }
 
-// embedded starts a replica on the embedded stores.
-func embedded(t *testing.T, changes ...func(*web.Options)) *bench {
+// startEmbedded starts a replica on the embedded stores.
+func startEmbedded(t *testing.T, changes ...func(*web.Options)) *testReplica {
 	t.Helper()
-	return replica(t, backends.SQLite(t, filepath.Join(t.TempDir(), "ledger.db")), servers.InProcessRedis(t), changes...)
+	return startReplica(t, backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db")), servers.InProcessRedis(t), changes...)
 }
 
-// onServers starts a replica on its own database and its own Redis.
-func onServers(t *testing.T, changes ...func(*web.Options)) (b *bench, dsn string) {
+// startOnServers starts a replica on its own database and its own Redis.
+func startOnServers(t *testing.T, changes ...func(*web.Options)) (b *testReplica, dsn string) {
 	t.Helper()
 	dsn = postgres.NewLedger(t)
-	return replica(t, backends.Postgres(t, dsn), cache.NewDatabase(t), changes...), dsn
+	return startReplica(t, backends.OpenPostgres(t, dsn), cache.NewDatabase(t), changes...), dsn
 }
 
-func replica(t *testing.T, s *store.Store, at servers.RedisAt, changes ...func(*web.Options)) *bench {
+func startReplica(t *testing.T, s *store.Store, at servers.RedisAt, changes ...func(*web.Options)) *testReplica {
 	t.Helper()
-	return replicaWith(t, s, at, func(*dispatcher.Config) {}, changes...)
+	return startReplicaWith(t, s, at, func(*dispatcher.Config) {}, changes...)
 }
 
-// replicaWith starts a replica with a changed configuration of the dispatcher.
-func replicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func(*dispatcher.Config), changes ...func(*web.Options)) *bench {
+// startReplicaWith starts a replica with a changed configuration of the dispatcher.
+func startReplicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func(*dispatcher.Config), changes ...func(*web.Options)) *testReplica {
 	t.Helper()
-	client := backends.Redis(t, at).Client
-	b := &bench{T: t, store: &ledger{Store: s}, redis: at}
+	client := backends.OpenRedis(t, at).Client
+	b := &testReplica{T: t, store: &countingStore{Store: s}, redis: at}
 	seen := seen.NewList(client)
 	config := dispatcher.Config{
-		Store: b.store, Semaphore: slots.New(client), Limits: policies.LimitsOf(limits.New(client)), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
+		Store: b.store, Semaphore: slots.New(client), Limits: policies.NewLimits(limits.New(client)), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
 	}
 	set(&config)
 	b.dispatcher = dispatcher.New(config)
 	o := web.Options{
 		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),
-		Ledger: b.store, AdminToken: adminToken, Period: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
-		System: web.System{Mode: "dev", Version: "test"}, PageTime: patience,
+		Ledger: b.store, AdminToken: adminToken, ReportPeriod: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		System: web.System{Mode: "dev", Version: "test"}, PageTimeout: patience,
 	}
 	for _, change := range changes {
 		change(&o)
 	}
 	a := api.New(api.Options{
 		Gate:       o.Gate,
-		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, AnswerTime: patience, Metrics: prometheus.NewRegistry(), Version: "test",
-		Logger: slog.New(slog.DiscardHandler), Reports: devicehttp.New(devicehttp.Options{Handler: b.dispatcher, Refused: o.Gate.RefuseReport, Logger: slog.New(slog.DiscardHandler)}),
+		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, AnswerTimeout: patience, Metrics: prometheus.NewRegistry(), Version: "test",
+		Logger: slog.New(slog.DiscardHandler), Reports: devicehttp.New(devicehttp.Options{Handler: b.dispatcher, OnRefused: o.Gate.RefuseReport, Logger: slog.New(slog.DiscardHandler)}),
 	})
 	o.API = a
 	if o.System.Checks == nil {
 		o.System.Checks = a.Dependencies
 	}
 	b.web = web.New(o)
-	b.server = httptest.NewServer(b.admitting(b.web.Handler(a.Handler())))
+	b.server = httptest.NewServer(b.signInVisitors(b.web.Handler(a.Handler())))
 	b.url = b.server.URL
 	t.Cleanup(func() {
 		b.web.Stop()
 		b.server.Close()
 	})
-	b.work()
+	b.startPasses()
 	return b
 }
 
-// admitting treats a request without a cookie as a request of a signed-in admin.
-func (b *bench) admitting(next http.Handler) http.Handler {
+// signInVisitors treats a request without a cookie as a request of a signed-in admin.
+func (b *testReplica) signInVisitors(next http.Handler) http.Handler {
 	b.Helper()
 	secret, token := rand.Text(), sha256.Sum256([]byte(adminToken))
 	hash := sha256.Sum256([]byte(secret))
 	if err := b.store.OpenSession(b.Context(), hash[:], token[:], time.Hour); err != nil {
 		b.Fatal(err)
 	}
-	b.visitor = http.Cookie{Name: "__Host-dispatcher", Value: secret}
+	b.visitorCookie = http.Cookie{Name: "__Host-dispatcher", Value: secret}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := r.Cookie(b.visitor.Name); err != nil && b.visitor.Name != "" {
-			r.AddCookie(&b.visitor)
+		if _, err := r.Cookie(b.visitorCookie.Name); err != nil && b.visitorCookie.Name != "" {
+			r.AddCookie(&b.visitorCookie)
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// unvisited starts a replica at which nobody is signed in.
-func unvisited(t *testing.T, changes ...func(*web.Options)) *bench {
+// startSignedOut starts a replica at which nobody is signed in.
+func startSignedOut(t *testing.T, changes ...func(*web.Options)) *testReplica {
 	t.Helper()
-	b := embedded(t, changes...)
-	b.visitor.Name = ""
+	b := startEmbedded(t, changes...)
+	b.visitorCookie.Name = ""
 	return b
 }
 
-// work runs the dashboard and the background passes, as the program does.
-func (b *bench) work() {
+// startPasses runs the dashboard and the background passes, as the program does.
+func (b *testReplica) startPasses() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	b.Cleanup(func() { cancel(); <-done })
@@ -226,7 +226,7 @@ func (b *bench) work() {
 		defer tick.Stop()
 		recalled := false
 		for {
-			recalled = recalled || b.web.Recall(ctx) == nil
+			recalled = recalled || b.web.LoadHistory(ctx) == nil
 			_ = b.web.Tick(ctx)
 			_, _ = b.dispatcher.Upkeep.Fold(ctx)
 			_ = b.dispatcher.Upkeep.CountMinutes(ctx)
@@ -240,10 +240,10 @@ func (b *bench) work() {
 	}()
 }
 
-// call sends a request to the API as the bootstrap operator, and decodes the answer.
-func (b *bench) call(method, path string, body, answer any) {
+// callAPI sends a request to the API as the bootstrap operator, and decodes the answer.
+func (b *testReplica) callAPI(method, path string, body, answer any) {
 	b.Helper()
-	status, text := b.send(method, path, adminToken, body)
+	status, text := b.sendRequest(method, path, adminToken, body)
 	if status >= 400 {
 		b.Fatalf("%s %s: %d %s", method, path, status, text)
 	}
@@ -254,7 +254,7 @@ func (b *bench) call(method, path string, body, answer any) {
 	}
 }
 
-func (b *bench) send(method, path, token string, body any) (status int, text []byte) {
+func (b *testReplica) sendRequest(method, path, token string, body any) (status int, text []byte) {
 	b.Helper()
 	var content bytes.Buffer
 	to := json.NewEncoder(&content)
@@ -280,21 +280,21 @@ func (b *bench) send(method, path, token string, body any) (status int, text []b
 	return response.StatusCode, text
 }
 
-type task struct {
+type grantedTask struct {
 	ID    int64 `json:"id"`
 	Token int64 `json:"token"`
 	Slot  int   `json:"slot"`
 }
 
-// report sends a report of a device, and returns the granted task.
-func (b *bench) report(device string, body map[string]any) *task {
+// sendReport sends a report of a device, and returns the granted task.
+func (b *testReplica) sendReport(device string, body map[string]any) *grantedTask {
 	b.Helper()
-	status, text := b.send("POST", "/v1/devices/"+device+"/report", fleetToken, body)
+	status, text := b.sendRequest("POST", "/v1/devices/"+device+"/report", fleetToken, body)
 	if status != 200 {
 		b.Fatalf("report of %s: %d %s", device, status, text)
 	}
 	var reply struct {
-		Task *task `json:"task"`
+		Task *grantedTask `json:"task"`
 	}
 	if err := json.Unmarshal(text, &reply); err != nil {
 		b.Fatal(err)
@@ -302,37 +302,37 @@ func (b *bench) report(device string, body map[string]any) *task {
 	return reply.Task
 }
 
-// grant lets a device report until it is granted a task.
-func (b *bench) grant(device string) task {
+// reportUntilGranted lets a device report until it is granted a task.
+func (b *testReplica) reportUntilGranted(device string) grantedTask {
 	b.Helper()
-	var granted *task
-	b.until("a grant for "+device, func() bool {
-		granted = b.report(device, map[string]any{"id": "g"})
+	var granted *grantedTask
+	b.waitUntil("a grant for "+device, func() bool {
+		granted = b.sendReport(device, map[string]any{"id": "g"})
 		return granted != nil
 	})
 	return *granted
 }
 
-// pool creates a pool, and a batch with one task for each device.
-func (b *bench) pool(name string, capacity int, devices ...string) {
+// createPool creates a pool, and a batch with one task for each device.
+func (b *testReplica) createPool(name string, capacity int, devices ...string) {
 	b.Helper()
-	b.call("PUT", "/v1/pools/"+name, map[string]any{"capacity": capacity}, nil)
+	b.callAPI("PUT", "/v1/pools/"+name, map[string]any{"capacity": capacity}, nil)
 	if len(devices) > 0 {
-		b.call("POST", "/v1/batches", map[string]any{"name": "b", "pool": name, "kind": "speedtest", "devices": devices}, nil)
+		b.callAPI("POST", "/v1/batches", map[string]any{"name": "b", "pool": name, "kind": "speedtest", "devices": devices}, nil)
 	}
 }
 
-// closedNow returns windows that are closed now and stay closed for some hours.
-func closedNow() []map[string]any {
+// closedWindows returns windows that are closed now and stay closed for some hours.
+func closedWindows() []map[string]any {
 	return []map[string]any{{"cron": fmt.Sprintf("0 %d * * *", time.Now().UTC().Add(12*time.Hour).Hour()), "duration": "1h"}}
 }
 
-func (b *bench) until(what string, holds func() bool) {
+func (b *testReplica) waitUntil(what string, holds func() bool) {
 	b.Helper()
-	until(b.T, what, holds)
+	waitUntil(b.T, what, holds)
 }
 
-func until(t *testing.T, what string, holds func() bool) {
+func waitUntil(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -347,8 +347,8 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// get reads a page without a browser.
-func (b *bench) get(path string, cookies ...*http.Cookie) (status int, text string, header http.Header) {
+// getPage reads a page without a browser.
+func (b *testReplica) getPage(path string, cookies ...*http.Cookie) (status int, text string, header http.Header) {
 	b.Helper()
 	r, err := http.NewRequest(http.MethodGet, b.url+path, nil)
 	if err != nil {
@@ -357,10 +357,10 @@ func (b *bench) get(path string, cookies ...*http.Cookie) (status int, text stri
 	for _, c := range cookies {
 		r.AddCookie(c)
 	}
-	return b.ask(r)
+	return b.doRequest(r)
 }
 
-func (b *bench) ask(r *http.Request) (status int, text string, header http.Header) {
+func (b *testReplica) doRequest(r *http.Request) (status int, text string, header http.Header) {
 	b.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(r)
@@ -375,7 +375,7 @@ func (b *bench) ask(r *http.Request) (status int, text string, header http.Heade
 	return response.StatusCode, string(body), response.Header
 }
 
-func devices(n int) []string {
+func deviceIDs(n int) []string {
 	list := make([]string, n)
 	for i := range list {
 		list[i] = fmt.Sprintf("d-%d", i)
@@ -383,7 +383,7 @@ func devices(n int) []string {
 	return list
 }
 
-func contains(t *testing.T, text string, parts ...string) {
+func expectContains(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
@@ -394,8 +394,8 @@ func contains(t *testing.T, text string, parts ...string) {
 
 func itoa(n int64) string { return fmt.Sprint(n) }
 
-// alter changes the ledger without the knowledge of the dispatcher.
-func (b *bench) alter(dsn, statement string) {
+// alterLedger changes the ledger without the knowledge of the dispatcher.
+func (b *testReplica) alterLedger(dsn, statement string) {
 	b.Helper()
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {

@@ -7,13 +7,13 @@ import "testing"
 // try again.
 func TestSuppressedTasksAreShown(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
-	b.call("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1", "d-1"}, "limits": []any{
+	b := startEmbedded(t)
+	b.createPool("p", 3)
+	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1", "d-1"}, "limits": []any{
 		map[string]any{"name": "once", "per": "device", "algorithm": "fixed", "per_ms": 3_600_000, "max": 1, "on_limited": "drop"},
 	}}, nil)
-	g := b.grant("d-1")
-	b.report("d-1", map[string]any{"id": "r", "results": []any{map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
+	g := b.reportUntilGranted("d-1")
+	b.sendReport("d-1", map[string]any{"id": "r", "results": []any{map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 	const reason = "policy once of batch 1 lets 1 per 1h0m0s start for device=d-1"
 	for path, words := range map[string][]string{
 		"/batches":                {`f-suppressed`},
@@ -21,7 +21,7 @@ func TestSuppressedTasksAreShown(t *testing.T) {
 		"/tasks?state=suppressed": {`<span class="state suppressed">suppressed</span>`, reason},
 		"/tasks/2":                {`suppressed`, reason, `action="/tasks/2/retry"`},
 	} {
-		_, text, _ := b.get(path)
-		contains(t, text, words...)
+		_, text, _ := b.getPage(path)
+		expectContains(t, text, words...)
 	}
 }

@@ -35,24 +35,24 @@ type Setting struct{ Key, Value, Help string }
 // checksShare is the part of a page's time limit for which the page waits for the checks.
 const checksShare = 0.3
 
-// dependencies checks the dependencies now. If a dependency does not answer within checksShare, its
+// checkDependencies checks the dependencies now. If a dependency does not answer within checksShare, its
 // last known state is returned.
-func (s System) dependencies(ctx context.Context) []dependency {
+func (s System) checkDependencies(ctx context.Context) []dependency {
 	if s.Checks == nil {
 		return nil
 	}
 	ctx, cancel := deadline.Share(ctx, checksShare)
 	defer cancel()
-	return s.named(s.Checks(ctx))
+	return s.describeAll(s.Checks(ctx))
 }
 
-// listed returns, sorted by name, the checks that another replica published.
-func (s System) listed(checks map[string]string) []dependency {
+// publishedChecks returns, sorted by name, the checks that another replica published.
+func (s System) publishedChecks(checks map[string]string) []dependency {
 	list := make([]api.Dependency, 0, len(checks))
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
 		list = append(list, api.Dependency{Name: name, State: checks[name]})
 	}
-	return s.named(list)
+	return s.describeAll(list)
 }
 
 // systemPages show all replicas, and this replica in detail.
@@ -62,9 +62,9 @@ type systemPages struct {
 	streams func() int // number of open streams
 }
 
-func (s *systemPages) route(to *site) { to.liveChecked("/system", s.system, s.page) }
+func (s *systemPages) registerRoutes(to *site) { to.addLivePageWithChecks("/system", s.system, s.show) }
 
-func (s *systemPages) page(r *http.Request, checks []dependency) (page, error) {
+func (s *systemPages) show(r *http.Request, checks []dependency) (page, error) {
 	data := map[string]any{"System": s.system, "Checks": checks, "Streams": s.streams(), "Passes": []Pass(nil)}
 	if s.system.Passes != nil {
 		data["Passes"] = s.system.Passes()
@@ -73,6 +73,6 @@ func (s *systemPages) page(r *http.Request, checks []dependency) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	data["Replicas"], data["Versions"] = all, versions(all)
-	return page{title: "System", section: "system", template: "system", watch: watch{always: true}, data: data}, nil
+	data["Replicas"], data["Versions"] = all, mixedVersions(all)
+	return page{title: "System", section: "system", template: "system", watch: watch{everyTick: true}, data: data}, nil
 }

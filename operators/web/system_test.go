@@ -14,19 +14,19 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// sign records a heartbeat of a replica.
-func (b *bench) sign(id, version string, running time.Duration, reaped *time.Duration, v web.Heartbeat, counts map[string]meters.Tally) {
+// recordHeartbeat records a heartbeat of a replica.
+func (b *testReplica) recordHeartbeat(id, version string, running time.Duration, reaped *time.Duration, v web.Heartbeat, counts map[string]meters.Tally) {
 	b.Helper()
 	state, _ := json.Marshal(v)
 	tallies, _ := json.Marshal(counts)
-	err := b.store.RecordHeartbeat(b.Context(), store.Heartbeat{ID: id, Host: id + ".example", Address: ":8080", Version: version, Running: running, Reaped: reaped, State: state, Tallies: tallies})
+	err := b.store.RecordHeartbeat(b.Context(), store.Heartbeat{ID: id, Host: id + ".example", Address: ":8080", Version: version, Uptime: running, SinceReap: reaped, State: state, Tallies: tallies})
 	if err != nil {
 		b.Fatal(err)
 	}
 }
 
-// row returns the row of a replica in the table.
-func row(text, id string) string {
+// replicaRow returns the row of a replica in the table.
+func replicaRow(text, id string) string {
 	_, after, _ := strings.Cut(text, `id="replica-`+id+`"`)
 	found, _, _ := strings.Cut(after, "</tr>")
 	return found
@@ -37,12 +37,12 @@ func row(text, id string) string {
 func TestSystemNamesTheLedger(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]string{"dev": "<dt>SQLite</dt>", "production": "<dt>Postgres</dt>"} {
-		b := embedded(t, func(o *web.Options) {
+		b := startEmbedded(t, func(o *web.Options) {
 			o.System.Mode = mode
 			o.System.Checks = func(context.Context) []api.Dependency { return []api.Dependency{{Name: "postgres", State: "ok"}} }
 		})
-		_, text, _ := b.get("/system")
-		contains(t, text, want)
+		_, text, _ := b.getPage("/system")
+		expectContains(t, text, want)
 	}
 }
 
@@ -50,25 +50,25 @@ func TestSystemNamesTheLedger(t *testing.T) {
 // replicas are gone.
 func TestReplicasAreShown(t *testing.T) {
 	t.Parallel()
-	b, dsn := onServers(t, func(o *web.Options) { o.System.ID = "here" })
-	other := replica(t, backends.Postgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
+	b, dsn := startOnServers(t, func(o *web.Options) { o.System.ID = "here" })
+	other := startReplica(t, backends.OpenPostgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
 	second, longAgo := time.Second, 2*time.Minute
 	ok := map[string]string{"postgres": "ok", "redis": "ok"}
-	b.sign("here", "1.0", 3*time.Minute, &second, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)
-	b.sign("there", "1.1", 3*time.Minute, &longAgo, web.Heartbeat{Checks: map[string]string{"postgres": "ok", "redis": "degraded"}, Failed: []string{"reconcile"}, ReapMS: 5000}, nil)
-	b.sign("young", "1.1", time.Second, nil, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)
-	for name, at := range map[string]*bench{"here": b, "there": other} {
-		_, text, _ := at.get("/system")
-		contains(t, text, "Replicas of different versions serve: 1.0, 1.1")
-		contains(t, row(text, "here"), "here.example", ":8080", "✓ ok")
-		contains(t, row(text, "there"), "Redis degraded", "reconcile failed", "late")
-		contains(t, row(text, "young"), "none yet", "✓ ok")
+	b.recordHeartbeat("here", "1.0", 3*time.Minute, &second, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)
+	b.recordHeartbeat("there", "1.1", 3*time.Minute, &longAgo, web.Heartbeat{Checks: map[string]string{"postgres": "ok", "redis": "degraded"}, Failed: []string{"reconcile"}, ReapMS: 5000}, nil)
+	b.recordHeartbeat("young", "1.1", time.Second, nil, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)
+	for name, at := range map[string]*testReplica{"here": b, "there": other} {
+		_, text, _ := at.getPage("/system")
+		expectContains(t, text, "Replicas of different versions serve: 1.0, 1.1")
+		expectContains(t, replicaRow(text, "here"), "here.example", ":8080", "✓ ok")
+		expectContains(t, replicaRow(text, "there"), "Redis degraded", "reconcile failed", "late")
+		expectContains(t, replicaRow(text, "young"), "none yet", "✓ ok")
 		for _, one := range []string{"here", "there"} {
-			if own := strings.Contains(row(text, one), "this one"); own != (one == name) {
+			if own := strings.Contains(replicaRow(text, one), "this one"); own != (one == name) {
 				t.Errorf("at %s, %s says that it is this one: %v", name, one, own)
 			}
 		}
-		if strings.Contains(row(text, "here"), "late") || strings.Contains(row(text, "young"), "late") || strings.Contains(text, "gone</span>") {
+		if strings.Contains(replicaRow(text, "here"), "late") || strings.Contains(replicaRow(text, "young"), "late") || strings.Contains(text, "gone</span>") {
 			t.Errorf("at %s: %s", name, text)
 		}
 	}
@@ -76,9 +76,9 @@ func TestReplicasAreShown(t *testing.T) {
 	if err := b.store.RemoveReplica(t.Context(), "young"); err != nil {
 		t.Fatal(err)
 	}
-	b.alter(dsn, `UPDATE replicas SET seen_at = now() - interval '21 seconds' WHERE id = 'there'`)
-	_, text, _ := b.get("/system")
-	if row(text, "young") != "" || !strings.Contains(row(text, "there"), "gone</span>") || strings.Contains(row(text, "there"), "late") {
+	b.alterLedger(dsn, `UPDATE replicas SET seen_at = now() - interval '21 seconds' WHERE id = 'there'`)
+	_, text, _ := b.getPage("/system")
+	if replicaRow(text, "young") != "" || !strings.Contains(replicaRow(text, "there"), "gone</span>") || strings.Contains(replicaRow(text, "there"), "late") {
 		t.Errorf("after one ended and one was killed: %s", text)
 	}
 	if strings.Contains(text, "different versions") {
@@ -89,11 +89,11 @@ func TestReplicasAreShown(t *testing.T) {
 // TestRefusalsAreTallied checks that a replica counts the reports that it refuses.
 func TestRefusalsAreTallied(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 1, "d-1", "d-2")
-	b.grant("d-1")
+	b := startEmbedded(t)
+	b.createPool("p", 1, "d-1", "d-2")
+	b.reportUntilGranted("d-1")
 	for i := range 2 {
-		if g := b.report("d-2", map[string]any{"id": itoa(int64(i))}); g != nil {
+		if g := b.sendReport("d-2", map[string]any{"id": itoa(int64(i))}); g != nil {
 			t.Fatalf("granted %+v", g)
 		}
 	}
@@ -106,17 +106,17 @@ func TestRefusalsAreTallied(t *testing.T) {
 // that other replicas counted.
 func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
-	b.pool("q", 3)
-	b.sign("there", "1.0", time.Second, nil, web.Heartbeat{}, map[string]meters.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
+	b.createPool("q", 3)
+	b.recordHeartbeat("there", "1.0", time.Second, nil, web.Heartbeat{}, map[string]meters.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
+	tab := openTab(t)
 	tab.open(b.url + "/")
-	tab.until(`[...document.querySelectorAll("#pool-p .tag.bad")].map(e => e.textContent).join() === "2 conflicts,3 disagreements"`)
-	tab.until(`document.querySelector("#pool-q .tag.bad") === null`)
+	tab.waitForJS(`[...document.querySelectorAll("#pool-p .tag.bad")].map(e => e.textContent).join() === "2 conflicts,3 disagreements"`)
+	tab.waitForJS(`document.querySelector("#pool-q .tag.bad") === null`)
 	tab.open(b.url + "/pools/p")
-	tab.until(`[...document.querySelectorAll("#pool-head .bad dd")].map(e => e.textContent).join() === "2,3"`)
-	tab.until(`document.querySelector("#chart .denied title").textContent === "41 refused in 5 s"`)
-	tab.until(`[...document.querySelectorAll("#pool-head dt")].some(e => e.textContent === "refused/min" && e.nextElementSibling.textContent === "41")`)
-	tab.shoot("pool-trouble")
+	tab.waitForJS(`[...document.querySelectorAll("#pool-head .bad dd")].map(e => e.textContent).join() === "2,3"`)
+	tab.waitForJS(`document.querySelector("#chart .denied title").textContent === "41 refused in 5 s"`)
+	tab.waitForJS(`[...document.querySelectorAll("#pool-head dt")].some(e => e.textContent === "refused/min" && e.nextElementSibling.textContent === "41")`)
+	tab.checkScreen("pool-trouble")
 }

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	tasksShown  = 50
-	heldCounted = 10_000 // maximum number of held slots that are counted exactly; enough for all slots of one pool
+	tasksShown     = 50
+	maxHeldCounted = 10_000 // maximum number of held slots that are counted exactly; enough for all slots of one pool
 )
 
 // taskPages show, cancel and retry tasks.
@@ -24,45 +24,45 @@ type taskPages struct {
 	history *history
 }
 
-func (t *taskPages) route(to *site) {
-	to.live("/tasks", t.list)
-	to.live("/tasks/{id}", t.show)
-	to.page("/tasks/{id}/cancel", t.cancelling)
-	to.page("/cancel-tasks", t.counting("cancel", "Cancel tasks"))
-	to.page("/retry-tasks", t.counting("retry", "Try tasks again"))
-	to.act("/tasks/{id}/cancel", "operator", t.api.command("tasks", "cancel", "cancelled"))
-	to.act("/tasks/{id}/retry", "operator", t.api.command("tasks", "retry", "retried"))
-	to.act("/cancel-tasks", "operator", t.bulk("cancel", "cancelled"))
-	to.act("/retry-tasks", "operator", t.bulk("retry", "retried"))
+func (t *taskPages) registerRoutes(to *site) {
+	to.addLivePage("/tasks", t.list)
+	to.addLivePage("/tasks/{id}", t.show)
+	to.addPage("/tasks/{id}/cancel", t.cancelPage)
+	to.addPage("/cancel-tasks", t.countPage("cancel", "Cancel tasks"))
+	to.addPage("/retry-tasks", t.countPage("retry", "Try tasks again"))
+	to.addForm("/tasks/{id}/cancel", "operator", t.api.entryAction("tasks", "cancel", "cancelled"))
+	to.addForm("/tasks/{id}/retry", "operator", t.api.entryAction("tasks", "retry", "retried"))
+	to.addForm("/cancel-tasks", "operator", t.bulkAction("cancel", "cancelled"))
+	to.addForm("/retry-tasks", "operator", t.bulkAction("retry", "retried"))
 }
 
 // taskFilters returns the API filters that the page offers.
 func taskFilters(query url.Values) url.Values {
-	return filtersOf(query, "state", "pool", "batch", "device", "kind", "error")
+	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error")
 }
 
 // pill is a link that filters by a state, with the number of tasks in this state.
 type pill struct {
-	State   string // empty means all states
-	Query   string
-	Count   *int64 // nil if unknown, because no counts are stored for the filters
-	About   bool   // Count may be up to pointEvery old
-	Current bool
+	State         string // empty means all states
+	Query         string
+	Count         *int64 // nil if unknown, because no counts are stored for the filters
+	IsApproximate bool   // Count may be up to pointEvery old
+	Current       bool
 }
 
 func (t *taskPages) list(r *http.Request) (page, error) {
 	filters := taskFilters(r.URL.Query())
-	pager := pagerOf(r, filters)
+	pager := newPager(r, filters)
 	var list operators.TaskList
 	if err := t.api.get(r, operators.Path("tasks"), pager.query(tasksShown), &list); err != nil {
 		return page{}, err
 	}
-	counts, err := t.count(r, filters)
+	counts, err := t.countByState(r, filters)
 	if err != nil {
 		return page{}, err
 	}
 	return page{title: "Tasks", section: "tasks", template: "tasks", watch: tasksWatch(filters), data: map[string]any{
-		"Tasks": list.Tasks, "Next": pager.next(list.NextPageToken), "First": pager.first(), "Filters": filters, "Query": filters.Encode(),
+		"Tasks": list.Tasks, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(),
 		"Pills": pills(filters, counts), "Operator": t.may(r, "operator"), "Filtered": len(filters) > 0,
 	}}, nil
 }
@@ -78,49 +78,49 @@ func tasksWatch(filters url.Values) watch {
 	case filters.Get("pool") != "":
 		return watch{pool: filters.Get("pool")}
 	}
-	return watch{any: true}
+	return watch{allEvents: true}
 }
 
-// counts holds the number of tasks per state. The map is nil if no counts are stored for the filters.
-type counts struct {
-	of    map[string]int64
-	about bool // the counts of pending and dispatched may be up to pointEvery old
+// taskCounts holds the number of tasks per state. The map is nil if no counts are stored for the filters.
+type taskCounts struct {
+	byState       map[string]int64
+	isApproximate bool // the counts of pending and dispatched may be up to pointEvery old
 }
 
-// count returns the number of tasks per state. It works only for filters with stored counts: one batch,
+// countByState returns the number of tasks per state. It works only for filters with stored counts: one batch,
 // one pool, or no filter.
-func (t *taskPages) count(r *http.Request, filters url.Values) (counts, error) {
+func (t *taskPages) countByState(r *http.Request, filters url.Values) (taskCounts, error) {
 	if slices.ContainsFunc([]string{"device", "kind", "error"}, filters.Has) {
-		return counts{}, nil
+		return taskCounts{}, nil
 	}
 	if filters.Has("batch") {
 		if filters.Has("pool") {
-			return counts{}, nil
+			return taskCounts{}, nil
 		}
 		var b operators.Batch
 		err := t.api.get(r, operators.Path("batches", filters.Get("batch")), nil, &b)
-		return counts{of: b.Counts}, err
+		return taskCounts{byState: b.Counts}, err
 	}
-	found, err := t.ledger.TaskCounts(r.Context(), filters.Get("pool"), heldCounted)
+	found, err := t.ledger.TaskCounts(r.Context(), filters.Get("pool"), maxHeldCounted)
 	if err != nil {
-		return counts{}, err
+		return taskCounts{}, err
 	}
-	c := counts{of: map[string]int64{}, about: found.More}
+	c := taskCounts{byState: map[string]int64{}, isApproximate: found.More}
 	for state, n := range found.ByState {
-		c.of[string(state)] = n
+		c.byState[string(state)] = n
 	}
 	if found.More { // possible only without a filter by pool
-		more := max(0, int64(t.history.held())-heldCounted)
-		c.of[operators.Dispatched] += more
-		c.of[operators.Pending] -= more
+		more := max(0, int64(t.history.totalHeld())-maxHeldCounted)
+		c.byState[operators.Dispatched] += more
+		c.byState[operators.Pending] -= more
 	}
 	return c, nil
 }
 
-func pills(filters url.Values, counts counts) []pill {
+func pills(filters url.Values, counts taskCounts) []pill {
 	list := make([]pill, 0, 1+len(operators.TaskStates()))
 	var total int64
-	for _, n := range counts.of {
+	for _, n := range counts.byState {
 		total += n
 	}
 	for _, state := range append([]string{""}, operators.TaskStates()...) {
@@ -130,9 +130,9 @@ func pills(filters url.Values, counts counts) []pill {
 			q.Set("state", state)
 		}
 		p := pill{State: state, Query: q.Encode(), Current: filters.Get("state") == state}
-		p.About = counts.about && (state == operators.Pending || state == operators.Dispatched)
-		if counts.of != nil {
-			n := counts.of[state]
+		p.IsApproximate = counts.isApproximate && (state == operators.Pending || state == operators.Dispatched)
+		if counts.byState != nil {
+			n := counts.byState[state]
 			if state == "" {
 				n = total
 			}
@@ -143,8 +143,8 @@ func pills(filters url.Values, counts counts) []pill {
 	return list
 }
 
-// counting returns the loader of a page that shows how many tasks an action would change.
-func (t *taskPages) counting(action, title string) loader {
+// countPage returns the loader of a page that shows how many tasks an action would change.
+func (t *taskPages) countPage(action, title string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		filters := taskFilters(r.URL.Query())
 		var counted operators.Bulk
@@ -161,14 +161,14 @@ func (t *taskPages) counting(action, title string) loader {
 	}
 }
 
-// bulkRounds is the maximum number of rounds of one submitted form. Each round changes up to 20,000
+// maxBulkRounds is the maximum number of rounds of one submitted form. Each round changes up to 20,000
 // tasks.
-const bulkRounds = 50
+const maxBulkRounds = 50
 
-func (t *taskPages) bulk(action, said string) change {
+func (t *taskPages) bulkAction(action, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		filters := taskFilters(r.PostForm)
-		for range bulkRounds {
+		for range maxBulkRounds {
 			var done operators.Bulk
 			err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: filters}, &done)
 			if err != nil {
@@ -179,7 +179,7 @@ func (t *taskPages) bulk(action, said string) change {
 			}
 		}
 		filters.Del("state")
-		return "/tasks?" + filters.Encode(), said, nil
+		return "/tasks?" + filters.Encode(), messageKey, nil
 	}
 }
 
@@ -190,17 +190,17 @@ type step struct {
 	Here  bool
 }
 
-// pathOf returns the states of a task so far. If it is open, the expected next states follow.
-func pathOf(t operators.TaskDetail) []step {
-	tried := len(t.Attempts) > 0 || t.Grant != nil
-	path := []step{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: tried}}
+// statePath returns the states of a task so far. If it is open, the expected next states follow.
+func statePath(t operators.TaskDetail) []step {
+	wasGranted := len(t.Attempts) > 0 || t.Grant != nil
+	path := []step{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: wasGranted}}
 	switch t.State {
 	case operators.Pending:
 		path[0].Here = true
 	case operators.Dispatched:
 		path[1].Here = true
 	default:
-		if !tried {
+		if !wasGranted {
 			path = path[:1]
 		}
 		return append(path, step{State: t.State, Past: true, Here: true})
@@ -223,19 +223,19 @@ func (t *taskPages) show(r *http.Request) (page, error) {
 		return page{}, err
 	}
 	concern := watch{task: task.ID, device: task.Device}
-	if task.Open() {
+	if task.IsOpen() {
 		concern.pool = task.Pool // the reasons why it waits depend on its pool
 	}
 	return page{title: "Task " + id, section: "tasks", template: "task", watch: concern, data: map[string]any{
-		"Task": task, "Why": why, "Path": pathOf(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.may(r, "operator"), "Admin": t.may(r, "admin"),
-		"Remedies": t.remedies(r), "Waits": task.Open(), "Retriable": !task.Open() && task.State != operators.Succeeded,
+		"Task": task, "Why": why, "Path": statePath(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.may(r, "operator"), "Admin": t.may(r, "admin"),
+		"Remedies": t.newRemedies(r), "Waits": task.IsOpen(), "Retriable": !task.IsOpen() && task.State != operators.Succeeded,
 	}}, nil
 }
 
-func (t *taskPages) cancelling(r *http.Request) (page, error) {
+func (t *taskPages) cancelPage(r *http.Request) (page, error) {
 	var task operators.TaskDetail
 	err := t.api.get(r, operators.Path("tasks", r.PathValue("id")), nil, &task)
 	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{
-		"Task": task, "Operator": t.may(r, "operator"), "Back": backOr(r, "/tasks/"+url.PathEscape(r.PathValue("id"))),
+		"Task": task, "Operator": t.may(r, "operator"), "Back": returnPathOr(r, "/tasks/"+url.PathEscape(r.PathValue("id"))),
 	}}, err
 }

@@ -13,39 +13,39 @@ import (
 // zone of the reader, and that the page names the zone.
 func TestTimesAreTheReaders(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, "d-1")
-	b.grant("d-1")
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 3, "d-1")
+	b.reportUntilGranted("d-1")
+	tab := openTab(t)
 	if _, err := chromedp.Call(tab.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kolkata"}); err != nil {
 		t.Fatal(err)
 	}
 	tab.open(b.url + "/pools/p?range=24h")
-	tab.until(`document.getElementById("pulse").textContent === "live"`)
+	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	const clocks = `[...document.querySelectorAll("#lanes .clocks text")]`
-	tab.until(clocks + `.length > 3 && ` + clocks + `.every((tick) => tick.textContent.endsWith(":30"))`) // the zone is 5.5 hours from UTC
-	contains(t, tab.text("#lanes .zone"), "times in Asia/")
-	tab.do(chromedp.SendKeys(chromedp.CSS(".plot"), kb.ArrowLeft))
-	tab.until(`document.getElementById("readout").textContent.includes("GMT+5:30")`)
-	_, text, _ := b.get("/pools/p?range=24h")
-	contains(t, text, "times in UTC", `y="11" data-at="`)
+	tab.waitForJS(clocks + `.length > 3 && ` + clocks + `.every((tick) => tick.textContent.endsWith(":30"))`) // the zone is 5.5 hours from UTC
+	expectContains(t, tab.elementText("#lanes .zone"), "times in Asia/")
+	tab.runActions(chromedp.SendKeys(chromedp.CSS(".plot"), kb.ArrowLeft))
+	tab.waitForJS(`document.getElementById("readout").textContent.includes("GMT+5:30")`)
+	_, text, _ := b.getPage("/pools/p?range=24h")
+	expectContains(t, text, "times in UTC", `y="11" data-at="`)
 	tab.open(b.url + "/tasks/1")
-	tab.until(`document.querySelector(".why time.at").textContent.includes("GMT+5:30")`)
-	_, text, _ = b.get("/tasks/1")
-	contains(t, text, ` UTC</time>, attempt 1 of 3`)
+	tab.waitForJS(`document.querySelector(".why time.at").textContent.includes("GMT+5:30")`)
+	_, text, _ = b.getPage("/tasks/1")
+	expectContains(t, text, ` UTC</time>, attempt 1 of 3`)
 }
 
 // TestMidnightIsTheBeginningOfADay checks that midnight is shown as the beginning of a day, with its
 // date and without.
 func TestMidnightIsTheBeginningOfADay(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3)
-	tab := browse(t)
+	b := startEmbedded(t)
+	b.createPool("p", 3)
+	tab := openTab(t)
 	tab.open(b.url + "/pools/p?range=24h")
-	tab.until(`document.getElementById("pulse").textContent === "live"`)
+	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	for form, text := range []string{"/, 00:00$/", "/^00:00$/", "/^00:00:00$/"} {
-		tab.until(fmt.Sprintf(`(() => {
+		tab.waitForJS(fmt.Sprintf(`(() => {
 			const tick = document.querySelector("#lanes .clocks text[data-at]");
 			Object.assign(tick.dataset, { at: new Date(2026, 2, 4).getTime(), form: %d });
 			return %s.test(tick.textContent);

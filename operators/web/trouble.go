@@ -18,35 +18,35 @@ type dependency struct {
 	api.Dependency
 
 	Name   string // name for people; dev uses SQLite instead of Postgres
-	Means  string // which functions work and which do not while it does not answer
+	Impact string // which functions work and which do not while it does not answer
 	Remedy string
 }
 
-// named adds the name, the consequences and the remedy to each dependency.
-func (s System) named(list []api.Dependency) []dependency {
+// describeAll adds the name, the consequences and the remedy to each dependency.
+func (s System) describeAll(list []api.Dependency) []dependency {
 	shown := make([]dependency, len(list))
 	for i, d := range list {
-		shown[i] = s.show(d)
+		shown[i] = s.describe(d)
 	}
 	return shown
 }
 
-func (s System) show(d api.Dependency) dependency {
+func (s System) describe(d api.Dependency) dependency {
 	shown := dependency{Dependency: d, Name: d.Name, Remedy: "See whether it runs and whether this replica reaches it: dispatcher doctor."}
 	switch {
 	case d.Name == "mqtt":
-		shown.Name, shown.Means = "The MQTT broker", "Devices cannot report over MQTT."
+		shown.Name, shown.Impact = "The MQTT broker", "Devices cannot report over MQTT."
 	case d.Name == "redis" && d.Slow:
-		shown.Name, shown.Means = "Redis", "Grants are slow, and parts of this page may be missing."
+		shown.Name, shown.Impact = "Redis", "Grants are slow, and parts of this page may be missing."
 	case d.Name == "redis":
-		shown.Name, shown.Means = "Redis", "Results are taken, nothing new is granted."
+		shown.Name, shown.Impact = "Redis", "Results are taken, nothing new is granted."
 	case d.Slow:
-		shown.Name, shown.Means = "Postgres", "Reports and pages are slow."
+		shown.Name, shown.Impact = "Postgres", "Reports and pages are slow."
 	case d.Reason != "":
-		shown.Name, shown.Means = "Postgres", "Nothing is granted and no result is taken until it can write; devices go on and send their results again."
+		shown.Name, shown.Impact = "Postgres", "Nothing is granted and no result is taken until it can write; devices go on and send their results again."
 		shown.Remedy = "Make room on its disk."
 	default:
-		shown.Name, shown.Means = "Postgres", "Nothing is granted and no result is taken until it answers; devices go on and send their results again."
+		shown.Name, shown.Impact = "Postgres", "Nothing is granted and no result is taken until it answers; devices go on and send their results again."
 	}
 	if d.Name == "postgres" && s.Mode == "dev" {
 		shown.Name, shown.Remedy = "SQLite", "See whether its disk has room, and look into the log."
@@ -54,8 +54,8 @@ func (s System) show(d api.Dependency) dependency {
 	return shown
 }
 
-// Says returns the predicate of a sentence about a dependency that does not work well.
-func (d dependency) Says() string {
+// StateText returns the predicate of a sentence about a dependency that does not work well.
+func (d dependency) StateText() string {
 	switch {
 	case d.Slow:
 		return "answers slowly"
@@ -65,40 +65,40 @@ func (d dependency) Says() string {
 	return "does not answer"
 }
 
-// broken returns the dependencies that do not answer or answer slowly.
-func broken(list []dependency) []dependency {
-	return slices.DeleteFunc(list, func(d dependency) bool { return !d.Bad() && d.State == "ok" })
+// unhealthy returns the dependencies that do not answer or answer slowly.
+func unhealthy(list []dependency) []dependency {
+	return slices.DeleteFunc(list, func(d dependency) bool { return !d.IsUnhealthy() && d.State == "ok" })
 }
 
-// outage returns the text for an error. If a server does not answer, the text names the server, the
+// outageText returns the text for an error. If a server does not answer, the text names the server, the
 // time since when it does not answer, and the remedy. Any other error keeps its own text.
-func (f *frame) outage(ctx context.Context, err error) string {
-	p, known := errors.AsType[*operators.Problem](err)
-	if known && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
-		return plainError(err)
+func (f *frame) outageText(ctx context.Context, err error) string {
+	p, isProblem := errors.AsType[*operators.Problem](err)
+	if isProblem && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
+		return errorText(err)
 	}
-	d := api.Dependency{Name: "postgres", Slow: errors.Is(err, errLate)}
-	if known {
+	d := api.Dependency{Name: "postgres", Slow: errors.Is(err, errPageLate)}
+	if isProblem {
 		d.Name = p.Server
 	}
-	found := f.known(ctx, d)
-	shown := f.system.show(found)
-	if found.Slow && !found.Bad() { // its checks answer quickly
+	found := f.checkedState(ctx, d)
+	shown := f.system.describe(found)
+	if found.Slow && !found.IsUnhealthy() { // its checks answer quickly
 		shown.Name += ", or this replica,"
 	}
 	return shown.sentence(f.now())
 }
 
-// known returns the result of the checks for a server that has just failed. If the checks found the
+// checkedState returns the result of the checks for a server that has just failed. If the checks found the
 // server healthy, they are older than the failure, and known returns d.
-func (f *frame) known(ctx context.Context, d api.Dependency) api.Dependency {
+func (f *frame) checkedState(ctx context.Context, d api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return d
 	}
 	now, stop := context.WithCancel(ctx)
 	stop() // the checks are started but not awaited
 	for _, one := range f.system.Checks(now) {
-		if one.Name == d.Name && one.Bad() {
+		if one.Name == d.Name && one.IsUnhealthy() {
 			return one
 		}
 	}
@@ -109,18 +109,18 @@ func (f *frame) known(ctx context.Context, d api.Dependency) api.Dependency {
 // the remedy. If the start of the trouble is unknown, it names the current time.
 func (d dependency) sentence(now time.Time) string {
 	since := cmp.Or(d.Since, now).UTC()
-	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.Says(), since.Format("15:04:05 UTC"), d.Means, d.Remedy)
+	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.StateText(), since.Format("15:04:05 UTC"), d.Impact, d.Remedy)
 }
 
-// errLate is the error of a page that could not be read in time. The cause is Postgres or this replica,
+// errPageLate is the error of a page that could not be read in time. The cause is Postgres or this replica,
 // because no part of a page waits for Redis until the time limit.
-var errLate = errors.New("the page was not read in time")
+var errPageLate = errors.New("the page was not read in time")
 
-// late answers a request whose page could not be read in time.
-func (f *frame) late(rw http.ResponseWriter, r *http.Request) { f.fail(rw, r, errLate) }
+// sendLate answers a request whose page could not be read in time.
+func (f *frame) sendLate(rw http.ResponseWriter, r *http.Request) { f.sendError(rw, r, errPageLate) }
 
-// heals reports whether a failed page is read and shown again without a reload: it is a live page, and
+// recoversItself reports whether a failed page is read and shown again without a reload: it is a live page, and
 // a server does not answer.
-func (f *frame) heals(r *http.Request, status int) bool {
+func (f *frame) recoversItself(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && f.isLive(r.URL)
 }

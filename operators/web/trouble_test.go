@@ -14,8 +14,8 @@ import (
 // outageBegan is the start of the trouble that the checks of these tests report.
 var outageBegan = time.Date(2026, 3, 1, 3, 4, 5, 0, time.UTC) //nolint:gochecknoglobals // a constant
 
-// inTrouble makes the checks of a replica return this state of a server.
-func inTrouble(d api.Dependency) func(o *web.Options) {
+// withDependency makes the checks of a replica return this state of a server.
+func withDependency(d api.Dependency) func(o *web.Options) {
 	d.Since = outageBegan
 	return func(o *web.Options) {
 		o.System.Mode = "production"
@@ -34,20 +34,20 @@ func TestAPoolSaysThatRedisIsGone(t *testing.T) {
 		{api.Dependency{Name: "redis", State: "degraded"}, []string{"Redis does not answer since", "nothing new is granted", "dispatcher doctor"}},
 		{api.Dependency{Name: "redis", State: "ok", Slow: true}, []string{"Redis answers slowly since", "parts of this page may be missing", "dispatcher doctor"}},
 	} {
-		b := embedded(t, inTrouble(one.found))
-		b.pool("p", 3, "d-1", "d-2")
-		b.grant("d-1")
+		b := startEmbedded(t, withDependency(one.found))
+		b.createPool("p", 3, "d-1", "d-2")
+		b.reportUntilGranted("d-1")
 		for _, path := range []string{"/", "/pools/p"} {
-			status, text, _ := b.get(path)
+			status, text, _ := b.getPage(path)
 			if status != http.StatusOK {
 				t.Errorf("%s: %d", path, status)
 			}
-			contains(t, text, append(one.want, "2026-03-01 03:04:05 UTC")...)
+			expectContains(t, text, append(one.want, "2026-03-01 03:04:05 UTC")...)
 		}
-		tab := browse(t)
+		tab := openTab(t)
 		tab.open(b.url + "/pools/p")
-		tab.until(`document.getElementById("pulse").textContent === "live"`)
-		tab.shoot("pool-" + strings.Fields(one.want[0])[1] + "-redis")
+		tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
+		tab.checkScreen("pool-" + strings.Fields(one.want[0])[1] + "-redis")
 	}
 }
 
@@ -56,42 +56,42 @@ func TestAPoolSaysThatRedisIsGone(t *testing.T) {
 // it.
 func TestTheRedBarSaysSinceWhen(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, inTrouble(api.Dependency{Name: "postgres", State: "failed"}))
-	b.pool("p", 3)
-	tab := browse(t)
+	b := startEmbedded(t, withDependency(api.Dependency{Name: "postgres", State: "failed"}))
+	b.createPool("p", 3)
+	tab := openTab(t)
 	tab.open(b.url + "/pools/p")
-	tab.until(`document.getElementById("pulse").textContent === "live"`)
-	ask[bool](tab, `(() => { window.said = new Set(); const stale = document.getElementById("stale");
+	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
+	evalJS[bool](tab, `(() => { window.said = new Set(); const stale = document.getElementById("stale");
 		new MutationObserver(() => { if (stale.textContent) { window.began = window.began || Date.now(); window.said.add(stale.textContent); } }).observe(stale, { childList: true }); return true; })()`)
-	b.store.down.Store(true)
-	tab.until(`window.began && Date.now() - window.began > 3500`) // a message arrives at least every 2 s
-	said := ask[[]string](tab, `[...window.said]`)
+	b.store.logFails.Store(true)
+	tab.waitForJS(`window.began && Date.now() - window.began > 3500`) // a message arrives at least every 2 s
+	said := evalJS[[]string](tab, `[...window.said]`)
 	if len(said) != 1 || !strings.HasPrefix(said[0], "Not up to date since ") {
 		t.Fatalf("the bar said %q", said)
 	}
-	contains(t, said[0], "Postgres does not answer since 03:04:05 UTC", "Nothing is granted", "dispatcher doctor")
-	tab.shoot("red-bar")
-	b.store.down.Store(false)
-	tab.until(`document.getElementById("stale").hidden`)
+	expectContains(t, said[0], "Postgres does not answer since 03:04:05 UTC", "Nothing is granted", "dispatcher doctor")
+	tab.checkScreen("red-bar")
+	b.store.logFails.Store(false)
+	tab.waitForJS(`document.getElementById("stale").hidden`)
 }
 
 // TestALatePageComesByItself checks that a page that cannot be read in time shows this, and appears by
 // itself as soon as it can be read.
 func TestALatePageComesByItself(t *testing.T) {
 	t.Parallel()
-	b := embedded(t, inTrouble(api.Dependency{Name: "postgres", State: "ok", Slow: true}), func(o *web.Options) { o.PageTime = time.Second })
-	b.pool("p", 3)
-	b.store.hangs.Store(true)
-	status, text, _ := b.get("/tasks")
+	b := startEmbedded(t, withDependency(api.Dependency{Name: "postgres", State: "ok", Slow: true}), func(o *web.Options) { o.PageTimeout = time.Second })
+	b.createPool("p", 3)
+	b.store.countHangs.Store(true)
+	status, text, _ := b.getPage("/tasks")
 	if status != http.StatusServiceUnavailable {
 		t.Errorf("%d", status)
 	}
-	contains(t, text, "Postgres answers slowly since 03:04:05 UTC", "dispatcher doctor", `data-page="/tasks"`, "reload it")
-	tab := browse(t)
+	expectContains(t, text, "Postgres answers slowly since 03:04:05 UTC", "dispatcher doctor", `data-page="/tasks"`, "reload it")
+	tab := openTab(t)
 	tab.open(b.url + "/tasks")
-	tab.until(`document.querySelector("h1").textContent === "Service Unavailable"`)
-	tab.shoot("late")
-	b.store.hangs.Store(false)
-	tab.until(`document.querySelector("h1").textContent === "Tasks"`)
-	tab.forgive("503")
+	tab.waitForJS(`document.querySelector("h1").textContent === "Service Unavailable"`)
+	tab.checkScreen("late")
+	b.store.countHangs.Store(false)
+	tab.waitForJS(`document.querySelector("h1").textContent === "Tasks"`)
+	tab.expectMessage("503")
 }

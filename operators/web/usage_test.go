@@ -11,24 +11,24 @@ import (
 // use, and nothing if it has no policies.
 func TestUseOfQuotasIsShown(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("free", 3)
-	b.call("PUT", "/v1/pools/p", map[string]any{"capacity": 5, "limits": []any{
+	b := startEmbedded(t)
+	b.createPool("free", 3)
+	b.callAPI("PUT", "/v1/pools/p", map[string]any{"capacity": 5, "limits": []any{
 		map[string]any{"name": "quota", "per": "device", "algorithm": "fixed", "per_ms": 3_600_000, "max": 4},
 		map[string]any{"name": "daily", "per": "pool", "algorithm": "calendar", "period": "day", "timezone": servers.NoonZone(), "max": 1000},
 	}}, nil)
-	_, text, _ := b.get("/pools/p")
-	contains(t, text, "Nothing that counts now")
-	_, text, _ = b.get("/pools/free")
+	_, text, _ := b.getPage("/pools/p")
+	expectContains(t, text, "Nothing that counts now")
+	_, text, _ = b.getPage("/pools/free")
 	if strings.Contains(text, "Used of") {
 		t.Error("a pool without policies shows what was used of them")
 	}
-	b.call("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1"}}, nil)
-	b.grant("d-1")
-	b.until("the use", func() bool {
-		_, text, _ = b.get("/pools/p")
+	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1"}}, nil)
+	b.reportUntilGranted("d-1")
+	b.waitUntil("the use", func() bool {
+		_, text, _ = b.getPage("/pools/p")
 		return strings.Contains(text, `aria-label="25 % used"`)
 	})
-	contains(t, text, "Used of the policies", `aria-label="Use of the policies"`, `<td>quota</td><td class="wide text">device=d-1</td>`, `<b>1</b></a> / 4`, "4 per 1h0m0s",
+	expectContains(t, text, "Used of the policies", `aria-label="Use of the policies"`, `<td>quota</td><td class="wide text">device=d-1</td>`, `<b>1</b></a> / 4`, "4 per 1h0m0s",
 		`<td class="wide text">pool=p</td>`, "/ 1000", "dispatcher pools usage p")
 }

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	waitingListed = 100 // tasks on one page
-	waitingAsked  = 5   // maximum number of API pages that are read to find the first tasks of a part
-	waitingJudged = 200 // sample size on a live page, which is read often
+	waitingPerPage  = 100 // tasks on one page
+	maxWaitingReads = 5   // maximum number of API pages that are read to find the first tasks of a part
+	liveSampleSize  = 200 // sample size on a live page, which is read often
 
-	// waitingEvery is the interval at which the sample of a live page is evaluated again. The sample is
+	// waitingReadEvery is the interval at which the sample of a live page is evaluated again. The sample is
 	// an estimate, and the most expensive part of its page.
-	waitingEvery = 5 * time.Second
+	waitingReadEvery = 5 * time.Second
 )
 
 // waitingPages list the waiting tasks of a pool or a batch, with the reasons why they wait.
@@ -29,85 +29,85 @@ type waitingPages struct {
 	api client
 }
 
-func (w *waitingPages) route(to *site) {
-	to.page("/pools/{id}/waiting", w.list("pools"))
-	to.page("/batches/{id}/waiting", w.list("batches"))
+func (w *waitingPages) registerRoutes(to *site) {
+	to.addPage("/pools/{id}/waiting", w.list("pools"))
+	to.addPage("/batches/{id}/waiting", w.list("batches"))
 }
 
-// waits summarizes the reasons why tasks wait, as pages show them.
-type waits struct {
+// waitSummary summarizes the reasons why tasks wait, as pages show them.
+type waitSummary struct {
 	operators.Waiting
 
 	Path     string // path of the page that lists the waiting tasks
 	Unknown  bool   // the API refused the summary with status 503
 	Code     string // reason whose tasks are listed; empty means all reasons
-	Bar      []part
+	Bar      []barSegment
 	Named    map[string]*operators.WaitingPart
-	Remedies remedies // remedies for this visitor; the other fields are the same for all visitors
+	Remedies remedyRenderer // remedies for this visitor; the other fields are the same for all visitors
 }
 
-// waitsLately returns a cache for the summaries of live pages. It keeps only summaries that were made
+// newWaitsCache returns a cache for the summaries of live pages. It keeps only summaries that were made
 // from a sample.
-func waitsLately() *lately[waits] {
-	l := newLately[waits](waitingEvery)
-	l.keeps = func(w waits) bool { return w.Sampled }
+func newWaitsCache() *ttlCache[waitSummary] {
+	l := newTTLCache[waitSummary](waitingReadEvery)
+	l.mayKeep = func(w waitSummary) bool { return w.Sampled }
 	return l
 }
 
-// waitsNow returns a function that reads why tasks wait, for a live page of a pool or a batch.
-func waitsNow(api client, kept *lately[waits], now func() time.Time, kind string) func(r *http.Request) (waits, error) {
-	return func(r *http.Request) (waits, error) {
+// newWaitsReader returns a function that reads why tasks wait, for a live page of a pool or a batch.
+func newWaitsReader(api client, cache *ttlCache[waitSummary], now func() time.Time, kind string) func(r *http.Request) (waitSummary, error) {
+	return func(r *http.Request) (waitSummary, error) {
 		id := r.PathValue("id")
-		found, err := kept.read(r.Context(), kind+" "+id, now(), func(ctx context.Context) (waits, error) {
-			return waitsOf(r.WithContext(ctx), api, kind, id, waitingJudged)
+		found, err := cache.getOrRead(r.Context(), kind+" "+id, now(), func(ctx context.Context) (waitSummary, error) {
+			return readWaits(r.WithContext(ctx), api, kind, id, liveSampleSize)
 		})
-		if operators.Refused(err, http.StatusServiceUnavailable) {
-			return waits{Unknown: true}, nil
+		if operators.HasStatus(err, http.StatusServiceUnavailable) {
+			return waitSummary{Unknown: true}, nil
 		}
 		return found, err
 	}
 }
 
-// waitsOf reads why tasks wait in the pool or batch with this id. It evaluates at most sample tasks.
-func waitsOf(r *http.Request, api client, kind, id string, sample int) (waits, error) {
-	w := waits{Path: "/" + kind + "/" + url.PathEscape(id) + "/waiting", Named: map[string]*operators.WaitingPart{}}
+// readWaits reads why tasks wait in the pool or batch with this id. It evaluates at most sample tasks.
+func readWaits(r *http.Request, api client, kind, id string, sample int) (waitSummary, error) {
+	w := waitSummary{Path: "/" + kind + "/" + url.PathEscape(id) + "/waiting", Named: map[string]*operators.WaitingPart{}}
 	if err := api.get(r, operators.Path(kind, id, "waiting"), url.Values{"sample": {strconv.Itoa(sample)}}, &w.Waiting); err != nil {
 		return w, err
 	}
 	x := 0.0
 	for i, p := range w.Parts {
 		wide := 100 * float64(p.Count) / float64(w.Total)
-		w.Bar, w.Named[p.Code] = append(w.Bar, part{p.Code, p.Count, x, wide}), &w.Parts[i]
+		w.Bar, w.Named[p.Code] = append(w.Bar, barSegment{p.Code, p.Count, x, wide}), &w.Parts[i]
 		x += wide
 	}
 	return w, nil
 }
 
-func (w *waitingPages) list(kind string) loader {
+func (w *waitingPages) list(kind string) pageLoader {
 	return func(r *http.Request) (page, error) {
-		id, filters := r.PathValue("id"), filtersOf(r.URL.Query(), "code")
-		pager := pagerOf(r, filters)
+		id, filters := r.PathValue("id"), nonEmptyParams(r.URL.Query(), "code")
+		pager := newPager(r, filters)
 		listed := make(chan operators.WaitingTaskList, 1)
 		listing := rescue.Async(func() error { // concurrent with the summary: each may take nearly all of the page's time
-			found, err := w.tasks(r, operators.Path(kind, id, "waiting", "tasks"), pager.query(waitingListed))
+			found, err := w.readTasks(r, operators.Path(kind, id, "waiting", "tasks"), pager.query(waitingPerPage))
 			listed <- found
 			return err
 		})
-		all, err := waitsOf(r, w.api, kind, id, 500)
+		all, err := readWaits(r, w.api, kind, id, 500)
 		if err = cmp.Or(err, <-listing); err != nil {
 			return page{}, err
 		}
 		found := <-listed
-		all.Code, all.Remedies = filters.Get("code"), w.remedies(r)
+		all.Code, all.Remedies = filters.Get("code"), w.newRemedies(r)
 		return page{title: "Waiting in " + map[string]string{"batches": "batch "}[kind] + id, section: kind, template: "waiting-list", data: map[string]any{
-			"Waits": all, "Tasks": found.Tasks, "Next": pager.next(found.NextPageToken), "First": pager.first(), "Kind": kind, "ID": id,
+			"Waits": all, "Tasks": found.Tasks, "Next": pager.nextAddress(found.NextPageToken), "First": pager.isFirst(), "Kind": kind, "ID": id,
 		}}, nil
 	}
 }
 
-// tasks returns the first page of the API that is not empty. It reads at most waitingAsked pages.
-func (w *waitingPages) tasks(r *http.Request, path string, query url.Values) (found operators.WaitingTaskList, err error) {
-	for asked := 0; asked == 0 || len(found.Tasks) == 0 && found.NextPageToken != "" && asked < waitingAsked; asked++ {
+// readTasks returns the first page of the API that is not empty. It reads at most maxWaitingReads pages.
+func (w *waitingPages) readTasks(r *http.Request, path string, query url.Values) (found operators.WaitingTaskList, err error) {
+	for asked := 0; asked == 0 || len(found.Tasks) == 0 && found.NextPageToken != "" && asked < maxWaitingReads; asked++ {
 		if asked > 0 {
 			query.Set("page_token", found.NextPageToken)
 		}

@@ -16,14 +16,14 @@ import (
 // part links to its tasks.
 func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, devices(4)...)
-	b.call("POST", "/v1/batches", map[string]any{"pool": "p", "devices": devices(2)}, nil)
-	b.call("POST", "/v1/batches/2/pause", map[string]any{}, nil)
+	b := startEmbedded(t)
+	b.createPool("p", 3, deviceIDs(4)...)
+	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": deviceIDs(2)}, nil)
+	b.callAPI("POST", "/v1/batches/2/pause", map[string]any{}, nil)
 	for path, parts := range map[string]map[string]int{
 		"/pools/p": {"device_unknown": 4, "batch_paused": 2}, "/batches/1": {"device_unknown": 4}, "/batches/2": {"batch_paused": 2},
 	} {
-		_, text, _ := b.get(path)
+		_, text, _ := b.getPage(path)
 		if strings.Contains(text, "next report") {
 			t.Errorf("%s: devices that never come are said to be granted a slot: %s", path, text)
 		}
@@ -34,23 +34,23 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 				t.Errorf("%s: %s %s, want %d", path, m[3], m[2], parts[m[2]])
 			}
 			sum += n
-			_, list, _ := b.get(m[1])
+			_, list, _ := b.getPage(m[1])
 			if rows := strings.Count(list, `<tr id="task-`); rows != n {
 				t.Errorf("%s lists %d tasks, want %d", m[1], rows, n)
 			}
 			for _, task := range regexp.MustCompile(`<tr id="task-(\d+)"`).FindAllStringSubmatch(list, -1) {
 				var why operators.Why
-				if b.call("GET", "/v1/tasks/"+task[1]+"/why", nil, &why); why.Reasons[0].Code != m[2] {
+				if b.callAPI("GET", "/v1/tasks/"+task[1]+"/why", nil, &why); why.Reasons[0].Code != m[2] {
 					t.Errorf("%s has task %s, which waits for %+v", m[1], task[1], why.Reasons[0])
 				}
 			}
 		}
-		contains(t, text, fmt.Sprintf(`<b>%d</b> waiting task`, sum), `<rect class="w-`)
+		expectContains(t, text, fmt.Sprintf(`<b>%d</b> waiting task`, sum), `<rect class="w-`)
 	}
-	if status, _, _ := b.get("/pools/p/waiting?code=hunger"); status != 422 {
+	if status, _, _ := b.getPage("/pools/p/waiting?code=hunger"); status != 422 {
 		t.Errorf("a reason that is none: %d", status)
 	}
-	if status, _, _ := b.get("/pools/none/waiting"); status != 404 {
+	if status, _, _ := b.getPage("/pools/none/waiting"); status != 404 {
 		t.Errorf("a pool that is not there: %d", status)
 	}
 }
@@ -60,13 +60,13 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	b := embedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
-	b.pool("p", 3, devices(250)...)
-	_, text, _ := b.get("/batches/1")
-	contains(t, text, "<b>250</b> waiting tasks", "of a sample of")
-	b.call("POST", "/v1/batches/1/cancel", nil, nil)
-	b.until("the end", func() bool {
-		_, text, _ = b.get("/batches/1")
+	b := startEmbedded(t, func(o *web.Options) { o.Now = func() time.Time { return now } })
+	b.createPool("p", 3, deviceIDs(250)...)
+	_, text, _ := b.getPage("/batches/1")
+	expectContains(t, text, "<b>250</b> waiting tasks", "of a sample of")
+	b.callAPI("POST", "/v1/batches/1/cancel", nil, nil)
+	b.waitUntil("the end", func() bool {
+		_, text, _ = b.getPage("/batches/1")
 		return strings.Contains(text, "<title>250 cancelled</title>")
 	})
 	if strings.Contains(text, "waiting task") {
@@ -78,11 +78,11 @@ func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
 // page opens a snapshot, which would keep a connection to the ledger.
 func TestWhatWaitsIsJudgedBeforeThePageIsRead(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, devices(4)...)
+	b := startEmbedded(t)
+	b.createPool("p", 3, deviceIDs(4)...)
 	for i, path := range []string{"/pools/p", "/batches/1"} {
-		if status, _, _ := b.get(path); status != 200 || b.store.judged.Load() != int64(i+1) || b.store.keeping.Load() > 0 {
-			t.Errorf("%s: %d, %d samples, %d of them in the snapshot of the page", path, status, b.store.judged.Load(), b.store.keeping.Load())
+		if status, _, _ := b.getPage(path); status != 200 || b.store.waitingSamples.Load() != int64(i+1) || b.store.snapshotSamples.Load() > 0 {
+			t.Errorf("%s: %d, %d samples, %d of them in the snapshot of the page", path, status, b.store.waitingSamples.Load(), b.store.snapshotSamples.Load())
 		}
 	}
 }
@@ -97,15 +97,15 @@ func withoutHolders(page string) string {
 // does not promise slots.
 func TestAPoolThatNobodyHoldsSaysWhy(t *testing.T) {
 	t.Parallel()
-	b := embedded(t)
-	b.pool("p", 3, "d-1", "d-2")
-	b.report("d-1", map[string]any{"accept": false})
-	b.call("POST", "/v1/pools/p/pause", map[string]any{"reason": "it smokes"}, nil)
-	_, text, _ := b.get("/pools/p")
+	b := startEmbedded(t)
+	b.createPool("p", 3, "d-1", "d-2")
+	b.sendReport("d-1", map[string]any{"accept": false})
+	b.callAPI("POST", "/v1/pools/p/pause", map[string]any{"reason": "it smokes"}, nil)
+	_, text, _ := b.getPage("/pools/p")
 	_, holders, _ := strings.Cut(text, `<section id="holders">`)
-	contains(t, holders, "Nobody holds a slot.", "<b>2</b> pool paused", "/pools/p/waiting?code=pool_paused")
+	expectContains(t, holders, "Nobody holds a slot.", "<b>2</b> pool paused", "/pools/p/waiting?code=pool_paused")
 	for _, path := range []string{"/batches", "/batches/1"} {
-		if _, text, _ = b.get(path); !strings.Contains(text, `<span class="state held_up">held up</span>`) || strings.Contains(text, `"state running"`) {
+		if _, text, _ = b.getPage(path); !strings.Contains(text, `<span class="state held_up">held up</span>`) || strings.Contains(text, `"state running"`) {
 			t.Errorf("%s does not say that its pool is paused: %s", path, text)
 		}
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// walked is the size of the ledger of TestWalk.
-type walked struct {
-	pools, each    int // number of pools, and of tasks per pool
-	stuck, nightly int // number of tasks in the pool that starts nothing, and in the batch of the last night
+// walkSize is the size of the ledger of TestWalk.
+type walkSize struct {
+	pools, tasksPerPool    int // number of pools, and of tasks per pool
+	stuckTasks, nightTasks int // number of tasks in the pool that starts nothing, and in the batch of the last night
 }
 
 // TestWalk starts from the first page, and finds the answers to questions of operators within three
@@ -30,24 +30,24 @@ type walked struct {
 //nolint:tparallel // its parts are measured
 func TestWalk(t *testing.T) {
 	t.Parallel()
-	size := walked{pools: 40, each: 40, stuck: 100, nightly: 350}
+	size := walkSize{pools: 40, tasksPerPool: 40, stuckTasks: 100, nightTasks: 350}
 	if os.Getenv("SIZES") != "" {
-		size = walked{pools: 3000, each: 330, stuck: 1000, nightly: 5000}
+		size = walkSize{pools: 3000, tasksPerPool: 330, stuckTasks: 1000, nightTasks: 5000}
 	}
-	b, dsn := onServers(t)
-	f := newFleet(b, dsn)
-	f.plant(size)
-	f.stick(size.stuck)
-	f.hand()
+	b, dsn := startOnServers(t)
+	f := newWalkFleet(b, dsn)
+	f.insertPools(size)
+	f.createStuckPool(size.stuckTasks)
+	f.passSlot()
 	visited := map[string]bool{}
-	for name, question := range map[string]func(*walk){
-		"why does nothing start here": f.whyNothingStarts, "where is that device": f.whereIsIt, "which area fails": f.whichAreaFails,
-		"what did last night bring": f.lastNight, "who holds slot 17, and who held it": f.whoHeld,
+	for name, question := range map[string]func(*clickingVisitor){
+		"why does nothing start here": f.explainStuckPool, "where is that device": f.findDevice, "which area fails": f.findFailingArea,
+		"what did last night bring": f.readNightBatch, "who holds slot 17, and who held it": f.expectHolderLinks,
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &walk{tab: browse(t), visited: func(path string) { visited[path] = true }}
+			w := &clickingVisitor{tab: openTab(t), onVisit: func(path string) { visited[path] = true }}
 			w.open(b.url + "/")
-			w.arrived()
+			w.logArrival()
 			question(w)
 			if w.clicks > 3 {
 				t.Errorf("%d clicks", w.clicks)
@@ -55,87 +55,87 @@ func TestWalk(t *testing.T) {
 		})
 	}
 	for path := range visited {
-		shortest, size := b.cost(path)
+		shortest, size := b.measurePage(path)
 		for range 8 {
-			took, _ := b.cost(path)
+			took, _ := b.measurePage(path)
 			shortest = min(shortest, took)
 		}
 		t.Logf("%s: %d ms, the shortest of nine; %d kB", path, shortest.Milliseconds(), size/1024)
 	}
 }
 
-// walk is a visitor who counts clicks. Entering and sending a text counts as one click.
-type walk struct {
+// clickingVisitor is a visitor who counts clicks. Entering and sending a text counts as one click.
+type clickingVisitor struct {
 	*tab
 
 	clicks  int
-	visited func(path string)
+	onVisit func(path string)
 }
 
-// follow clicks an element that leads to another page.
-func (w *walk) follow(selector string) {
+// clickLink clicks an element that leads to another page.
+func (w *clickingVisitor) clickLink(selector string) {
 	w.Helper()
-	w.leave(func() { w.click(selector) })
+	w.leavePage(func() { w.click(selector) })
 }
 
-// enter fills in fields, and sends the form of the last field with the enter key.
-func (w *walk) enter(pairs ...string) {
+// submitFields fills in fields, and sends the form of the last field with the enter key.
+func (w *clickingVisitor) submitFields(pairs ...string) {
 	w.Helper()
-	w.leave(func() {
+	w.leavePage(func() {
 		for i := 0; i < len(pairs); i += 2 {
 			field := chromedp.CSS(pairs[i])
 			if i+2 == len(pairs) {
-				w.do(chromedp.SendKeys(field, pairs[i+1]+kb.Enter))
+				w.runActions(chromedp.SendKeys(field, pairs[i+1]+kb.Enter))
 				break
 			}
-			ask[bool](w.tab, fmt.Sprintf("(document.querySelector(%q).value = %q, true)", pairs[i], pairs[i+1]))
+			evalJS[bool](w.tab, fmt.Sprintf("(document.querySelector(%q).value = %q, true)", pairs[i], pairs[i+1]))
 		}
 	})
 }
 
-func (w *walk) leave(act func()) {
+func (w *clickingVisitor) leavePage(act func()) {
 	w.Helper()
 	w.clicks++
-	ask[bool](w.tab, `window.left = true`)
+	evalJS[bool](w.tab, `window.left = true`)
 	act()
-	w.until(`!window.left && document.readyState === "complete" && document.querySelector("h1")`)
-	w.arrived()
+	w.waitForJS(`!window.left && document.readyState === "complete" && document.querySelector("h1")`)
+	w.logArrival()
 }
 
-// arrived logs how long the page took: at the server, and until it could be used.
-func (w *walk) arrived() {
+// logArrival logs how long the page took: at the server, and until it could be used.
+func (w *clickingVisitor) logArrival() {
 	w.Helper()
-	w.until(`performance.getEntriesByType("navigation")[0].domInteractive`)
-	w.visited(ask[string](w.tab, "location.pathname + location.search"))
-	w.Log(ask[string](w.tab, `(() => { const t = performance.getEntriesByType("navigation")[0];
+	w.waitForJS(`performance.getEntriesByType("navigation")[0].domInteractive`)
+	w.onVisit(evalJS[string](w.tab, "location.pathname + location.search"))
+	w.Log(evalJS[string](w.tab, `(() => { const t = performance.getEntriesByType("navigation")[0];
 		return decodeURIComponent(location.pathname + location.search) + ": " + Math.round(t.responseStart - t.requestStart) + " ms at the server, " + Math.round(t.domInteractive) + " ms in all"; })()`))
 }
 
-// fleet is the replica and the ledger of the walk.
-type fleet struct {
-	*bench
+// walkFleet is the replica and the ledger of the walk.
+type walkFleet struct {
+	*testReplica
 
 	db *sql.DB
 }
 
-func newFleet(b *bench, dsn string) *fleet {
+func newWalkFleet(b *testReplica, dsn string) *walkFleet {
 	b.Helper()
 	db, err := sql.Open("postgres", dsn)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = db.Close() })
-	return &fleet{bench: b, db: db}
+	return &walkFleet{testReplica: b, db: db}
 }
 
-func (f *fleet) exec(statement string, args ...any) {
+func (f *walkFleet) exec(statement string, args ...any) {
 	f.Helper()
 	if _, err := f.db.ExecContext(f.Context(), statement, args...); err != nil {
 		f.Fatalf("%s: %v", statement, err)
 	}
 }
 
-func (f *fleet) count(query string, args ...any) (n int64) {
+func (f *walkFleet) queryCount(query string, args ...any) (n int64) {
 	f.Helper()
 	if err := f.db.QueryRowContext(f.Context(), query, args...).Scan(&n); err != nil {
 		f.Fatalf("%s: %v", query, err)
@@ -143,18 +143,18 @@ func (f *fleet) count(query string, args ...any) (n int64) {
 	return n
 }
 
-// plant creates pools with one batch each. Half of the tasks of a batch ended in the night, some of
+// insertPools creates pools with one batch each. Half of the tasks of a batch ended in the night, some of
 // them failed. Every seventh pool is paused, and every fifth device of a pool has never reported. The
 // first seventeen slots of p-0018 are held. The last batch is the batch of the night.
-func (f *fleet) plant(s walked) {
+func (f *walkFleet) insertPools(s walkSize) {
 	f.Helper()
 	const device = `'d-' || right(b.pool, 4) || '-' || lpad(n::text, 5, '0')`
 	for _, statement := range []string{
 		fmt.Sprintf(`INSERT INTO pools (name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, created_at, updated_at)
 			SELECT 'p-' || lpad(n::text, 4, '0'), 20, 3600000, n %% 7 = 0, CASE WHEN n %% 7 = 0 THEN 'ann' ELSE '' END, CASE WHEN n %% 7 = 0 THEN now() END,
 			CASE WHEN n %% 7 = 0 THEN 'it is repaired' ELSE '' END, now() - interval '2 days', now() FROM generate_series(1, %d) n`, s.pools),
-		fmt.Sprintf(`INSERT INTO batches (name, pool, kind, created_at, total) SELECT 'tests of ' || name, name, 'k', now() - interval '12 hours', %d FROM pools ORDER BY name`, s.each),
-		fmt.Sprintf(`INSERT INTO batches (name, pool, kind, created_at, total, max_attempts) VALUES ('nightly firmware', 'p-0020', 'update', now() - interval '3 days', %d, 1)`, s.nightly),
+		fmt.Sprintf(`INSERT INTO batches (name, pool, kind, created_at, total) SELECT 'tests of ' || name, name, 'k', now() - interval '12 hours', %d FROM pools ORDER BY name`, s.tasksPerPool),
+		fmt.Sprintf(`INSERT INTO batches (name, pool, kind, created_at, total, max_attempts) VALUES ('nightly firmware', 'p-0020', 'update', now() - interval '3 days', %d, 1)`, s.nightTasks),
 		`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, ` + device + ` FROM batches b, generate_series(1, b.total) n ORDER BY b.id, n`,
 		`UPDATE tasks SET state = CASE WHEN id % 23 = 0 THEN 'failed' ELSE 'succeeded' END, error = CASE WHEN id % 23 = 0 THEN 'no route to host' ELSE '' END,
 			attempts = 1, finished_at = now() - interval '1 hour' * (1 + id % 10), output = json_build_object('down', 80 + id % 20) WHERE id % 2 = 0`,
@@ -172,14 +172,14 @@ func (f *fleet) plant(s walked) {
 	} {
 		f.exec(statement)
 	}
-	f.until("counts that are folded", func() bool { return f.count(`SELECT count(*) FROM batch_deltas`) == 0 })
+	f.waitUntil("counts that are folded", func() bool { return f.queryCount(`SELECT count(*) FROM batch_deltas`) == 0 })
 	f.exec(`VACUUM ANALYZE`)
 }
 
-// stick creates a pool in which nothing starts, for four reasons.
-func (f *fleet) stick(tasks int) {
+// createStuckPool creates a pool in which nothing starts, for four reasons.
+func (f *walkFleet) createStuckPool(tasks int) {
 	f.Helper()
-	f.call("PUT", "/v1/pools/stuck-east", map[string]any{"capacity": 20, "limits": []map[string]any{{"name": "account", "per": "tags.account", "algorithm": "sliding", "windows": []map[string]any{{"max": 1, "per_ms": 86_400_000}}}}}, nil)
+	f.callAPI("PUT", "/v1/pools/stuck-east", map[string]any{"capacity": 20, "limits": []map[string]any{{"name": "account", "per": "tags.account", "algorithm": "sliding", "windows": []map[string]any{{"max": 1, "per_ms": 86_400_000}}}}}, nil)
 	f.exec(`INSERT INTO devices (id, tags, blocked, created_at, last_seen)
 		SELECT 'east-' || kind || '-' || lpad(n::text, 4, '0'), jsonb_build_object('account', 'a-' || n % 3), kind = 'blocked', now(), now()
 		FROM (VALUES ('ran'), ('limited'), ('blocked'), ('shut')) AS kinds (kind), generate_series(0, $1) n`, tasks)
@@ -189,122 +189,122 @@ func (f *fleet) stick(tasks int) {
 		}
 		return list
 	}
-	f.call("POST", "/v1/batches", map[string]any{"name": "ran", "pool": "stuck-east", "devices": names("ran", 3)}, nil)
+	f.callAPI("POST", "/v1/batches", map[string]any{"name": "ran", "pool": "stuck-east", "devices": names("ran", 3)}, nil)
 	for _, name := range names("ran", 3) { // the only starts of these accounts on this day
-		g := f.grant(name)
-		f.report(name, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
+		g := f.reportUntilGranted(name)
+		f.sendReport(name, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 	}
-	f.call("POST", "/v1/batches", map[string]any{"name": "stuck", "pool": "stuck-east", "devices": append(append(names("unknown", tasks*4/10), names("limited", tasks*3/10)...), names("blocked", tasks/10)...)}, nil)
-	f.call("POST", "/v1/batches", map[string]any{"name": "stuck at night", "pool": "stuck-east", "devices": names("shut", tasks*2/10), "windows": closedNow()}, nil)
+	f.callAPI("POST", "/v1/batches", map[string]any{"name": "stuck", "pool": "stuck-east", "devices": append(append(names("unknown", tasks*4/10), names("limited", tasks*3/10)...), names("blocked", tasks/10)...)}, nil)
+	f.callAPI("POST", "/v1/batches", map[string]any{"name": "stuck at night", "pool": "stuck-east", "devices": names("shut", tasks*2/10), "windows": closedWindows()}, nil)
 }
 
-// hand passes slot 17 of p-0018 from one device to the next, by force and by the reaper.
-func (f *fleet) hand() {
+// passSlot passes slot 17 of p-0018 from one device to the next, by force and by the reaper.
+func (f *walkFleet) passSlot() {
 	f.Helper()
-	f.call("PATCH", "/v1/pools/p-0018", map[string]any{"capacity": 18}, nil)
+	f.callAPI("PATCH", "/v1/pools/p-0018", map[string]any{"capacity": 18}, nil)
 	names := []string{"hand-1", "hand-2", "hand-3"}
-	f.call("POST", "/v1/batches", map[string]any{"name": "handed on", "pool": "p-0018", "devices": names}, nil)
+	f.callAPI("POST", "/v1/batches", map[string]any{"name": "handed on", "pool": "p-0018", "devices": names}, nil)
 	for i, name := range names {
-		g := f.grant(name)
+		g := f.reportUntilGranted(name)
 		if g.Slot != 17 {
 			f.Fatalf("%s has slot %d", name, g.Slot)
 		}
 		switch i {
 		case 0:
-			f.call("POST", "/v1/pools/p-0018/slots/17/release", map[string]any{"token": g.Token, "reason": "it hangs", "now": true}, nil)
+			f.callAPI("POST", "/v1/pools/p-0018/slots/17/release", map[string]any{"token": g.Token, "reason": "it hangs", "now": true}, nil)
 		case 1:
 			f.exec(`INSERT INTO clock_pair (id, ledger, wall) VALUES (1, now(), now()) ON CONFLICT (id) DO NOTHING`) // the clock is known and trusted
 			f.exec(`UPDATE grants SET lease_until = now() - interval '1 minute' WHERE token = $1`, g.Token)
-			f.until("the reaper", func() bool {
+			f.waitUntil("the reaper", func() bool {
 				_, err := f.dispatcher.Upkeep.Reap(f.Context())
-				return err == nil && f.count(`SELECT count(*) FROM grants WHERE token = $1`, g.Token) == 0
+				return err == nil && f.queryCount(`SELECT count(*) FROM grants WHERE token = $1`, g.Token) == 0
 			})
 		}
 	}
 }
 
-// whyNothingStarts checks that the pool with the most waiting tasks shows the reasons with numbers that
+// explainStuckPool checks that the pool with the most waiting tasks shows the reasons with numbers that
 // add up, and that each number links to exactly these tasks.
-func (f *fleet) whyNothingStarts(w *walk) {
+func (f *walkFleet) explainStuckPool(w *clickingVisitor) {
 	w.Helper()
-	w.follow(`thead a[href*="sort=waiting"]`)
-	if first := w.text("tbody tr"); !strings.Contains(first, "stuck-east") {
+	w.clickLink(`thead a[href*="sort=waiting"]`)
+	if first := w.elementText("tbody tr"); !strings.Contains(first, "stuck-east") {
 		w.Errorf("the first row: %s", first)
 	}
-	w.follow("#pool-stuck-east a")
+	w.clickLink("#pool-stuck-east a")
 	var api operators.Waiting
-	f.call("GET", "/v1/pools/stuck-east/waiting?sample=200", nil, &api)
-	sum, tasks := int64(0), f.count(`SELECT count(*) FROM tasks WHERE pool = 'stuck-east' AND state = 'pending'`)
+	f.callAPI("GET", "/v1/pools/stuck-east/waiting?sample=200", nil, &api)
+	sum, tasks := int64(0), f.queryCount(`SELECT count(*) FROM tasks WHERE pool = 'stuck-east' AND state = 'pending'`)
 	for code, kind := range map[string]string{"device_unknown": "unknown", "limited": "limited", "device_blocked": "blocked", "batch_window": "shut"} {
-		n := ask[int64](w.tab, fmt.Sprintf(`Number(document.querySelector('#waiting .sum a[href$="code=%s"] b').textContent.replace(/\D/g, ""))`, code))
-		there := f.count(`SELECT count(*) FROM tasks WHERE pool = 'stuck-east' AND state = 'pending' AND device LIKE $1`, "east-"+kind+"-%")
+		n := evalJS[int64](w.tab, fmt.Sprintf(`Number(document.querySelector('#waiting .sum a[href$="code=%s"] b').textContent.replace(/\D/g, ""))`, code))
+		there := f.queryCount(`SELECT count(*) FROM tasks WHERE pool = 'stuck-east' AND state = 'pending' AND device LIKE $1`, "east-"+kind+"-%")
 		if sum += n; !api.Sampled && n != there || max(n-there, there-n) > tasks/10 {
 			w.Errorf("%s: %d, and the ledger has %d", code, n, there)
 		}
 	}
-	if said := w.text("#waiting .sum"); sum != tasks || api.Sampled != strings.Contains(said, "of a sample") {
+	if said := w.elementText("#waiting .sum"); sum != tasks || api.Sampled != strings.Contains(said, "of a sample") {
 		w.Errorf("%d of %d tasks: %s", sum, tasks, said)
 	}
-	w.follow(`#waiting .sum a[href$="code=limited"]`)
-	if n := ask[int64](w.tab, `document.querySelectorAll('tbody a[href^="/devices/"]').length`); n != ask[int64](w.tab, `document.querySelectorAll('tbody a[href^="/devices/east-limited-"]').length`) || n != min(100, f.count(`SELECT count(*) FROM tasks WHERE device LIKE 'east-limited-%'`)) {
-		w.Errorf("%d rows of those that are limited: %s", n, w.text("tbody"))
+	w.clickLink(`#waiting .sum a[href$="code=limited"]`)
+	if n := evalJS[int64](w.tab, `document.querySelectorAll('tbody a[href^="/devices/"]').length`); n != evalJS[int64](w.tab, `document.querySelectorAll('tbody a[href^="/devices/east-limited-"]').length`) || n != min(100, f.queryCount(`SELECT count(*) FROM tasks WHERE device LIKE 'east-limited-%'`)) {
+		w.Errorf("%d rows of those that are limited: %s", n, w.elementText("tbody"))
 	}
-	contains(w.T, w.text("main"), "account", "a-1")
+	expectContains(w.T, w.elementText("main"), "account", "a-1")
 }
 
-// whereIsIt finds a device by its name or a part of it.
-func (f *fleet) whereIsIt(w *walk) {
+// findDevice finds a device by its name or a part of it.
+func (f *walkFleet) findDevice(w *clickingVisitor) {
 	w.Helper()
-	w.enter("#find", "hand-")
-	w.follow(`main a[href="/devices/hand-3"]`)
-	contains(w.T, w.text("#where"), "slot 17", "p-0018")
-	if n := f.count(`SELECT count(*) FROM grants WHERE device = 'hand-3' AND slot = 17 AND pool = 'p-0018'`); n != 1 {
+	w.submitFields("#find", "hand-")
+	w.clickLink(`main a[href="/devices/hand-3"]`)
+	expectContains(w.T, w.elementText("#where"), "slot 17", "p-0018")
+	if n := f.queryCount(`SELECT count(*) FROM grants WHERE device = 'hand-3' AND slot = 17 AND pool = 'p-0018'`); n != 1 {
 		w.Error("the ledger has not")
 	}
 }
 
-// whichAreaFails reads the results of a batch by a tag of the devices, the value with the most failures
+// findFailingArea reads the results of a batch by a tag of the devices, the value with the most failures
 // first.
-func (f *fleet) whichAreaFails(w *walk) {
+func (f *walkFleet) findFailingArea(w *clickingVisitor) {
 	w.Helper()
-	w.enter("#find", "nightly")
-	w.follow(`main a[href^="/batches/"]`)
-	w.enter("#results-form input[name=tag]", "area")
-	first := ask[[]string](w.tab, `[...document.querySelector("#results tr[id^=tag-]").children].map((cell) => cell.textContent)`)
+	w.submitFields("#find", "nightly")
+	w.clickLink(`main a[href^="/batches/"]`)
+	w.submitFields("#results-form input[name=tag]", "area")
+	first := evalJS[[]string](w.tab, `[...document.querySelector("#results tr[id^=tag-]").children].map((cell) => cell.textContent)`)
 	const of = ` FROM tasks t JOIN devices d ON d.id = t.device JOIN batches b ON b.id = t.batch WHERE b.name = 'nightly firmware' AND d.tags ->> 'area' = 'area-3' AND t.state <> 'pending'`
-	want := []string{"area-3", fmt.Sprint(f.count(`SELECT count(*)` + of)), fmt.Sprint(f.count(`SELECT count(*)` + of + ` AND t.state = 'failed'`))}
+	want := []string{"area-3", fmt.Sprint(f.queryCount(`SELECT count(*)` + of)), fmt.Sprint(f.queryCount(`SELECT count(*)` + of + ` AND t.state = 'failed'`))}
 	if got := strings.Join(first, " "); strings.ReplaceAll(got, " ", "") != strings.Join(want, "") {
 		w.Errorf("%s, want %s", got, want)
 	}
 }
 
-// lastNight reads which tasks of a batch that takes three nights ended in the last 24 h.
-func (f *fleet) lastNight(w *walk) {
+// readNightBatch reads which tasks of a batch that takes three nights ended in the last 24 h.
+func (f *walkFleet) readNightBatch(w *clickingVisitor) {
 	w.Helper()
-	w.follow(`nav a[href="/batches"]`)
-	w.follow(`#batch-list a[href="/batches/` + itoa(f.count(`SELECT id FROM batches WHERE name = 'nightly firmware'`)) + `"]`)
+	w.clickLink(`nav a[href="/batches"]`)
+	w.clickLink(`#batch-list a[href="/batches/` + itoa(f.queryCount(`SELECT id FROM batches WHERE name = 'nightly firmware'`)) + `"]`)
 	since, until := time.Now().UTC().Add(-24*time.Hour).Truncate(time.Minute), time.Now().UTC().Truncate(time.Minute)
 	const form = "2006-01-02T15:04"
-	w.enter("#results-form input[name=since]", since.Format(form), "#results-form input[name=until]", until.Format(form), "#results-form input[name=tag]", "area")
+	w.submitFields("#results-form input[name=since]", since.Format(form), "#results-form input[name=until]", until.Format(form), "#results-form input[name=tag]", "area")
 	const of = ` FROM tasks t JOIN batches b ON b.id = t.batch WHERE b.name = 'nightly firmware' AND t.finished_at >= $1 AND t.finished_at < $2`
-	night, failed := f.count(`SELECT count(*)`+of, since, until), f.count(`SELECT count(*)`+of+` AND t.state = 'failed' AND t.error = 'checksum mismatch'`, since, until)
+	night, failed := f.queryCount(`SELECT count(*)`+of, since, until), f.queryCount(`SELECT count(*)`+of+` AND t.state = 'failed' AND t.error = 'checksum mismatch'`, since, until)
 	plain := strings.NewReplacer("\u202f", "", "\u2009", "")
-	contains(w.T, plain.Replace(w.text("#results .note")), fmt.Sprintf("%d results of", night), fmt.Sprintf("%d checksum mismatch", failed))
-	if all := f.count(`SELECT total FROM batches WHERE name = 'nightly firmware'`); night == 0 || night > all/2 || failed == 0 {
+	expectContains(w.T, plain.Replace(w.elementText("#results .note")), fmt.Sprintf("%d results of", night), fmt.Sprintf("%d checksum mismatch", failed))
+	if all := f.queryCount(`SELECT total FROM batches WHERE name = 'nightly firmware'`); night == 0 || night > all/2 || failed == 0 {
 		w.Errorf("%d of %d in the night, %d failed", night, all, failed)
 	}
-	contains(w.T, w.text("#results tr[id^=tag-]"), "area-3")
+	expectContains(w.T, w.elementText("#results tr[id^=tag-]"), "area-3")
 }
 
-// whoHeld checks that the row of a slot links to its holder and its earlier holders.
-func (f *fleet) whoHeld(w *walk) {
+// expectHolderLinks checks that the row of a slot links to its holder and its earlier holders.
+func (f *walkFleet) expectHolderLinks(w *clickingVisitor) {
 	w.Helper()
-	w.enter(".filters input[name=name]", "p-0018")
-	w.follow("#pool-p-0018 a")
-	w.follow(`#lanes a[href$="/slots/17"]`)
-	rows := ask[[]string](w.tab, `[...document.querySelectorAll("#history tbody tr")].map((row) => [row.cells[0].textContent, row.cells[3].querySelector("time").dateTime, row.cells[5].textContent].join("|"))`)
+	w.submitFields(".filters input[name=name]", "p-0018")
+	w.clickLink("#pool-p-0018 a")
+	w.clickLink(`#lanes a[href$="/slots/17"]`)
+	rows := evalJS[[]string](w.tab, `[...document.querySelectorAll("#history tbody tr")].map((row) => [row.cells[0].textContent, row.cells[3].querySelector("time").dateTime, row.cells[5].textContent].join("|"))`)
 	var api struct{ History []operators.Holding }
-	f.call("GET", "/v1/pools/p-0018/history?slot=17", nil, &api)
+	f.callAPI("GET", "/v1/pools/p-0018/history?slot=17", nil, &api)
 	for i, want := range []string{"hand-3|%s|holds it", "hand-2|%s|lease ended, taken back", "hand-1|%s|released by force"} {
 		if want = fmt.Sprintf(want, api.History[i].Granted.UTC().Format("2006-01-02T15:04:05.000Z")); i >= len(rows) || rows[i] != want {
 			w.Errorf("row %d of %q, want %s", i, rows, want)

@@ -17,38 +17,38 @@ import (
 
 // Options configure the dashboard.
 type Options struct {
-	API        API
-	Ledger     Ledger
-	AdminToken string        // the bootstrap operator token; empty without one
-	Prefix     string        // path that a proxy puts in front, without a trailing slash; empty if there is no prefix
-	ReadOnly   bool          // nobody can change anything, whatever their role
-	Link       string        // secret of the link that signs in once as the bootstrap operator, only for dev; empty if there is no link
-	Gate       *gate.Gate    // the gate of the API
-	Period     time.Duration // report period of devices
-	System     System
-	Logger     *slog.Logger
-	Panicked   rescue.Told   // is notified of panics; by default nobody is
-	PageTime   time.Duration // time limit for answering a page; default api.AnswerTime
-	Now        func() time.Time
+	API          API
+	Ledger       Ledger
+	AdminToken   string        // the bootstrap operator token; empty without one
+	Prefix       string        // path that a proxy puts in front, without a trailing slash; empty if there is no prefix
+	ReadOnly     bool          // nobody can change anything, whatever their role
+	Link         string        // secret of the link that signs in once as the bootstrap operator, only for dev; empty if there is no link
+	Gate         *gate.Gate    // the gate of the API
+	ReportPeriod time.Duration // report period of devices
+	System       System
+	Logger       *slog.Logger
+	Panicked     rescue.PanicHandler // is notified of panics; by default nobody is
+	PageTimeout  time.Duration       // time limit for answering a page; default api.AnswerTimeout
+	Now          func() time.Time
 }
 
 // API answers requests as an operator. *api.API implements it.
 type API interface {
-	Inside(who api.Operator, w http.ResponseWriter, r *http.Request)
+	ServeAs(operator api.Operator, w http.ResponseWriter, r *http.Request)
 }
 
 // Web is the dashboard of one replica.
 type Web struct {
-	log      hourLog
-	now      func() time.Time
-	news     *news
-	history  *history
-	tallied  tallied
-	site     *site
-	door     *door
-	streams  *streams
-	panicked rescue.Told
-	pageTime time.Duration
+	log         hourLog
+	now         func() time.Time
+	events      *eventFollower
+	history     *history
+	tallies     tallyReader
+	site        *site
+	auth        *authenticator
+	streams     *streams
+	panicked    rescue.PanicHandler
+	pageTimeout time.Duration
 }
 
 // New builds the dashboard. It starts no work until Tick is called.
@@ -57,27 +57,27 @@ func New(o Options) *Web {
 		o.Now = time.Now
 	}
 	frame := newFrame(o)
-	s := &site{frame: frame, ledger: o.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timed: map[string]bool{}}
+	s := &site{frame: frame, ledger: o.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
 	frame.isLive = s.isLive
-	known := &sessions{ledger: o.Ledger, admin: hashOf(o.AdminToken), link: o.Link, now: o.Now}
-	d := &door{frame: frame, sessions: known, dev: o.Link != ""}
+	visitorSessions := &sessions{ledger: o.Ledger, adminHash: hashOf(o.AdminToken), link: o.Link, now: o.Now}
+	d := &authenticator{frame: frame, sessions: visitorSessions, dev: o.Link != ""}
 	w := &Web{
-		log: o.Ledger, now: o.Now, news: &news{log: o.Ledger}, history: newHistory(),
-		site: s, door: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked, pageTime: cmp.Or(o.PageTime, api.AnswerTime),
+		log: o.Ledger, now: o.Now, events: &eventFollower{log: o.Ledger}, history: newHistory(),
+		site: s, auth: d, streams: newStreams(s, d, o.Panicked), panicked: o.Panicked, pageTimeout: cmp.Or(o.PageTimeout, api.AnswerTimeout),
 	}
-	to := newClient(o.API)
-	kept := waitsLately()
-	(&poolPages{frame, to, o.System, w.history, newLately[operators.Series](pointEvery), newLately[pastSlots](lanesEvery), kept, newLately[[]use](usageEvery)}).route(s)
-	(&profilePages{frame, to}).route(s)
-	(&limitSetPages{frame, to}).route(s)
-	(&batchPages{frame, to, o.API, kept, newLately[operators.ResultSummary](summedEvery)}).route(s)
-	(&batchForms{frame, to}).route(s)
-	(&waitingPages{frame, to}).route(s)
-	(&taskPages{frame, to, o.Ledger, w.history}).route(s)
-	(&devicePages{frame, to, o.Period}).route(s)
-	(&findPages{to}).route(s)
-	(&activityPages{frame, to, o.API}).route(s)
-	(&systemPages{o.System, o.Ledger, w.streams.open.Taken}).route(s)
+	apiClient := newClient(o.API)
+	waitsCache := newWaitsCache()
+	(&poolPages{frame, apiClient, o.System, w.history, newTTLCache[operators.Series](pointEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery)}).registerRoutes(s)
+	(&profilePages{frame, apiClient}).registerRoutes(s)
+	(&limitSetPages{frame, apiClient}).registerRoutes(s)
+	(&batchPages{frame, apiClient, o.API, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
+	(&batchForms{frame, apiClient}).registerRoutes(s)
+	(&waitingPages{frame, apiClient}).registerRoutes(s)
+	(&taskPages{frame, apiClient, o.Ledger, w.history}).registerRoutes(s)
+	(&devicePages{frame, apiClient, o.ReportPeriod}).registerRoutes(s)
+	(&findPages{apiClient}).registerRoutes(s)
+	(&activityPages{frame, apiClient, o.API}).registerRoutes(s)
+	(&systemPages{o.System, o.Ledger, w.streams.shares.Running}).registerRoutes(s)
 	return w
 }
 
@@ -85,31 +85,31 @@ func New(o Options) *Web {
 func (w *Web) Handler(others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /assets/", hardened(serveAssets()))
-	mux.Handle("GET /sign-in", hardened(w.door.signInPage))
-	mux.Handle("POST /sign-in", hardened(w.door.signIn))
-	mux.Handle("POST /sign-out", hardened(w.door.signOut))
+	mux.Handle("GET /sign-in", hardened(w.auth.signInPage))
+	mux.Handle("POST /sign-in", hardened(w.auth.signIn))
+	mux.Handle("POST /sign-out", hardened(w.auth.signOut))
 	mux.Handle("GET /live", hardened(w.streams.serve))
 	mux.Handle("/", others)
-	guarded := w.door.guarding(w.site.pages)
-	inside, inTime := hardened(guarded), hardened(api.InTime(w.pageTime, api.Rescued(w.panicked, guarded), w.site.late).ServeHTTP)
+	guarded := w.auth.requireVisitor(w.site.pages)
+	unlimited, limited := hardened(guarded), hardened(api.WithTimeLimit(w.pageTimeout, api.WithRecovery(w.panicked, guarded), w.site.sendLate).ServeHTTP)
 	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		// Requests below /v1/ skip the lookup of a page because reports are frequent. The mux would
 		// redirect a path that is not canonical; the API answers it with an error instead.
-		if strings.HasPrefix(r.URL.Path, "/v1/") || !api.Canonical(r.URL.Path) {
+		if strings.HasPrefix(r.URL.Path, "/v1/") || !api.IsCanonical(r.URL.Path) {
 			others.ServeHTTP(rw, r)
 			return
 		}
 		_, pattern := w.site.pages.Handler(r)
 		switch {
-		case w.site.timed[pattern]:
-			inTime.ServeHTTP(rw, r)
+		case w.site.timeLimited[pattern]:
+			limited.ServeHTTP(rw, r)
 		case pattern != "":
-			inside.ServeHTTP(rw, r)
+			unlimited.ServeHTTP(rw, r)
 		default:
 			mux.ServeHTTP(rw, r)
 		}
 	})
-	return unprefixed(w.site.prefix, api.Rescued(w.panicked, serve))
+	return unprefixed(w.site.prefix, api.WithRecovery(w.panicked, serve))
 }
 
 // unprefixed removes the prefix of a proxy from a path. Some proxies pass the prefix on, others remove
@@ -131,12 +131,12 @@ func unprefixed(prefix string, next http.Handler) http.Handler {
 	})
 }
 
-// hardened sets the security headers of every page, limits the request body to maxForm, and refuses
+// hardened sets the security headers of every page, limits the request body to maxFormBytes, and refuses
 // requests that browsers send on behalf of other sites.
 func hardened(next http.HandlerFunc) http.Handler {
 	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-	own := http.NewCrossOriginProtection().Handler(next)
+	sameOrigin := http.NewCrossOriginProtection().Handler(next)
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		h := rw.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -144,30 +144,30 @@ func hardened(next http.HandlerFunc) http.Handler {
 		h.Set("X-Frame-Options", "DENY")
 		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
-		r.Body = http.MaxBytesReader(rw, r.Body, maxForm)
-		own.ServeHTTP(rw, r)
+		r.Body = http.MaxBytesReader(rw, r.Body, maxFormBytes)
+		sameOrigin.ServeHTTP(rw, r)
 	})
 }
 
-// maxForm is the maximum size of a form in bytes: enough for 20,000 device ids.
-const maxForm = 4 << 20
+// maxFormBytes is the maximum size of a form in bytes: enough for 20,000 device ids.
+const maxFormBytes = 4 << 20
 
 // Tick reads the events of all replicas since the previous call, and starts reading the open pages that
 // these events concern. Call it about once a second. While no page is open, Tick only reads the counts
 // for the charts, once for each point of a chart.
 func (w *Web) Tick(ctx context.Context) error {
-	now, watched := w.now(), w.streams.hub.watched()
-	due := w.history.due(now)
-	if !watched && !due {
+	now, watched := w.now(), w.streams.hub.hasViews()
+	pointDue := w.history.isPointDue(now)
+	if !watched && !pointDue {
 		return nil
 	}
-	events, all, err := w.look(ctx, watched)
+	events, allChanged, err := w.readEvents(ctx, watched)
 	if err != nil {
-		w.streams.hub.fail(err)
+		w.streams.hub.setErrors(err)
 		return fmt.Errorf("reading what happened: %w", err)
 	}
-	w.streams.hub.tick(events, all) //nolint:contextcheck // it waits for no reading
-	if due {
+	w.streams.hub.startReads(events, allChanged) //nolint:contextcheck // it waits for no reading
+	if pointDue {
 		if err := w.addPoint(ctx, now); err != nil {
 			return err
 		}
@@ -175,17 +175,17 @@ func (w *Web) Tick(ctx context.Context) error {
 	return nil
 }
 
-func (w *Web) look(ctx context.Context, watched bool) (events []event, all bool, err error) {
+func (w *Web) readEvents(ctx context.Context, watched bool) (events []event, allChanged bool, err error) {
 	if watched {
-		return w.news.read(ctx)
+		return w.events.read(ctx)
 	}
-	return nil, false, w.news.skip(ctx)
+	return nil, false, w.events.skipEvents(ctx)
 }
 
 // addPoint adds a point to the history: the current use of each pool, and the counts from the events of
 // the log that became complete after the previous point.
 func (w *Web) addPoint(ctx context.Context, now time.Time) error {
-	moves, err := w.log.MovesBetween(ctx, w.news.counted, w.news.settled)
+	moves, err := w.log.SlotChangesBetween(ctx, w.events.countedID, w.events.completeID)
 	if err != nil {
 		return fmt.Errorf("reading what became of slots: %w", err)
 	}
@@ -197,12 +197,12 @@ func (w *Web) addPoint(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("reading what the replicas counted: %w", err)
 	}
-	if err := w.tallied.read(tallies, w.history); err != nil {
+	if err := w.tallies.addGrowth(tallies, w.history); err != nil {
 		return err
 	}
-	w.history.count(moves)
-	w.news.counted = w.news.settled
-	w.history.add(now, uses)
+	w.history.addMoves(moves)
+	w.events.countedID = w.events.completeID
+	w.history.addPoints(now, uses)
 	return nil
 }
 

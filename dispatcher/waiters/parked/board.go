@@ -22,9 +22,9 @@ var goneLua string
 // ErrUnavailable means that Redis did not answer.
 var ErrUnavailable = errors.New("redis is unavailable")
 
-// Call wakes the parked report of a device, because a slot of Pool is offered to the
+// WakeMessage wakes the parked report of a device, because a slot of Pool is offered to the
 // device. If Pool is empty, there is another reason.
-type Call struct {
+type WakeMessage struct {
 	Device string        `json:"device"`
 	Pool   string        `json:"pool,omitempty"`
 	Age    time.Duration `json:"age,omitempty"` // time from the release of the slot to the sending of the call; 0 if unknown
@@ -62,12 +62,12 @@ func New(client redis.UniversalClient, database int) *Board {
 	}
 }
 
-// Newest makes a report that this replica parks the newest report of its device at all
+// RegisterNewest makes a report that this replica parks the newest report of its device at all
 // replicas. It returns the number of the report, which is higher than all earlier numbers.
 // gap reports whether the connection of the previous report ended just now: messages about
 // this end may still be in transit. Redis keeps the number for remembered, which must be at
 // least 1 ms. Newest returns ErrUnavailable.
-func (b *Board) Newest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error) {
+func (b *Board) RegisterNewest(ctx context.Context, device string, remembered time.Duration) (number int64, gap bool, err error) {
 	reply, err := b.newest.Run(ctx, b.client, []string{keyOf(device)}, b.replica, remembered.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
 		return 0, false, fmt.Errorf("parking: %w: %w", ErrUnavailable, err)
@@ -82,9 +82,9 @@ func (b *Board) Newest(ctx context.Context, device string, remembered time.Durat
 	return number, reply[1] == int64(1), nil
 }
 
-// Gone records that the connections of parked reports have ended, so that Newest can return
+// RecordEnded records that the connections of parked reports have ended, so that Newest can return
 // a gap. It returns the reports whose devices have parked no newer report, or ErrUnavailable.
-func (b *Board) Gone(ctx context.Context, reports []Report) (gone []Report, err error) {
+func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Report, err error) {
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, r := range reports { // the script is sent as text: a pipeline would report a missing script too late
@@ -105,7 +105,7 @@ func (b *Board) Gone(ctx context.Context, reports []Report) (gone []Report, err 
 
 // Wake sends calls to all replicas. A replica that has one of the reports wakes it. Wake
 // does not report whether any replica has the reports. It returns ErrUnavailable.
-func (b *Board) Wake(ctx context.Context, calls []Call) error {
+func (b *Board) Wake(ctx context.Context, calls []WakeMessage) error {
 	if len(calls) == 0 {
 		return nil
 	}

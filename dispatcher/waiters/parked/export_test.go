@@ -2,5 +2,5 @@ package parked
 
 import "time"
 
-// TriesAfter sets the time without a message after which a connection is tested.
-func (b *Board) TriesAfter(quiet time.Duration) { b.quiet = quiet }
+// SetQuietTime sets the time without a message after which a connection is tested.
+func (b *Board) SetQuietTime(quiet time.Duration) { b.quiet = quiet }

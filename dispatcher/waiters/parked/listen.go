@@ -22,16 +22,16 @@ var errSilent = errors.New("the connection is silent")
 // Listener receives the messages of the replicas, one message after the other. Its methods must
 // not block.
 type Listener interface {
-	// Newer is called when a newer report of the device, with this number, was parked at another replica.
-	Newer(device string, number int64)
-	// Called is called when the reports of calls must be woken. The replica wakes the reports that it has.
-	Called(calls []Call)
+	// OnNewerReport is called when a newer report of the device, with this number, was parked at another replica.
+	OnNewerReport(device string, number int64)
+	// OnWake is called when the reports of calls must be woken. The replica wakes the reports that it has.
+	OnWake(calls []WakeMessage)
 }
 
 // Listen passes messages to the listener until ctx ends. While Redis does not answer,
 // messages are lost, and Listen connects again by itself. If heard is not nil, it is
 // called each time a subscription begins.
-func (b *Board) Listen(ctx context.Context, to Listener, heard func()) {
+func (b *Board) Listen(ctx context.Context, to Listener, onSubscribed func()) {
 	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
@@ -40,14 +40,14 @@ func (b *Board) Listen(ctx context.Context, to Listener, heard func()) {
 			return
 		case <-again.C:
 		}
-		_ = b.listen(ctx, to, heard) // the semaphore and the passes report the outage of Redis
+		_ = b.listen(ctx, to, onSubscribed) // the semaphore and the passes report the outage of Redis
 		again.Reset(retry)
 	}
 }
 
 // listen receives messages over one connection until the connection fails. The channels of
 // the Redis client never detect a silent server, so listen requires an answer to a ping.
-func (b *Board) listen(ctx context.Context, to Listener, heard func()) error {
+func (b *Board) listen(ctx context.Context, to Listener, onSubscribed func()) error {
 	sub := b.client.Subscribe(ctx, b.channel)
 	defer func() { _ = sub.Close() }()
 	unhook := rescue.After(ctx, sub.Close) // a read does not end with its context
@@ -67,28 +67,28 @@ func (b *Board) listen(ctx context.Context, to Listener, heard func()) error {
 		asked = false
 		switch m := message.(type) {
 		case *redis.Subscription:
-			if heard != nil {
-				heard()
+			if onSubscribed != nil {
+				onSubscribed()
 			}
 		case *redis.Message:
-			tell(to, m.Payload)
+			dispatchMessage(to, m.Payload)
 		}
 	}
 }
 
-// tell passes a message to the listener. It ignores a message that it cannot parse.
-func tell(to Listener, message string) {
+// dispatchMessage passes a message to the listener. It ignores a message that it cannot parse.
+func dispatchMessage(to Listener, message string) {
 	kind, rest, _ := strings.Cut(message, " ")
 	switch kind {
 	case "newer":
 		text, device, _ := strings.Cut(rest, " ")
 		if number, err := strconv.ParseInt(text, 10, 64); err == nil {
-			to.Newer(device, number)
+			to.OnNewerReport(device, number)
 		}
 	case "wake":
-		var calls []Call
+		var calls []WakeMessage
 		if json.Unmarshal([]byte(rest), &calls) == nil {
-			to.Called(calls)
+			to.OnWake(calls)
 		}
 	}
 }

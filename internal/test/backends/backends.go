@@ -18,21 +18,21 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Patience is a timeout that a machine does not reach even if it stops for a while.
-const Patience = time.Minute
+// LongTimeout is a timeout that a machine does not reach even if it stops for a while.
+const LongTimeout = time.Minute
 
-// SQLite opens an embedded ledger at path. If there is no file, it starts with a copy of a ledger that was migrated once in this process.
-func SQLite(tb testing.TB, path string) *store.Store {
+// OpenSQLite opens an embedded ledger at path. If there is no file, it starts with a copy of a ledger that was migrated once in this process.
+func OpenSQLite(tb testing.TB, path string) *store.Store {
 	tb.Helper()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		write(tb, path)
+		writeEmptyLedger(tb, path)
 	}
 	s, err := store.OpenSQLite(tb.Context(), path)
-	return opened(tb, s, err)
+	return closeWithTest(tb, s, err)
 }
 
-// empty returns the content of a ledger file that contains only the schema.
-var empty = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals // made once per test binary
+// emptyLedger returns the content of a ledger file that contains only the schema.
+var emptyLedger = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals // made once per test binary
 	dir, err := os.MkdirTemp("", "dispatcher-ledger-")
 	if err != nil {
 		return nil, err
@@ -50,9 +50,9 @@ var empty = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals /
 	return os.ReadFile(path)
 })
 
-func write(tb testing.TB, path string) {
+func writeEmptyLedger(tb testing.TB, path string) {
 	tb.Helper()
-	content, err := empty()
+	content, err := emptyLedger()
 	if err == nil {
 		err = os.WriteFile(path, content, 0o600)
 	}
@@ -61,14 +61,14 @@ func write(tb testing.TB, path string) {
 	}
 }
 
-// Postgres opens a ledger in the database dsn, which must have the schema (servers.SharedPostgres.NewLedger).
-func Postgres(tb testing.TB, dsn string) *store.Store {
+// OpenPostgres opens a ledger in the database dsn, which must have the schema (servers.SharedPostgres.NewLedger).
+func OpenPostgres(tb testing.TB, dsn string) *store.Store {
 	tb.Helper()
-	s, err := store.OpenPostgres(tb.Context(), dsn, store.Options{StatementTimeout: Patience, LockTimeout: Patience, IdleTimeout: Patience})
-	return opened(tb, s, err)
+	s, err := store.OpenPostgres(tb.Context(), dsn, store.Options{StatementTimeout: LongTimeout, LockTimeout: LongTimeout, IdleTimeout: LongTimeout})
+	return closeWithTest(tb, s, err)
 }
 
-func opened(tb testing.TB, s *store.Store, err error) *store.Store {
+func closeWithTest(tb testing.TB, s *store.Store, err error) *store.Store {
 	tb.Helper()
 	if err != nil {
 		tb.Fatal(err)
@@ -77,12 +77,12 @@ func opened(tb testing.TB, s *store.Store, err error) *store.Store {
 	return s
 }
 
-// Redis returns a client of a test's Redis, created as the program creates its own.
-func Redis(tb testing.TB, at servers.RedisAt) *redisconn.Conn {
+// OpenRedis returns a client of a test's Redis, created as the program creates its own.
+func OpenRedis(tb testing.TB, target servers.RedisAt) *redisconn.Conn {
 	tb.Helper()
-	options := redisconn.Options(at.Addr)
-	options.DB = at.DB
-	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = Patience, Patience, Patience, Patience
+	options := redisconn.Options(target.Addr)
+	options.DB = target.DB
+	options.DialTimeout, options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = LongTimeout, LongTimeout, LongTimeout, LongTimeout
 	client := redisconn.Open(options)
 	tb.Cleanup(func() { _ = client.Close() })
 	return client

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/budget"
 )
 
-const root, file = "../../..", "budget.txt"
+const root, budgetFile = "../../..", "budget.txt"
 
 var update = flag.Bool("update", false, "write budget.txt anew") //nolint:gochecknoglobals // a flag of the test
 
@@ -26,11 +26,11 @@ func TestNoRoomGrowsUnnoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if *update {
-		if err := os.WriteFile(file, []byte(table(rooms)), 0o600); err != nil {
+		if err := os.WriteFile(budgetFile, []byte(formatTable(rooms)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	allowed := read(t)
+	allowed := readBudget(t)
 	for _, room := range slices.Sorted(maps.Keys(rooms)) {
 		for i, got := range rooms[room].Values() {
 			if most := allowed[room+" "+budget.Columns()[i]] * 102 / 100; got > most {
@@ -41,7 +41,7 @@ func TestNoRoomGrowsUnnoticed(t *testing.T) {
 	}
 }
 
-func table(rooms map[string]budget.Figures) string {
+func formatTable(rooms map[string]budget.Figures) string {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")+"\t") }
@@ -57,10 +57,10 @@ func table(rooms map[string]budget.Figures) string {
 	return out.String()
 }
 
-// read returns the values of budget.txt, with keys of the form "room column".
-func read(t *testing.T) map[string]int {
+// readBudget returns the values of budget.txt, with keys of the form "room column".
+func readBudget(t *testing.T) map[string]int {
 	t.Helper()
-	content, err := os.ReadFile(file)
+	content, err := os.ReadFile(budgetFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func read(t *testing.T) map[string]int {
 		fields := strings.Fields(line)
 		for i, column := range budget.Columns() {
 			if len(fields) != len(budget.Columns())+1 {
-				t.Fatalf("%s: %q has %d fields", file, line, len(fields))
+				t.Fatalf("%s: %q has %d fields", budgetFile, line, len(fields))
 			}
 			n := 0
 			if _, err := fmt.Sscan(fields[i+1], &n); err == nil {

@@ -64,7 +64,7 @@ func Count(root string) (map[string]Figures, error) {
 			return err
 		}
 		figures := rooms[roomOf(name)]
-		if err := figures.add(name, content); err != nil {
+		if err := figures.addFile(name, content); err != nil {
 			return err
 		}
 		rooms[roomOf(name)] = figures
@@ -81,7 +81,7 @@ func roomOf(name string) string {
 	return room
 }
 
-func (f *Figures) add(name string, content []byte) error {
+func (f *Figures) addFile(name string, content []byte) error {
 	lines := strings.Count(string(content), "\n")
 	switch {
 	case strings.HasSuffix(name, ".lua"):
@@ -98,23 +98,23 @@ func (f *Figures) add(name string, content []byte) error {
 		return err
 	}
 	for _, d := range tree.Decls {
-		f.declare(d)
+		f.countDecl(d)
 	}
 	return nil
 }
 
-func (f *Figures) declare(d ast.Decl) {
+func (f *Figures) countDecl(d ast.Decl) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
-		f.export(d.Name)
+		f.countExported(d.Name)
 	case *ast.GenDecl:
 		for _, s := range d.Specs {
 			switch s := s.(type) {
 			case *ast.ValueSpec:
-				f.export(s.Names...)
+				f.countExported(s.Names...)
 			case *ast.TypeSpec:
 				f.Types++
-				f.export(s.Name)
+				f.countExported(s.Name)
 				if _, ok := s.Type.(*ast.InterfaceType); ok {
 					f.Interfaces++
 				}
@@ -123,7 +123,7 @@ func (f *Figures) declare(d ast.Decl) {
 	}
 }
 
-func (f *Figures) export(names ...*ast.Ident) {
+func (f *Figures) countExported(names ...*ast.Ident) {
 	for _, n := range names {
 		if n.IsExported() {
 			f.Exported++

@@ -9,50 +9,50 @@ import (
 
 var update = flag.Bool("update", false, "write what is counted into testdata/cost.txt") //nolint:gochecknoglobals // a flag of the test
 
-const committed = "testdata/cost.txt"
+const costFile = "testdata/cost.txt"
 
 // TestCost runs the script sequentially, so that no requests are coalesced by chance. The dispatcher's clock does not advance, so no cached
 // value expires.
 func TestCost(t *testing.T) {
 	t.Parallel()
-	p := newPlant(t)
-	p.pool("a")
-	idle, devices := names("idle", 200), names("d", 200)
+	p := newTestDispatcher(t)
+	p.createPool("a")
+	idle, devices := numberedNames("idle", 200), numberedNames("d", 200)
 	var now []figure
 	count := func(name string, n int, do func(i int)) {
 		t.Helper()
-		now = append(now, p.count(name, n, do)...)
+		now = append(now, p.measureCost(name, n, do)...)
 	}
-	p.warm()
-	count("first report", len(idle), func(i int) { p.idle(idle[i]) })
-	count("idle report", len(idle), func(i int) { p.idle(idle[i]) })
-	p.batch("a", devices)
+	p.warmUp()
+	count("first report", len(idle), func(i int) { p.reportIdle(idle[i]) })
+	count("idle report", len(idle), func(i int) { p.reportIdle(idle[i]) })
+	p.createBatch("a", devices)
 	for _, d := range devices {
-		p.first(d)
+		p.sendFirstReport(d)
 	}
-	count("cycle", len(devices), func(i int) { p.cycle(devices[i]) })
-	thousand := names("b", 1000)
-	count("batch of 1,000", 1, func(int) { p.batch("a", thousand) })
+	count("cycle", len(devices), func(i int) { p.runCycle(devices[i]) })
+	thousand := numberedNames("b", 1000)
+	count("batch of 1,000", 1, func(int) { p.createBatch("a", thousand) })
 	if *update {
-		if err := os.WriteFile(committed, format(now), 0o600); err != nil {
+		if err := os.WriteFile(costFile, formatFigures(now), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	before, err := os.ReadFile(committed)
+	before, err := os.ReadFile(costFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	moved := compare(parse(t, string(before)), now)
+	moved := compareFigures(parseFigures(t, string(before)), now)
 	for _, line := range moved {
 		t.Error(line)
 	}
 	if len(moved) > 0 {
-		t.Errorf("what was counted:\n%s\nIf it is meant: go test ./internal/test/cost -update, and say why in the commit.", p.said.String())
+		t.Errorf("what was counted:\n%s\nIf it is meant: go test ./internal/test/cost -update, and say why in the commit.", p.callCounts.String())
 	}
 }
 
-func names(prefix string, n int) []string {
+func numberedNames(prefix string, n int) []string {
 	all := make([]string, n)
 	for i := range all {
 		all[i] = fmt.Sprintf("%s-%03d", prefix, i)

@@ -26,25 +26,25 @@ const (
 	allocations   = "allocations"
 )
 
-// ledger is a database on a server that counts statements.
-type ledger struct {
-	t    *testing.T
-	dsn  string
-	look *sql.DB // a connection to another database of the server
-	name string
+// countedDatabase is a database on a server that counts statements.
+type countedDatabase struct {
+	t       *testing.T
+	dsn     string
+	statsDB *sql.DB // a connection to another database of the server
+	name    string
 }
 
-// newLedger starts a server that writes nothing by itself. It does not vacuum, does not log running transactions for standbys, and does not
+// newCountedDatabase starts a server that writes nothing by itself. It does not vacuum, does not log running transactions for standbys, and does not
 // log whole pages after a checkpoint, whose time varies.
-func newLedger(t *testing.T) *ledger {
+func newCountedDatabase(t *testing.T) *countedDatabase {
 	t.Helper()
-	server := servers.Postgres(t)
+	server := servers.StartPostgres(t)
 	look, err := sql.Open("postgres", server.DSN("postgres"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = look.Close() })
-	l := &ledger{t: t, look: look}
+	l := &countedDatabase{t: t, statsDB: look}
 	var there bool
 	if err := look.QueryRowContext(t.Context(), "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_stat_statements')").Scan(&there); err != nil {
 		t.Fatal(err)
@@ -56,11 +56,11 @@ func newLedger(t *testing.T) *ledger {
 		"shared_preload_libraries": "pg_stat_statements",
 		"autovacuum":               "off", "wal_level": "minimal", "max_wal_senders": "0", "full_page_writes": "off",
 	} {
-		l.do("ALTER SYSTEM SET " + setting + " = '" + value + "'")
+		l.execSQL("ALTER SYSTEM SET " + setting + " = '" + value + "'")
 	}
 	server.Stop()
 	server.Start()
-	l.do("CREATE EXTENSION pg_stat_statements")
+	l.execSQL("CREATE EXTENSION pg_stat_statements")
 	l.dsn = server.NewDatabase(t)
 	l.name = regexp.MustCompile(`/(\w+)\?`).FindStringSubmatch(l.dsn)[1]
 	db, err := sql.Open("postgres", l.dsn)
@@ -74,37 +74,37 @@ func newLedger(t *testing.T) *ledger {
 	return l
 }
 
-func (l *ledger) do(text string) {
+func (l *countedDatabase) execSQL(text string) {
 	l.t.Helper()
-	if _, err := l.look.ExecContext(l.t.Context(), text); err != nil {
+	if _, err := l.statsDB.ExecContext(l.t.Context(), text); err != nil {
 		l.t.Fatalf("%s: %v", text, err)
 	}
 }
 
-// state holds the values of all counters.
-type state struct {
+// counterValues holds the values of all counters.
+type counterValues struct {
 	statements map[string]int64
 	commands   map[string]int64
 	xid, wal   int64
 	mallocs    uint64
 }
 
-func (p *plant) state() (s state) {
+func (p *testDispatcher) readCounters() (s counterValues) {
 	p.t.Helper()
-	row := p.ledger.look.QueryRowContext(p.t.Context(), "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_wal_insert_lsn() - '0/0'")
+	row := p.ledger.statsDB.QueryRowContext(p.t.Context(), "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_wal_insert_lsn() - '0/0'")
 	if err := row.Scan(&s.xid, &s.wal); err != nil {
 		p.t.Fatal(err)
 	}
-	s.statements, s.commands = p.ledger.statements(), p.commands()
+	s.statements, s.commands = p.ledger.statementCalls(), p.commandCalls()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	s.mallocs = memory.Mallocs
 	return s
 }
 
-func (l *ledger) statements() map[string]int64 {
+func (l *countedDatabase) statementCalls() map[string]int64 {
 	l.t.Helper()
-	rows, err := l.look.QueryContext(l.t.Context(), `SELECT query, sum(calls) FROM pg_stat_statements JOIN pg_database d ON d.oid = dbid WHERE d.datname = $1 GROUP BY query`, l.name)
+	rows, err := l.statsDB.QueryContext(l.t.Context(), `SELECT query, sum(calls) FROM pg_stat_statements JOIN pg_database d ON d.oid = dbid WHERE d.datname = $1 GROUP BY query`, l.name)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -124,9 +124,9 @@ func (l *ledger) statements() map[string]int64 {
 	return calls
 }
 
-// commands returns how often Redis ran each command. It leaves out commands of connections and of this test. It also leaves out CLUSTER,
+// commandCalls returns how often Redis ran each command. It leaves out commands of connections and of this test. It also leaves out CLUSTER,
 // because the client reads the topology periodically, so the count would depend on the speed of the machine.
-func (p *plant) commands() map[string]int64 {
+func (p *testDispatcher) commandCalls() map[string]int64 {
 	p.t.Helper()
 	info, err := p.redis.Info(p.t.Context(), "commandstats").Result()
 	if err != nil {
@@ -146,19 +146,19 @@ func (p *plant) commands() map[string]int64 {
 	return calls
 }
 
-// count calls do n times and returns the average cost of a call. The garbage collector is off, because it empties pools that would then be
+// measureCost calls do n times and returns the average cost of a call. The garbage collector is off, because it empties pools that would then be
 // filled again.
-func (p *plant) count(name string, n int, do func(i int)) []figure {
+func (p *testDispatcher) measureCost(name string, n int, do func(i int)) []figure {
 	p.t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	before := p.state()
-	empty := p.state() // the cost of reading the counters
+	before := p.readCounters()
+	empty := p.readCounters() // the cost of reading the counters
 	for i := range n {
 		do(i)
 	}
-	after := p.state()
-	fmt.Fprintf(&p.said, "%s\n", name)
-	queried, commanded := p.since(before.statements, after.statements, n), p.since(before.commands, after.commands, n)
+	after := p.readCounters()
+	fmt.Fprintf(&p.callCounts, "%s\n", name)
+	queried, commanded := p.sumCalls(before.statements, after.statements, n), p.sumCalls(before.commands, after.commands, n)
 	scripts := int64(0)
 	for _, command := range []string{"eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro"} {
 		scripts += after.commands[command] - before.commands[command]
@@ -174,12 +174,12 @@ func (p *plant) count(name string, n int, do func(i int)) []figure {
 	}
 }
 
-// since returns the total number of calls between two readings, and writes the number for each statement or command to p.said.
-func (p *plant) since(before, after map[string]int64, n int) (sum int64) {
+// sumCalls returns the total number of calls between two readings, and writes the number for each statement or command to p.said.
+func (p *testDispatcher) sumCalls(before, after map[string]int64, n int) (sum int64) {
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		if calls := after[name] - before[name]; calls > 0 {
 			sum += calls
-			fmt.Fprintf(&p.said, "  %s x %.150s\n", text(float64(calls)/float64(n)), name)
+			fmt.Fprintf(&p.callCounts, "  %s x %.150s\n", formatValue(float64(calls)/float64(n)), name)
 		}
 	}
 	return sum

@@ -13,8 +13,8 @@ import (
 
 // figure is one counted value, for one report, cycle or batch.
 type figure struct {
-	of, name string
-	value    float64
+	subject, name string
+	value         float64
 }
 
 // tolerance returns the share by which a figure may change without a failure. Pages and the state of memory pools change walBytes and
@@ -27,27 +27,27 @@ func (f figure) tolerance() float64 {
 	return 0
 }
 
-func (f figure) String() string { return f.of + ": " + f.name }
+func (f figure) String() string { return f.subject + ": " + f.name }
 
-// format returns the content of the file that parse reads.
-func format(all []figure) []byte {
+// formatFigures returns the content of the file that parse reads.
+func formatFigures(all []figure) []byte {
 	var out bytes.Buffer
 	out.WriteString("# What one report, one cycle (grant and result) and one batch cost. Written by: go test ./internal/test/cost -update\n")
 	for i, f := range all {
-		if i == 0 || all[i-1].of != f.of {
-			fmt.Fprintf(&out, "\n%s\n", f.of)
+		if i == 0 || all[i-1].subject != f.subject {
+			fmt.Fprintf(&out, "\n%s\n", f.subject)
 		}
-		fmt.Fprintf(&out, "  %-24s %s\n", f.name, text(f.value))
+		fmt.Fprintf(&out, "  %-24s %s\n", f.name, formatValue(f.value))
 	}
 	return out.Bytes()
 }
 
-// text formats a value with two digits after the point, or none if the value is a whole number.
-func text(value float64) string {
+// formatValue formats a value with two digits after the point, or none if the value is a whole number.
+func formatValue(value float64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(value, 'f', 2, 64), ".00")
 }
 
-func parse(t *testing.T, content string) (all []figure) {
+func parseFigures(t *testing.T, content string) (all []figure) {
 	t.Helper()
 	of := ""
 	for line := range strings.Lines(content) {
@@ -63,7 +63,7 @@ func parse(t *testing.T, content string) (all []figure) {
 			}
 			number, err := strconv.ParseFloat(value, 64)
 			if err != nil {
-				t.Fatalf("%s: %q: %v", committed, line, err)
+				t.Fatalf("%s: %q: %v", costFile, line, err)
 			}
 			all = append(all, figure{of, name, number})
 		}
@@ -71,8 +71,8 @@ func parse(t *testing.T, content string) (all []figure) {
 	return all
 }
 
-// compare returns a line for each figure that changed, with the old and the new value.
-func compare(before, now []figure) (moved []string) {
+// compareFigures returns a line for each figure that changed, with the old and the new value.
+func compareFigures(before, now []figure) (changes []string) {
 	earlier := make(map[string]float64)
 	for _, f := range before {
 		earlier[f.String()] = f.value
@@ -82,15 +82,15 @@ func compare(before, now []figure) (moved []string) {
 		delete(earlier, f.String())
 		switch {
 		case !known:
-			moved = append(moved, fmt.Sprintf("%s was not counted before, now %s", f, text(f.value)))
+			changes = append(changes, fmt.Sprintf("%s was not counted before, now %s", f, formatValue(f.value)))
 		case math.Abs(f.value-was) > was*f.tolerance()+0.005:
-			moved = append(moved, fmt.Sprintf("%s moved from %s to %s (tolerance %.0f %%)", f, text(was), text(f.value), 100*f.tolerance()))
+			changes = append(changes, fmt.Sprintf("%s moved from %s to %s (tolerance %.0f %%)", f, formatValue(was), formatValue(f.value), 100*f.tolerance()))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(earlier)) {
-		moved = append(moved, name+" is not counted any more")
+		changes = append(changes, name+" is not counted any more")
 	}
-	return moved
+	return changes
 }
 
 // TestMovedFiguresAreNamed checks that a change by one is reported for exact figures, and a change by more than a tenth for the other
@@ -98,7 +98,7 @@ func compare(before, now []figure) (moved []string) {
 func TestMovedFiguresAreNamed(t *testing.T) {
 	t.Parallel()
 	before := []figure{{"cycle", statements, 7}, {"cycle", walBytes, 1000}, {"cycle", allocations, 500}, {"report", statements, 0.25}}
-	if moved := compare(parse(t, string(format(before))), before); len(moved) > 0 {
+	if moved := compareFigures(parseFigures(t, string(formatFigures(before))), before); len(moved) > 0 {
 		t.Errorf("nothing moved, and yet: %q", moved)
 	}
 	now := []figure{{"cycle", statements, 8}, {"cycle", walBytes, 1099}, {"cycle", allocations, 440}, {"report", redisScripts, 1}}
@@ -108,7 +108,7 @@ func TestMovedFiguresAreNamed(t *testing.T) {
 		"report: Redis scripts was not counted before, now 1",
 		"report: statements is not counted any more",
 	}
-	if got := compare(before, now); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	if got := compareFigures(before, now); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("moved: %q, want %q", got, want)
 	}
 }

@@ -28,81 +28,81 @@ import (
 
 const fleetToken = "fleet-token-of-the-tests"
 
-// plant is a dispatcher behind the HTTP handler of reports, on its own servers.
-type plant struct {
-	t       *testing.T
-	handler http.Handler
-	header  http.Header
-	on      *dispatcher.Dispatcher
-	store   *store.Store
-	redis   redis.UniversalClient
-	ledger  *ledger
-	said    strings.Builder // the counts by statement and command
+// testDispatcher is a dispatcher behind the HTTP handler of reports, on its own servers.
+type testDispatcher struct {
+	t          *testing.T
+	handler    http.Handler
+	header     http.Header
+	dispatcher *dispatcher.Dispatcher
+	store      *store.Store
+	redis      redis.UniversalClient
+	ledger     *countedDatabase
+	callCounts strings.Builder // the counts by statement and command
 }
 
-func newPlant(t *testing.T) *plant {
+func newTestDispatcher(t *testing.T) *testDispatcher {
 	t.Helper()
-	p := &plant{t: t, ledger: newLedger(t), header: http.Header{"Authorization": {"Bearer " + fleetToken}}}
-	p.store = backends.Postgres(t, p.ledger.dsn)
-	p.redis = backends.Redis(t, servers.RedisAt{Addr: servers.Redis(t).Addr}).Client
+	p := &testDispatcher{t: t, ledger: newCountedDatabase(t), header: http.Header{"Authorization": {"Bearer " + fleetToken}}}
+	p.store = backends.OpenPostgres(t, p.ledger.dsn)
+	p.redis = backends.OpenRedis(t, servers.RedisAt{Addr: servers.StartRedis(t).Addr}).Client
 	began := time.Now()
-	p.on = dispatcher.New(dispatcher.Config{
-		Store: p.store, Semaphore: slots.New(p.redis), Limits: policies.LimitsOf(limits.New(p.redis)), Recent: seen.NewList(p.redis), Marks: marks.NewHashes(p.redis),
+	p.dispatcher = dispatcher.New(dispatcher.Config{
+		Store: p.store, Semaphore: slots.New(p.redis), Limits: policies.NewLimits(limits.New(p.redis)), Recent: seen.NewList(p.redis), Marks: marks.NewHashes(p.redis),
 		LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken},
 		Now: func() time.Time { return began }, Jitter: func() float64 { return 0.5 },
 	})
-	t.Cleanup(func() { _ = p.on.Waiters.Stop(context.Background()) })
-	p.store.OnNews(p.on.Marks.Wrote)
-	reports := devicehttp.New(devicehttp.Options{Handler: p.on, Refused: func(*http.Request, string, error) {}, Logger: slog.New(slog.DiscardHandler)})
+	t.Cleanup(func() { _ = p.dispatcher.Waiters.Stop(context.Background()) })
+	p.store.OnNews(p.dispatcher.Marks.FollowCommit)
+	reports := devicehttp.New(devicehttp.Options{Handler: p.dispatcher, OnRefused: func(*http.Request, string, error) {}, Logger: slog.New(slog.DiscardHandler)})
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/devices/{device}/report", reports)
 	p.handler = mux
-	p.follow()
+	p.runStartPasses()
 	return p
 }
 
-// follow reads the time and the pools, as the passes of a starting replica do.
-func (p *plant) follow() {
+// runStartPasses reads the time and the pools, as the passes of a starting replica do.
+func (p *testDispatcher) runStartPasses() {
 	p.t.Helper()
-	if _, err := p.on.Upkeep.Reap(p.t.Context()); err != nil {
+	if _, err := p.dispatcher.Upkeep.Reap(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
-	if _, err := p.on.Upkeep.Reconcile(p.t.Context()); err != nil {
+	if _, err := p.dispatcher.Upkeep.Reconcile(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := p.on.Marks.Follow(p.t.Context()); err != nil {
+	if err := p.dispatcher.Marks.Follow(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-// warm makes the ledger plan its statements and Redis load its scripts.
-func (p *plant) warm() {
+// warmUp makes the ledger plan its statements and Redis load its scripts.
+func (p *testDispatcher) warmUp() {
 	p.t.Helper()
-	p.pool("warm")
-	some := names("warm", 30)
-	p.batch("warm", some)
+	p.createPool("warm")
+	some := numberedNames("warm", 30)
+	p.createBatch("warm", some)
 	for _, device := range some {
-		p.first(device)
-		p.cycle(device)
-		p.idle(device)
+		p.sendFirstReport(device)
+		p.runCycle(device)
+		p.reportIdle(device)
 	}
 }
 
-func (p *plant) pool(name string) {
+func (p *testDispatcher) createPool(name string) {
 	p.t.Helper()
 	if _, _, err := p.store.PutPool(p.t.Context(), "test", name, store.PoolSpec{Capacity: 60, Lease: time.Minute}); err != nil {
 		p.t.Fatal(err)
 	}
-	p.follow()
+	p.runStartPasses()
 }
 
-func (p *plant) batch(pool string, names []string) {
+func (p *testDispatcher) createBatch(pool string, names []string) {
 	p.t.Helper()
 	in := store.Batch{
 		Pool: pool, Kind: "speedtest", Payload: json.RawMessage(`{"server":"st1"}`), Weight: 1,
 		MaxAttempts: 3, RetryOn: []string{"failed", "timed_out"}, OnLost: "retry",
 	}
-	_, err := p.store.CreateBatch(p.t.Context(), "test", in, store.Queue{Tasks: func(yield func(store.NewTask, error) bool) {
+	_, err := p.store.CreateBatch(p.t.Context(), "test", in, store.NewBatchTasks{Tasks: func(yield func(store.NewTask, error) bool) {
 		for _, device := range names {
 			if !yield(store.NewTask{Device: device}, nil) {
 				return
@@ -114,8 +114,8 @@ func (p *plant) batch(pool string, names []string) {
 	}
 }
 
-// report sends a report and returns the reply.
-func (p *plant) report(device, body string) (reply []byte) {
+// sendReport sends a report and returns the reply.
+func (p *testDispatcher) sendReport(device, body string) (reply []byte) {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, "/v1/devices/"+device+"/report", strings.NewReader(body))
 	if err != nil {
@@ -130,29 +130,29 @@ func (p *plant) report(device, body string) (reply []byte) {
 	return answer.Body.Bytes()
 }
 
-// first sends the first report of a device, which asks for no task.
-func (p *plant) first(device string) {
+// sendFirstReport sends the first report of a device, which asks for no task.
+func (p *testDispatcher) sendFirstReport(device string) {
 	p.t.Helper()
-	p.report(device, `{"accept":false}`)
+	p.sendReport(device, `{"accept":false}`)
 }
 
-// idle sends a report of a device that has nothing to do.
-func (p *plant) idle(device string) {
+// reportIdle sends a report of a device that has nothing to do.
+func (p *testDispatcher) reportIdle(device string) {
 	p.t.Helper()
-	if reply := p.report(device, `{"id":"i"}`); !bytes.Contains(reply, []byte(`"reason":"none"`)) {
+	if reply := p.sendReport(device, `{"id":"i"}`); !bytes.Contains(reply, []byte(`"reason":"none"`)) {
 		p.t.Fatalf("%s: %s, want none", device, reply)
 	}
 }
 
-// cycle gets a grant and reports its result.
-func (p *plant) cycle(device string) {
+// runCycle gets a grant and reports its result.
+func (p *testDispatcher) runCycle(device string) {
 	p.t.Helper()
 	var granted struct{ Task struct{ ID, Token int64 } }
-	reply := p.report(device, `{"id":"g"}`)
+	reply := p.sendReport(device, `{"id":"g"}`)
 	if err := json.Unmarshal(reply, &granted); err != nil || granted.Task.ID == 0 {
 		p.t.Fatalf("%s: %s, want a task (%v)", device, reply, err)
 	}
-	reply = p.report(device, fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":"succeeded"}],"accept":false}`, granted.Task.ID, granted.Task.Token))
+	reply = p.sendReport(device, fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":"succeeded"}],"accept":false}`, granted.Task.ID, granted.Task.Token))
 	if !bytes.Contains(reply, []byte(`"outcome":"recorded"`)) {
 		p.t.Fatalf("%s: %s, want the result recorded", device, reply)
 	}

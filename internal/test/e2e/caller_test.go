@@ -17,12 +17,12 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// visiting is the argument that makes this program the command of a caller.
-const visiting = "visit-external-system"
+// visitArg is the argument that makes this program the command of a caller.
+const visitArg = "visit-external-system"
 
-// visit uses the external system for a while, in the slot that the environment names. SIGTERM ends the visit. A stubborn command ignores
+// runVisit uses the external system for a while, in the slot that the environment names. SIGTERM ends the visit. A stubborn command ignores
 // SIGTERM, so only SIGKILL ends it.
-func visit(args []string) (code int) {
+func runVisit(args []string) (code int) {
 	ctx := context.Background()
 	if args[2] == "stubborn" {
 		signal.Ignore(syscall.SIGTERM)
@@ -50,128 +50,130 @@ func visit(args []string) (code int) {
 
 // Prefixes of the names of holders.
 const (
-	ofCommand = "command-"
-	ofProgram = "program-"
+	commandPrefix = "command-"
+	programPrefix = "program-"
 )
 
 // caller holds one slot after another, each with a new holder name. A holder that returns with the same name after a crash would get its
 // previous lease, perhaps while its previous command is still being ended.
 type caller struct {
 	*callers
-	url  string
-	name string
-	cut  bool // it keeps its slots for long, and its connection is cut from time to time
+	url      string
+	name     string
+	isCutOff bool // it keeps its slots for long, and its connection is cut from time to time
 
-	length time.Duration // length of its leases
-	turn   int
-	dice   *rand.Rand
+	leaseLength time.Duration // length of its leases
+	leaseNumber int
+	dice        *rand.Rand
 }
 
 func newDice(i int) *rand.Rand { return rand.New(rand.NewPCG(1, uint64(i))) }
 
-func (c *caller) holder(kind string) string { return fmt.Sprintf("%s%s-%d", kind, c.name, c.turn) }
-
-// stay returns how long the work takes. Normal work needs a few renewals.
-func (c *caller) stay() time.Duration {
-	if c.cut {
-		return longStay
-	}
-	return leaseOfCallers/5 + time.Duration(c.dice.Int64N(int64(leaseOfCallers)))
+func (c *caller) holderName(kind string) string {
+	return fmt.Sprintf("%s%s-%d", kind, c.name, c.leaseNumber)
 }
 
-// command runs a command in a slot, and returns how its lease ended.
-func (c *caller) command(ctx context.Context) (how string, err error) {
+// workTime returns how long the work takes. Normal work needs a few renewals.
+func (c *caller) workTime() time.Duration {
+	if c.isCutOff {
+		return cutOffWorkTime
+	}
+	return maxCallerLease/5 + time.Duration(c.dice.Int64N(int64(maxCallerLease)))
+}
+
+// runCommand runs a command in a slot, and returns how its lease ended.
+func (c *caller) runCommand(ctx context.Context) (ending string, err error) {
 	manner := "obedient"
-	if c.turn%2 == 0 {
+	if c.leaseNumber%2 == 0 {
 		manner = "stubborn"
 	}
-	holder := c.holder(ofCommand)
+	holder := c.holderName(commandPrefix)
 	run := exec.CommandContext(ctx, program.Path(c.t), "run", "--pool", pool, "--holder", holder,
-		"--lease", c.length.String(), "--grace", graceOfCallers.String(), "--wait", runLimit.String(),
-		"--", os.Args[0], visiting, c.fleet.ExternalAddr, c.stay().String(), manner)
+		"--lease", c.leaseLength.String(), "--grace", callerGrace.String(), "--wait", runLimit.String(),
+		"--", os.Args[0], visitArg, c.fleet.ExternalAddr, c.workTime().String(), manner)
 	run.Env = append(os.Environ(), "DISPATCHER_URL="+c.url, "DISPATCHER_TOKEN="+c.token)
-	run.Stdout, run.Stderr = c.noise, c.noise
+	run.Stdout, run.Stderr = c.childStderr, c.childStderr
 	// At the end, the command gets SIGTERM, which a stubborn command ignores.
-	run.Cancel, run.WaitDelay = func() error { return run.Process.Signal(syscall.SIGTERM) }, 2*graceOfCallers
+	run.Cancel, run.WaitDelay = func() error { return run.Process.Signal(syscall.SIGTERM) }, 2*callerGrace
 	if err := run.Start(); err != nil {
-		return never, err
+		return neverGranted, err
 	}
-	c.began(holder, run.Process)
-	defer c.began(holder, nil)
+	c.setProcess(holder, run.Process)
+	defer c.setProcess(holder, nil)
 	_ = run.Wait()
 	status, _ := run.ProcessState.Sys().(syscall.WaitStatus)
 	switch code := status.ExitStatus(); {
 	case status.Signaled() && status.Signal() == syscall.SIGKILL:
-		return taken, nil
+		return runKilled, nil
 	case code == 0:
-		return done, nil
+		return workDone, nil
 	case code == 76:
-		return lost, nil
+		return leaseLost, nil
 	case ctx.Err() != nil: // it was asked to end while it waited for a slot
-		return never, nil
+		return neverGranted, nil
 	default:
-		return never, fmt.Errorf("%s: %s: %s", holder, run.ProcessState, c.lastWords())
+		return neverGranted, fmt.Errorf("%s: %s: %s", holder, run.ProcessState, c.lastOutput())
 	}
 }
 
-// began stores the process of a holder. nil means that the process has ended.
-func (c *callers) began(holder string, p *os.Process) {
+// setProcess stores the process of a holder. nil means that the process has ended.
+func (c *callers) setProcess(holder string, p *os.Process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.runs[holder] = p; p == nil {
-		delete(c.runs, holder)
+	if c.processes[holder] = p; p == nil {
+		delete(c.processes, holder)
 	}
 }
 
-// listen reads the output of the processes until no process has the pipe open.
-func (c *callers) listen() error {
+// collectOutput reads the output of the processes until no process has the pipe open.
+func (c *callers) collectOutput() error {
 	out, in, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	c.noise = in
+	c.childStderr = in
 	go func() {
-		defer close(c.silence)
+		defer close(c.stderrClosed)
 		defer func() { _ = out.Close() }()
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			c.mu.Lock()
-			c.said.WriteString(lines.Text() + "\n")
+			c.output.WriteString(lines.Text() + "\n")
 			c.mu.Unlock()
 		}
 	}()
 	return nil
 }
 
-// lastWords returns the last output of the processes.
-func (c *callers) lastWords() string {
+// lastOutput returns the last output of the processes.
+func (c *callers) lastOutput() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	said := c.said.String()
+	said := c.output.String()
 	return said[max(0, len(said)-2000):]
 }
 
-// program works in a slot with the API client, and returns how its lease ended.
-func (c *caller) program(ctx context.Context) (how string, err error) {
+// runProgram works in a slot with the API client, and returns how its lease ended.
+func (c *caller) runProgram(ctx context.Context) (ending string, err error) {
 	client, err := operators.New(operators.Config{URL: c.url, Token: c.token})
 	if err != nil {
-		return never, err
+		return neverGranted, err
 	}
-	ask := operators.NewLease{Holder: c.holder(ofProgram), LeaseMS: c.length.Milliseconds()}
-	if c.length == c.fleet.Lease {
+	ask := operators.NewLease{Holder: c.holderName(programPrefix), LeaseMS: c.leaseLength.Milliseconds()}
+	if c.leaseLength == c.fleet.Lease {
 		ask.LeaseMS = 0 // means the pool's length
 	}
 	l, end, err := c.acquire(ctx, client.Leases, ask)
 	if err != nil {
-		return never, err
+		return neverGranted, err
 	}
 	if ctx.Err() != nil {
-		return never, c.release(client.Leases, l)
+		return neverGranted, c.release(client.Leases, l)
 	}
-	how, err = c.work(ctx, client.Leases, l, end)
-	if how == done {
+	ending, err = c.work(ctx, client.Leases, l, end)
+	if ending == workDone {
 		err = errors.Join(err, c.release(client.Leases, l))
 	}
-	return how, err
+	return ending, err
 }
 
 // acquire waits for a slot until ctx ends, even while the connection is cut.
@@ -184,7 +186,7 @@ func (c *caller) acquire(ctx context.Context, leases operators.Leases, ask opera
 			return l, asked.Add(time.Duration(l.HeldMS+l.LeaseMS) * time.Millisecond), nil
 		case err == nil:
 			last = l
-		case !operators.Transient(err):
+		case !operators.IsTransient(err):
 			return last, end, fmt.Errorf("acquiring as %s: %w", ask.Holder, err)
 		}
 		_ = pause(ctx, 100*time.Millisecond)
@@ -193,46 +195,46 @@ func (c *caller) acquire(ctx context.Context, leases operators.Leases, ask opera
 }
 
 // work uses the external system as long as the lease is renewed. It leaves before the lease ends.
-func (c *caller) work(ctx context.Context, leases operators.Leases, l operators.Lease, end time.Time) (how string, err error) {
+func (c *caller) work(ctx context.Context, leases operators.Leases, l operators.Lease, end time.Time) (ending string, err error) {
 	within, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	leave, err := simulator.Enter(within, c.fleet.ExternalAddr, "callers/program", l.Lease, l.Token, *l.Slot)
 	if err != nil {
 		if within.Err() != nil {
-			return done, nil
+			return workDone, nil
 		}
-		return done, err
+		return workDone, err
 	}
 	defer leave()
-	ready := time.NewTimer(c.stay())
+	ready := time.NewTimer(c.workTime())
 	defer ready.Stop()
 	for {
 		select {
 		case <-ready.C:
-			return done, nil
+			return workDone, nil
 		case <-ctx.Done():
-			return done, nil
-		case <-time.After(time.Until(end) - c.length*8/15): // at least a third of the caller's lease has passed
+			return workDone, nil
+		case <-time.After(time.Until(end) - c.leaseLength*8/15): // at least a third of the caller's lease has passed
 		}
-		if time.Until(end) <= graceOfCallers {
-			return lost, nil
+		if time.Until(end) <= callerGrace {
+			return leaseLost, nil
 		}
 		if end, err = c.renew(ctx, leases, l, end); err != nil {
-			return lost, err
+			return leaseLost, err
 		}
 	}
 }
 
 // renew extends the lease, and returns when the lease ends.
 func (c *caller) renew(ctx context.Context, leases operators.Leases, l operators.Lease, end time.Time) (time.Time, error) {
-	within, cancel := context.WithDeadline(ctx, end.Add(-graceOfCallers))
+	within, cancel := context.WithDeadline(ctx, end.Add(-callerGrace))
 	defer cancel()
 	asked := time.Now()
 	renewed, err := leases.Renew(within, pool, l.Lease, operators.LeaseRenewal{Token: l.Token})
 	switch {
 	case err == nil:
 		return asked.Add(time.Duration(renewed.HeldMS+renewed.LeaseMS) * time.Millisecond), nil
-	case within.Err() == nil && !operators.Transient(err):
+	case within.Err() == nil && !operators.IsTransient(err):
 		return end, fmt.Errorf("renewing lease %d of %s: %w", l.Lease, l.Holder, err)
 	}
 	_ = pause(within, 200*time.Millisecond)
@@ -244,14 +246,14 @@ func (c *caller) release(leases operators.Leases, l operators.Lease) error {
 	if l.Lease == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), leaseOfCallers)
+	ctx, cancel := context.WithTimeout(context.Background(), maxCallerLease)
 	defer cancel()
 	for {
 		err := leases.Release(ctx, pool, l.Lease, l.Token)
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return nil
-		case !operators.Transient(err):
+		case !operators.IsTransient(err):
 			return fmt.Errorf("releasing lease %d of %s: %w", l.Lease, l.Holder, err)
 		}
 		_ = pause(ctx, 200*time.Millisecond)

@@ -30,52 +30,52 @@ import (
 //	go test ./internal/test/e2e -run 'TestCallersShareTheSlots/mixed' -v -timeout 90m
 func TestCallersShareTheSlots(t *testing.T) {
 	t.Parallel()
-	for _, m := range mixtures() {
+	for _, m := range callerMixes() {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			judged(t, func(t *testing.T, v *verdict) {
+			runJudged(t, func(t *testing.T, v *verdict) {
 				t.Helper()
 				x := newExperiment(t, v)
 				x.fleet.ExternalAddr = servers.FreeAddr(t)
 				m.prepare(x)
 				x.deploy()
 				c := newCallers(x, m)
-				x.run(c.faults()...)
+				x.run(c.callerFaults()...)
 			})
 		})
 	}
 }
 
-// mixture is the size of an experiment: callers, devices, replicas and faults.
-type mixture struct {
-	name     string
-	callers  int
-	stay     int // the number of these callers that hold a slot until they are cut off
-	bound    int // the maximum number of slots that callers hold; 0 means no maximum
-	devices  int // 0 means the number of TestFaults
-	replicas int
-	faults   int // the number of faults, from a fixed cycle; 0 means the short list of callers.faults
+// callerMix is the size of an experiment: callers, devices, replicas and faults.
+type callerMix struct {
+	name           string
+	callers        int
+	cutOffCallers  int // the number of these callers that hold a slot until they are cut off
+	maxCallerSlots int // the maximum number of slots that callers hold; 0 means no maximum
+	devices        int // 0 means the number of TestFaults
+	replicas       int
+	faultCount     int // the number of faults, from a fixed cycle; 0 means the short list of callers.faults
 }
 
-func mixtures() []mixture {
+func callerMixes() []callerMix {
 	if testing.Short() {
-		return []mixture{{name: "few", callers: 10, stay: 2, bound: 5, replicas: 2}}
+		return []callerMix{{name: "few", callers: 10, cutOffCallers: 2, maxCallerSlots: 5, replicas: 2}}
 	}
-	return []mixture{
-		{name: "many", callers: 40, stay: 8, replicas: 2},
-		{name: "mixed, two replicas", callers: 40, stay: 2, bound: 5, devices: 60, replicas: 2, faults: 75},
-		{name: "mixed, three replicas", callers: 40, stay: 2, bound: 5, devices: 60, replicas: 3, faults: 75},
+	return []callerMix{
+		{name: "many", callers: 40, cutOffCallers: 8, replicas: 2},
+		{name: "mixed, two replicas", callers: 40, cutOffCallers: 2, maxCallerSlots: 5, devices: 60, replicas: 2, faultCount: 75},
+		{name: "mixed, three replicas", callers: 40, cutOffCallers: 2, maxCallerSlots: 5, devices: 60, replicas: 3, faultCount: 75},
 	}
 }
 
 // prepare changes an experiment before it is deployed.
-func (m mixture) prepare(x *experiment) {
-	x.spare = m.replicas - 2
+func (m callerMix) prepare(x *experiment) {
+	x.extraReplicas = m.replicas - 2
 	if m.devices > 0 {
 		x.shrink()
 		x.fleet.Devices, x.fleet.Tasks, x.fleet.Silent = m.devices, m.devices, 0.06
-		x.limit = time.Hour
-		x.fleet.Timeout = x.limit
+		x.timeLimit = time.Hour
+		x.fleet.Timeout = x.timeLimit
 	}
 	if testing.Short() { // few tasks remain when the callers have ended
 		x.fleet.Tasks, x.fleet.Silent = 24, 0.06
@@ -84,46 +84,46 @@ func (m mixture) prepare(x *experiment) {
 
 // Times of the callers.
 const (
-	leaseOfCallers = 10 * time.Second // the longest lease; the replicas keep 2 s of it as margin
-	graceOfCallers = time.Second      // time between SIGTERM and SIGKILL for the commands
-	longStay       = time.Hour        // work of callers that are cut off: only a lost lease or the end of the test ends it
+	maxCallerLease = 10 * time.Second // the longest lease; the replicas keep 2 s of it as margin
+	callerGrace    = time.Second      // time between SIGTERM and SIGKILL for the commands
+	cutOffWorkTime = time.Hour        // work of callers that are cut off: only a lost lease or the end of the test ends it
 )
 
 // callers are programs that hold slots concurrently with the fleet. Some of them hold slots for long, and use a proxy that is cut for a
 // while.
 type callers struct {
 	*experiment
-	of      mixture
-	wire    *servers.Proxy
-	token   string
-	noise   *os.File // standard error of all processes; end of file when none is left
-	silence chan struct{}
+	mix          callerMix
+	proxy        *servers.Proxy
+	token        string
+	childStderr  *os.File // standard error of all processes; end of file when none is left
+	stderrClosed chan struct{}
 
 	loops sync.WaitGroup
 	end   context.CancelFunc
 
-	mu    sync.Mutex
-	runs  map[string]*os.Process // key: holder
-	said  bytes.Buffer
-	ended map[string]int // number of leases by how they ended
-	peak  [2]int         // the highest number of grants in force: of all holders, and of callers
-	wrong []error
+	mu           sync.Mutex
+	processes    map[string]*os.Process // key: holder
+	output       bytes.Buffer
+	endingCounts map[string]int // number of leases by how they ended
+	peakGrants   [2]int         // the highest number of grants in force: of all holders, and of callers
+	errs         []error
 }
 
 // The ways in which a caller's lease ends.
 const (
-	done  = "done"   // the work or the test has ended
-	lost  = "lost"   // the lease could not be renewed
-	taken = "killed" // its `dispatcher run` was killed
-	never = "never"  // the slot was not granted
+	workDone     = "done"   // the work or the test has ended
+	leaseLost    = "lost"   // the lease could not be renewed
+	runKilled    = "killed" // its `dispatcher run` was killed
+	neverGranted = "never"  // the slot was not granted
 )
 
-func newCallers(x *experiment, m mixture) *callers {
-	return &callers{experiment: x, of: m, runs: map[string]*os.Process{}, ended: map[string]int{}, silence: make(chan struct{})}
+func newCallers(x *experiment, m callerMix) *callers {
+	return &callers{experiment: x, mix: m, processes: map[string]*os.Process{}, endingCounts: map[string]int{}, stderrClosed: make(chan struct{})}
 }
 
-func (c *callers) faults() []fault {
-	come, leave := fault{"the callers come", c.begin}, fault{"the callers go", c.finish}
+func (c *callers) callerFaults() []fault {
+	come, leave := fault{"the callers come", c.startCallers}, fault{"the callers go", c.finishCallers}
 	kill, cut := fault{"some dispatcher run are killed", c.killSome}, fault{"some callers are cut off for longer than a lease", c.cutOff}
 	wipe := fault{"Redis is wiped", func(ctx context.Context) error {
 		client := redis.NewClient(&redis.Options{Addr: c.redis.Addr})
@@ -131,20 +131,20 @@ func (c *callers) faults() []fault {
 		return client.FlushAll(ctx).Err()
 	}}
 	replica := fault{"a replica is killed", func(context.Context) error { c.replicas[1].restart(c.t); return nil }}
-	if c.of.faults == 0 {
+	if c.mix.faultCount == 0 {
 		return []fault{come, kill, wipe, cut, replica, kill, cut, wipe, kill, leave}
 	}
 	all := []fault{come}
-	for i := range c.of.faults {
+	for i := range c.mix.faultCount {
 		one := c.replicas[i%len(c.replicas)]
 		cycle := []fault{
 			kill,
 			{"a replica is killed", func(context.Context) error { one.restart(c.t); return nil }},
 			wipe,
-			{"a replica is stopped", stopped(one.Process, 2*c.margin())},
+			{"a replica is stopped", pauseFault(one.Process, 2*c.margin())},
 			kill,
-			{"Redis is stopped", stopped(c.redis.Process, 2*c.margin())},
-			{"the connections to Postgres are killed", c.disconnect},
+			{"Redis is stopped", pauseFault(c.redis.Process, 2*c.margin())},
+			{"the connections to Postgres are killed", c.dropConnections},
 		}
 		if all = append(all, cycle[i%len(cycle)]); i%30 == 15 {
 			all[len(all)-1] = cut
@@ -153,41 +153,41 @@ func (c *callers) faults() []fault {
 	return append(all, leave)
 }
 
-// disconnect ends all connections to Postgres once.
-func (c *callers) disconnect(ctx context.Context) error {
+// dropConnections ends all connections to Postgres once.
+func (c *callers) dropConnections(ctx context.Context) error {
 	_, err := c.db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`)
 	return err
 }
 
-// bind sets the maximum number of slots that callers may hold.
-func (c *callers) bind(ctx context.Context, operator *simulator.Operator) error {
-	if c.of.bound == 0 {
+// setMaxCallerSlots sets the maximum number of slots that callers may hold.
+func (c *callers) setMaxCallerSlots(ctx context.Context, operator *simulator.Operator) error {
+	if c.mix.maxCallerSlots == 0 {
 		return nil
 	}
-	_, err := operator.Pools.Change(ctx, pool, operators.PoolPatch{Callers: operators.Set(c.of.bound)})
+	_, err := operator.Pools.Change(ctx, pool, operators.PoolPatch{Callers: operators.Set(c.mix.maxCallerSlots)})
 	return err
 }
 
-// observe records the highest number of grants in force until ctx ends.
-func (c *callers) observe(ctx context.Context) {
-	_ = poll(ctx, look, func() bool {
+// recordPeak records the highest number of grants in force until ctx ends.
+func (c *callers) recordPeak(ctx context.Context) {
+	_ = poll(ctx, ledgerPause, func() bool {
 		var now [2]int
 		if err := c.db.QueryRowContext(ctx, `SELECT count(*), count(*) FILTER (WHERE device LIKE '@%') FROM grants WHERE pool = $1`, pool).Scan(&now[0], &now[1]); err == nil {
 			c.mu.Lock()
-			c.peak[0], c.peak[1] = max(c.peak[0], now[0]), max(c.peak[1], now[1])
+			c.peakGrants[0], c.peakGrants[1] = max(c.peakGrants[0], now[0]), max(c.peakGrants[1], now[1])
 			c.mu.Unlock()
 		}
 		return false
 	})
 }
 
-// begin creates a token for the callers, and starts them.
-func (c *callers) begin(ctx context.Context) error {
+// startCallers creates a token for the callers, and starts them.
+func (c *callers) startCallers(ctx context.Context) error {
 	operator, err := simulator.NewOperator(c.fleet.URL, adminToken)
 	if err != nil {
 		return err
 	}
-	if err := c.bind(ctx, operator); err != nil {
+	if err := c.setMaxCallerSlots(ctx, operator); err != nil {
 		return err
 	}
 	made, err := operator.Tokens.Create(ctx, operators.NewToken{Name: "callers", Role: "caller", Pools: []string{pool}})
@@ -195,57 +195,57 @@ func (c *callers) begin(ctx context.Context) error {
 		return err
 	}
 	c.token = made.Secret
-	c.wire = servers.NewProxy(c.t, c.fleet.URL[len("http://"):])
-	if err := c.listen(); err != nil {
+	c.proxy = servers.NewProxy(c.t, c.fleet.URL[len("http://"):])
+	if err := c.collectOutput(); err != nil {
 		return err
 	}
 	ctx, c.end = context.WithCancel(context.WithoutCancel(ctx))
-	c.t.Cleanup(c.stop)
-	c.loops.Go(func() { c.observe(ctx) })
-	for i := range c.of.callers {
-		one := &caller{callers: c, dice: newDice(i), url: c.fleet.URL, name: fmt.Sprint("near-", i), length: c.lengths()[i/2%3]}
-		if i < c.of.stay {
-			one.url, one.name, one.cut = "http://"+c.wire.Addr, fmt.Sprint("cut-", i), true
+	c.t.Cleanup(c.stopCallers)
+	c.loops.Go(func() { c.recordPeak(ctx) })
+	for i := range c.mix.callers {
+		one := &caller{callers: c, dice: newDice(i), url: c.fleet.URL, name: fmt.Sprint("near-", i), leaseLength: c.leaseLengths()[i/2%3]}
+		if i < c.mix.cutOffCallers {
+			one.url, one.name, one.isCutOff = "http://"+c.proxy.Addr, fmt.Sprint("cut-", i), true
 		}
-		kind, use := ofProgram, one.program
+		kind, use := programPrefix, one.runProgram
 		if i%2 == 0 {
-			kind, use = ofCommand, one.command
+			kind, use = commandPrefix, one.runCommand
 		}
 		c.loops.Go(func() {
 			for ctx.Err() == nil {
-				one.turn++
+				one.leaseNumber++
 				how, err := use(ctx)
-				c.note(kind+how, err)
+				c.countEnding(kind+how, err)
 			}
 		})
 	}
-	return c.untilHolding(ctx, "near-", "cut-")
+	return c.waitForHolders(ctx, "near-", "cut-")
 }
 
-// lengths returns the lengths of the callers' leases. Programs leave out the pool's own length.
-func (c *callers) lengths() [3]time.Duration {
-	return [...]time.Duration{leaseOfCallers, c.fleet.Lease, leaseOfCallers * 6 / 10}
+// leaseLengths returns the lengths of the callers' leases. Programs leave out the pool's own length.
+func (c *callers) leaseLengths() [3]time.Duration {
+	return [...]time.Duration{maxCallerLease, c.fleet.Lease, maxCallerLease * 6 / 10}
 }
 
-// note counts the end of a lease under how, which combines the kind of holder and the way it ended.
-func (c *callers) note(how string, err error) {
+// countEnding counts the end of a lease under how, which combines the kind of holder and the way it ended.
+func (c *callers) countEnding(ending string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ended[how]++
+	c.endingCounts[ending]++
 	if err != nil {
-		c.wrong = append(c.wrong, err)
+		c.errs = append(c.errs, err)
 	}
 }
 
-// count returns how many leases ended in this way.
-func (c *callers) count(how string) int {
+// endingCount returns how many leases ended in this way.
+func (c *callers) endingCount(ending string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ended[how]
+	return c.endingCounts[ending]
 }
 
-// holders returns the callers that hold slots and whose names begin with name.
-func (c *callers) holders(ctx context.Context, name string) (holders []string, err error) {
+// findHolders returns the callers that hold slots and whose names begin with name.
+func (c *callers) findHolders(ctx context.Context, name string) (findHolders []string, err error) {
 	rows, err := c.db.QueryContext(ctx, `SELECT substr(device, length('@callers/') + 1) FROM grants WHERE device LIKE '@callers/' || $1 || '%' AND lease_until > now()`, name)
 	if err != nil {
 		return nil, err
@@ -256,22 +256,22 @@ func (c *callers) holders(ctx context.Context, name string) (holders []string, e
 		if err := rows.Scan(&holder); err != nil {
 			return nil, err
 		}
-		holders = append(holders, holder)
+		findHolders = append(findHolders, holder)
 	}
-	return holders, rows.Err()
+	return findHolders, rows.Err()
 }
 
-// untilHolding waits until, for each of these names, a `dispatcher run` and a program hold slots.
-func (c *callers) untilHolding(ctx context.Context, names ...string) error {
+// waitForHolders waits until, for each of these names, a `dispatcher run` and a program hold slots.
+func (c *callers) waitForHolders(ctx context.Context, names ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
 	for _, name := range names {
-		for _, kind := range []string{ofCommand, ofProgram} {
-			if err := poll(ctx, look, func() bool {
-				holders, err := c.holders(ctx, kind+name)
+		for _, kind := range []string{commandPrefix, programPrefix} {
+			if err := poll(ctx, ledgerPause, func() bool {
+				holders, err := c.findHolders(ctx, kind+name)
 				return err == nil && len(holders) > 0
 			}); err != nil {
-				return fmt.Errorf("%w: no %s%s got a slot: %w", errTame, kind, name, err)
+				return fmt.Errorf("%w: no %s%s got a slot: %w", errTestedTooLittle, kind, name, err)
 			}
 		}
 	}
@@ -283,25 +283,25 @@ func (c *callers) untilHolding(ctx context.Context, names ...string) error {
 func (c *callers) killSome(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	before := c.count(ofCommand + taken)
-	return poll(ctx, scrape, func() bool {
-		if c.count(ofCommand+taken) > before {
+	before := c.endingCount(commandPrefix + runKilled)
+	return poll(ctx, metricsPause, func() bool {
+		if c.endingCount(commandPrefix+runKilled) > before {
 			return true
 		}
-		if holders, err := c.holders(ctx, ofCommand+"near-"); err == nil {
-			c.kill(holders)
+		if holders, err := c.findHolders(ctx, commandPrefix+"near-"); err == nil {
+			c.killRuns(holders)
 		}
 		return false
 	})
 }
 
-func (c *callers) kill(holders []string) {
+func (c *callers) killRuns(holders []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	count := map[bool]int{}
-	for holder, p := range c.runs {
+	for holder, p := range c.processes {
 		holds := slices.ContainsFunc(holders, func(named string) bool { return strings.HasPrefix(named, holder+"-") })
-		if !strings.HasPrefix(holder, ofCommand+"near-") || !holds && testing.Short() {
+		if !strings.HasPrefix(holder, commandPrefix+"near-") || !holds && testing.Short() {
 			continue
 		}
 		if count[holds]++; count[holds]%2 == 1 {
@@ -313,67 +313,67 @@ func (c *callers) kill(holders []string) {
 
 // cutOff cuts the proxy until all leases behind it have ended and their slots were taken back.
 func (c *callers) cutOff(ctx context.Context) error {
-	if err := c.untilHolding(ctx, "cut-"); err != nil {
+	if err := c.waitForHolders(ctx, "cut-"); err != nil {
 		return err
 	}
-	c.wire.Cut()
-	defer c.wire.Heal()
+	c.proxy.Cut()
+	defer c.proxy.EndCut()
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	return errors.Join(poll(ctx, look, func() bool {
-		commands, err1 := c.holders(ctx, ofCommand+"cut-")
-		programs, err2 := c.holders(ctx, ofProgram+"cut-")
+	return errors.Join(poll(ctx, ledgerPause, func() bool {
+		commands, err1 := c.findHolders(ctx, commandPrefix+"cut-")
+		programs, err2 := c.findHolders(ctx, programPrefix+"cut-")
 		return err1 == nil && err2 == nil && len(commands)+len(programs) == 0
-	}), pause(ctx, leaseOfCallers/2)) // time in which their slots are granted again
+	}), pause(ctx, maxCallerLease/2)) // time in which their slots are granted again
 }
 
-// finish ends the callers, and reports leases and processes that are left.
-func (c *callers) finish(ctx context.Context) error {
-	c.stop()
-	for _, err := range c.wrong {
-		c.blame("a caller: %w", err)
+// finishCallers ends the callers, and reports leases and processes that are left.
+func (c *callers) finishCallers(ctx context.Context) error {
+	c.stopCallers()
+	for _, err := range c.errs {
+		c.addFault("a caller: %w", err)
 	}
-	c.t.Logf("leases of callers: %v; at most %d grants in force at once, %d of them of callers", c.ended, c.peak[0], c.peak[1])
-	if c.of.bound > 0 && c.peak[1] > c.of.bound {
-		c.blame("callers held %d slots at once, and may hold %d", c.peak[1], c.of.bound)
+	c.t.Logf("leases of callers: %v; at most %d grants in force at once, %d of them of callers", c.endingCounts, c.peakGrants[0], c.peakGrants[1])
+	if c.mix.maxCallerSlots > 0 && c.peakGrants[1] > c.mix.maxCallerSlots {
+		c.addFault("callers held %d slots at once, and may hold %d", c.peakGrants[1], c.mix.maxCallerSlots)
 	}
-	for _, how := range []string{ofCommand + done, ofCommand + lost, ofCommand + taken, ofProgram + done, ofProgram + lost} {
-		if c.count(how) == 0 {
-			c.doubt("%w: no %s among the leases of callers", errTame, how)
+	for _, how := range []string{commandPrefix + workDone, commandPrefix + leaseLost, commandPrefix + runKilled, programPrefix + workDone, programPrefix + leaseLost} {
+		if c.endingCount(how) == 0 {
+			c.addDoubt("%w: no %s among the leases of callers", errTestedTooLittle, how)
 		}
 	}
-	return c.expectNothing(ctx)
+	return c.expectNoCallersLeft(ctx)
 }
 
-// stop ends the callers, and waits until no process is left.
-func (c *callers) stop() {
+// stopCallers ends the callers, and waits until no process is left.
+func (c *callers) stopCallers() {
 	c.end()
 	c.loops.Wait()
-	_ = c.noise.Close()
+	_ = c.childStderr.Close()
 	select {
-	case <-c.silence:
-	case <-time.After(leaseOfCallers):
-		c.note(never, errors.New("a process is left"))
+	case <-c.stderrClosed:
+	case <-time.After(maxCallerLease):
+		c.countEnding(neverGranted, errors.New("a process is left"))
 	}
 }
 
-// expectNothing waits until no caller holds a slot or waits for one. Callers that were killed may do so until their leases and positions
+// expectNoCallersLeft waits until no caller holds a slot or waits for one. Callers that were killed may do so until their leases and positions
 // end.
-func (c *callers) expectNothing(ctx context.Context) error {
+func (c *callers) expectNoCallersLeft(ctx context.Context) error {
 	var left string
-	limit := leaseOfCallers + c.reapEvery + 2*time.Second
+	limit := maxCallerLease + c.reapEvery + 2*time.Second
 	if !testing.Short() {
 		limit += 2 * time.Minute // a position lasts a minute; a request that broke off with a killed replica may add another one
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := poll(ctx, look, func() bool {
+	err := poll(ctx, ledgerPause, func() bool {
 		return c.db.QueryRowContext(ctx, `
 			SELECT coalesce(string_agg(t.device || CASE WHEN g.task IS NULL THEN ' waits' ELSE ' holds a slot' END, ', '), '')
 			FROM tasks t LEFT JOIN grants g ON g.task = t.id WHERE t.device LIKE '@%' AND t.state = 'pending'`).Scan(&left) == nil && left == ""
 	})
 	if err != nil {
-		c.blame("the callers have gone, but: %s", left)
+		c.addFault("the callers have gone, but: %s", left)
 	}
 	return nil
 }

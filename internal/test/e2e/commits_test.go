@@ -23,7 +23,7 @@ func (w *commitWatch) arm(strike func()) <-chan struct{} {
 	return struck
 }
 
-func (w *commitWatch) see(chunk []byte) {
+func (w *commitWatch) inspect(chunk []byte) {
 	if w.armed.Load() == nil {
 		return
 	}

@@ -31,7 +31,7 @@ const (
 type experiment struct {
 	*verdict
 	t        *testing.T
-	watch    *watch
+	watch    *stallWatch
 	postgres *servers.PostgresServer
 	redis    *servers.RedisServer
 	cluster  *servers.RedisNodes    // used instead of redis; nil means not used
@@ -47,30 +47,30 @@ type experiment struct {
 	commits               *commitWatch // watches ledgerLink
 
 	// The fields below may be changed before deploy.
-	fleet      simulator.Config
-	reapEvery  time.Duration
-	settings   []string      // environment variables of the replicas
-	redisURL   string        // of all replicas; "" means redis, through redisLink for the second replica
-	redelivers bool          // at least one grant must be redelivered
-	spare      int           // number of replicas in addition to the two
-	limit      time.Duration // time limit of the whole run
+	fleet         simulator.Config
+	reapEvery     time.Duration
+	settings      []string      // environment variables of the replicas
+	redisURL      string        // of all replicas; "" means redis, through redisLink for the second replica
+	mustRedeliver bool          // at least one grant must be redelivered
+	extraReplicas int           // number of replicas in addition to the two
+	timeLimit     time.Duration // time limit of the whole run
 }
 
 // margin returns the part of each lease that the replicas keep back.
 func (x *experiment) margin() time.Duration { return x.fleet.Lease / 5 }
 
-// busy returns how many slots must be held when a fault happens.
-func (x *experiment) busy() int { return x.fleet.Capacity * 11 / 12 }
+// wantHeld returns how many slots must be held when a fault happens.
+func (x *experiment) wantHeld() int { return x.fleet.Capacity * 11 / 12 }
 
-// inside returns how many devices must have been inside at once. It is less than busy, because some grants are still being delivered.
-func (x *experiment) inside() int { return x.fleet.Capacity * 3 / 4 }
+// wantInside returns how many devices must have been inside at once. It is less than busy, because some grants are still being delivered.
+func (x *experiment) wantInside() int { return x.fleet.Capacity * 3 / 4 }
 
 // newExperiment starts the servers.
 func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 	t.Helper()
 	x := &experiment{
-		verdict: v, t: t, watch: watchMachine(t.Context()), postgres: servers.Postgres(t), redis: servers.Redis(t, redisArgs...),
-		reapEvery: time.Second, limit: runLimit,
+		verdict: v, t: t, watch: watchMachine(t.Context()), postgres: servers.StartPostgres(t), redis: servers.StartRedis(t, redisArgs...),
+		reapEvery: time.Second, timeLimit: runLimit,
 		settings: []string{ // the margin is at most a fifth of a lease, whatever is configured
 			"DISPATCHER_REAP_INTERVAL=1s", "DISPATCHER_RECONCILE_INTERVAL=2s", "DISPATCHER_REPORT_PERIOD=3s",
 		},
@@ -78,8 +78,8 @@ func newExperiment(t *testing.T, v *verdict, redisArgs ...string) *experiment {
 	x.fleet = simulator.Config{
 		OperatorToken: adminToken, FleetToken: fleetToken,
 		Devices: 400, Tasks: 250, Pool: pool, Capacity: 60, Lease: 8 * time.Second,
-		Via: simulator.ViaMixed, Work: 700 * time.Millisecond, Long: 0.15,
-		Period: 3 * time.Second, Resend: 2 * time.Second, Retry: 200 * time.Millisecond,
+		Via: simulator.ViaMixed, Work: 700 * time.Millisecond, LongShare: 0.15,
+		Period: 3 * time.Second, ResendAfter: 2 * time.Second, FirstRetry: 200 * time.Millisecond,
 		Faults: simulator.Faults{Silent: 0.03, Duplicate: 0.03}, Seed: 1, Timeout: runLimit,
 	}
 	if testing.Short() {
@@ -109,8 +109,8 @@ func (x *experiment) deploy() {
 	x.t.Helper()
 	x.ledgerLink, x.redisLink = servers.NewProxy(x.t, x.postgres.Addr()), servers.NewProxy(x.t, x.redis.Addr)
 	x.commits = &commitWatch{}
-	x.ledgerLink.OnRequest(x.commits.see)
-	x.broker = broker(x.t, x.fleet.Devices)
+	x.ledgerLink.OnRequest(x.commits.inspect)
+	x.broker = startBroker(x.t, x.fleet.Devices)
 	settings := append([]string{
 		"DISPATCHER_MQTT_URL=" + x.broker.URL, "DISPATCHER_MQTT_USER=dispatcher", "DISPATCHER_MQTT_PASSWORD=" + fleetToken,
 	}, x.settings...)
@@ -122,49 +122,49 @@ func (x *experiment) deploy() {
 		startReplica(x.t, strings.ReplaceAll(x.dsn, x.postgres.Addr(), x.ledgerLink.Addr), first, settings...),
 		startReplica(x.t, x.dsn, second, settings...),
 	}
-	for range x.spare {
+	for range x.extraReplicas {
 		x.replicas = append(x.replicas, startReplica(x.t, x.dsn, first, settings...))
 	}
 	x.fleet.Margin = x.margin()
-	x.fleet.URL, x.fleet.MQTTURL = balance(x.t, x.replicas...), x.broker.URL
+	x.fleet.URL, x.fleet.MQTTURL = startBalancer(x.t, x.replicas...), x.broker.URL
 }
 
 // fault is one fault of the run. do returns when the fault is over.
 type fault struct {
-	name string
-	do   func(context.Context) error
+	name   string
+	inject func(context.Context) error
 }
 
 // run starts the load and the faults. Each fault starts when the deployment has recovered from the previous one and the pool is nearly
 // full. Then run lets the fleet finish its tasks, and evaluates the result.
 func (x *experiment) run(faults ...fault) {
 	x.t.Helper()
-	ctx, cancel := context.WithTimeout(x.t.Context(), x.limit)
+	ctx, cancel := context.WithTimeout(x.t.Context(), x.timeLimit)
 	defer cancel()
 	enough := make(chan struct{})
-	x.fleet.Until = enough
+	x.fleet.FillUntil = enough
 	simulation := x.simulate(ctx)
-	crowded := x.witness(simulation.ctx)
-	err := x.strike(simulation.ctx, faults)
+	crowded := x.watchOverGrants(simulation.ctx)
+	err := x.injectFaults(simulation.ctx, faults)
 	close(enough)
 	if err != nil {
 		cancel()
 	}
 	<-simulation.ctx.Done()
 	if found := <-crowded; found != "" {
-		x.blame("the ledger said: %s", found)
+		x.addFault("the ledger said: %s", found)
 	}
-	conflicts, err2 := x.conflicts(x.t.Context())
+	conflicts, err2 := x.conflictCount(x.t.Context())
 	x.t.Logf("%v conflicts in all (%v)", conflicts, err2)
-	if errors.Is(err, errTame) {
-		x.doubt("%w", err)
+	if errors.Is(err, errTestedTooLittle) {
+		x.addDoubt("%w", err)
 	} else if err != nil {
-		x.blame("%w", err)
+		x.addFault("%w", err)
 	}
 	if simulation.err != nil {
-		x.blame("%w", simulation.err)
+		x.addFault("%w", simulation.err)
 	}
-	x.judge(simulation.summary)
+	x.checkPromises(simulation.summary)
 }
 
 // simulation is a running fleet. ctx ends when the fleet has ended. After that, the other fields are set.
@@ -184,12 +184,12 @@ func (x *experiment) simulate(ctx context.Context) *simulation {
 	return s
 }
 
-// errTame means that a run tested too little.
-var errTame = errors.New("the run was too tame")
+// errTestedTooLittle means that a run tested too little.
+var errTestedTooLittle = errors.New("the run was too tame")
 
-func (x *experiment) strike(ctx context.Context, faults []fault) error {
-	if err := x.untilRecovered(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errTame, err)
+func (x *experiment) injectFaults(ctx context.Context, faults []fault) error {
+	if err := x.waitUntilRecovered(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errTestedTooLittle, err)
 	}
 	struck := map[string]bool{}
 	for _, f := range faults {
@@ -197,47 +197,47 @@ func (x *experiment) strike(ctx context.Context, faults []fault) error {
 			continue
 		}
 		struck[f.name] = true
-		held, err := x.held(ctx)
+		held, err := x.heldCount(ctx)
 		if err != nil {
 			return err
 		}
 		x.t.Logf("fault: %s, with %d slots held", f.name, held)
-		if err := f.do(ctx); err != nil {
+		if err := f.inject(ctx); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 		over := time.Now()
-		recovery, err := x.recovers(ctx)
+		recovery, err := x.waitForRecovery(ctx)
 		if err == nil {
-			err = x.untilRecovered(ctx)
+			err = x.waitUntilRecovered(ctx)
 		}
 		if err != nil {
 			return fmt.Errorf("not recovered from: %s: %w", f.name, err)
 		}
 		x.t.Logf("recovered: %s, each replica and transport granted and the slots held after %.1f s", recovery, time.Since(over).Seconds())
 	}
-	return x.untilAgreed(ctx)
+	return x.waitForAgreement(ctx)
 }
 
-// judge checks the promises of the README.
-func (x *experiment) judge(s simulator.Summary) {
+// checkPromises checks the promises of the README.
+func (x *experiment) checkPromises(s simulator.Summary) {
 	x.t.Helper()
 	var report bytes.Buffer
 	_ = s.Print(&report)
 	x.t.Logf("\n%s", report.String())
 	if err := s.Err(); err != nil {
-		x.blame("%w", err)
+		x.addFault("%w", err)
 	}
-	if high := s.External.HighWater; high < x.inside() {
-		x.doubt("%w: high-water mark %d, want %d at least", errTame, high, x.inside())
+	if high := s.External.HighWater; high < x.wantInside() {
+		x.addDoubt("%w: high-water mark %d, want %d at least", errTestedTooLittle, high, x.wantInside())
 	}
-	if s.Fleet.Silent == 0 || x.fleet.Long > 0 && s.Fleet.Renewals == 0 {
-		x.doubt("%w: %d silent, %d renewals", errTame, s.Fleet.Silent, s.Fleet.Renewals)
+	if s.Fleet.Silent == 0 || x.fleet.LongShare > 0 && s.Fleet.Renewals == 0 {
+		x.addDoubt("%w: %d silent, %d renewals", errTestedTooLittle, s.Fleet.Silent, s.Fleet.Renewals)
 	}
-	if x.redelivers && s.Fleet.Redeliveries == 0 {
-		x.doubt("%w: no grant was delivered again", errTame)
+	if x.mustRedeliver && s.Fleet.Redeliveries == 0 {
+		x.addDoubt("%w: no grant was delivered again", errTestedTooLittle)
 	}
 	x.expectNoLeak()
-	x.audit(s.Interrupted)
+	x.auditLedger(s.Interrupted)
 	for _, r := range x.replicas {
 		r.stopCleanly(x.t)
 		if x.t.Failed() || len(x.faults) > 0 {
@@ -252,39 +252,39 @@ func (x *experiment) expectNoLeak() {
 	x.t.Helper()
 	var left int
 	begin := time.Now()
-	_, before := x.watch.stood()
-	_ = poll(x.t.Context(), look, func() (done bool) {
+	_, before := x.watch.stalls()
+	_ = poll(x.t.Context(), ledgerPause, func() (done bool) {
 		waited := time.Since(begin)
-		_, stood := x.watch.stood()
+		_, stood := x.watch.stalls()
 		done = x.db.QueryRowContext(x.t.Context(), `SELECT count(*) FROM grants`).Scan(&left) == nil && left == 0
 		return done || waited > x.fleet.Lease+x.reapEvery+time.Second+stood-before
 	})
 	if left > 0 {
-		x.blame("%d slots leaked", left)
+		x.addFault("%d slots leaked", left)
 	}
 	ctx, cancel := context.WithTimeout(x.t.Context(), recoveryLimit)
 	defer cancel()
-	err := poll(ctx, look, func() bool {
+	err := poll(ctx, ledgerPause, func() bool {
 		s, err := x.slots.Snapshot(ctx, pool)
 		left = len(s.Leases)
 		return err == nil && left == 0
 	})
 	if err != nil {
-		x.blame("Redis still holds %d slots", left)
+		x.addFault("Redis still holds %d slots", left)
 	}
 }
 
 // Pauses between two reads: of the database, and of metrics, which cost more.
 const (
-	look   = 50 * time.Millisecond
-	scrape = 500 * time.Millisecond
+	ledgerPause  = 50 * time.Millisecond
+	metricsPause = 500 * time.Millisecond
 )
 
 // poll calls ask until it returns true, or ctx ends.
-func poll(ctx context.Context, every time.Duration, ask func() bool) error {
+func poll(ctx context.Context, every time.Duration, isDone func() bool) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for !ask() {
+	for !isDone() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -306,14 +306,14 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// broker starts a mosquitto that knows each device of a fleet. A device may use only its own topics.
-func broker(t *testing.T, devices int) *servers.MosquittoServer {
+// startBroker starts a mosquitto that knows each device of a fleet. A device may use only its own topics.
+func startBroker(t *testing.T, devices int) *servers.MosquittoServer {
 	t.Helper()
 	passwords := map[string]string{"dispatcher": fleetToken}
 	for i := range devices {
 		passwords[fmt.Sprintf("%s%05d", simulator.DefaultPrefix, i+1)] = fleetToken
 	}
-	return servers.MosquittoWithUsers(t, passwords,
+	return servers.StartMosquittoWithUsers(t, passwords,
 		"user dispatcher", "topic read fleet/v1/+/report", "topic write fleet/v1/+/reply",
 		"pattern write fleet/v1/%u/report", "pattern read fleet/v1/%u/reply")
 }

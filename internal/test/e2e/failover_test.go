@@ -28,22 +28,22 @@ func (x *experiment) useRedis(url string) {
 
 // clusterFaults returns the faults of three masters and three replicas. The dispatcher's replicas know only one address of the Cluster.
 func (x *experiment) clusterFaults() []fault {
-	c, key := x.cluster, slots.Key(pool)
+	c, key := x.cluster, slots.NodeKey(pool)
 	move := fault{"the hash slot of the pool moves to another master", func(context.Context) error {
-		from := c.Master(key)
+		from := c.MasterIndex(key)
 		to := (from + 1) % len(c.Nodes)
 		for !c.IsMaster(to) {
 			to = (to + 1) % len(c.Nodes)
 		}
-		c.Move(key, from, to)
+		c.MoveSlot(key, from, to)
 		return nil
 	}}
 	return []fault{
 		{"the master of the pool is killed", func(context.Context) error {
-			gone := c.Master(key)
+			gone := c.MasterIndex(key)
 			c.Nodes[gone].Kill()
 			began := time.Now()
-			c.UntilFailedOver(key, gone)
+			c.WaitFailedOver(key, gone)
 			x.t.Logf("the Cluster failed over after %.1f s", time.Since(began).Seconds())
 			return nil
 		}},
@@ -56,14 +56,14 @@ func (x *experiment) clusterFaults() []fault {
 				default:
 				}
 			}
-			c.UntilWhole()
+			c.WaitAllNodesUp()
 			return nil
 		}},
 		{"the master of the pool stands still", func(context.Context) error {
-			gone := c.Master(key)
+			gone := c.MasterIndex(key)
 			c.Nodes[gone].Pause()
 			x.t.Cleanup(c.Nodes[gone].Resume)
-			c.UntilFailedOver(key, gone)
+			c.WaitFailedOver(key, gone)
 			return nil
 		}},
 	}
@@ -75,60 +75,60 @@ func (x *experiment) sentinelFaults() []fault {
 	return []fault{
 		{"the master is killed", func(context.Context) error {
 			s.Servers[0].Kill()
-			s.UntilMaster(1)
+			s.WaitMaster(1)
 			return nil
 		}},
 		{"the old master is back", func(context.Context) error {
 			s.Servers[0].Start()
-			s.UntilReplica(0)
+			s.WaitReplica(0)
 			return nil
 		}},
 		{"the Sentinels switch by command", func(context.Context) error {
-			s.Switch()
-			s.UntilMaster(0)
+			s.FailOver()
+			s.WaitMaster(0)
 			return nil
 		}},
 	}
 }
 
-func onCluster(x *experiment) {
-	x.cluster = servers.RedisCluster3(x.t, true)
+func prepareCluster(x *experiment) {
+	x.cluster = servers.StartRedisNodes(x.t, true)
 	x.useRedis(x.cluster.Nodes[0].URL())
 }
 
-func onSentinel(x *experiment) {
-	x.sentinel = servers.Sentinel(x.t, "")
+func prepareSentinel(x *experiment) {
+	x.sentinel = servers.StartSentinels(x.t, "")
 	x.useRedis(x.sentinel.URL())
 }
 
 // recovery holds how long a deployment took to recover after a fault, from when the failed part answered again.
-type recovery struct{ first, nearlyFull time.Duration }
+type recovery struct{ firstGrant, nearlyFull time.Duration }
 
 func (r recovery) String() string {
-	return fmt.Sprintf("first grant after %.1f s, 90 %% of the slots held after %.1f s", r.first.Seconds(), r.nearlyFull.Seconds())
+	return fmt.Sprintf("first grant after %.1f s, 90 %% of the slots held after %.1f s", r.firstGrant.Seconds(), r.nearlyFull.Seconds())
 }
 
-// recovers waits for the first grant, and then until 90 % of the slots are held. It reads both from the ledger.
-func (x *experiment) recovers(ctx context.Context) (r recovery, err error) {
+// waitForRecovery waits for the first grant, and then until 90 % of the slots are held. It reads both from the ledger.
+func (x *experiment) waitForRecovery(ctx context.Context) (r recovery, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
 	began := time.Now()
 	var since int64
-	if err := poll(ctx, look, func() bool {
+	if err := poll(ctx, ledgerPause, func() bool {
 		return x.db.QueryRowContext(ctx, `SELECT last_value FROM grant_token`).Scan(&since) == nil
 	}); err != nil {
 		return r, err
 	}
-	err = poll(ctx, look, func() bool {
+	err = poll(ctx, ledgerPause, func() bool {
 		var now int64
 		return x.db.QueryRowContext(ctx, `SELECT last_value FROM grant_token`).Scan(&now) == nil && now > since
 	})
-	r.first = time.Since(began)
+	r.firstGrant = time.Since(began)
 	if err != nil {
 		return r, fmt.Errorf("no grant: %w", err)
 	}
-	err = poll(ctx, look, func() bool {
-		held, err := x.held(ctx)
+	err = poll(ctx, ledgerPause, func() bool {
+		held, err := x.heldCount(ctx)
 		return err == nil && held >= x.fleet.Capacity*9/10
 	})
 	r.nearlyFull = time.Since(began)

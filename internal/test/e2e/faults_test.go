@@ -24,12 +24,12 @@ import (
 // With -short, 48 devices in 12 slots meet each fault once.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	for _, g := range groups() {
+	for _, g := range faultGroups() {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
-			judged(t, func(t *testing.T, v *verdict) {
+			runJudged(t, func(t *testing.T, v *verdict) {
 				t.Helper()
-				x := newExperiment(t, v, g.redis...)
+				x := newExperiment(t, v, g.redisArgs...)
 				if g.prepare != nil {
 					g.prepare(x)
 				}
@@ -40,37 +40,37 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// group is a list of faults for one deployment.
-type group struct {
-	name   string
-	redis  []string // arguments of the redis-server
-	faults func(*experiment) []fault
+// faultGroup is a list of faults for one deployment.
+type faultGroup struct {
+	name      string
+	redisArgs []string // arguments of the redis-server
+	faults    func(*experiment) []fault
 
 	prepare func(*experiment) // called before the deployment; nil means nothing to prepare
 }
 
-// groups returns all faults. With -short, groups share deployments.
-func groups() []group {
+// faultGroups returns all faults. With -short, groups share deployments.
+func faultGroups() []faultGroup {
 	var (
-		replicas = group{name: "replicas", faults: (*experiment).replicaFaults}
-		broker   = group{name: "broker", faults: (*experiment).brokerFaults}
-		redis    = group{name: "redis", redis: []string{"--appendonly", "yes"}, faults: (*experiment).redisFaults}
-		postgres = group{name: "postgres", faults: (*experiment).postgresFaults}
-		split    = group{name: "split-brain", faults: (*experiment).splitBrain}
-		rollback = group{name: "rollback", faults: (*experiment).rollback}
+		replicas = faultGroup{name: "replicas", faults: (*experiment).replicaFaults}
+		broker   = faultGroup{name: "broker", faults: (*experiment).brokerFaults}
+		redis    = faultGroup{name: "redis", redisArgs: []string{"--appendonly", "yes"}, faults: (*experiment).redisFaults}
+		postgres = faultGroup{name: "postgres", faults: (*experiment).postgresFaults}
+		split    = faultGroup{name: "split-brain", faults: (*experiment).splitBrainFaults}
+		rollback = faultGroup{name: "rollback", faults: (*experiment).rollbackFaults}
 	)
 	if testing.Short() {
-		return []group{replicas.and(rollback), broker.and(postgres), redis.and(split)}
+		return []faultGroup{replicas.joined(rollback), broker.joined(postgres), redis.joined(split)}
 	}
-	return []group{
+	return []faultGroup{
 		replicas, broker, redis, postgres, split, rollback,
-		{name: "cluster", faults: (*experiment).clusterFaults, prepare: onCluster},
-		{name: "sentinel", faults: (*experiment).sentinelFaults, prepare: onSentinel},
+		{name: "cluster", faults: (*experiment).clusterFaults, prepare: prepareCluster},
+		{name: "sentinel", faults: (*experiment).sentinelFaults, prepare: prepareSentinel},
 	}
 }
 
-func (g group) and(other group) group {
-	return group{name: g.name + " and " + other.name, redis: slices.Concat(g.redis, other.redis), faults: func(x *experiment) []fault {
+func (g faultGroup) joined(other faultGroup) faultGroup {
+	return faultGroup{name: g.name + " and " + other.name, redisArgs: slices.Concat(g.redisArgs, other.redisArgs), faults: func(x *experiment) []fault {
 		return slices.Concat(g.faults(x), other.faults(x))
 	}}
 }
@@ -91,11 +91,11 @@ func (x *experiment) replicaFaults() []fault {
 		x.ledgerLink.ReleaseReplies()
 		return pause(ctx, 2*x.margin())
 	}}
-	x.redelivers = true
+	x.mustRedeliver = true
 	return []fault{
 		stopBetweenCommitAndReply,
 		{"a replica is killed", func(context.Context) error { other.restart(x.t); return nil }},
-		{"a replica is stopped for longer than a lease", stopped(one.Process, x.fleet.Lease+x.margin())},
+		{"a replica is stopped for longer than a lease", pauseFault(one.Process, x.fleet.Lease+x.margin())},
 		stopBetweenCommitAndReply,
 	}
 }
@@ -108,7 +108,7 @@ func (x *experiment) brokerFaults() []fault {
 			x.broker.Start()
 			return err
 		}},
-		{"the broker is stopped for longer than the margin", stopped(x.broker.Process, 2*x.margin())},
+		{"the broker is stopped for longer than the margin", pauseFault(x.broker.Process, 2*x.margin())},
 		{"the broker is restarted", func(context.Context) error {
 			x.broker.Kill()
 			x.broker.Start()
@@ -130,7 +130,7 @@ func (x *experiment) redisFaults() []fault {
 			x.redis.Start()
 			return nil
 		}},
-		{"Redis is stopped", stopped(x.redis.Process, 2*x.margin())},
+		{"Redis is stopped", pauseFault(x.redis.Process, 2*x.margin())},
 		{"Redis is restarted without data", func(context.Context) error {
 			x.redis.Kill()
 			x.redis.Restore(x.t, nil)
@@ -143,7 +143,7 @@ func (x *experiment) redisFaults() []fault {
 
 func (x *experiment) postgresFaults() []fault {
 	immediate := fault{"Postgres is stopped immediately", func(context.Context) error {
-		x.postgres.Immediate()
+		x.postgres.StopImmediately()
 		x.postgres.Start()
 		return nil
 	}}
@@ -164,13 +164,13 @@ func (x *experiment) postgresFaults() []fault {
 	}
 }
 
-// splitBrain makes each replica use its own Redis for a while. The second time, the Redis of the second replica still has the data of the
+// splitBrainFaults makes each replica use its own Redis for a while. The second time, the Redis of the second replica still has the data of the
 // first time.
-func (x *experiment) splitBrain() []fault {
-	second := servers.Redis(x.t)
+func (x *experiment) splitBrainFaults() []fault {
+	second := servers.StartRedis(x.t)
 	split := func(ctx context.Context) error {
-		defer x.redisLink.Point(x.redis.Addr)
-		err := x.conflicting(ctx, func() { x.redisLink.Point(second.Addr) })
+		defer x.redisLink.PointTo(x.redis.Addr)
+		err := x.causeConflicts(ctx, func() { x.redisLink.PointTo(second.Addr) })
 		return errors.Join(err, pause(ctx, x.fleet.Lease/2))
 	}
 	return []fault{
@@ -179,17 +179,17 @@ func (x *experiment) splitBrain() []fault {
 	}
 }
 
-// rollback makes Redis start with an older snapshot, in which slots are free that have been granted since.
-func (x *experiment) rollback() []fault {
+// rollbackFaults makes Redis start with an older snapshot, in which slots are free that have been granted since.
+func (x *experiment) rollbackFaults() []fault {
 	return []fault{{"Redis is rolled back to an older snapshot", func(ctx context.Context) error {
-		snapshot, err := x.roomySnapshot(ctx)
+		snapshot, err := x.snapshotWithFreeSlots(ctx)
 		if err != nil {
 			return err
 		}
 		if err := pause(ctx, x.fleet.Lease/2); err != nil {
 			return err
 		}
-		if err := x.untilRecovered(ctx); err != nil {
+		if err := x.waitUntilRecovered(ctx); err != nil {
 			return err
 		}
 		x.redis.Kill()
@@ -197,19 +197,19 @@ func (x *experiment) rollback() []fault {
 		x.redis.Start()
 		// Either the ledger refuses slots that Redis gives now, or Redis is repaired before it gives any. This is a race between reports
 		// and reconciliation.
-		if err := x.untilAgreed(ctx); err != nil {
+		if err := x.waitForAgreement(ctx); err != nil {
 			return err
 		}
-		return x.untilAllGrant(ctx)
+		return x.waitForAllGrants(ctx)
 	}}}
 }
 
-// roomySnapshot takes a snapshot of Redis while at least a third of the slots are free. It pauses the pool for this.
-func (x *experiment) roomySnapshot(ctx context.Context) ([]byte, error) {
+// snapshotWithFreeSlots takes a snapshot of Redis while at least a third of the slots are free. It pauses the pool for this.
+func (x *experiment) snapshotWithFreeSlots(ctx context.Context) ([]byte, error) {
 	if err := x.setPaused(ctx, true); err != nil {
 		return nil, err
 	}
-	err := poll(ctx, look, func() bool {
+	err := poll(ctx, ledgerPause, func() bool {
 		s, err := x.slots.Snapshot(ctx, pool)
 		return err == nil && len(s.Leases) <= x.fleet.Capacity*2/3
 	})
@@ -226,7 +226,7 @@ func (x *experiment) setPaused(ctx context.Context, paused bool) error {
 	if err != nil {
 		return err
 	}
-	return poll(ctx, scrape, func() bool {
+	return poll(ctx, metricsPause, func() bool {
 		_, err := operator.Pools.Put(ctx, pool, operators.PoolSettings{
 			Capacity: x.fleet.Capacity, LeaseMS: new(x.fleet.Lease.Milliseconds()), Paused: &paused,
 		})
@@ -234,39 +234,39 @@ func (x *experiment) setPaused(ctx context.Context, paused bool) error {
 	})
 }
 
-// conflicting calls disagree, which makes Redis and the ledger disagree. It waits until the ledger has refused slots that Redis gave, and
+// causeConflicts calls disagree, which makes Redis and the ledger disagree. It waits until the ledger has refused slots that Redis gave, and
 // then until each replica has granted.
-func (x *experiment) conflicting(ctx context.Context, disagree func()) error {
+func (x *experiment) causeConflicts(ctx context.Context, startConflict func()) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	before, err := x.conflicts(ctx)
+	before, err := x.conflictCount(ctx)
 	if err != nil {
 		return err
 	}
-	disagree()
+	startConflict()
 	var now float64
-	if err := poll(ctx, scrape, func() bool {
-		now, err = x.conflicts(ctx)
+	if err := poll(ctx, metricsPause, func() bool {
+		now, err = x.conflictCount(ctx)
 		return err == nil && now > before
 	}); err != nil {
-		return fmt.Errorf("%w: no conflict between Redis and the ledger: %w", errTame, err)
+		return fmt.Errorf("%w: no conflict between Redis and the ledger: %w", errTestedTooLittle, err)
 	}
 	x.t.Logf("%v conflicts at least", now-before)
-	return x.untilAllGrant(ctx)
+	return x.waitForAllGrants(ctx)
 }
 
-// untilAllGrant waits until each replica has granted over each transport.
-func (x *experiment) untilAllGrant(ctx context.Context) error {
+// waitForAllGrants waits until each replica has granted over each transport.
+func (x *experiment) waitForAllGrants(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	if silent, err := x.untilGranted(ctx); err != nil {
+	if silent, err := x.waitForGrants(ctx); err != nil {
 		return fmt.Errorf("no grant by %q: %w", silent, err)
 	}
 	return nil
 }
 
-// stopped returns a fault that pauses a process for d.
-func stopped(p *servers.Process, d time.Duration) func(context.Context) error {
+// pauseFault returns a fault that pauses a process for d.
+func pauseFault(p *servers.Process, d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		p.Pause()
 		defer p.Resume()

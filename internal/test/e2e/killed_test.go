@@ -15,32 +15,32 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-const retryKey = "spring-survey"
+const idempotencyKey = "spring-survey"
 
-// manyTasks returns the maximum number of tasks of a request, or a tenth of it with -short.
-func manyTasks() int64 {
+// largeBatchSize returns the maximum number of tasks of a request, or a tenth of it with -short.
+func largeBatchSize() int64 {
 	if testing.Short() {
 		return 10_000
 	}
 	return 100_000
 }
 
-// answerWatch detects, separately for each connection to Postgres, the COMMIT after the stored answer for an idempotency key.
-type answerWatch struct {
+// storedAnswerWatch detects, separately for each connection to Postgres, the COMMIT after the stored answer for an idempotency key.
+type storedAnswerWatch struct {
 	once    sync.Once
 	before  func()        // called just before this COMMIT is forwarded
-	seen    chan struct{} // closed after before has returned
+	reached chan struct{} // closed after before has returned
 	forward chan struct{} // the COMMIT is forwarded when it is closed
 	release func()        // closes forward
 }
 
-func newAnswerWatch(before func()) *answerWatch {
-	w := &answerWatch{before: before, seen: make(chan struct{}), forward: make(chan struct{})}
+func newStoredAnswerWatch(before func()) *storedAnswerWatch {
+	w := &storedAnswerWatch{before: before, reached: make(chan struct{}), forward: make(chan struct{})}
 	w.release = sync.OnceFunc(func() { close(w.forward) })
 	return w
 }
 
-func (w *answerWatch) connection() func([]byte) {
+func (w *storedAnswerWatch) watchConnection() func([]byte) {
 	var tail []byte // of the previous chunk, because a word may be split
 	kept := false
 	return func(chunk []byte) {
@@ -51,7 +51,7 @@ func (w *answerWatch) connection() func([]byte) {
 		if kept && bytes.Contains(text, []byte("COMMIT")) {
 			w.once.Do(func() {
 				w.before()
-				close(w.seen)
+				close(w.reached)
 				<-w.forward
 			})
 		}
@@ -63,21 +63,21 @@ func (w *answerWatch) connection() func([]byte) {
 // request is sent again, there is one batch with all the tasks, and the answer is its id.
 func TestKilledAroundTheCommit(t *testing.T) {
 	t.Parallel()
-	postgres, redis := servers.Postgres(t), servers.Redis(t)
+	postgres, redis := servers.StartPostgres(t), servers.StartRedis(t)
 	for _, committed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("committed %t", committed), func(t *testing.T) {
 			t.Parallel()
-			k := newKilled(t, postgres, redis, committed)
-			k.kill()
-			if n := k.count(`SELECT count(*) FROM tasks`); n != manyTasks() && committed || n != 0 && !committed {
+			k := newKilledReplica(t, postgres, redis, committed)
+			k.killAtCommit()
+			if n := k.queryCount(`SELECT count(*) FROM tasks`); n != largeBatchSize() && committed || n != 0 && !committed {
 				t.Fatalf("%d tasks of the killed request: the run does not count", n)
 			}
 			k.Start()
-			first := k.again()
-			if first.replayed != committed || first.status != http.StatusCreated || first.Tasks != manyTasks() {
+			first := k.retryRequest()
+			if first.replayed != committed || first.status != http.StatusCreated || first.Tasks != largeBatchSize() {
 				t.Errorf("sent again: %+v, replayed must be %t", first, committed)
 			}
-			if second := k.again(); !second.replayed || second.made != first.made {
+			if second := k.retryRequest(); !second.replayed || second.createdBatch != first.createdBatch {
 				t.Errorf("sent a third time: %+v, before: %+v", second, first)
 			}
 			k.expectOneBatch(first.ID)
@@ -86,27 +86,27 @@ func TestKilledAroundTheCommit(t *testing.T) {
 	}
 }
 
-// killed is a replica with a proxy to Postgres that detects the COMMIT.
-type killed struct {
+// killedReplica is a replica with a proxy to Postgres that detects the COMMIT.
+type killedReplica struct {
 	*replica
 	t         *testing.T
 	proxy     *servers.Proxy
-	commit    *answerWatch
+	commit    *storedAnswerWatch
 	committed bool
 	db        *sql.DB
 	body      string
 }
 
-func newKilled(t *testing.T, postgres *servers.PostgresServer, redis *servers.RedisServer, committed bool) *killed {
+func newKilledReplica(t *testing.T, postgres *servers.PostgresServer, redis *servers.RedisServer, committed bool) *killedReplica {
 	t.Helper()
-	k := &killed{t: t, proxy: servers.NewProxy(t, postgres.Addr()), committed: committed}
-	k.commit = newAnswerWatch(func() {})
+	k := &killedReplica{t: t, proxy: servers.NewProxy(t, postgres.Addr()), committed: committed}
+	k.commit = newStoredAnswerWatch(func() {})
 	if committed {
-		k.commit = newAnswerWatch(k.proxy.HoldReplies)
+		k.commit = newStoredAnswerWatch(k.proxy.HoldReplies)
 		k.commit.release()
 	}
 	t.Cleanup(k.commit.release) // the proxy waits for it
-	k.proxy.OnConnection(k.commit.connection)
+	k.proxy.OnConnection(k.commit.watchConnection)
 	dsn := postgres.NewDatabase(t) + "&idle_in_transaction_session_timeout=120000" // long enough for a busy machine
 	var err error
 	if k.db, err = sql.Open("postgres", dsn); err != nil {
@@ -116,31 +116,31 @@ func newKilled(t *testing.T, postgres *servers.PostgresServer, redis *servers.Re
 	k.replica = startReplica(t, strings.ReplaceAll(dsn, postgres.Addr(), k.proxy.Addr), redis.URL())
 	var csv strings.Builder
 	csv.WriteString("device,n\n")
-	for i := range manyTasks() {
+	for i := range largeBatchSize() {
 		fmt.Fprintf(&csv, "d-%d,%d\n", i, i)
 	}
 	k.body = csv.String()
-	k.send(http.MethodPut, "/v1/pools/p", "application/json", `{"capacity":0}`)
+	k.sendRequest(http.MethodPut, "/v1/pools/p", "application/json", `{"capacity":0}`)
 	return k
 }
 
-// kill kills the replica (SIGKILL) just before or after the COMMIT of the request.
-func (k *killed) kill() {
+// killAtCommit kills the replica (SIGKILL) just before or after the COMMIT of the request.
+func (k *killedReplica) killAtCommit() {
 	k.t.Helper()
 	answered := make(chan error, 1)
 	go func() {
-		_, err := k.post()
+		_, err := k.postBatch()
 		answered <- err
 	}()
 	select {
-	case <-k.commit.seen:
+	case <-k.commit.reached:
 	case err := <-answered:
 		k.t.Fatalf("answered before its COMMIT: %v", err)
 	}
 	if k.committed {
 		ctx, cancel := context.WithTimeout(k.t.Context(), recoveryLimit)
 		defer cancel()
-		if err := poll(ctx, look, func() bool { return k.count(`SELECT count(*) FROM batches`) == 1 }); err != nil {
+		if err := poll(ctx, ledgerPause, func() bool { return k.queryCount(`SELECT count(*) FROM batches`) == 1 }); err != nil {
 			k.t.Fatalf("the COMMIT is not seen: %v", err)
 		}
 	}
@@ -151,26 +151,26 @@ func (k *killed) kill() {
 	k.proxy.Cut()
 	k.commit.release() // the connection is cut, so the COMMIT is dropped
 	k.proxy.ReleaseReplies()
-	k.proxy.Heal()
+	k.proxy.EndCut()
 }
 
-// made is the answer to a request that creates a batch.
-type made struct{ ID, Tasks int64 }
+// createdBatch is the answer to a request that creates a batch.
+type createdBatch struct{ ID, Tasks int64 }
 
-type answered struct {
-	made
+type batchResponse struct {
+	createdBatch
 	status   int
 	replayed bool
 }
 
-// again repeats the request until the server has finished the first one.
-func (k *killed) again() (a answered) {
+// retryRequest repeats the request until the server has finished the first one.
+func (k *killedReplica) retryRequest() (a batchResponse) {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(k.t.Context(), recoveryLimit)
 	defer cancel()
-	if err := poll(ctx, look, func() bool {
+	if err := poll(ctx, ledgerPause, func() bool {
 		var err error
-		if a, err = k.post(); err != nil {
+		if a, err = k.postBatch(); err != nil {
 			k.t.Error(err)
 			return true
 		}
@@ -181,19 +181,19 @@ func (k *killed) again() (a answered) {
 	return a
 }
 
-func (k *killed) post() (a answered, err error) {
-	response, err := k.request(http.MethodPost, "/v1/batches?pool=p", "text/csv", k.body)
+func (k *killedReplica) postBatch() (a batchResponse, err error) {
+	response, err := k.doRequest(http.MethodPost, "/v1/batches?pool=p", "text/csv", k.body)
 	if err != nil {
 		return a, err
 	}
 	defer response.Body.Close()
 	a.status, a.replayed = response.StatusCode, response.Header.Get("Idempotency-Replayed") == "true"
-	return a, json.NewDecoder(response.Body).Decode(&a.made)
+	return a, json.NewDecoder(response.Body).Decode(&a.createdBatch)
 }
 
-func (k *killed) send(method, path, contentType, body string) {
+func (k *killedReplica) sendRequest(method, path, contentType, body string) {
 	k.t.Helper()
-	response, err := k.request(method, path, contentType, body)
+	response, err := k.doRequest(method, path, contentType, body)
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -203,18 +203,18 @@ func (k *killed) send(method, path, contentType, body string) {
 	}
 }
 
-func (k *killed) request(method, path, contentType, body string) (*http.Response, error) {
+func (k *killedReplica) doRequest(method, path, contentType, body string) (*http.Response, error) {
 	request, err := http.NewRequest(method, "http://"+k.addr+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	request.Header.Set("Authorization", "Bearer "+adminToken)
 	request.Header.Set("Content-Type", contentType)
-	request.Header.Set("Idempotency-Key", retryKey)
+	request.Header.Set("Idempotency-Key", idempotencyKey)
 	return (&http.Client{Timeout: 3 * time.Minute}).Do(request)
 }
 
-func (k *killed) count(query string, args ...any) (n int64) {
+func (k *killedReplica) queryCount(query string, args ...any) (n int64) {
 	k.t.Helper()
 	if err := k.db.QueryRowContext(k.t.Context(), query, args...).Scan(&n); err != nil {
 		k.t.Fatal(err)
@@ -222,10 +222,10 @@ func (k *killed) count(query string, args ...any) (n int64) {
 	return n
 }
 
-func (k *killed) expectOneBatch(id int64) {
+func (k *killedReplica) expectOneBatch(id int64) {
 	k.t.Helper()
-	batches, tasks := k.count(`SELECT count(*) FROM batches`), k.count(`SELECT count(*) FROM tasks`)
-	if mine := k.count(`SELECT count(DISTINCT device) FROM tasks WHERE batch = $1`, id); batches != 1 || tasks != manyTasks() || mine != manyTasks() {
-		k.t.Errorf("%d batches, %d tasks, %d devices of batch %d: want 1 and %d", batches, tasks, mine, id, manyTasks())
+	batches, tasks := k.queryCount(`SELECT count(*) FROM batches`), k.queryCount(`SELECT count(*) FROM tasks`)
+	if mine := k.queryCount(`SELECT count(DISTINCT device) FROM tasks WHERE batch = $1`, id); batches != 1 || tasks != largeBatchSize() || mine != largeBatchSize() {
+		k.t.Errorf("%d batches, %d tasks, %d devices of batch %d: want 1 and %d", batches, tasks, mine, id, largeBatchSize())
 	}
 }

@@ -10,9 +10,9 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// crowded returns a description of problems with the grants in force at one time: more grants than the capacity, more grants of callers
+// findOverGrants returns a description of problems with the grants in force at one time: more grants than the capacity, more grants of callers
 // than allowed, or two grants of one slot. It returns "" if nothing is wrong.
-func (x *experiment) crowded(ctx context.Context) (found string, err error) {
+func (x *experiment) findOverGrants(ctx context.Context) (found string, err error) {
 	err = x.db.QueryRowContext(ctx, `
 		SELECT coalesce(string_agg(found, ', '), '') FROM (
 			SELECT format('%s grants in force on %s slots of pool %s, capacity %s; %s of callers, of which there may be %s',
@@ -22,13 +22,13 @@ func (x *experiment) crowded(ctx context.Context) (found string, err error) {
 	return found, err
 }
 
-// witness polls the ledger until the fleet has ended, and delivers the first problem. A ledger that does not answer is asked again.
-func (x *experiment) witness(ctx context.Context) (found <-chan string) {
+// watchOverGrants polls the ledger until the fleet has ended, and delivers the first problem. A ledger that does not answer is asked again.
+func (x *experiment) watchOverGrants(ctx context.Context) (found <-chan string) {
 	first := make(chan string, 1)
 	go func() {
 		defer close(first)
-		_ = poll(ctx, 2*look, func() bool {
-			wrong, err := x.crowded(ctx)
+		_ = poll(ctx, 2*ledgerPause, func() bool {
+			wrong, err := x.findOverGrants(ctx)
 			if err != nil || wrong == "" {
 				return false
 			}
@@ -39,18 +39,18 @@ func (x *experiment) witness(ctx context.Context) (found <-chan string) {
 	return first
 }
 
-// audit checks tasks and attempts in the ledger after the fleet has ended. A fleet that was interrupted leaves tasks open, and the reason
+// auditLedger checks tasks and attempts in the ledger after the fleet has ended. A fleet that was interrupted leaves tasks open, and the reason
 // was already reported.
-func (x *experiment) audit(interrupted bool) {
+func (x *experiment) auditLedger(interrupted bool) {
 	x.t.Helper()
 	var open, twice int
 	if err := x.db.QueryRowContext(x.t.Context(), `
 		SELECT (SELECT count(*) FROM tasks WHERE state = 'pending'),
 			(SELECT count(*) FROM (SELECT 1 FROM attempts WHERE ended_by = 'succeeded' GROUP BY task HAVING count(*) > 1) AS twice)`).Scan(&open, &twice); err != nil {
-		x.blame("reading the ledger: %w", err)
+		x.addFault("reading the ledger: %w", err)
 	}
 	if open > 0 && !interrupted || twice > 0 {
-		x.blame("the ledger says: %d tasks did not end, %d succeeded twice", open, twice)
+		x.addFault("the ledger says: %d tasks did not end, %d succeeded twice", open, twice)
 	}
 }
 
@@ -62,29 +62,29 @@ func TestNothingExcusesALedgerWithoutItsKey(t *testing.T) {
 	x := newExperiment(t, v)
 	x.shrink()
 	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks = 24, 6, 24
-	x.fleet.Long, x.fleet.Faults = 0, simulator.Faults{}                // the test waits for no device
+	x.fleet.LongShare, x.fleet.Faults = 0, simulator.Faults{}           // the test waits for no device
 	x.settings = append(x.settings, "DISPATCHER_RECONCILE_INTERVAL=5s") // long enough that neither Redis learns the other's grants
 	x.deploy()
-	empty := servers.Redis(t)
+	empty := servers.StartRedis(t)
 	if _, err := x.db.ExecContext(t.Context(), `ALTER TABLE grants DROP CONSTRAINT grants_pool_slot_key`); err != nil {
 		t.Fatal(err)
 	}
 	x.run(fault{"two masters over a ledger without its key", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 		defer cancel()
-		x.redisLink.Point(empty.Addr)
-		defer x.redisLink.Point(x.redis.Addr)
-		err := poll(ctx, look, func() bool {
-			found, err := x.crowded(ctx)
+		x.redisLink.PointTo(empty.Addr)
+		defer x.redisLink.PointTo(x.redis.Addr)
+		err := poll(ctx, ledgerPause, func() bool {
+			found, err := x.findOverGrants(ctx)
 			return err == nil && found != ""
 		})
 		return errors.Join(err, pause(ctx, x.fleet.Lease/2))
 	}})
-	t.Logf("found: %v", v.found())
-	if v.stood = time.Hour; v.after(1, false) != failed {
-		t.Errorf("it is %s", v.after(1, false))
+	t.Logf("found: %v", v.findings())
+	if v.stalled = time.Hour; v.outcomeAfter(1, false) != failed {
+		t.Errorf("it is %s", v.outcomeAfter(1, false))
 	}
-	if !v.says("grants in force") {
-		t.Errorf("want what the ledger said, not only: %v", v.found())
+	if !v.hasFault("grants in force") {
+		t.Errorf("want what the ledger said, not only: %v", v.findings())
 	}
 }

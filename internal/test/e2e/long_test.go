@@ -39,11 +39,11 @@ func TestLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	granted, err1 := x.granted(ctx)
-	conflicts, err2 := x.conflicts(ctx)
+	granted, err1 := x.grantCounts(ctx)
+	conflicts, err2 := x.conflictCount(ctx)
 	t.Logf("reports granted: %v (%v); conflicts: %v (%v)", granted, err1, conflicts, err2)
-	x.judge(summary)
-	if err := v.found(); err != nil {
+	x.checkPromises(summary)
+	if err := v.findings(); err != nil {
 		t.Error(err)
 	}
 }

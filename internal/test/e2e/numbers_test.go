@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// said holds the values that a page must show according to the operators' API, by their place on the page. A near value is not exact,
+// pageValues holds the values that a page must show according to the operators' API, by their place on the page. A near value is not exact,
 // because it changes with time.
-type said map[string]any
+type pageValues map[string]any
 
-// near is a number that a page may show a little later, so with a tolerance.
-type near struct{ value, within float64 }
+// nearNumber is a number that a page may show a little later, so with a tolerance.
+type nearNumber struct{ value, tolerance float64 }
 
-// differs returns the places at which a page does not show the expected value.
-func (s said) differs(shown map[string]string) []string {
+// differences returns the places at which a page does not show the expected value.
+func (s pageValues) differences(shown map[string]string) []string {
 	var list []string
 	for place, want := range s {
 		got, there := shown[place]
 		ok := there && got == fmt.Sprint(want)
-		if n, isNear := want.(near); isNear {
-			ok = n.is(got)
+		if n, isNear := want.(nearNumber); isNear {
+			ok = n.matches(got)
 		}
 		if !ok {
 			list = append(list, fmt.Sprintf("%s is %q, want %v", place, got, want))
@@ -34,8 +34,8 @@ func (s said) differs(shown map[string]string) []string {
 	return list
 }
 
-// num formats a value as pages do: five or six digits are grouped.
-func num(v any) string {
+// groupDigits formats a value as pages do: five or six digits are grouped.
+func groupDigits(v any) string {
 	text := fmt.Sprint(v)
 	if _, err := strconv.Atoi(text); err != nil || len(text) < 5 || len(text) > 6 {
 		return text
@@ -43,28 +43,28 @@ func num(v any) string {
 	return text[:len(text)-3] + " " + text[len(text)-3:]
 }
 
-// exact returns the values that do not change by themselves.
-func (s said) exact() said {
-	left := said{}
+// exactValues returns the values that do not change by themselves.
+func (s pageValues) exactValues() pageValues {
+	left := pageValues{}
 	for place, want := range s {
-		if _, isNear := want.(near); !isNear {
+		if _, isNear := want.(nearNumber); !isNear {
 			left[place] = want
 		}
 	}
 	return left
 }
 
-func (n near) is(got string) bool {
+func (n nearNumber) matches(got string) bool {
 	value, err := strconv.ParseFloat(got, 64)
 	if at, timeErr := time.Parse(time.RFC3339, got); timeErr == nil {
 		value, err = float64(at.UnixMilli())/1000, nil
 	}
-	return err == nil && value >= n.value-n.within && value <= n.value+n.within
+	return err == nil && value >= n.value-n.tolerance && value <= n.value+n.tolerance
 }
 
 // Answers of the API, with the fields that are compared.
 type (
-	poolSaid struct {
+	poolResponse struct {
 		Name     string
 		Capacity int
 		LeaseMS  int64 `json:"lease_ms"`
@@ -72,7 +72,7 @@ type (
 		Waiting  int
 		Oldest   *time.Time `json:"oldest_pending_at"`
 	}
-	slotsSaid struct {
+	slotsResponse struct {
 		Capacity, Held, Reserved, Waiting int
 		Oldest                            *time.Time `json:"oldest_pending_at"`
 		Slots                             []struct {
@@ -84,7 +84,7 @@ type (
 			LeaseUntil  *time.Time `json:"lease_until"`
 		}
 	}
-	batchSaid struct {
+	batchDetails struct {
 		ID        int64
 		Pool      string
 		Condition string
@@ -95,7 +95,7 @@ type (
 		Rate      *float64 `json:"rate_per_minute"`
 		ETA       *time.Time
 	}
-	taskSaid struct {
+	taskResponse struct {
 		ID, Batch    int64
 		Device, Pool string
 		State        string
@@ -118,22 +118,22 @@ type (
 			LeaseUntil *time.Time `json:"lease_until"`
 		}
 	}
-	eventSaid struct {
+	eventResponse struct {
 		ID, Batch, Task, Token int64
 		At                     *time.Time
 		Kind, Actor            string
 		Pool, Device           string
 		Detail                 string
 	}
-	deviceSaid struct {
+	deviceResponse struct {
 		ID       string
 		Created  *time.Time `json:"created_at"`
 		LastSeen *time.Time `json:"last_seen"`
 	}
 )
 
-// ask sends a request to the operators' API of a replica.
-func ask[T any](x *experiment, r *replica, path string) (answer T) {
+// readAPI sends a request to the operators' API of a replica.
+func readAPI[T any](x *experiment, r *replica, path string) (answer T) {
 	x.t.Helper()
 	request, err := http.NewRequestWithContext(x.t.Context(), http.MethodGet, "http://"+r.addr+path, nil)
 	if err != nil {
@@ -154,30 +154,30 @@ func ask[T any](x *experiment, r *replica, path string) (answer T) {
 	return answer
 }
 
-func (x *experiment) poolsSaid(r *replica) said {
-	s := said{}
-	for _, p := range ask[struct{ Pools []poolSaid }](x, r, "/v1/pools").Pools {
+func (x *experiment) poolListValues(r *replica) pageValues {
+	s := pageValues{}
+	for _, p := range readAPI[struct{ Pools []poolResponse }](x, r, "/v1/pools").Pools {
 		id := "pool-" + p.Name
 		s[id+"/figure"] = fmt.Sprintf("%d / %d held", p.Held, p.Capacity)
-		s[id+"/waiting"], s[id+"/oldest"] = num(p.Waiting), shown(p.Oldest)
+		s[id+"/waiting"], s[id+"/oldest"] = groupDigits(p.Waiting), timeText(p.Oldest)
 		s[id+"/cells"] = p.Held
 	}
 	return s
 }
 
-// reservedSaid returns the number of slots that Redis reserves in each pool.
-func (x *experiment) reservedSaid(r *replica) said {
-	s := said{}
-	for _, p := range ask[struct{ Pools []poolSaid }](x, r, "/v1/pools").Pools {
-		s["pool-"+p.Name+"/reserved"] = ask[slotsSaid](x, r, "/v1/pools/"+p.Name+"/slots").Reserved
+// reservedValues returns the number of slots that Redis reserves in each pool.
+func (x *experiment) reservedValues(r *replica) pageValues {
+	s := pageValues{}
+	for _, p := range readAPI[struct{ Pools []poolResponse }](x, r, "/v1/pools").Pools {
+		s["pool-"+p.Name+"/reserved"] = readAPI[slotsResponse](x, r, "/v1/pools/"+p.Name+"/slots").Reserved
 	}
 	return s
 }
 
-func (x *experiment) poolSaid(r *replica) said {
-	p, o := ask[poolSaid](x, r, "/v1/pools/"+pool), ask[slotsSaid](x, r, "/v1/pools/"+pool+"/slots")
-	s := said{
-		"pool-head/held": fmt.Sprintf("%d / %d", o.Held, o.Capacity), "pool-head/waiting": num(o.Waiting), "pool-head/oldest": shown(o.Oldest),
+func (x *experiment) poolValues(r *replica) pageValues {
+	p, o := readAPI[poolResponse](x, r, "/v1/pools/"+pool), readAPI[slotsResponse](x, r, "/v1/pools/"+pool+"/slots")
+	s := pageValues{
+		"pool-head/held": fmt.Sprintf("%d / %d", o.Held, o.Capacity), "pool-head/waiting": groupDigits(o.Waiting), "pool-head/oldest": timeText(o.Oldest),
 		"pool-head/lease": fmt.Sprintf("%d min", p.LeaseMS/60_000), "count/reserved": o.Reserved,
 	}
 	s["count/free"] = len(o.Slots) - o.Held - o.Reserved // can be more than the capacity allows, while more slots are held than the capacity
@@ -191,64 +191,66 @@ func (x *experiment) poolSaid(r *replica) said {
 		s[id] = fmt.Sprint(slot.Device, " ", slot.Task, " ", slot.Token, " ", slot.Since.UnixMilli(), " ", slot.LeaseUntil.UnixMilli())
 		row := fmt.Sprintf("h%d-%d/", slot.Slot, slot.Token)
 		s[row+"Slot"], s[row+"Device"], s[row+"Task"], s[row+"Token"] = slot.Slot, slot.Device, slot.Task, slot.Token
-		s[row+"Since"], s[row+"Expires"] = shown(slot.Since), shown(slot.LeaseUntil)
+		s[row+"Since"], s[row+"Expires"] = timeText(slot.Since), timeText(slot.LeaseUntil)
 	}
 	return s
 }
 
-// ended returns the number of tasks that will not run any more.
-func (b batchSaid) ended() int64 { return b.Total - b.Counts["pending"] - b.Counts["dispatched"] }
+// endedTasks returns the number of tasks that will not run any more.
+func (b batchDetails) endedTasks() int64 {
+	return b.Total - b.Counts["pending"] - b.Counts["dispatched"]
+}
 
-// progress returns the text of the progress bar.
-func (b batchSaid) progress() string {
+// progressText returns the text of the progress bar.
+func (b batchDetails) progressText() string {
 	var parts []string
 	for _, state := range []string{"succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed", "dispatched", "pending"} {
 		if n := b.Counts[state]; n > 0 {
-			parts = append(parts, fmt.Sprint(n, " ", words(state)))
+			parts = append(parts, fmt.Sprint(n, " ", stateText(state)))
 		}
 	}
 	return strings.Join(parts, " ")
 }
 
-// pace adds the rate and the estimated end. Both change with time: by at most a twentieth during the seconds in which a page is read.
-func (b batchSaid) pace(s said, rate, ends string) {
+// addPace adds the rate and the estimated end. Both change with time: by at most a twentieth during the seconds in which a page is read.
+func (b batchDetails) addPace(s pageValues, rate, ends string) {
 	if b.Rate == nil {
 		s[rate] = "–"
 	} else {
-		s[rate] = near{*b.Rate, 0.06 + *b.Rate/20}
+		s[rate] = nearNumber{*b.Rate, 0.06 + *b.Rate/20}
 	}
-	s[ends] = shown(b.ETA)
+	s[ends] = timeText(b.ETA)
 	if b.ETA != nil {
-		s[ends] = near{float64(b.ETA.UnixMilli()) / 1000, 5 + time.Until(*b.ETA).Abs().Seconds()/20}
+		s[ends] = nearNumber{float64(b.ETA.UnixMilli()) / 1000, 5 + time.Until(*b.ETA).Abs().Seconds()/20}
 	}
 }
 
-func (x *experiment) batchesSaid(r *replica) said {
-	s := said{}
-	for _, b := range ask[struct{ Batches []batchSaid }](x, r, "/v1/batches").Batches {
+func (x *experiment) batchListValues(r *replica) pageValues {
+	s := pageValues{}
+	for _, b := range readAPI[struct{ Batches []batchDetails }](x, r, "/v1/batches").Batches {
 		id := fmt.Sprintf("batch-%d/", b.ID)
-		s[id+"Pool"], s[id+"State"], s[id+"progress"] = b.Pool, words(b.Condition), b.progress()
-		s[id+"Done"], s[id+"Failed"] = fmt.Sprintf("%s / %s", num(b.ended()), num(b.Total)), num(b.Counts["failed"]+b.Counts["timed_out"])
-		b.pace(s, id+"Per min", id+"Ends")
+		s[id+"Pool"], s[id+"State"], s[id+"progress"] = b.Pool, stateText(b.Condition), b.progressText()
+		s[id+"Done"], s[id+"Failed"] = fmt.Sprintf("%s / %s", groupDigits(b.endedTasks()), groupDigits(b.Total)), groupDigits(b.Counts["failed"]+b.Counts["timed_out"])
+		b.addPace(s, id+"Per min", id+"Ends")
 	}
 	return s
 }
 
-func (x *experiment) batchSaid(id int64) func(r *replica) said {
-	return func(r *replica) said {
-		b := ask[batchSaid](x, r, fmt.Sprintf("/v1/batches/%d", id))
-		s := said{"batch/Number": b.ID, "batch/Weight": b.Weight, "batch/Priority": b.Priority, "batch/progress": b.progress(), "count/all": num(b.Total)}
+func (x *experiment) batchValues(id int64) func(r *replica) pageValues {
+	return func(r *replica) pageValues {
+		b := readAPI[batchDetails](x, r, fmt.Sprintf("/v1/batches/%d", id))
+		s := pageValues{"batch/Number": b.ID, "batch/Weight": b.Weight, "batch/Priority": b.Priority, "batch/progress": b.progressText(), "count/all": groupDigits(b.Total)}
 		for _, state := range []string{"pending", "dispatched", "succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed"} {
-			s["count/"+words(state)] = num(b.Counts[state])
+			s["count/"+stateText(state)] = groupDigits(b.Counts[state])
 		}
-		b.pace(s, "batch/Per minute", "batch/Ends")
+		b.addPace(s, "batch/Per minute", "batch/Ends")
 		errors := map[string]int{}
 		for _, state := range []string{"failed", "timed_out"} {
-			for _, t := range ask[struct{ Tasks []taskSaid }](x, r, fmt.Sprintf("/v1/tasks?page_size=1000&batch=%d&state=%s", id, state)).Tasks {
+			for _, t := range readAPI[struct{ Tasks []taskResponse }](x, r, fmt.Sprintf("/v1/tasks?page_size=1000&batch=%d&state=%s", id, state)).Tasks {
 				errors[t.Error]++
 			}
 		}
-		for i, text := range byCount(errors) {
+		for i, text := range mostFrequentFirst(errors) {
 			s[fmt.Sprintf("batch/line %d", i)] = fmt.Sprint(errors[text], " ", text)
 			if text == "" {
 				s[fmt.Sprintf("batch/line %d", i)] = fmt.Sprint(errors[text], " no text")
@@ -258,8 +260,8 @@ func (x *experiment) batchSaid(id int64) func(r *replica) said {
 	}
 }
 
-// byCount returns the texts, the most frequent first.
-func byCount(counts map[string]int) []string {
+// mostFrequentFirst returns the texts, the most frequent first.
+func mostFrequentFirst(counts map[string]int) []string {
 	var texts []string
 	for text := range counts {
 		texts = append(texts, text)
@@ -273,67 +275,67 @@ func byCount(counts map[string]int) []string {
 	return texts
 }
 
-func (x *experiment) tasksSaid(filter string) func(r *replica) said {
-	return func(r *replica) said {
-		s, all := said{}, map[string]int64{}
-		for _, b := range ask[struct{ Batches []batchSaid }](x, r, "/v1/batches").Batches {
+func (x *experiment) taskListValues(filter string) func(r *replica) pageValues {
+	return func(r *replica) pageValues {
+		s, all := pageValues{}, map[string]int64{}
+		for _, b := range readAPI[struct{ Batches []batchDetails }](x, r, "/v1/batches").Batches {
 			all["all"] += b.Total
 			for state, n := range b.Counts {
-				all[words(state)] += n
+				all[stateText(state)] += n
 			}
 		}
 		for _, state := range []string{"all", "pending", "dispatched", "succeeded", "failed", "timed out", "cancelled", "expired", "suppressed"} {
-			s["count/"+state] = num(all[state])
+			s["count/"+state] = groupDigits(all[state])
 		}
-		for _, t := range ask[struct{ Tasks []taskSaid }](x, r, "/v1/tasks?page_size=50&"+filter).Tasks {
+		for _, t := range readAPI[struct{ Tasks []taskResponse }](x, r, "/v1/tasks?page_size=50&"+filter).Tasks {
 			id := fmt.Sprintf("task-%d/", t.ID)
-			s[id+"Task"], s[id+"State"], s[id+"Device"], s[id+"Batch"], s[id+"Pool"] = t.ID, words(t.State), t.Device, t.Batch, t.Pool
-			s[id+"Attempts"], s[id+"Ended"], s[id+"Error"] = t.Counted, shown(t.Finished), t.Error
+			s[id+"Task"], s[id+"State"], s[id+"Device"], s[id+"Batch"], s[id+"Pool"] = t.ID, stateText(t.State), t.Device, t.Batch, t.Pool
+			s[id+"Attempts"], s[id+"Ended"], s[id+"Error"] = t.Counted, timeText(t.Finished), t.Error
 		}
 		return s
 	}
 }
 
-func (x *experiment) taskSaid(id int64) func(r *replica) said {
-	return func(r *replica) said {
-		t := ask[taskSaid](x, r, fmt.Sprintf("/v1/tasks/%d", id))
-		s := said{"task/Device": t.Device, "task/Batch": t.Batch, "task/Pool": t.Pool, "task/state": words(t.State)}
+func (x *experiment) taskValues(id int64) func(r *replica) pageValues {
+	return func(r *replica) pageValues {
+		t := readAPI[taskResponse](x, r, fmt.Sprintf("/v1/tasks/%d", id))
+		s := pageValues{"task/Device": t.Device, "task/Batch": t.Batch, "task/Pool": t.Pool, "task/state": stateText(t.State)}
 		for i, a := range t.Attempts {
-			s[fmt.Sprintf("attempts/line %d", i)] = fmt.Sprint(a.Attempt, " ", words(a.EndedBy), " ", a.Slot, " ", shown(a.Granted), " ", shown(a.Ended), " ", a.Token, " ", a.Error)
+			s[fmt.Sprintf("attempts/line %d", i)] = fmt.Sprint(a.Attempt, " ", stateText(a.EndedBy), " ", a.Slot, " ", timeText(a.Granted), " ", timeText(a.Ended), " ", a.Token, " ", a.Error)
 		}
 		if g := t.Grant; g != nil {
-			s["task/Token"], s["task/Attempt"], s["task/Since"], s["task/Lease ends"] = g.Token, g.Attempt, shown(g.Granted), shown(g.LeaseUntil)
+			s["task/Token"], s["task/Attempt"], s["task/Since"], s["task/Lease ends"] = g.Token, g.Attempt, timeText(g.Granted), timeText(g.LeaseUntil)
 		}
-		x.eventsSaid(s, r, fmt.Sprintf("task=%d&page_size=20", id))
+		x.addEventValues(s, r, fmt.Sprintf("task=%d&page_size=20", id))
 		return s
 	}
 }
 
-func (x *experiment) deviceSaid(id string) func(r *replica) said {
-	return func(r *replica) said {
-		d, s := ask[deviceSaid](x, r, "/v1/devices/"+id), said{}
-		s["device/Last seen"], s["device/Created"] = shown(d.LastSeen), shown(d.Created)
-		x.eventsSaid(s, r, "device="+id+"&page_size=50")
+func (x *experiment) deviceValues(id string) func(r *replica) pageValues {
+	return func(r *replica) pageValues {
+		d, s := readAPI[deviceResponse](x, r, "/v1/devices/"+id), pageValues{}
+		s["device/Last seen"], s["device/Created"] = timeText(d.LastSeen), timeText(d.Created)
+		x.addEventValues(s, r, "device="+id+"&page_size=50")
 		return s
 	}
 }
 
-func (x *experiment) devicesSaid(r *replica) said {
-	s := said{}
-	for _, d := range ask[struct{ Devices []deviceSaid }](x, r, "/v1/devices?page_size=50").Devices {
-		s["device-"+d.ID+"/Last seen"], s["device-"+d.ID+"/Created"] = shown(d.LastSeen), shown(d.Created)
+func (x *experiment) deviceListValues(r *replica) pageValues {
+	s := pageValues{}
+	for _, d := range readAPI[struct{ Devices []deviceResponse }](x, r, "/v1/devices?page_size=50").Devices {
+		s["device-"+d.ID+"/Last seen"], s["device-"+d.ID+"/Created"] = timeText(d.LastSeen), timeText(d.Created)
 	}
 	return s
 }
 
-func (x *experiment) activitySaid(r *replica) said {
-	s := said{}
-	x.eventsSaid(s, r, "page_size=100")
+func (x *experiment) activityValues(r *replica) pageValues {
+	s := pageValues{}
+	x.addEventValues(s, r, "page_size=100")
 	return s
 }
 
-func (x *experiment) eventsSaid(s said, r *replica, filter string) {
-	for _, e := range ask[struct{ Events []eventSaid }](x, r, "/v1/events?"+filter).Events {
+func (x *experiment) addEventValues(s pageValues, r *replica, filter string) {
+	for _, e := range readAPI[struct{ Events []eventResponse }](x, r, "/v1/events?"+filter).Events {
 		id := fmt.Sprintf("event-%d/", e.ID)
 		var about []string
 		for _, part := range []struct {
@@ -348,15 +350,15 @@ func (x *experiment) eventsSaid(s said, r *replica, filter string) {
 				about = append(about, part.text)
 			}
 		}
-		s[id+"When"], s[id+"Event"], s[id+"Actor"] = shown(e.At), e.Kind, e.Actor
+		s[id+"When"], s[id+"Event"], s[id+"Actor"] = timeText(e.At), e.Kind, e.Actor
 		s[id+"About"], s[id+"Detail"] = strings.Join(about, " "), strings.Join(strings.Fields(e.Detail), " ")
 	}
 }
 
-// systemSaid returns the checks of /readyz, and the replicas in the ledger.
-func (x *experiment) systemSaid(r *replica) said {
-	s := said{}
-	for name, state := range ask[struct{ Checks map[string]string }](x, r, "/readyz").Checks {
+// systemValues returns the checks of /readyz, and the replicas in the ledger.
+func (x *experiment) systemValues(r *replica) pageValues {
+	s := pageValues{}
+	for name, state := range readAPI[struct{ Checks map[string]string }](x, r, "/readyz").Checks {
 		s["system/"+name] = "✓ " + state
 	}
 	rows, err := x.db.QueryContext(x.t.Context(), `SELECT id, version, started_at FROM replicas`)
@@ -370,7 +372,7 @@ func (x *experiment) systemSaid(r *replica) said {
 		if err := rows.Scan(&id, &version, &started); err != nil {
 			x.t.Fatal(err)
 		}
-		s["replica-"+id+"/Version"], s["replica-"+id+"/Started"] = version, shown(&started)
+		s["replica-"+id+"/Version"], s["replica-"+id+"/Started"] = version, timeText(&started)
 	}
 	if err := rows.Err(); err != nil {
 		x.t.Fatal(err)

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	reports = 100 // number of reports sent during the outage
-	answer  = 2 * time.Minute
+	reportCount   = 100 // number of reports sent during the outage
+	answerTimeout = 2 * time.Minute
 )
 
-// outage returns how long Postgres is not available: a minute. With -short, it is long enough for every report to be answered twice.
-func outage() time.Duration {
+// outageLength returns how long Postgres is not available: a minute. With -short, it is long enough for every report to be answered twice.
+func outageLength() time.Duration {
 	if testing.Short() {
 		return 12 * time.Second
 	}
@@ -36,9 +36,9 @@ func outage() time.Duration {
 // connection to the broker, and the result that the device kept is recorded once.
 func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	t.Parallel()
-	server := servers.Postgres(t)
+	server := servers.StartPostgres(t)
 	postgres := servers.NewProxy(t, server.Addr())
-	broker := servers.Mosquitto(t) // with its default limit of 20 messages in flight
+	broker := servers.StartMosquitto(t) // with its default limit of 20 messages in flight
 	wire := servers.NewProxy(t, broker.Addr)
 	var connections atomic.Int32
 	wire.OnRequest(func(b []byte) {
@@ -46,15 +46,15 @@ func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 			connections.Add(1)
 		}
 	})
-	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), postgres.Addr), servers.Redis(t).URL(),
+	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), postgres.Addr), servers.StartRedis(t).URL(),
 		"DISPATCHER_MQTT_URL=tcp://"+wire.Addr)
 	fleet := newListeningFleet(t, broker.URL)
-	if got := fleet.ask(t, "first", "hello", ""); got.Reason != devices.ReasonNone {
+	if got := fleet.reportUntilReply(t, "first", "hello", ""); got.Reason != devices.ReasonNone {
 		t.Fatalf("%+v", got)
 	}
-	r.operate(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
-	r.operate(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["meter"]}`)
-	granted := fleet.ask(t, "meter", "grant", "").Task
+	r.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)
+	r.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","devices":["meter"]}`)
+	granted := fleet.reportUntilReply(t, "meter", "grant", "").Task
 	if granted == nil {
 		t.Fatal("no grant")
 	}
@@ -62,8 +62,8 @@ func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 
 	machine := watchMachine(t.Context())
 	postgres.HoldReplies()
-	fleet.reportsWithout(t, result, func() {
-		server.Immediate()
+	fleet.reportDuringOutage(t, result, func() {
+		server.StopImmediately()
 		postgres.ReleaseReplies()
 	})
 	server.Start()
@@ -72,48 +72,48 @@ func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 		State    string
 		Attempts []any
 	}
-	if err := json.Unmarshal(r.operate(t, http.MethodGet, fmt.Sprint("/v1/tasks/", granted.ID), ""), &task); err != nil || task.State != "succeeded" || len(task.Attempts) != 1 {
+	if err := json.Unmarshal(r.callOperator(t, http.MethodGet, fmt.Sprint("/v1/tasks/", granted.ID), ""), &task); err != nil || task.State != "succeeded" || len(task.Attempts) != 1 {
 		t.Errorf("%+v, %v; want one attempt", task, err)
 	}
-	for n := range reports {
-		fleet.expectServed(t, fmt.Sprint("meter-", n))
+	for n := range reportCount {
+		fleet.expectAnswered(t, fmt.Sprint("meter-", n))
 	}
-	if stood, _ := machine.stood(); connections.Load() != 1 && stood < 5*time.Second { // the broker closes the connection of a client that stalls
+	if stood, _ := machine.stalls(); connections.Load() != 1 && stood < 5*time.Second { // the broker closes the connection of a client that stalls
 		t.Errorf("%d connections to the broker, want the one", connections.Load())
 	}
 	r.stopCleanly(t)
 }
 
-// reportsWithout sends reports during the whole outage, every tenth with the result of a meter. It expects an answer without
+// reportDuringOutage sends reports during the whole outage, every tenth with the result of a meter. It expects an answer without
 // acknowledgements to each report.
-func (f *listeningFleet) reportsWithout(t *testing.T, result string, halfway func()) {
+func (f *listeningFleet) reportDuringOutage(t *testing.T, result string, halfway func()) {
 	t.Helper()
-	tick := time.NewTicker(outage() / reports)
+	tick := time.NewTicker(outageLength() / reportCount)
 	defer tick.Stop()
-	for n := range reports {
-		if n == reports/2 {
+	for n := range reportCount {
+		if n == reportCount/2 {
 			halfway()
 		}
 		device, what := fmt.Sprint("meter-", n), ""
 		if n%10 == 0 {
 			device, what = "meter", result
 		}
-		f.report(device, fmt.Sprint("away-", n), what)
+		f.sendReport(device, fmt.Sprint("away-", n), what)
 		<-tick.C
 	}
-	for n := range reports {
-		if got, _ := f.reply(t, fmt.Sprint("away-", n), answer); got.Reason != devices.ReasonUnavailable || len(got.Acks) != 0 || got.ReportAfterMS == 0 {
+	for n := range reportCount {
+		if got, _ := f.waitForReply(t, fmt.Sprint("away-", n), answerTimeout); got.Reason != devices.ReasonUnavailable || len(got.Acks) != 0 || got.ReportAfterMS == 0 {
 			t.Errorf("report %d: %+v, want unavailable without acks", n, got)
 		}
 	}
 }
 
-// expectServed sends reports until one is answered from the ledger.
-func (f *listeningFleet) expectServed(t *testing.T, device string) {
+// expectAnswered sends reports until one is answered from the ledger.
+func (f *listeningFleet) expectAnswered(t *testing.T, device string) {
 	t.Helper()
 	var got devices.Reply
-	for n := range reports {
-		if got = f.ask(t, device, fmt.Sprint(device, "-back-", n), ""); got.Reason == devices.ReasonNone {
+	for n := range reportCount {
+		if got = f.reportUntilReply(t, device, fmt.Sprint(device, "-back-", n), ""); got.Reason == devices.ReasonNone {
 			return
 		}
 	}
@@ -123,18 +123,18 @@ func (f *listeningFleet) expectServed(t *testing.T, device string) {
 // expectRecordedOnce sends the result until it is a duplicate.
 func (f *listeningFleet) expectRecordedOnce(t *testing.T, result string) {
 	t.Helper()
-	for n := 0; f.outcome(devices.OutcomeDuplicate) == 0; n++ { // the device may miss replies
-		if got := f.ask(t, "meter", fmt.Sprint("again-", n), result); n == reports {
+	for n := 0; f.outcomeCount(devices.OutcomeDuplicate) == 0; n++ { // the device may miss replies
+		if got := f.reportUntilReply(t, "meter", fmt.Sprint("again-", n), result); n == reportCount {
 			t.Fatalf("never acknowledged: %+v", got)
 		}
 	}
-	if n := f.outcome(devices.OutcomeRecorded); n != 1 {
+	if n := f.outcomeCount(devices.OutcomeRecorded); n != 1 {
 		t.Errorf("recorded %d times", n)
 	}
 }
 
-// operate sends a request of an operator, which must succeed.
-func (r *replica) operate(t *testing.T, method, path, body string) []byte {
+// callOperator sends a request of an operator, which must succeed.
+func (r *replica) callOperator(t *testing.T, method, path, body string) []byte {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.addr+path, strings.NewReader(body))
 	if err != nil {
@@ -169,9 +169,9 @@ func newListeningFleet(t *testing.T, broker string) *listeningFleet {
 	f.client = paho.NewClient(paho.NewClientOptions().AddBroker(broker).SetClientID("fleet").SetAutoReconnect(false))
 	for _, step := range []func() paho.Token{
 		f.client.Connect,
-		func() paho.Token { return f.client.Subscribe("fleet/v1/+/reply", 1, f.hear) },
+		func() paho.Token { return f.client.Subscribe("fleet/v1/+/reply", 1, f.receive) },
 	} {
-		if token := step(); !token.WaitTimeout(answer) || token.Error() != nil {
+		if token := step(); !token.WaitTimeout(answerTimeout) || token.Error() != nil {
 			t.Fatal(token.Error())
 		}
 	}
@@ -179,7 +179,7 @@ func newListeningFleet(t *testing.T, broker string) *listeningFleet {
 	return f
 }
 
-func (f *listeningFleet) hear(_ paho.Client, m paho.Message) {
+func (f *listeningFleet) receive(_ paho.Client, m paho.Message) {
 	var reply devices.Reply
 	_ = json.Unmarshal(m.Payload(), &reply) // a reply without its id counts as missed
 	f.mu.Lock()
@@ -192,37 +192,37 @@ func (f *listeningFleet) hear(_ paho.Client, m paho.Message) {
 	}
 }
 
-// outcome returns how many results had this outcome.
-func (f *listeningFleet) outcome(o devices.Outcome) int {
+// outcomeCount returns how many results had this outcome.
+func (f *listeningFleet) outcomeCount(o devices.Outcome) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.outcomes[o]
 }
 
-func (f *listeningFleet) report(device, id, more string) {
-	body := fmt.Sprintf(`{"id":%q,%s}`, id, more)
+func (f *listeningFleet) sendReport(device, id, fields string) {
+	body := fmt.Sprintf(`{"id":%q,%s}`, id, fields)
 	f.client.Publish("fleet/v1/"+device+"/report", 1, false, strings.Replace(body, ",}", "}", 1))
 }
 
-// reply waits for the first reply to a report.
-func (f *listeningFleet) reply(t *testing.T, id string, patience time.Duration) (reply devices.Reply, ok bool) {
+// waitForReply waits for the first reply to a report.
+func (f *listeningFleet) waitForReply(t *testing.T, id string, patience time.Duration) (waitForReply devices.Reply, ok bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(patience); !ok && time.Now().Before(deadline); <-tick.C {
 		f.mu.Lock()
-		reply, ok = f.replies[id]
+		waitForReply, ok = f.replies[id]
 		f.mu.Unlock()
 	}
-	return reply, ok
+	return waitForReply, ok
 }
 
-// ask sends a report, and repeats it while no reply comes: at the start, no replica may have subscribed yet.
-func (f *listeningFleet) ask(t *testing.T, device, id, more string) devices.Reply {
+// reportUntilReply sends a report, and repeats it while no reply comes: at the start, no replica may have subscribed yet.
+func (f *listeningFleet) reportUntilReply(t *testing.T, device, id, fields string) devices.Reply {
 	t.Helper()
-	for range int(answer / time.Second) {
-		f.report(device, id, more)
-		if reply, ok := f.reply(t, id, time.Second); ok {
+	for range int(answerTimeout / time.Second) {
+		f.sendReport(device, id, fields)
+		if reply, ok := f.waitForReply(t, id, time.Second); ok {
 			return reply
 		}
 	}

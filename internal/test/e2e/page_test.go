@@ -22,24 +22,24 @@ type browser struct {
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(servers.Need(t, "chromium")), chromedp.NoSandbox, chromedp.DisableGPU)
+		chromedp.ExecPath(servers.RequireProgram(t, "chromium")), chromedp.NoSandbox, chromedp.DisableGPU)
 	allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, done := chromedp.NewContext(allocated)
 	t.Cleanup(func() { done(); end() })
 	b := &browser{t: t, ctx: ctx}
-	b.start(ctx)
+	b.openBlank(ctx)
 	return b
 }
 
-// start opens a tab, which lives as long as ctx.
-func (b *browser) start(ctx context.Context) {
+// openBlank opens a tab, which lives as long as ctx.
+func (b *browser) openBlank(ctx context.Context) {
 	b.t.Helper()
 	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-func (b *browser) must(ctx context.Context, actions ...chromedp.Action[chromedp.Void]) {
+func (b *browser) runActions(ctx context.Context, actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -56,12 +56,12 @@ type tab struct {
 	ctx  context.Context //nolint:containedctx // chromedp's handle of it
 }
 
-// tab opens a page and marks it. A reload would remove the mark.
-func (b *browser) tab(name, url string) *tab {
+// openTab opens a page and marks it. A reload would remove the mark.
+func (b *browser) openTab(name, url string) *tab {
 	b.t.Helper()
 	ctx, done := chromedp.NewContext(b.ctx)
 	b.t.Cleanup(done)
-	b.start(ctx)
+	b.openBlank(ctx)
 	one := &tab{browser: b, name: name, ctx: ctx}
 	one.open(url)
 	return one
@@ -69,24 +69,24 @@ func (b *browser) tab(name, url string) *tab {
 
 func (p *tab) open(url string) {
 	p.t.Helper()
-	p.must(p.ctx, chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("body")))
-	p.until(`window.marked = true`)
+	p.runActions(p.ctx, chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("body")))
+	p.waitForJS(`window.marked = true`)
 }
 
 // signIn enters the operator's token.
 func (p *tab) signIn() {
 	p.t.Helper()
-	p.must(p.ctx, chromedp.SendKeys(chromedp.CSS("#token"), adminToken), chromedp.Click(chromedp.CSS("button.primary")))
-	p.until(`location.pathname !== "/sign-in" && document.querySelector("main h1") !== null`)
+	p.runActions(p.ctx, chromedp.SendKeys(chromedp.CSS("#token"), adminToken), chromedp.Click(chromedp.CSS("button.primary")))
+	p.waitForJS(`location.pathname !== "/sign-in" && document.querySelector("main h1") !== null`)
 }
 
-// until waits until a JavaScript expression is true in the page.
-func (p *tab) until(expression string) {
+// waitForJS waits until a JavaScript expression is true in the page.
+func (p *tab) waitForJS(expression string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, recoveryLimit)
 	defer cancel()
 	guarded := "(() => { try { return !!(" + expression + "); } catch { return false; } })()"
-	if err := poll(ctx, look, func() bool {
+	if err := poll(ctx, ledgerPause, func() bool {
 		yes, err := chromedp.Run(ctx, chromedp.Evaluate[bool](guarded))
 		return err == nil && yes
 	}); err != nil {
@@ -94,32 +94,32 @@ func (p *tab) until(expression string) {
 	}
 }
 
-// numbersScript is a JavaScript function that takes a document and returns the values on the page.
+// valuesScript is a JavaScript function that takes a document and returns the values on the page.
 //
 //go:embed testdata/numbers.js
-var numbersScript string
+var valuesScript string
 
-// numbersHere returns a JavaScript expression for the values of the open page.
-func numbersHere() string { return strings.TrimSpace(numbersScript) + "(document)" }
+// readValuesJS returns a JavaScript expression for the values of the open page.
+func readValuesJS() string { return strings.TrimSpace(valuesScript) + "(document)" }
 
-// numbers returns the values that the page shows, by their place.
-func (p *tab) numbers() map[string]string {
+// readValues returns the values that the page shows, by their place.
+func (p *tab) readValues() map[string]string {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, recoveryLimit)
 	defer cancel()
-	shown, err := chromedp.Run(ctx, chromedp.Evaluate[map[string]string](numbersHere()))
+	shown, err := chromedp.Run(ctx, chromedp.Evaluate[map[string]string](readValuesJS()))
 	if err != nil {
 		p.t.Fatalf("%s: %v", p.name, err)
 	}
 	return shown
 }
 
-// shown formats a time as pages do.
-func shown(t *time.Time) string {
+// timeText formats a time as pages do.
+func timeText(t *time.Time) string {
 	if t == nil {
 		return "–"
 	}
 	return t.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-func words(state string) string { return strings.ReplaceAll(state, "_", " ") }
+func stateText(state string) string { return strings.ReplaceAll(state, "_", " ") }

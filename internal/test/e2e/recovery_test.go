@@ -13,50 +13,50 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// claimSent is longer than a replica may take from the acquire of a slot to its claim. An older lease in Redis must have a grant, or it is
+// maxClaimDelay is longer than a replica may take from the acquire of a slot to its claim. An older lease in Redis must have a grant, or it is
 // an orphan.
-const claimSent = 4 * time.Second
+const maxClaimDelay = 4 * time.Second
 
-// untilRecovered waits until each replica has granted over MQTT, and any replica over HTTP: HTTP clients stay with the replica to which
+// waitUntilRecovered waits until each replica has granted over MQTT, and any replica over HTTP: HTTP clients stay with the replica to which
 // they are connected. Then it waits until the pool is nearly full.
-func (x *experiment) untilRecovered(ctx context.Context) error {
+func (x *experiment) waitUntilRecovered(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	silent, err := x.untilGranted(ctx)
+	silent, err := x.waitForGrants(ctx)
 	if err != nil {
 		return fmt.Errorf("no grant by %q: %w", silent, err)
 	}
 	var held int
-	if err := poll(ctx, look, func() bool {
-		if now, err := x.held(ctx); err == nil {
+	if err := poll(ctx, ledgerPause, func() bool {
+		if now, err := x.heldCount(ctx); err == nil {
 			held = now
 		}
-		return held >= x.busy()
+		return held >= x.wantHeld()
 	}); err != nil {
-		return fmt.Errorf("%d slots held, want %d: %w", held, x.busy(), err)
+		return fmt.Errorf("%d slots held, want %d: %w", held, x.wantHeld(), err)
 	}
 	return nil
 }
 
-// untilGranted waits until each replica has granted over MQTT, and any replica over HTTP. With an error, it returns the names without a
+// waitForGrants waits until each replica has granted over MQTT, and any replica over HTTP. With an error, it returns the names without a
 // grant.
-func (x *experiment) untilGranted(ctx context.Context) (silent []string, err error) {
+func (x *experiment) waitForGrants(ctx context.Context) (silent []string, err error) {
 	var since map[string]float64
-	err = poll(ctx, scrape, func() bool {
-		now, err := x.granted(ctx)
+	err = poll(ctx, metricsPause, func() bool {
+		now, err := x.grantCounts(ctx)
 		if err != nil {
 			return false // try again until ctx ends
 		}
 		if since == nil {
 			since = now
 		}
-		silent = notGrown(since, now)
+		silent = notIncreased(since, now)
 		return len(silent) == 0
 	})
 	return silent, err
 }
 
-func notGrown(since, now map[string]float64) (names []string) {
+func notIncreased(since, now map[string]float64) (names []string) {
 	for name, count := range now {
 		if count <= since[name] {
 			names = append(names, name)
@@ -65,11 +65,11 @@ func notGrown(since, now map[string]float64) (names []string) {
 	return names
 }
 
-// granted returns the number of grants of each replica over MQTT, and of all replicas over HTTP.
-func (x *experiment) granted(ctx context.Context) (map[string]float64, error) {
+// grantCounts returns the number of grants of each replica over MQTT, and of all replicas over HTTP.
+func (x *experiment) grantCounts(ctx context.Context) (map[string]float64, error) {
 	counts := map[string]float64{}
 	for i, r := range x.replicas {
-		samples, err := r.metric(ctx, "dispatcher_reports_total")
+		samples, err := r.readMetric(ctx, "dispatcher_reports_total")
 		if err != nil {
 			return nil, err
 		}
@@ -79,10 +79,10 @@ func (x *experiment) granted(ctx context.Context) (map[string]float64, error) {
 	return counts, nil
 }
 
-// conflicts returns the number of slots that Redis gave and the ledger refused.
-func (x *experiment) conflicts(ctx context.Context) (sum float64, err error) {
+// conflictCount returns the number of slots that Redis gave and the ledger refused.
+func (x *experiment) conflictCount(ctx context.Context) (sum float64, err error) {
 	for _, r := range x.replicas {
-		samples, err := r.metric(ctx, "dispatcher_slot_conflicts_total")
+		samples, err := r.readMetric(ctx, "dispatcher_slot_conflicts_total")
 		if err != nil {
 			return 0, err
 		}
@@ -91,8 +91,8 @@ func (x *experiment) conflicts(ctx context.Context) (sum float64, err error) {
 	return sum, nil
 }
 
-// metric reads the samples of a metric, by their labels. The key "" is a sample without labels.
-func (r *replica) metric(ctx context.Context, name string) (map[string]float64, error) {
+// readMetric reads the samples of a metric, by their labels. The key "" is a sample without labels.
+func (r *replica) readMetric(ctx context.Context, name string) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.addr+"/metrics", nil)
@@ -123,19 +123,19 @@ func (r *replica) metric(ctx context.Context, name string) (map[string]float64, 
 	return samples, lines.Err()
 }
 
-// held returns the number of grants in force.
-func (x *experiment) held(ctx context.Context) (held int, err error) {
-	err = x.db.QueryRowContext(ctx, `SELECT count(*) FROM grants WHERE lease_until > now()`).Scan(&held)
-	return held, err
+// heldCount returns the number of grants in force.
+func (x *experiment) heldCount(ctx context.Context) (heldCount int, err error) {
+	err = x.db.QueryRowContext(ctx, `SELECT count(*) FROM grants WHERE lease_until > now()`).Scan(&heldCount)
+	return heldCount, err
 }
 
-// untilAgreed waits, under load, until Redis agrees with the ledger.
-func (x *experiment) untilAgreed(ctx context.Context) error {
+// waitForAgreement waits, under load, until Redis agrees with the ledger.
+func (x *experiment) waitForAgreement(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
 	var trouble error
-	if err := poll(ctx, look, func() bool {
-		trouble = x.compare(ctx)
+	if err := poll(ctx, ledgerPause, func() bool {
+		trouble = x.compareStores(ctx)
 		return trouble == nil
 	}); err != nil {
 		return fmt.Errorf("drift is not repaired: %w: %w", trouble, err)
@@ -143,18 +143,18 @@ func (x *experiment) untilAgreed(ctx context.Context) error {
 	return nil
 }
 
-// compare checks entries that do not change while both stores are read. A grant that exists before and after Redis is read must be in Redis
+// compareStores checks entries that do not change while both stores are read. A grant that exists before and after Redis is read must be in Redis
 // with the same slot. A lease that is in Redis before and after the ledger is read must be in the ledger, unless its claim may still be in
 // flight.
-func (x *experiment) compare(ctx context.Context) error {
-	before, err1 := x.grants(ctx)
+func (x *experiment) compareStores(ctx context.Context) error {
+	before, err1 := x.ledgerLeases(ctx)
 	first, err2 := x.slots.Snapshot(ctx, pool)
-	after, err3 := x.grants(ctx)
+	after, err3 := x.ledgerLeases(ctx)
 	second, err4 := x.slots.Snapshot(ctx, pool)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
-	inRedis, still := byLease(first), byLease(second)
+	inRedis, still := leasesByID(first), leasesByID(second)
 	for lease, slot := range before {
 		_, stands := after[lease]
 		if got, ok := inRedis[lease]; stands && (!ok || got.Slot != slot) {
@@ -163,15 +163,15 @@ func (x *experiment) compare(ctx context.Context) error {
 	}
 	for lease, in := range inRedis {
 		_, stands := still[lease]
-		if _, ok := after[lease]; stands && !ok && in.Age > claimSent {
+		if _, ok := after[lease]; stands && !ok && in.Age > maxClaimDelay {
 			return fmt.Errorf("slot %d is held by %s for %s in Redis, and granted to nobody", in.Slot, lease, in.Age)
 		}
 	}
 	return nil
 }
 
-// grants returns the leases in the ledger and their slots.
-func (x *experiment) grants(ctx context.Context) (map[string]int, error) {
+// ledgerLeases returns the leases in the ledger and their slots.
+func (x *experiment) ledgerLeases(ctx context.Context) (map[string]int, error) {
 	rows, err := x.db.QueryContext(ctx, `SELECT lease, slot FROM grants`)
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func (x *experiment) grants(ctx context.Context) (map[string]int, error) {
 	return grants, rows.Err()
 }
 
-func byLease(s slots.Snapshot) map[string]slots.Lease {
+func leasesByID(s slots.Snapshot) map[string]slots.Lease {
 	leases := make(map[string]slots.Lease, len(s.Leases))
 	for _, l := range s.Leases {
 		leases[l.ID] = l

@@ -23,15 +23,15 @@ const (
 
 var program = servers.Program{Race: true} //nolint:gochecknoglobals // built once
 
-// atOnce is the number of tests that run concurrently. They wait most of the time for leases to end and servers to start.
-const atOnce = "4"
+// parallelTests is the number of tests that run concurrently. They wait most of the time for leases to end and servers to start.
+const parallelTests = "4"
 
 // TestMain runs the tests. With the argument visiting, it is the command that callers run.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == visiting {
-		os.Exit(visit(os.Args[2:])) //nolint:forbidigo // TestMain's way to end
+	if len(os.Args) > 1 && os.Args[1] == visitArg {
+		os.Exit(runVisit(os.Args[2:])) //nolint:forbidigo // TestMain's way to end
 	}
-	_ = flag.Set("test.parallel", atOnce) // m.Run parses the command line later, so a -parallel there has precedence
+	_ = flag.Set("test.parallel", parallelTests) // m.Run parses the command line later, so a -parallel there has precedence
 	m.Run()
 }
 
@@ -42,13 +42,13 @@ type replica struct {
 }
 
 // startReplica starts a replica on these servers and waits until it is ready.
-func startReplica(t *testing.T, dsn, redisURL string, more ...string) *replica {
+func startReplica(t *testing.T, dsn, redisURL string, settings ...string) *replica {
 	t.Helper()
-	return startReplicaOf(t, program.Path(t), dsn, redisURL, more...)
+	return startReplicaBinary(t, program.Path(t), dsn, redisURL, settings...)
 }
 
-// startReplicaOf is startReplica for another build of the program.
-func startReplicaOf(t *testing.T, binary, dsn, redisURL string, more ...string) *replica {
+// startReplicaBinary is startReplica for another build of the program.
+func startReplicaBinary(t *testing.T, binary, dsn, redisURL string, settings ...string) *replica {
 	t.Helper()
 	r := &replica{addr: servers.FreeAddr(t)}
 	command := func() *exec.Cmd {
@@ -57,14 +57,14 @@ func startReplicaOf(t *testing.T, binary, dsn, redisURL string, more ...string) 
 			"DISPATCHER_POSTGRES_DSN="+dsn, "DISPATCHER_REDIS_URL="+redisURL, "DISPATCHER_HTTP_LISTEN="+r.addr,
 			"DISPATCHER_ADMIN_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken, "DISPATCHER_LOG_LEVEL=info",
 		)
-		cmd.Env = append(cmd.Env, more...)
+		cmd.Env = append(cmd.Env, settings...)
 		return cmd
 	}
-	r.Process = servers.StartProcess(t, command, func() error { return ready(r.addr) })
+	r.Process = servers.StartProcess(t, command, func() error { return checkReady(r.addr) })
 	return r
 }
 
-func ready(addr string) error {
+func checkReady(addr string) error {
 	response, err := http.Get("http://" + addr + "/readyz")
 	if err != nil {
 		return err
@@ -85,9 +85,9 @@ func (r *replica) stopCleanly(t *testing.T) {
 	}
 }
 
-// balance returns the URL of a load balancer that assigns connections to the replicas in turn. It has no health checks, so a replica that
+// startBalancer returns the URL of a load balancer that assigns connections to the replicas in turn. It has no health checks, so a replica that
 // hangs also gets connections.
-func balance(t *testing.T, replicas ...*replica) (url string) {
+func startBalancer(t *testing.T, replicas ...*replica) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -106,13 +106,13 @@ func balance(t *testing.T, replicas ...*replica) (url string) {
 				<-time.After(100 * time.Millisecond)
 				continue
 			}
-			go join(client, replicas[next.Add(1)%int64(len(replicas))].addr)
+			go proxyConn(client, replicas[next.Add(1)%int64(len(replicas))].addr)
 		}
 	}()
 	return "http://" + l.Addr().String()
 }
 
-func join(client net.Conn, addr string) {
+func proxyConn(client net.Conn, addr string) {
 	defer client.Close()
 	server, err := net.Dial("tcp", addr)
 	if err != nil {

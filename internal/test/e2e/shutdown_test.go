@@ -22,15 +22,15 @@ func TestRollingRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	x := newExperiment(t, &verdict{})
 	x.fleet.Devices, x.fleet.Capacity, x.fleet.Tasks, x.fleet.Lease = 40, 10, 120, time.Minute
-	x.fleet.Long, x.fleet.Faults = 0, simulator.Faults{}
+	x.fleet.LongShare, x.fleet.Faults = 0, simulator.Faults{}
 	x.settings = nil
 	x.deploy()
 	ctx, cancel := context.WithTimeout(t.Context(), runLimit)
 	defer cancel()
 	simulation := x.simulate(ctx)
 	for _, n := range []int{0, 1} {
-		if err := poll(simulation.ctx, look, func() bool {
-			held, err := x.held(ctx)
+		if err := poll(simulation.ctx, ledgerPause, func() bool {
+			held, err := x.heldCount(ctx)
 			return err == nil && held >= x.fleet.Capacity/2
 		}); err != nil {
 			t.Fatalf("the run does not count: %v", err)
@@ -59,11 +59,11 @@ func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 	for name, signals := range map[string]int{"the limit": 1, "a second signal": 2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := hanging(t)
+			r := startHangingReplica(t)
 			begin := time.Now()
 			for range signals {
 				r.Signal(syscall.SIGTERM)
-				untilClosed(t, r.addr) // the replica has received the first signal
+				waitUntilClosed(t, r.addr) // the replica has received the first signal
 			}
 			select {
 			case <-r.Exited():
@@ -81,10 +81,10 @@ func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 	}
 }
 
-// hanging returns a replica with one report in flight to which Postgres does not answer. Other requests to Postgres are answered.
-func hanging(t *testing.T) *replica {
+// startHangingReplica returns a replica with one report in flight to which Postgres does not answer. Other requests to Postgres are answered.
+func startHangingReplica(t *testing.T) *replica {
 	t.Helper()
-	server := servers.Postgres(t)
+	server := servers.StartPostgres(t)
 	proxy := servers.NewProxy(t, server.Addr())
 	underway := make(chan struct{})
 	var once sync.Once
@@ -94,7 +94,7 @@ func hanging(t *testing.T) *replica {
 			once.Do(func() { close(underway) })
 		}
 	})
-	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), proxy.Addr), servers.Redis(t).URL())
+	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), proxy.Addr), servers.StartRedis(t).URL())
 	request, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost,
 		"http://"+r.addr+"/v1/devices/slow-device/report", strings.NewReader(`{}`))
 	if err != nil {
@@ -120,7 +120,7 @@ func hanging(t *testing.T) *replica {
 	return r
 }
 
-func untilClosed(t *testing.T, addr string) {
+func waitUntilClosed(t *testing.T, addr string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -24,76 +24,76 @@ func TestPagesSayTheTruth(t *testing.T) {
 		t.Skip("long: a browser opens each page beside a fleet at work, which takes minutes; make test-long runs it")
 	}
 	devices, slots := 80, 20
-	x := newTruth(t, devices, slots)
+	x := newPausableExperiment(t, devices, slots)
 	first, second := x.replicas[0], x.replicas[1]
 	b := newBrowser(t)
 	page := func(r *replica, path string) string { return "http://" + r.addr + path }
-	other := b.tab("sign-in", page(first, "/sign-in"))
+	other := b.openTab("sign-in", page(first, "/sign-in"))
 	other.signIn()
 	other.open("about:blank") // a browser has six connections to one address, and each open page uses one
-	open := map[*tab]func(*replica) said{
-		b.tab("pools", page(first, "/")):           x.poolsSaid,
-		b.tab("pool", page(first, "/pools/"+pool)): x.poolSaid,
-		b.tab("batch", page(first, "/batches/1")):  x.batchSaid(1),
-		b.tab("tasks", page(first, "/tasks")):      x.tasksSaid(""),
+	open := map[*tab]func(*replica) pageValues{
+		b.openTab("pools", page(first, "/")):           x.poolListValues,
+		b.openTab("pool", page(first, "/pools/"+pool)): x.poolValues,
+		b.openTab("batch", page(first, "/batches/1")):  x.batchValues(1),
+		b.openTab("tasks", page(first, "/tasks")):      x.taskListValues(""),
 	}
-	cutOff := b.tab("pool, at the other replica", page(second, "/pools/"+pool))
+	cutOff := b.openTab("pool, at the other replica", page(second, "/pools/"+pool))
 	for one := range open {
-		one.until(`document.getElementById("pulse").textContent === "live"`)
+		one.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	}
-	cutOff.until(`document.getElementById("pulse").textContent === "live"`)
+	cutOff.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 
 	second.Kill()
-	cutOff.until(`document.getElementById("stale").textContent.startsWith("Disconnected") && !document.getElementById("stale").hidden`)
+	cutOff.waitForJS(`document.getElementById("stale").textContent.startsWith("Disconnected") && !document.getElementById("stale").hidden`)
 	for one := range open {
 		if one.name == "tasks" || one.name == "batch" { // the numbers of ended tasks still change
-			ended := one.numbers()["count/succeeded"]
-			one.until(fmt.Sprintf(`%s["count/succeeded"] !== %q`, numbersHere(), ended))
+			ended := one.readValues()["count/succeeded"]
+			one.waitForJS(fmt.Sprintf(`%s["count/succeeded"] !== %q`, readValuesJS(), ended))
 		}
 	}
-	still := func(at *replica, tabs map[*tab]func(*replica) said) {
-		x.load.Pause()
+	still := func(at *replica, tabs map[*tab]func(*replica) pageValues) {
+		x.fleetProcess.Pause()
 		for one, said := range tabs {
-			x.expectTruth(one, at, said, nil)
+			x.expectPageMatches(one, at, said, nil)
 		}
 	}
 	still(first, open)
 	x.expectEveryPage(other, first)
-	x.load.Resume()
+	x.fleetProcess.Resume()
 
 	second.Start()
-	cutOff.until(`document.getElementById("stale").hidden`)
-	still(second, map[*tab]func(*replica) said{cutOff: x.poolSaid})
+	cutOff.waitForJS(`document.getElementById("stale").hidden`)
+	still(second, map[*tab]func(*replica) pageValues{cutOff: x.poolValues})
 	still(first, open)
-	x.load.Resume()
+	x.fleetProcess.Resume()
 	if len(x.compared) < 14 {
 		t.Errorf("only these pages were compared: %v", x.compared)
 	}
 }
 
-// truth is an experiment whose fleet can be stopped.
-type truth struct {
+// pausableExperiment is an experiment whose fleet can be stopped.
+type pausableExperiment struct {
 	*experiment
 
-	load     *servers.Process
-	failed   int64          // the batch with one failed task and one task whose slot was taken back
-	compared map[string]int // number of compared values by page
+	fleetProcess *servers.Process
+	failedBatch  int64          // the batch with one failed task and one task whose slot was taken back
+	compared     map[string]int // number of compared values by page
 }
 
-// newTruth starts an experiment with this number of devices and slots.
-func newTruth(t *testing.T, devices, slots int) *truth {
+// newPausableExperiment starts an experiment with this number of devices and slots.
+func newPausableExperiment(t *testing.T, devices, slots int) *pausableExperiment {
 	t.Helper()
-	x := &truth{experiment: newExperiment(t, &verdict{}), compared: map[string]int{}}
+	x := &pausableExperiment{experiment: newExperiment(t, &verdict{}), compared: map[string]int{}}
 	x.fleet.Devices = devices
 	x.deploy()
-	x.send(http.MethodPut, "/v1/pools/"+pool, map[string]any{"capacity": slots, "lease_ms": 600_000}) // longer than the fleet is ever stopped
-	x.startLoad(slots / 2)
-	x.sideShows()
+	x.sendRequest(http.MethodPut, "/v1/pools/"+pool, map[string]any{"capacity": slots, "lease_ms": 600_000}) // longer than the fleet is ever stopped
+	x.startFleet(slots / 2)
+	x.createSmallPools()
 	return x
 }
 
-// startLoad starts the fleet as a separate program, which can be stopped with SIGSTOP. It waits until the fleet holds at least slots slots.
-func (x *truth) startLoad(slots int) {
+// startFleet starts the fleet as a separate program, which can be stopped with SIGSTOP. It waits until the fleet holds at least slots slots.
+func (x *pausableExperiment) startFleet(slots int) {
 	x.t.Helper()
 	binary := program.Path(x.t)
 	command := func() *exec.Cmd {
@@ -102,52 +102,52 @@ func (x *truth) startLoad(slots int) {
 		cmd.Env = append(os.Environ(), "DISPATCHER_TOKEN="+adminToken, "DISPATCHER_FLEET_TOKEN="+fleetToken)
 		return cmd
 	}
-	x.load = servers.StartProcess(x.t, command, func() error { return nil })
+	x.fleetProcess = servers.StartProcess(x.t, command, func() error { return nil })
 	ctx, cancel := context.WithTimeout(x.t.Context(), runLimit)
 	defer cancel()
-	if err := poll(ctx, look, func() bool {
-		held, err := x.held(ctx)
+	if err := poll(ctx, ledgerPause, func() bool {
+		held, err := x.heldCount(ctx)
 		return err == nil && held >= slots
 	}); err != nil {
 		x.t.Fatal("the fleet did not begin to work")
 	}
 }
 
-// sideShows creates two small pools. One is paused. In the other pool, one task failed, the slot of one was taken back, and one waits.
-func (x *truth) sideShows() {
+// createSmallPools creates two small pools. One is paused. In the other pool, one task failed, the slot of one was taken back, and one waits.
+func (x *pausableExperiment) createSmallPools() {
 	x.t.Helper()
-	x.send(http.MethodPut, "/v1/pools/paused", map[string]any{"capacity": 5})
-	x.send(http.MethodPost, "/v1/pools/paused/pause", map[string]any{"reason": "a reason"})
-	x.send(http.MethodPost, "/v1/batches", map[string]any{"pool": "paused", "kind": "k", "devices": []string{"p-1", "p-2"}})
-	x.send(http.MethodPut, "/v1/pools/small", map[string]any{"capacity": 2, "lease_ms": x.fleet.Lease.Milliseconds()})
-	answer := x.send(http.MethodPost, "/v1/batches", map[string]any{"name": "small", "pool": "small", "kind": "k", "max_attempts": 1, "devices": []string{"x-1", "x-2", "x-3"}})
+	x.sendRequest(http.MethodPut, "/v1/pools/paused", map[string]any{"capacity": 5})
+	x.sendRequest(http.MethodPost, "/v1/pools/paused/pause", map[string]any{"reason": "a reason"})
+	x.sendRequest(http.MethodPost, "/v1/batches", map[string]any{"pool": "paused", "kind": "k", "devices": []string{"p-1", "p-2"}})
+	x.sendRequest(http.MethodPut, "/v1/pools/small", map[string]any{"capacity": 2, "lease_ms": x.fleet.Lease.Milliseconds()})
+	answer := x.sendRequest(http.MethodPost, "/v1/batches", map[string]any{"name": "small", "pool": "small", "kind": "k", "max_attempts": 1, "devices": []string{"x-1", "x-2", "x-3"}})
 	var made struct{ ID int64 }
 	if err := json.Unmarshal(answer, &made); err != nil {
 		x.t.Fatal(err)
 	}
-	x.failed = made.ID
-	granted := x.untilGrantedTo("x-1")
+	x.failedBatch = made.ID
+	granted := x.waitForGrant("x-1")
 	result := map[string]any{"task": granted.ID, "token": granted.Token, "status": "rejected", "error": "no <b>route</b>"}
-	x.send(http.MethodPost, "/v1/devices/x-1/report", map[string]any{"id": "r", "accept": false, "results": []any{result}})
-	x.untilGrantedTo("x-2") // and x-2 never reports again
+	x.sendRequest(http.MethodPost, "/v1/devices/x-1/report", map[string]any{"id": "r", "accept": false, "results": []any{result}})
+	x.waitForGrant("x-2") // and x-2 never reports again
 	ctx, cancel := context.WithTimeout(x.t.Context(), recoveryLimit)
 	defer cancel()
-	if err := poll(ctx, look, func() bool {
-		return len(ask[struct{ Tasks []taskSaid }](x.experiment, x.replicas[0], "/v1/tasks?pool=small&state=timed_out").Tasks) == 1
+	if err := poll(ctx, ledgerPause, func() bool {
+		return len(readAPI[struct{ Tasks []taskResponse }](x.experiment, x.replicas[0], "/v1/tasks?pool=small&state=timed_out").Tasks) == 1
 	}); err != nil {
 		x.t.Fatal("the slot of a silent device was not taken back")
 	}
 }
 
-type granted struct{ ID, Token int64 }
+type grantedTask struct{ ID, Token int64 }
 
-func (x *truth) untilGrantedTo(device string) granted {
+func (x *pausableExperiment) waitForGrant(device string) grantedTask {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), recoveryLimit)
 	defer cancel()
-	var reply struct{ Task *granted }
-	if err := poll(ctx, look, func() bool {
-		_ = json.Unmarshal(x.send(http.MethodPost, "/v1/devices/"+device+"/report", map[string]any{"id": "g"}), &reply)
+	var reply struct{ Task *grantedTask }
+	if err := poll(ctx, ledgerPause, func() bool {
+		_ = json.Unmarshal(x.sendRequest(http.MethodPost, "/v1/devices/"+device+"/report", map[string]any{"id": "g"}), &reply)
 		return reply.Task != nil
 	}); err != nil {
 		x.t.Fatalf("nothing is granted to %s", device)
@@ -155,17 +155,17 @@ func (x *truth) untilGrantedTo(device string) granted {
 	return *reply.Task
 }
 
-// send sends a request of an operator or a device to the first replica.
-func (x *truth) send(method, path string, body any) []byte {
+// sendRequest sends a request of an operator or a device to the first replica.
+func (x *pausableExperiment) sendRequest(method, path string, body any) []byte {
 	x.t.Helper()
-	answer, err := x.request(x.t.Context(), method, path, body)
+	answer, err := x.doRequest(x.t.Context(), method, path, body)
 	if err != nil {
 		x.t.Fatal(err)
 	}
 	return answer
 }
 
-func (x *truth) request(ctx context.Context, method, path string, body any) ([]byte, error) {
+func (x *pausableExperiment) doRequest(ctx context.Context, method, path string, body any) ([]byte, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
@@ -195,58 +195,58 @@ func (x *truth) request(ctx context.Context, method, path string, body any) ([]b
 	return answer.Bytes(), nil
 }
 
-// expectTruth waits until the page shows what the API returns before and after it: requests that were in flight when the fleet stopped end
+// expectPageMatches waits until the page shows what the API returns before and after it: requests that were in flight when the fleet stopped end
 // first. If reload is not nil, it is called to load the page again, because some pages do not follow events.
-func (x *truth) expectTruth(one *tab, at *replica, ask func(*replica) said, reload func()) {
+func (x *pausableExperiment) expectPageMatches(one *tab, target *replica, readValues func(*replica) pageValues, reload func()) {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), recoveryLimit)
 	defer cancel()
 	wrong := []string{"it was never compared"}
-	err := poll(ctx, look, func() bool {
-		before := ask(at)
+	err := poll(ctx, ledgerPause, func() bool {
+		before := readValues(target)
 		if reload != nil {
 			reload()
 		}
-		numbers := one.numbers()
-		if !reflect.DeepEqual(ask(at).exact(), before.exact()) {
+		numbers := one.readValues()
+		if !reflect.DeepEqual(readValues(target).exactValues(), before.exactValues()) {
 			return false
 		}
 		x.compared[one.name] = len(before)
-		wrong = before.differs(numbers)
+		wrong = before.differences(numbers)
 		return len(wrong) == 0
 	})
 	if err != nil {
 		x.t.Errorf("%s: %s", one.name, strings.Join(wrong, "\n"))
 	}
 	if reload == nil {
-		one.until(`window.marked`)
+		one.waitForJS(`window.marked`)
 	}
 }
 
 // expectEveryPage compares the pages that are not open.
-func (x *truth) expectEveryPage(one *tab, at *replica) {
+func (x *pausableExperiment) expectEveryPage(one *tab, target *replica) {
 	x.t.Helper()
-	slots := ask[slotsSaid](x.experiment, at, "/v1/pools/"+pool+"/slots").Slots
+	slots := readAPI[slotsResponse](x.experiment, target, "/v1/pools/"+pool+"/slots").Slots
 	busy := 0
 	for busy < len(slots)-1 && slots[busy].State != "held" {
 		busy++
 	}
-	for path, said := range map[string]func(*replica) said{
-		"/batches": x.batchesSaid, fmt.Sprintf("/batches/%d", x.failed): x.batchSaid(x.failed), "/devices": x.devicesSaid, "/activity": x.activitySaid, "/system": x.systemSaid,
-		"/tasks?pool=small&state=failed": x.filteredSaid("pool=small&state=failed"), "/tasks?state=timed_out": x.tasksSaid("state=timed_out"),
-		fmt.Sprintf("/tasks/%d", slots[busy].Task): x.taskSaid(slots[busy].Task),
-		"/devices/" + slots[busy].Device:           x.deviceSaid(slots[busy].Device),
-		"/devices/x-1":                             x.deviceSaid("x-1"),
+	for path, said := range map[string]func(*replica) pageValues{
+		"/batches": x.batchListValues, fmt.Sprintf("/batches/%d", x.failedBatch): x.batchValues(x.failedBatch), "/devices": x.deviceListValues, "/activity": x.activityValues, "/system": x.systemValues,
+		"/tasks?pool=small&state=failed": x.filteredTaskValues("pool=small&state=failed"), "/tasks?state=timed_out": x.taskListValues("state=timed_out"),
+		fmt.Sprintf("/tasks/%d", slots[busy].Task): x.taskValues(slots[busy].Task),
+		"/devices/" + slots[busy].Device:           x.deviceValues(slots[busy].Device),
+		"/devices/x-1":                             x.deviceValues("x-1"),
 	} {
 		one.name = path
-		x.expectTruth(one, at, said, func() { one.open("http://" + at.addr + path) })
+		x.expectPageMatches(one, target, said, func() { one.open("http://" + target.addr + path) })
 	}
 }
 
-// filteredSaid is tasksSaid without the counts, for a filter whose pages show no counts.
-func (x *truth) filteredSaid(filter string) func(*replica) said {
-	return func(r *replica) said {
-		s := x.tasksSaid(filter)(r)
+// filteredTaskValues is taskListValues without the counts, for a filter whose pages show no counts.
+func (x *pausableExperiment) filteredTaskValues(filter string) func(*replica) pageValues {
+	return func(r *replica) pageValues {
+		s := x.taskListValues(filter)(r)
 		for place := range s {
 			if strings.HasPrefix(place, "count/") {
 				delete(s, place)

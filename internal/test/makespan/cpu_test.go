@@ -9,9 +9,9 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// load is the processor time used so far. Without /proc it is empty.
-type load struct {
-	at      time.Time
+// cpuTimes is the processor time used so far. Without /proc it is empty.
+type cpuTimes struct {
+	readAt  time.Time
 	servers time.Duration // of the servers of the plant, including their child processes
 	fleet   time.Duration // of this process: devices and external system
 	machine time.Duration // of all processes of the machine
@@ -20,18 +20,18 @@ type load struct {
 // cores is the average use of processors, as a number of processors.
 type cores struct{ servers, fleet, machine float64 }
 
-func (p *plant) load() load {
-	l := load{at: time.Now(), machine: machineTime()}
+func (p *rowServers) readCPUTimes() cpuTimes {
+	l := cpuTimes{readAt: time.Now(), machine: machineTime()}
 	times := servers.ReadProcessorTimes()
 	for _, pid := range p.pids {
-		l.servers += times.Tree(pid)
+		l.servers += times.TreeTime(pid)
 	}
-	l.fleet = times.Own(os.Getpid())
+	l.fleet = times.ProcessTime(os.Getpid())
 	return l
 }
 
-func (l load) since(earlier load) cores {
-	elapsed := float64(l.at.Sub(earlier.at))
+func (l cpuTimes) coresSince(earlier cpuTimes) cores {
+	elapsed := float64(l.readAt.Sub(earlier.readAt))
 	return cores{
 		servers: float64(l.servers-earlier.servers) / elapsed,
 		fleet:   float64(l.fleet-earlier.fleet) / elapsed,
@@ -50,7 +50,7 @@ func machineTime() time.Duration {
 	if len(fields) < 9 {
 		return 0
 	}
-	return servers.Ticks(fields[1:4]) + servers.Ticks(fields[6:9]) // user, nice, system; irq, softirq, steal
+	return servers.SumTicks(fields[1:4]) + servers.SumTicks(fields[6:9]) // user, nice, system; irq, softirq, steal
 }
 
-func processors() int { return runtime.NumCPU() }
+func processorCount() int { return runtime.NumCPU() }

@@ -18,15 +18,15 @@ import (
 
 // Flags that `make bench-makespan` sets.
 var (
-	whole = flag.Bool("whole", false, "measure: the table at its full size")                                          //nolint:gochecknoglobals // a flag of the test
-	words = flag.String("rows", "", "only rows whose title has one of these words, with | between; empty: every row") //nolint:gochecknoglobals // a flag of the test
+	fullSize   = flag.Bool("whole", false, "measure: the table at its full size")                                          //nolint:gochecknoglobals // a flag of the test
+	titleWords = flag.String("rows", "", "only rows whose title has one of these words, with | between; empty: every row") //nolint:gochecknoglobals // a flag of the test
 )
 
 // scale is the size of a measurement.
 type scale struct {
 	slots        int
 	work, period time.Duration
-	rest         time.Duration // time for the dispatcher to write the last-seen times of the devices
+	restTime     time.Duration // time for the dispatcher to write the last-seen times of the devices
 }
 
 // result is a completed row.
@@ -34,7 +34,7 @@ type result struct {
 	row
 	scale
 	simulator.Summary
-	used cores
+	coresUsed cores
 }
 
 // TestMakespan prints the table. It measures only with -whole. Without -whole it tests the harness, at a size that is too small for
@@ -43,25 +43,25 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 	t.Parallel()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	size, rows := scale{capacity, work, period, rest}, chosen(table(), *words)
-	if !*whole {
+	size, rows := scale{capacity, work, period, restTime}, selectRows(tableRows(), *titleWords)
+	if !*fullSize {
 		size = scale{slots: 5, work: 50 * time.Millisecond, period: time.Second}
 		rows = []row{
 			{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic, tasks: 30},
-			{name: "all kinds", via: mixed + "," + simulator.ViaPeriodic, tasks: 30, roundTrip: 20 * time.Millisecond},
+			{name: "all kinds", via: mixedVia + "," + simulator.ViaPeriodic, tasks: 30, roundTrip: 20 * time.Millisecond},
 		}
 	}
 	var page bytes.Buffer
-	out := tee{&page, *whole}
-	out.header()
+	out := tableWriter{&page, *fullSize}
+	out.writeHeader()
 	for _, r := range rows {
 		done, ok := measure(ctx, t, r, size)
 		if !ok {
 			return // the row has already logged the failure, or was skipped
 		}
-		out.row(done)
+		out.writeRow(done)
 	}
-	if got := len(parse(t, page.String())); got != len(rows) {
+	if got := len(parseTable(t, page.String())); got != len(rows) {
 		t.Errorf("the table has %d rows, want %d:\n%s", got, len(rows), page.String())
 	}
 }
@@ -69,14 +69,14 @@ func TestMakespan(t *testing.T) { //nolint:tparallel // rows run one after the o
 // measure runs a row on its own servers. ok is false if a promise was broken or the row did not complete.
 func measure(ctx context.Context, t *testing.T, r row, size scale) (done result, ok bool) {
 	t.Helper()
-	size.slots, size.work = cmp.Or(r.few, size.slots), cmp.Or(r.brief, size.work)
+	size.slots, size.work = cmp.Or(r.slotsOverride, size.slots), cmp.Or(r.workOverride, size.work)
 	done.row, done.scale = r, size
 	t.Run(r.title(), func(t *testing.T) {
-		p := newPlant(t, r, size.period)
-		config := p.simulation(r, size)
-		var before load
-		config.Began = func() { before = p.load() }
-		config.Ended = func() { done.used = p.load().since(before) }
+		p := newRowServers(t, r, size.period)
+		config := p.simulatorConfig(r, size)
+		var before cpuTimes
+		config.OnBegan = func() { before = p.readCPUTimes() }
+		config.OnEnded = func() { done.coresUsed = p.readCPUTimes().coresSince(before) }
 		var err error
 		if done.Summary, err = simulator.Run(ctx, config, nil); err != nil {
 			t.Fatal(err)
@@ -95,11 +95,11 @@ func measure(ctx context.Context, t *testing.T, r row, size scale) (done result,
 // TestRowsAreChosenByWordsOfTheirTitles checks that -rows selects rows by words of their titles.
 func TestRowsAreChosenByWordsOfTheirTitles(t *testing.T) {
 	t.Parallel()
-	all := table()
+	all := tableRows()
 	for words, want := range map[string]int{
 		"": len(all), "push": 7, "long poll": 5, "hope": 2, "3000": 9, "200ms away|1s away": 4, "nobody": 0,
 	} {
-		if got := len(chosen(all, words)); got != want {
+		if got := len(selectRows(all, words)); got != want {
 			t.Errorf("%q chooses %d rows, want %d", words, got, want)
 		}
 	}
@@ -111,16 +111,16 @@ func TestLoadIsOfTheseProcesses(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("there is no /proc")
 	}
-	p := &plant{pids: map[string]int{"this one": os.Getpid()}}
-	before := p.load()
+	p := &rowServers{pids: map[string]int{"this one": os.Getpid()}}
+	before := p.readCPUTimes()
 	deadline := time.After(time.Minute)
 	for {
-		if now := p.load(); now.fleet > before.fleet && now.servers > before.servers && now.machine > before.machine {
+		if now := p.readCPUTimes(); now.fleet > before.fleet && now.servers > before.servers && now.machine > before.machine {
 			return
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("a busy process uses nothing: %+v", p.load().since(before))
+			t.Fatalf("a busy process uses nothing: %+v", p.readCPUTimes().coresSince(before))
 		default:
 		}
 	}

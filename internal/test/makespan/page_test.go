@@ -20,22 +20,22 @@ func columns() []string {
 	}
 }
 
-func (r result) cells() []string {
-	bound, s := r.bound(), r.Summary
+func (r result) rowCells() []string {
+	bound, s := r.lowerBound(), r.Summary
 	return []string{
 		r.title(), seconds(bound), seconds(s.Ideal), seconds(s.Makespan), ratio(s.Makespan, bound), ratio(s.Makespan, bound+r.work+r.roundTrip), ratio(s.Makespan, s.Ideal),
 		fmt.Sprintf("%.1f %%", 100*s.SlotUse()),
 		fmt.Sprintf("%s, %s, %s", seconds(s.Idle.Start), seconds(s.Idle.Between), seconds(s.Idle.End)),
-		milliseconds(s.Handoff.Server), milliseconds(s.Handoff.Whole),
-		fmt.Sprintf("%.2f", s.DeniedPerGrant()), seconds(s.Latest),
-		fmt.Sprintf("%d of %d", s.External.HighWater, s.Capacity), fmt.Sprint(s.Breaches.Over),
-		fmt.Sprintf("%.2f + %.2f, %.2f of %d", r.used.servers, r.used.fleet, r.used.machine, processors()),
+		quantilesText(s.Handoff.Server), quantilesText(s.Handoff.Total),
+		fmt.Sprintf("%.2f", s.DeniedPerGrant()), seconds(s.MaxDelay),
+		fmt.Sprintf("%d of %d", s.External.HighWater, s.Capacity), fmt.Sprint(s.Breaches.OverCapacity),
+		fmt.Sprintf("%.2f + %.2f, %.2f of %d", r.coresUsed.servers, r.coresUsed.fleet, r.coresUsed.machine, processorCount()),
 	}
 }
 
-// bound returns the time that no dispatcher can beat if it notifies the next device only when a slot was left: each visit takes its work
+// lowerBound returns the time that no dispatcher can beat if it notifies the next device only when a slot was left: each visit takes its work
 // and a round trip.
-func (r result) bound() time.Duration {
+func (r result) lowerBound() time.Duration {
 	return r.Bound + r.roundTrip*time.Duration(r.tasks)/time.Duration(r.slots)
 }
 
@@ -43,36 +43,36 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%.2f", d.Seconds()) }
 
 func ratio(a, b time.Duration) string { return fmt.Sprintf("%.3f", float64(a)/float64(max(b, 1))) }
 
-func milliseconds(q simulator.Quantiles) string {
+func quantilesText(q simulator.Quantiles) string {
 	if q == (simulator.Quantiles{}) {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f, %.1f", 1000*q.P50.Seconds(), 1000*q.P99.Seconds())
 }
 
-// tee writes the table, and prints each line if show is true.
-type tee struct {
-	page *bytes.Buffer
-	show bool
+// tableWriter writes the table, and prints each line if show is true.
+type tableWriter struct {
+	page        *bytes.Buffer
+	printsLines bool
 }
 
-func (o tee) header() {
-	o.line(columns())
-	o.line(strings.Fields("--- " + strings.Repeat("---: ", len(columns())-1)))
+func (o tableWriter) writeHeader() {
+	o.writeLine(columns())
+	o.writeLine(strings.Fields("--- " + strings.Repeat("---: ", len(columns())-1)))
 }
 
-func (o tee) row(r result) { o.line(r.cells()) }
+func (o tableWriter) writeRow(r result) { o.writeLine(r.rowCells()) }
 
-func (o tee) line(cells []string) {
+func (o tableWriter) writeLine(cells []string) {
 	line := "| " + strings.Join(cells, " | ") + " |\n"
 	o.page.WriteString(line)
-	if o.show {
+	if o.printsLines {
 		_, _ = os.Stdout.WriteString(line)
 	}
 }
 
-// parse reads the table. It checks that each row has all columns, and that the capacity was never exceeded.
-func parse(t *testing.T, page string) (rows [][]string) {
+// parseTable reads the table. It checks that each row has all columns, and that the capacity was never exceeded.
+func parseTable(t *testing.T, page string) (rows [][]string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(page), "\n")
 	for i, line := range lines {

@@ -23,30 +23,30 @@ const (
 )
 
 var (
-	racing   = servers.Program{Race: true} //nolint:gochecknoglobals // built once
-	measured servers.Program               //nolint:gochecknoglobals // built once
+	raceProgram  = servers.Program{Race: true} //nolint:gochecknoglobals // built once
+	plainProgram servers.Program               //nolint:gochecknoglobals // built once
 )
 
-// dispatcher returns the path of the program. For a measurement it is built without the race detector.
-func dispatcher(t *testing.T) string {
+// programPath returns the path of the program. For a measurement it is built without the race detector.
+func programPath(t *testing.T) string {
 	t.Helper()
-	if *whole {
-		return measured.Path(t)
+	if *fullSize {
+		return plainProgram.Path(t)
 	}
-	return racing.Path(t)
+	return raceProgram.Path(t)
 }
 
-// plant is the environment of one row: its own servers and one replica, each in its own process. The fleet runs in this process.
-type plant struct {
+// rowServers is the environment of one row: its own servers and one replica, each in its own process. The fleet runs in this process.
+type rowServers struct {
 	url, mqttURL string
 	pids         map[string]int // key: name of the server
 }
 
-// newPlant starts the servers for a row whose devices report once in period.
-func newPlant(t *testing.T, r row, period time.Duration) *plant {
+// newRowServers starts the servers for a row whose devices report once in period.
+func newRowServers(t *testing.T, r row, period time.Duration) *rowServers {
 	t.Helper()
-	cache := servers.Redis(t)
-	p := &plant{pids: map[string]int{"redis": cache.Pid()}}
+	cache := servers.StartRedis(t)
+	p := &rowServers{pids: map[string]int{"redis": cache.Pid()}}
 	if r.baseline {
 		client := redis.NewClient(&redis.Options{Addr: cache.Addr})
 		t.Cleanup(func() { _ = client.Close() })
@@ -55,23 +55,23 @@ func newPlant(t *testing.T, r row, period time.Duration) *plant {
 		p.url = server.URL
 		return p
 	}
-	ledger, broker := servers.Postgres(t), servers.Mosquitto(t)
+	ledger, broker := servers.StartPostgres(t), servers.StartMosquitto(t)
 	addr := servers.FreeAddr(t)
-	program := serve(t, addr, map[string]string{
+	program := startReplica(t, addr, map[string]string{
 		"DISPATCHER_POSTGRES_DSN": ledger.NewDatabase(t), "DISPATCHER_REDIS_URL": cache.URL(), "DISPATCHER_MQTT_URL": broker.URL,
 		"DISPATCHER_HTTP_LISTEN": addr, "DISPATCHER_ADMIN_TOKEN": adminToken, "DISPATCHER_FLEET_TOKEN": fleetToken,
 		"DISPATCHER_REPORT_PERIOD": period.String(), "DISPATCHER_LEASE_MIN": "100ms", "DISPATCHER_REAP_INTERVAL": "1s",
 		"DISPATCHER_LOG_LEVEL": "debug",
 	})
 	p.pids["postgres"], p.pids["broker"], p.pids["dispatcher"] = ledger.Pid(), broker.Pid(), program.Pid()
-	p.url, p.mqttURL = "http://"+far(t, addr, r.roundTrip), "mqtt://"+far(t, broker.Addr, r.roundTrip)
+	p.url, p.mqttURL = "http://"+delayedAddr(t, addr, r.roundTrip), "mqtt://"+delayedAddr(t, broker.Addr, r.roundTrip)
 	return p
 }
 
-// serve starts a replica. It logs the replica's output if the row fails or the output contains errors.
-func serve(t *testing.T, addr string, settings map[string]string) *servers.Process {
+// startReplica starts a replica. It logs the replica's output if the row fails or the output contains errors.
+func startReplica(t *testing.T, addr string, settings map[string]string) *servers.Process {
 	t.Helper()
-	binary := dispatcher(t)
+	binary := programPath(t)
 	command := func() *exec.Cmd {
 		cmd := exec.Command(binary, "serve")
 		cmd.Env = os.Environ()
@@ -80,21 +80,21 @@ func serve(t *testing.T, addr string, settings map[string]string) *servers.Proce
 		}
 		return cmd
 	}
-	process := servers.StartProcess(t, command, func() error { return ready(addr) })
+	process := servers.StartProcess(t, command, func() error { return checkReady(addr) })
 	t.Cleanup(func() {
 		process.Kill()
 		said := []byte(process.Output())
 		if steps := readSteps(said); len(steps) > 0 {
 			t.Logf("handoffs in the server:\n%s", steps)
 		}
-		if said = important(said); t.Failed() || bytes.Contains(said, []byte("level=ERROR")) {
+		if said = withoutDebugLines(said); t.Failed() || bytes.Contains(said, []byte("level=ERROR")) {
 			t.Logf("the dispatcher:\n%s", said[:min(len(said), 20_000)])
 		}
 	})
 	return process
 }
 
-func ready(addr string) error {
+func checkReady(addr string) error {
 	response, err := http.Get("http://" + addr + "/readyz")
 	if err != nil {
 		return err
@@ -106,8 +106,8 @@ func ready(addr string) error {
 	return nil
 }
 
-// far returns an address behind which the server has this round-trip time.
-func far(t *testing.T, addr string, roundTrip time.Duration) string {
+// delayedAddr returns an address behind which the server has this round-trip time.
+func delayedAddr(t *testing.T, addr string, roundTrip time.Duration) string {
 	t.Helper()
 	if roundTrip == 0 {
 		return addr
@@ -117,16 +117,16 @@ func far(t *testing.T, addr string, roundTrip time.Duration) string {
 	return proxy.Addr
 }
 
-// simulation returns the configuration of the fleet of a row.
-func (p *plant) simulation(r row, s scale) simulator.Config {
+// simulatorConfig returns the configuration of the fleet of a row.
+func (p *rowServers) simulatorConfig(r row, s scale) simulator.Config {
 	c := simulator.Config{
 		URL: p.url, MQTTURL: p.mqttURL, OperatorToken: adminToken, FleetToken: fleetToken,
 		Devices: r.tasks, Tasks: r.tasks, Pool: "sim", Capacity: s.slots, Via: r.via,
-		Work: s.work, Period: s.period, Introduce: true, Rest: s.rest, RoundTrip: r.roundTrip, NotBefore: r.notBefore,
+		Work: s.work, Period: s.period, Introduce: true, RestTime: s.restTime, RoundTrip: r.roundTrip, NotBefore: r.notBefore,
 		Seed: 1, Timeout: 10 * time.Minute,
 	}
-	if r.gone > 0 {
-		c.Gone, c.Lease = r.gone, max(5*s.work, time.Second)
+	if r.silentShare > 0 {
+		c.Gone, c.Lease = r.silentShare, max(5*s.work, time.Second)
 	}
 	return c
 }

@@ -10,30 +10,30 @@ import (
 
 // The parameters of the table: many slots, short work, rare reports.
 const (
-	capacity = 60
-	work     = time.Second
-	brief    = 400 * time.Millisecond
-	period   = 15 * time.Second // 15 times the work, as 5 min are for a work of 20 s
-	rest     = 11 * time.Second // last-seen times are written every 10 s
-	deep     = 3000
-	flat     = 200
+	capacity     = 60
+	work         = time.Second
+	briefWork    = 400 * time.Millisecond
+	period       = 15 * time.Second // 15 times the work, as 5 min are for a work of 20 s
+	restTime     = 11 * time.Second // last-seen times are written every 10 s
+	deepTasks    = 3000
+	shallowTasks = 200
 )
 
 // row is one run: a fleet with one task for each device.
 type row struct {
-	name      string
-	baseline  bool // report-and-hope instead of the dispatcher
-	via       simulator.Via
-	tasks     int
-	roundTrip time.Duration // between devices and dispatcher
-	notBefore time.Duration // the time between queueing and start; 0 means that tasks start when they are queued
-	gone      float64       // share of devices that fall silent for good after a grant
-	few       int           // number of slots; 0 means the same as in all rows
-	brief     time.Duration // mean work; 0 means the same as in all rows
+	name          string
+	baseline      bool // report-and-hope instead of the dispatcher
+	via           simulator.Via
+	tasks         int
+	roundTrip     time.Duration // between devices and dispatcher
+	notBefore     time.Duration // the time between queueing and start; 0 means that tasks start when they are queued
+	silentShare   float64       // share of devices that fall silent for good after a grant
+	slotsOverride int           // number of slots; 0 means the same as in all rows
+	workOverride  time.Duration // mean work; 0 means the same as in all rows
 }
 
-// table returns all rows in their order.
-func table() []row {
+// tableRows returns all rows in their order.
+func tableRows() []row {
 	kinds := []row{
 		{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic},
 		{name: "push (MQTT)", via: simulator.ViaMQTT},
@@ -41,11 +41,11 @@ func table() []row {
 		{name: "steered pollers", via: simulator.ViaHTTP},
 		{name: "steered pollers, scheduled start", via: simulator.ViaHTTP, notBefore: period},
 		{name: "strictly periodic pollers", via: simulator.ViaPeriodic},
-		{name: "mixed, 2 % fall silent", via: mixed, gone: 0.02},
+		{name: "mixed, 2 % fall silent", via: mixedVia, silentShare: 0.02},
 	}
 	var rows []row
 	for _, k := range kinds {
-		for _, tasks := range []int{deep, flat} {
+		for _, tasks := range []int{deepTasks, shallowTasks} {
 			k.tasks = tasks
 			rows = append(rows, k)
 		}
@@ -58,12 +58,12 @@ func table() []row {
 	return append(rows,
 		row{name: "push (MQTT), 100 devices a slot", via: simulator.ViaMQTT, tasks: 100 * capacity},
 		row{name: "steered pollers, 100 devices a slot", via: simulator.ViaHTTP, tasks: 100 * capacity},
-		row{name: "push (MQTT), 10 slots", via: simulator.ViaMQTT, tasks: 500, few: 10},
-		row{name: "push (MQTT), 150 handoffs a second", via: simulator.ViaMQTT, tasks: deep, brief: brief},
-		row{name: "long poll, 150 handoffs a second", via: simulator.ViaLongPoll, tasks: deep, brief: brief})
+		row{name: "push (MQTT), 10 slots", via: simulator.ViaMQTT, tasks: 500, slotsOverride: 10},
+		row{name: "push (MQTT), 150 handoffs a second", via: simulator.ViaMQTT, tasks: deepTasks, workOverride: briefWork},
+		row{name: "long poll, 150 handoffs a second", via: simulator.ViaLongPoll, tasks: deepTasks, workOverride: briefWork})
 }
 
-const mixed = simulator.ViaMQTT + "," + simulator.ViaLongPoll + "," + simulator.ViaHTTP
+const mixedVia = simulator.ViaMQTT + "," + simulator.ViaLongPoll + "," + simulator.ViaHTTP
 
 // title returns the name of a row in the table and for -rows.
 func (r row) title() string {
@@ -74,8 +74,8 @@ func (r row) title() string {
 	return title
 }
 
-// chosen returns the rows whose title contains one of the words, which are separated by "|". If words is "", it returns all rows.
-func chosen(rows []row, words string) []row {
+// selectRows returns the rows whose title contains one of the words, which are separated by "|". If words is "", it returns all rows.
+func selectRows(rows []row, words string) []row {
 	var some []row
 	for _, r := range rows {
 		for word := range strings.SplitSeq(words, "|") {

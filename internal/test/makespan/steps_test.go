@@ -30,15 +30,15 @@ func readSteps(log []byte) (all handoffSteps) {
 			if err != nil {
 				continue
 			}
-			all = all.with(via, name, took)
+			all = all.add(via, name, took)
 			sum += took
 		}
-		all = all.with(via, "together", sum)
+		all = all.add(via, "together", sum)
 	}
 	return all
 }
 
-func (s handoffSteps) with(via, name string, took time.Duration) handoffSteps {
+func (s handoffSteps) add(via, name string, took time.Duration) handoffSteps {
 	for _, step := range s {
 		if step.via == via && step.name == name {
 			step.took = append(step.took, took)
@@ -60,8 +60,8 @@ func (s handoffSteps) String() string {
 	return out.String()
 }
 
-// important returns the log without its debug lines.
-func important(log []byte) []byte {
+// withoutDebugLines returns the log without its debug lines.
+func withoutDebugLines(log []byte) []byte {
 	var kept []byte
 	for line := range bytes.Lines(log) {
 		if !bytes.Contains(line, []byte("level=DEBUG")) {
@@ -88,7 +88,7 @@ park   together        1  p50    5.00  p90    5.00  p99    5.00  max    5.00 ms
 	if got := readSteps(log).String(); got != want {
 		t.Errorf("got\n%s", got)
 	}
-	if got := string(important(log)); got != "time=x level=INFO msg=listening\n" {
+	if got := string(withoutDebugLines(log)); got != "time=x level=INFO msg=listening\n" {
 		t.Errorf("important: %q", got)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // Draw returns n random mistakes in the product's source at root, about as many of each kind. The same seed draws the same mistakes even
 // after a file was moved, because a mistake is chosen by its function and text, not by its path.
 func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
-	all, err := sites(root, folders(), except())
+	all, err := sites(root, productFolders(), excludedFolders())
 	if err != nil {
 		return nil, err
 	}
@@ -23,8 +23,8 @@ func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
 	for i := 0; len(drawn) < n; i++ {
 		before := len(drawn)
 		for _, k := range kinds() {
-			if of := ranked[k]; i < len(of) && len(drawn) < n {
-				drawn = append(drawn, mutation.Mistake{Name: of[i].String(), Edit: of[i].edit, Packages: testsOf(path.Dir(of[i].edit.File))})
+			if candidates := ranked[k]; i < len(candidates) && len(drawn) < n {
+				drawn = append(drawn, mutation.Mistake{Name: candidates[i].String(), Edit: candidates[i].edit, Packages: testPackages(path.Dir(candidates[i].edit.File))})
 			}
 		}
 		if len(drawn) == before {
@@ -38,16 +38,16 @@ func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
 func rank(all []site, seed uint64) map[Kind][]site {
 	type key struct{ function, text string }
 	seen := map[key]int{} // number of sites with the same text in functions of the same name, which distinguishes them
-	order := map[Kind][]ranked{}
+	order := map[Kind][]rankedSite{}
 	for _, s := range all {
 		k := key{s.function, s.describe()}
 		seen[k]++
 		sum := sha256.Sum256(fmt.Appendf(nil, "%d|%s|%s|%d", seed, k.function, k.text, seen[k]))
-		order[s.kind] = append(order[s.kind], ranked{s, string(sum[:])})
+		order[s.kind] = append(order[s.kind], rankedSite{s, string(sum[:])})
 	}
 	out := map[Kind][]site{}
 	for kind, list := range order {
-		slices.SortStableFunc(list, func(a, b ranked) int { return cmp.Compare(a.sum, b.sum) })
+		slices.SortStableFunc(list, func(a, b rankedSite) int { return cmp.Compare(a.sum, b.sum) })
 		for _, r := range list {
 			out[kind] = append(out[kind], r.site)
 		}
@@ -55,20 +55,20 @@ func rank(all []site, seed uint64) map[Kind][]site {
 	return out
 }
 
-type ranked struct {
+type rankedSite struct {
 	site
 	sum string
 }
 
-func folders() []string {
+func productFolders() []string {
 	return []string{"devices", "dispatcher", "limits", "operators", "slots", "store"}
 }
 
-// except returns folders of test machinery.
-func except() []string { return []string{"internal/simulator", "devices/line"} }
+// excludedFolders returns folders of test machinery.
+func excludedFolders() []string { return []string{"internal/simulator", "devices/line"} }
 
-// testsOf returns the packages whose tests should catch a mistake in pkg: pkg itself, then the nearest package that uses it.
-func testsOf(pkg string) []string {
+// testPackages returns the packages whose tests should catch a mistake in pkg: pkg itself, then the nearest package that uses it.
+func testPackages(pkg string) []string {
 	user := map[string]string{
 		"store": "dispatcher", "slots": "dispatcher", "limits": "dispatcher", "limits/policy": "limits", "devices": "dispatcher",
 		"operators": "operators/api",

@@ -59,7 +59,7 @@ func oneLine(text string) string {
 }
 
 // sites returns all places in the Go files below the folders of root, except tests and the folders in except.
-func sites(root string, folders, except []string) ([]site, error) {
+func sites(root string, folders, excluded []string) ([]site, error) {
 	var all []site
 	for _, folder := range folders {
 		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
@@ -70,7 +70,7 @@ func sites(root string, folders, except []string) ([]site, error) {
 			if err != nil {
 				return err
 			}
-			for _, e := range except {
+			for _, e := range excluded {
 				if d.IsDir() && name == e {
 					return fs.SkipDir
 				}
@@ -121,20 +121,20 @@ type finder struct {
 func (f *finder) visit(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.IfStmt:
-		f.condition(n.Cond)
+		f.mutateCondition(n.Cond)
 	case *ast.BinaryExpr:
-		f.comparison(n)
+		f.mutateComparison(n)
 	case *ast.BasicLit:
-		f.constant(n)
+		f.mutateConstant(n)
 	case *ast.BlockStmt:
-		f.statements(n.List)
+		f.mutateStatements(n.List)
 	case *ast.CaseClause:
-		f.statements(n.Body)
+		f.mutateStatements(n.Body)
 	}
 	return true
 }
 
-func (f *finder) condition(c ast.Expr) {
+func (f *finder) mutateCondition(c ast.Expr) {
 	if b, ok := c.(*ast.BinaryExpr); ok && b.Op == token.NEQ && isIdent(b.X, "err") && isIdent(b.Y, "nil") {
 		f.add(Ignored, c, "false && "+f.text(c))
 		return
@@ -142,20 +142,20 @@ func (f *finder) condition(c ast.Expr) {
 	f.add(Negated, c, "!("+f.text(c)+")")
 }
 
-func (f *finder) comparison(b *ast.BinaryExpr) {
+func (f *finder) mutateComparison(b *ast.BinaryExpr) {
 	shifted := map[token.Token]string{token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">"}
 	if op, ok := shifted[b.Op]; ok {
 		f.add(Shifted, b, f.text(b.X)+" "+op+" "+f.text(b.Y))
 	}
 }
 
-func (f *finder) constant(l *ast.BasicLit) {
+func (f *finder) mutateConstant(l *ast.BasicLit) {
 	if n, err := strconv.ParseInt(l.Value, 10, 32); l.Kind == token.INT && err == nil {
 		f.add(Changed, l, strconv.FormatInt(n+1, 10))
 	}
 }
 
-func (f *finder) statements(list []ast.Stmt) {
+func (f *finder) mutateStatements(list []ast.Stmt) {
 	for _, s := range list {
 		switch s := s.(type) {
 		case *ast.ExprStmt, *ast.IncDecStmt:

@@ -74,8 +74,8 @@ func (e Edit) Apply(content []byte) []byte {
 	return append(out, content[e.End:]...)
 }
 
-// make applies an edit to the copy and returns the function that reverts it.
-func (c *Copy) make(e Edit) (undo func() error, err error) {
+// applyEdit applies an edit to the copy and returns the function that reverts it.
+func (c *Copy) applyEdit(e Edit) (undo func() error, err error) {
 	path := filepath.Join(c.dir, e.File)
 	before, err := os.ReadFile(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // With a mistake, TestBeside waits until its context ends. The run must end anyway, because TestTwice fails.
-const tests = `package a
+const moduleTests = `package a
 
 import "testing"
 
@@ -32,14 +32,14 @@ func TestBeside(t *testing.T) {
 }
 `
 
-// module creates a repository with one package and its tests.
-func module(t *testing.T) (root string) {
+// createModule creates a repository with one package and its tests.
+func createModule(t *testing.T) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod":      "module example.org/m\n\ngo 1.26\n",
 		"a/a.go":      "package a\n\nfunc Twice(n int) int { return 2 * n }\n\nfunc Unused() int { return 1 }\n",
-		"a/a_test.go": tests,
+		"a/a_test.go": moduleTests,
 		".gitignore":  "/bin/\n",
 	} {
 		path := filepath.Join(root, name)
@@ -60,7 +60,7 @@ func module(t *testing.T) (root string) {
 
 func TestRunReportsWhatTheTestsMadeOfEachMistake(t *testing.T) {
 	t.Parallel()
-	root := module(t)
+	root := createModule(t)
 	source, err := os.ReadFile(filepath.Join(root, "a/a.go"))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestRunReportsWhatTheTestsMadeOfEachMistake(t *testing.T) {
 	}
 	want := mutation.Report{
 		Caught: 1, Survived: 2, Unbuildable: 1, Survivors: []string{"unused", "hides nothing of the one before"},
-		By: map[string]string{"three times": "example.org/m/a TestTwice"},
+		CaughtBy: map[string]string{"three times": "example.org/m/a TestTwice"},
 	}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Error(diff)

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// near returns a pattern for -run that matches the tests in the files that are named after file: for a/claim.go, these are a/claim_test.go
+// nearbyTests returns a pattern for -run that matches the tests in the files that are named after file: for a/claim.go, these are a/claim_test.go
 // and a/claim_*_test.go. The pattern is "" if there are no such tests.
-func (c *Copy) near(file string) (pattern string, err error) {
+func (c *Copy) nearbyTests(file string) (pattern string, err error) {
 	base, isGo := strings.CutSuffix(filepath.Join(c.dir, file), ".go")
 	if !isGo {
 		return "", nil
 	}
 	var names []string
-	for _, of := range []string{base + "_test.go", base + "_*_test.go"} {
-		files, err := filepath.Glob(of)
+	for _, glob := range []string{base + "_test.go", base + "_*_test.go"} {
+		files, err := filepath.Glob(glob)
 		if err != nil {
 			return "", err
 		}

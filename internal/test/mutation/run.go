@@ -12,21 +12,21 @@ import (
 
 // Mistake is a change, and the packages whose tests should catch it.
 type Mistake struct {
-	Name     string
-	Edit     Edit
-	Packages []string
-	Before   string // Outcome.By of an earlier run: this test runs first; empty if there was none
+	Name         string
+	Edit         Edit
+	Packages     []string
+	LastCaughtBy string // Outcome.By of an earlier run: this test runs first; empty if there was none
 }
 
 // Report counts the outcomes of a run. Caught and Survived do not include mistakes that do not compile.
 type Report struct {
 	Caught, Survived, Unbuildable int
 	Survivors                     []string
-	By                            map[string]string // Outcome.By of each mistake that was caught, by its name
+	CaughtBy                      map[string]string // Outcome.By of each mistake that was caught, by its name
 }
 
-// Share returns the share of mistakes that were caught, 0 to 1. It returns 1 if none was tried.
-func (r Report) Share() float64 {
+// CaughtShare returns the share of mistakes that were caught, 0 to 1. It returns 1 if none was tried.
+func (r Report) CaughtShare() float64 {
 	if r.Caught+r.Survived == 0 {
 		return 1
 	}
@@ -35,7 +35,7 @@ func (r Report) Share() float64 {
 
 // String lists the totals and the survivors.
 func (r Report) String() string {
-	lines := []string{fmt.Sprintf("caught %d of %d (%.1f %%)", r.Caught, r.Caught+r.Survived, 100*r.Share())}
+	lines := []string{fmt.Sprintf("caught %d of %d (%.1f %%)", r.Caught, r.Caught+r.Survived, 100*r.CaughtShare())}
 	if r.Unbuildable > 0 {
 		lines = append(lines, fmt.Sprintf("%d did not compile and do not count", r.Unbuildable))
 	}
@@ -48,7 +48,7 @@ func (r Report) String() string {
 // Run tries all mistakes, at most workers at a time. Each worker uses its own copy of root below bin. Run writes a line for each outcome to
 // w.
 func Run(ctx context.Context, w io.Writer, root string, workers int, mistakes []Mistake) (Report, error) {
-	r := &run{next: make(chan Mistake), out: w, total: len(mistakes), report: Report{By: map[string]string{}}}
+	r := &run{next: make(chan Mistake), out: w, total: len(mistakes), report: Report{CaughtBy: map[string]string{}}}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for i := range workers {
@@ -57,7 +57,7 @@ func Run(ctx context.Context, w io.Writer, root string, workers int, mistakes []
 			return Report{}, err
 		}
 		r.workers.Go(func() {
-			if err := r.work(ctx, c); err != nil {
+			if err := r.tryMistakes(ctx, c); err != nil {
 				cancel(err)
 			}
 		})
@@ -83,27 +83,27 @@ type run struct {
 	report  Report
 }
 
-func (r *run) work(ctx context.Context, c *Copy) error {
+func (r *run) tryMistakes(ctx context.Context, c *Copy) error {
 	for m := range r.next {
 		o, err := c.Try(ctx, m)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Name, err)
 		}
-		if err := r.record(m, o); err != nil {
+		if err := r.recordOutcome(m, o); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *run) record(m Mistake, o Outcome) error {
+func (r *run) recordOutcome(m Mistake, o Outcome) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.done++
 	switch o.Verdict {
 	case Caught:
 		r.report.Caught++
-		r.report.By[m.Name] = o.By
+		r.report.CaughtBy[m.Name] = o.CaughtBy
 	case Survived:
 		r.report.Survived++
 		r.report.Survivors = append(r.report.Survivors, m.Name)
@@ -111,8 +111,8 @@ func (r *run) record(m Mistake, o Outcome) error {
 		r.report.Unbuildable++
 	}
 	line := fmt.Sprintf("%d/%d %s: %s", r.done, r.total, o.Verdict, m.Name)
-	if o.By != "" {
-		line += "\n\tby " + o.By
+	if o.CaughtBy != "" {
+		line += "\n\tby " + o.CaughtBy
 	}
 	_, err := fmt.Fprintf(r.out, "%s (%s)\n", line, o.Took.Round(time.Second))
 	return err

@@ -32,9 +32,9 @@ const (
 // Outcome is the result of one Try. By is the test that failed first, as "package Test". It is only the package if the tests hung or failed
 // outside of a test.
 type Outcome struct {
-	Verdict Verdict
-	By      string
-	Took    time.Duration
+	Verdict  Verdict
+	CaughtBy string
+	Took     time.Duration
 }
 
 // Try makes a mistake, runs tests until one fails, and takes the mistake back. The test that caught the mistake before runs first, then the
@@ -42,18 +42,18 @@ type Outcome struct {
 // tests run with -short and without the race detector.
 func (c *Copy) Try(ctx context.Context, m Mistake) (out Outcome, err error) {
 	begin := time.Now()
-	undo, err := c.make(m.Edit)
+	undo, err := c.applyEdit(m.Edit)
 	if err != nil {
 		return Outcome{}, err
 	}
 	defer func() { err = errors.Join(err, undo()) }()
-	steps, err := c.steps(m)
+	steps, err := c.testSteps(m)
 	if err != nil {
 		return Outcome{}, err
 	}
 	out.Verdict = Survived
 	for _, args := range steps {
-		if out.Verdict, out.By, err = c.test(ctx, args...); err != nil {
+		if out.Verdict, out.CaughtBy, err = c.runTests(ctx, args...); err != nil {
 			return Outcome{}, fmt.Errorf("testing %s: %w", args, err)
 		}
 		if out.Verdict != Survived {
@@ -64,28 +64,28 @@ func (c *Copy) Try(ctx context.Context, m Mistake) (out Outcome, err error) {
 	return out, nil
 }
 
-// steps returns the arguments of `go test` for the tests of a mistake, in the order in which they run.
-func (c *Copy) steps(m Mistake) (steps [][]string, err error) {
-	if pkg, test, found := strings.Cut(m.Before, " "); found {
+// testSteps returns the arguments of `go test` for the tests of a mistake, in the order in which they run.
+func (c *Copy) testSteps(m Mistake) (testSteps [][]string, err error) {
+	if pkg, test, found := strings.Cut(m.LastCaughtBy, " "); found {
 		test, _, _ = strings.Cut(test, "/")
-		steps = append(steps, []string{"-run=^" + test + "$", pkg})
+		testSteps = append(testSteps, []string{"-run=^" + test + "$", pkg})
 	}
-	near, err := c.near(m.Edit.File)
+	pattern, err := c.nearbyTests(m.Edit.File)
 	if err != nil {
 		return nil, err
 	}
-	if near != "" {
-		steps = append(steps, []string{"-run=" + near, "./" + filepath.Dir(m.Edit.File)})
+	if pattern != "" {
+		testSteps = append(testSteps, []string{"-run=" + pattern, "./" + filepath.Dir(m.Edit.File)})
 	}
 	for _, p := range m.Packages {
-		steps = append(steps, []string{"./" + p})
+		testSteps = append(testSteps, []string{"./" + p})
 	}
-	return steps, nil
+	return testSteps, nil
 }
 
-// test runs the tests of a package until the first failure. It does not wait for tests that run concurrently with the failed one.
-func (c *Copy) test(ctx context.Context, args ...string) (verdict Verdict, by string, err error) {
-	temp, err := tempDir()
+// runTests runs the tests of a package until the first failure. It does not wait for tests that run concurrently with the failed one.
+func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, by string, err error) {
+	temp, err := newTempDir()
 	if err != nil {
 		return "", "", err
 	}
@@ -122,9 +122,9 @@ func (c *Copy) test(ctx context.Context, args ...string) (verdict Verdict, by st
 	}
 }
 
-// tempDir returns a folder for the files that killed tests leave behind. It contains a link to the folder in which all tests of the machine
+// newTempDir returns a folder for the files that killed tests leave behind. It contains a link to the folder in which all tests of the machine
 // reserve ports.
-func tempDir() (string, error) {
+func newTempDir() (string, error) {
 	dir, err := os.MkdirTemp("", "mutation-")
 	if err != nil {
 		return "", err
@@ -133,8 +133,8 @@ func tempDir() (string, error) {
 	return dir, os.Symlink(filepath.Join(os.TempDir(), ports), filepath.Join(dir, ports))
 }
 
-// event holds the fields that this package reads from a line of `go test -json`.
-type event struct {
+// testEvent holds the fields that this package reads from a line of `go test -json`.
+type testEvent struct {
 	Action, Package, Test, FailedBuild string
 }
 
@@ -144,7 +144,7 @@ func firstFailure(r io.Reader) (verdict Verdict, by, last string, err error) {
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {
 		last = lines.Text()
-		var e event
+		var e testEvent
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return "", "", last, fmt.Errorf("reading %q: %w", last, err)
 		}

@@ -32,18 +32,18 @@ func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	if err != nil {
 		return fmt.Errorf("-rows: %w", err)
 	}
-	all, err := locate(".")
+	all, err := locateAll(".")
 	if err != nil {
 		return err
 	}
-	before, err := readCaught(caughtFile)
+	lastCaught, err := readCaught(caughtFile)
 	if err != nil {
 		return err
 	}
 	var chosen []mutation.Mistake
 	for _, m := range all {
 		if match.MatchString(m.Name) {
-			m.Before = before[m.Name]
+			m.LastCaughtBy = lastCaught[m.Name]
 			chosen = append(chosen, m)
 		}
 	}
@@ -54,8 +54,8 @@ func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	if _, err := fmt.Fprint(w, report); err != nil {
 		return err
 	}
-	maps.Copy(before, report.By)
-	if err := writeCaught(caughtFile, before); err != nil {
+	maps.Copy(lastCaught, report.CaughtBy)
+	if err := writeCaught(caughtFile, lastCaught); err != nil {
 		return err
 	}
 	if report.Unbuildable > 0 {
@@ -64,8 +64,8 @@ func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	return nil
 }
 
-// locate returns the edits for all planted mistakes in the tree at root.
-func locate(root string) ([]mutation.Mistake, error) {
+// locateAll returns the edits for all planted mistakes in the tree at root.
+func locateAll(root string) ([]mutation.Mistake, error) {
 	var all []mutation.Mistake
 	var failed []error
 	for _, m := range Mistakes() {

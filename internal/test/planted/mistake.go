@@ -32,7 +32,7 @@ func Mistakes() []Mistake {
 
 // locate returns the edit for the mistake in the tree at root. It returns an error if Old does not occur exactly once.
 func (m Mistake) locate(root string) (mutation.Mistake, error) {
-	file, content, start, end, err := m.span(root)
+	file, content, start, end, err := m.findSource(root)
 	if err != nil {
 		return mutation.Mistake{}, fmt.Errorf("%s %s: %w", m.Package, m.Func, err)
 	}
@@ -60,8 +60,8 @@ func pattern(text string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(words, `\s+`))
 }
 
-// span returns the file that contains the function, its content, and the start and end offsets of the function.
-func (m Mistake) span(root string) (file string, content []byte, start, end int, err error) {
+// findSource returns the file that contains the function, its content, and the start and end offsets of the function.
+func (m Mistake) findSource(root string) (file string, content []byte, start, end int, err error) {
 	if file = filepath.Join(m.Package, m.Func); filepath.Ext(file) != "" {
 		if content, err = os.ReadFile(filepath.Join(root, file)); err == nil {
 			return file, content, 0, len(content), nil
@@ -78,7 +78,7 @@ func (m Mistake) span(root string) (file string, content []byte, start, end int,
 		if content, err = os.ReadFile(path); err != nil {
 			return "", nil, 0, 0, err
 		}
-		if start, end, err = within(content, m.Func); err != nil {
+		if start, end, err = funcOffsets(content, m.Func); err != nil {
 			return "", nil, 0, 0, err
 		}
 		if end > 0 {
@@ -89,8 +89,8 @@ func (m Mistake) span(root string) (file string, content []byte, start, end int,
 	return "", nil, 0, 0, errors.New("no such function")
 }
 
-// within returns the start and end offsets of a function in a Go file. end is 0 if the file does not contain the function.
-func within(content []byte, name string) (start, end int, err error) {
+// funcOffsets returns the start and end offsets of a function in a Go file. end is 0 if the file does not contain the function.
+func funcOffsets(content []byte, name string) (start, end int, err error) {
 	files := token.NewFileSet()
 	tree, err := parser.ParseFile(files, "", content, parser.SkipObjectResolution)
 	if err != nil {

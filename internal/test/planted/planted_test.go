@@ -5,7 +5,7 @@ import "testing"
 // TestEachMistakeCanBeMade finds mistakes whose function or text no longer exists.
 func TestEachMistakeCanBeMade(t *testing.T) {
 	t.Parallel()
-	all, err := locate("../../..")
+	all, err := locateAll("../../..")
 	if err != nil {
 		t.Error(err)
 	}

@@ -5,8 +5,8 @@ func devicesMistakes() []Mistake {
 	return []Mistake{
 		{
 			Package: "devices", Func: "decodeList",
-			Old:    `of, _ := membersOf(entry)`,
-			New:    `of, ok := membersOf(entry); if !ok { return nil, invalidField(name, "must be an array of objects") }`,
+			Old:    `entryMembers, _ := parseMembers(entry)`,
+			New:    `entryMembers, ok := parseMembers(entry); if !ok { return nil, invalidField(name, "must be an array of objects") }`,
 			Breaks: "one bad entry of a report refuses its good entries, too",
 		},
 		{
@@ -16,21 +16,21 @@ func devicesMistakes() []Mistake {
 			Breaks: "an escaped U+0000 in a device's text reaches the ledger",
 		},
 		{
-			Package: "devices/http", Func: "Reports.answer",
+			Package: "devices/http", Func: "Reports.answerReport",
 			Old:    `min(PreferredWait(r.Header), h.LongPollMax)`,
 			New:    `PreferredWait(r.Header)`,
 			Breaks: "a report is parked for longer than the server's limit",
 			Tests:  []string{"devices/http", "operators/api", "internal/app"},
 		},
 		{
-			Package: "devices/http", Func: "Reports.answer",
-			Old:    `leave() allowWait(w, wait)`,
-			New:    `allowWait(w, wait)`,
+			Package: "devices/http", Func: "Reports.answerReport",
+			Old:    `leave() extendWriteDeadline(w, wait)`,
+			New:    `extendWriteDeadline(w, wait)`,
 			Breaks: "parked reports use up the places of the reports that are answered at once",
 			Tests:  []string{"devices/http", "operators/api", "internal/app"},
 		},
 		{
-			Package: "devices/http", Func: "bodies.read",
+			Package: "devices/http", Func: "bodyLimiter.read",
 			Old:    `err == nil || errors.As`,
 			New:    `err == nil || len(body) > 0 || errors.As`,
 			Breaks: "a body that broke off is refused as invalid JSON, so the device never sends its results again",
@@ -44,7 +44,7 @@ func devicesMistakes() []Mistake {
 		},
 		{
 			Package: "devices/mqtt", Func: "intake.decide",
-			Old:    `refusal.Reply(said.ID, `,
+			Old:    `refusal.Reply(decoded.ID, `,
 			New:    `refusal.Reply("", `,
 			Breaks: "a reply over MQTT with an error does not name the report that it answers",
 		},
@@ -67,7 +67,7 @@ func devicesMistakes() []Mistake {
 			Breaks: "a device may publish a report for another device by its will",
 		},
 		{
-			Package: "devices/broker", Func: "ownClientID",
+			Package: "devices/broker", Func: "isOwnClientID",
 			Old:    `strings.HasPrefix(id, user+"/")`,
 			New:    `strings.HasPrefix(id, user)`,
 			Breaks: "a device may end the session of another device whose id begins with its own id",
@@ -91,13 +91,13 @@ func devicesMistakes() []Mistake {
 			Breaks: "a new token of a blocked device opens its account at the broker again",
 		},
 		{
-			Package: "internal/simulator", Func: "suspicion.beyond",
-			Old:    `l == nil || l.stood(s.at, margin)`,
-			New:    `l != nil && l.stood(s.at, margin)`,
+			Package: "internal/simulator", Func: "suspicion.excess",
+			Old:    `l == nil || l.inForceAt(s.at, margin)`,
+			New:    `l != nil && l.inForceAt(s.at, margin)`,
 			Breaks: "the judge does not count a visitor without a lease against the capacity",
 		},
 		{
-			Package: "internal/simulator", Func: "verdicts.add",
+			Package: "internal/simulator", Func: "batchFindings.add",
 			Old:    `successes > 1`,
 			New:    `successes > 2`,
 			Breaks: "the judge does not find a success that was recorded twice",

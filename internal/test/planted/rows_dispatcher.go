@@ -6,7 +6,7 @@ func dispatcherMistakes() []Mistake {
 	in := func(room string) []string { return []string{"dispatcher/" + room, "dispatcher"} }
 	return []Mistake{
 		{
-			Package: "dispatcher", Func: "handling.recordResults",
+			Package: "dispatcher", Func: "reportHandling.recordResults",
 			Old:    `failed = fmt.Errorf("%w: recording a result: %w", devices.ErrUnavailable, outcome.Err) continue`,
 			New:    `failed = fmt.Errorf("%w: recording a result: %w", devices.ErrUnavailable, outcome.Err)`,
 			Breaks: "a result that was not committed is acknowledged",
@@ -22,7 +22,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a slot is claimed so late that reconciliation may have freed it",
 		},
 		{
-			Package: "dispatcher", Func: "attempt.grantWithin",
+			Package: "dispatcher", Func: "attempt.grantUnderPolicies",
 			Old: `} else { a.d.Policies.Settle(`, New: `} else if err == nil { a.d.Policies.Settle(`,
 			Breaks: "a start that got no slot stays reserved in its policies",
 		},
@@ -42,7 +42,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "the device of a cancelled task that runs is not told to stop",
 		},
 		{
-			Package: "dispatcher", Func: "retryOr",
+			Package: "dispatcher", Func: "retryOrEnd",
 			Old: `e.Attempts+1 >= e.MaxAttempts`, New: `e.Attempts >= e.MaxAttempts`,
 			Breaks: "a task gets one attempt more than its batch allows",
 		},
@@ -53,7 +53,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher", Func: "Leaser.owns",
-			Old: `store.Holder(l.Name, "")`, New: `strings.TrimSuffix(store.Holder(l.Name, ""), "/")`,
+			Old: `store.HolderDevice(l.Name, "")`, New: `strings.TrimSuffix(store.HolderDevice(l.Name, ""), "/")`,
 			Breaks: "a caller ends the lease of a caller whose name begins with its own", Tests: []string{"dispatcher", "operators/api"},
 		},
 		{
@@ -63,11 +63,11 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/decision", Func: "isBusy",
-			Old: `!s.Mentioned && s.Holding.CancelWhy == ""`, New: `!s.Mentioned`,
+			Old: `!s.Mentioned && s.HeldGrant.CancelWhy == ""`, New: `!s.Mentioned`,
 			Breaks: "a grant that its device was asked to give up is delivered again", Tests: in("decision"),
 		},
 		{
-			Package: "dispatcher/decision", Func: "notBegun",
+			Package: "dispatcher/decision", Func: "isBeforeBatchStart",
 			Old: `c.NotBefore.After(s.Now)`, New: `false`,
 			Breaks: "the decision ignores the not_before of a batch", Tests: in("decision"),
 		},
@@ -77,13 +77,13 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "an offer to a report that is parked at another replica counts as sent, and is not offered again if the message is lost", Tests: in("waiters"),
 		},
 		{
-			Package: "dispatcher/waiters", Func: "Parks.Arrive",
-			Old: `older.over(Superseded) delete(s.all, device)`, New: `delete(s.all, device)`,
+			Package: "dispatcher/waiters", Func: "Parks.Replace",
+			Old: `older.endWait(Superseded) delete(s.all, device)`, New: `delete(s.all, device)`,
 			Breaks: "a newer report does not end the older parked report of its device", Tests: in("waiters"),
 		},
 		{
-			Package: "dispatcher/policies", Func: "decisive",
-			Old: `keep || r.Pending`, New: `r.Pending`,
+			Package: "dispatcher/policies", Func: "decisiveRefusal",
+			Old: `neverDrop || r.Pending`, New: `r.Pending`,
 			Breaks: "a task that started before is dropped by a policy that counted its own start", Tests: in("policies"),
 		},
 		{
@@ -92,17 +92,17 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "one policy with on_error open lets pass a start that another policy cannot check", Tests: in("policies"),
 		},
 		{
-			Package: "dispatcher/policies", Func: "Sets.Follow",
+			Package: "dispatcher/policies", Func: "Sets.ForgetChanged",
 			Old: `|| !set.CreatedAt.Equal(now.CreatedAt)`, New: ``,
 			Breaks: "a replica goes on with the policies of a limit set that was deleted and made again", Tests: in("policies"),
 		},
 		{
-			Package: "dispatcher/marks", Func: "belief.drop",
-			Old: `> bound`, New: `> time.Minute`,
+			Package: "dispatcher/marks", Func: "trustState.dropOld",
+			Old: `> maxTrustDelay`, New: `> time.Minute`,
 			Breaks: "a missing mark is trusted for longer than 5 s after the commit of its task", Tests: in("marks"),
 		},
 		{
-			Package: "dispatcher/marks", Func: "belief.needed",
+			Package: "dispatcher/marks", Func: "trustState.requiredPosition",
 			Old: `max(b.readings[0].newest, b.own)`, New: `b.readings[0].newest`,
 			Breaks: "a replica tells a device that it has nothing to do after it queued a task for the device", Tests: in("marks"),
 		},
@@ -118,22 +118,22 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/seen", Func: "Devices.flush",
-			Old: `seen.putBack(only(times, left))`, New: `seen.putBack(only(times, left[:n]))`,
+			Old: `seen.putBack(subset(times, left))`, New: `seen.putBack(subset(times, left[:n]))`,
 			Breaks: "a flush that fails drops the last-seen times behind the part that failed", Tests: in("seen"),
 		},
 		{
-			Package: "dispatcher/credentials", Func: "known.changed",
+			Package: "dispatcher/credentials", Func: "tokenCache.dropChanged",
 			Old: `delete(k.devices, k.keyOf(c.Device))`, New: ``,
 			Breaks: "a replica accepts the token of a device after another replica revoked the token", Tests: in("credentials"),
 		},
 		{
-			Package: "dispatcher/credentials", Func: "known.valid",
-			Old: `since < believed && `, New: ``,
+			Package: "dispatcher/credentials", Func: "tokenCache.valid",
+			Old: `since < trustedFor && `, New: ``,
 			Breaks: "a remembered token is accepted while the changes of tokens cannot be read", Tests: in("credentials"),
 		},
 		{
-			Package: "dispatcher/upkeep", Func: "clockGuard.ends",
-			Old: `].least.Add(own)`, New: `].most.Add(own)`,
+			Package: "dispatcher/upkeep", Func: "clockGuard.findLapses",
+			Old: `].low.Add(own)`, New: `].high.Add(own)`,
 			Breaks: "the reaper ends a lease early by the time that a slow reading of the clock took", Tests: in("upkeep"),
 		},
 		{

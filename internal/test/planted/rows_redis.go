@@ -87,16 +87,16 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "limits", Func: "rebuild.catchUp",
-			Old: `r.by.clock.local().Sub(r.began)+inFlight`, New: `r.by.clock.local().Sub(r.began)`,
+			Old: `r.rebuilder.clock.local().Sub(r.began)+maxHistoryDelay`, New: `r.rebuilder.clock.local().Sub(r.began)`,
 			Breaks: "a start that committed while a rule began to be filled from the history is not counted", Tests: counts,
 		},
 		{
 			Package: "limits", Func: "Reservations.askInEpoch",
-			Old: `err = r.epochs.requireEpoch(ctx, to.scope, epoch); err == nil`, New: `err == nil`,
+			Old: `err = r.epochs.requireEpoch(ctx, key.scope, epoch); err == nil`, New: `err == nil`,
 			Breaks: "a start passes by the counts of a Redis that lost counts while it was asked", Tests: counts,
 		},
 		{
-			Package: "limits", Func: "boundaries",
+			Package: "limits", Func: "periodStarts",
 			Old: `y, m, d := around.In(zone).Date()`, New: `y, m, d := around.UTC().Date()`,
 			Breaks: "a calendar policy ends its day at midnight of UTC and not of its time zone", Tests: counts,
 		},

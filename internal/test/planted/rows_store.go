@@ -21,17 +21,17 @@ func storeMistakes() []Mistake {
 		},
 		{
 			Package: "store", Func: "grantsIn.insertGrants",
-			Old: `fits`, New: `"TRUE"`,
+			Old: `slotFitsSQL`, New: `"TRUE"`,
 			Breaks: "a claim is granted on a slot beyond a capacity that was lowered", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "eligible",
+			Package: "store", Func: "isEligibleSQL",
 			Old: `d.blocked IS NOT TRUE AND`, New: ``,
 			Breaks: "a claim of a blocked device is granted", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "startableFor",
-			Old: `granting`, New: `"TRUE"`,
+			Package: "store", Func: "isStartableForSQL",
+			Old: `poolMayGrantSQL`, New: `"TRUE"`,
 			Breaks: "a pool grants slots after a restore, while leases that the ledger lost may be in force", Tests: ledger,
 		},
 		{
@@ -46,32 +46,32 @@ func storeMistakes() []Mistake {
 		},
 		{
 			Package: "store", Func: "grantsIn.extend",
-			Old: `longestLease`, New: `newLength`,
+			Old: `longestLease`, New: `renewedLengthSQL`,
 			Breaks: "a shorter renewal makes the clock guard forget the longer lease that the holder was promised", Tests: ledger,
 		},
 		{
 			Package: "store", Func: "grantsIn.extend",
-			Old: `due, input(rows))`, New: `"reported.n >= 0", input(rows))`,
+			Old: `shouldRenewSQL, toJSONInput(rows))`, New: `"reported.n >= 0", toJSONInput(rows))`,
 			Breaks: "a renewal that meets another renewal or a cancel shortens the lease or extends a cancelled one", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantsIn.result",
+			Package: "store", Func: "grantsIn.handleResult",
 			Old: `grant.Token == r.Token && `, New: ``,
 			Breaks: "a result under an old token ends the newer grant of its task", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantsIn.late",
+			Package: "store", Func: "grantsIn.recordLate",
 			Old: `state != TimedOut`, New: `state != TimedOut && state != Dispatched`,
 			Breaks: "a late success ends a task that is granted anew", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grants.recordTogether",
+			Package: "store", Func: "grants.recordInOneTx",
 			Old: `for i := range outcomes {`, New: `for i := range endings {`,
 			Breaks: "a result is acknowledged without being recorded if the outcome of the COMMIT beside it is unknown", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantsIn.lapsed",
-			Old: `g.LeaseUntil.Before(lapses[g.Longest])`, New: `!lapses[g.Longest].IsZero()`,
+			Package: "store", Func: "grantsIn.lockLapsed",
+			Old: `g.LeaseUntil.Before(lapses[g.LongestLease])`, New: `!lapses[g.LongestLease].IsZero()`,
 			Breaks: "the reaper ends a grant that was renewed after the reaper found it", Tests: ledger,
 		},
 		{
@@ -82,7 +82,7 @@ func storeMistakes() []Mistake {
 		},
 		{
 			Package: "store", Func: "batches.changeBatch",
-			Old: `if err := tx.pools().lock(ctx, pool); err != nil { return err }`, New: `_ = pool`,
+			Old: `if err := tx.pools().lockName(ctx, pool); err != nil { return err }`, New: `_ = pool`,
 			Breaks: "a task is granted after the answer that its batch is cancelled or paused", Tests: ledger,
 		},
 		{
@@ -92,23 +92,23 @@ func storeMistakes() []Mistake {
 		},
 		{
 			Package: "store", Func: "batches.Fold",
-			Old:    `if mine, err := one(ctx, tx, only[bool], s.tryFold); err != nil || !mine {`,
-			New:    `if _, err := one(ctx, tx, only[bool], s.tryFold); err != nil {`,
+			Old:    `if mine, err := queryOne(ctx, tx, singleColumn[bool], s.tryFold); err != nil || !mine {`,
+			New:    `if _, err := queryOne(ctx, tx, singleColumn[bool], s.tryFold); err != nil {`,
 			Breaks: "two replicas fold the same changes, and the counts of a batch are wrong", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "session.replay",
+			Package: "store", Func: "session.readAnswer",
 			Old: `answered_at > {now}`, New: `answered_at < {now}`,
 			Breaks: "a request with an idempotency key takes effect again when it is repeated", Tests: []string{"store", "operators/api"},
 		},
 		{
-			Package: "store", Func: "news.EachOpen",
+			Package: "store", Func: "news.ForEachOpenDevice",
 			Old: `(pool, device) > ($1, $2)`, New: `pool >= $1 AND device > $2`,
 			Breaks: "the second page of open tasks leaves out devices, so they get no mark", Tests: ledger,
 		},
 		{
 			Package: "store", Func: "tasksIn.retryAll",
-			Old: `s.telling.devices(devices...)`, New: ``,
+			Old: `s.pendingNews.addDevices(devices...)`, New: ``,
 			Breaks: "a retried task sets no mark, and its device is told that it has nothing to do", Tests: ledger,
 		},
 		{

@@ -11,14 +11,14 @@ import (
 
 // ProcessorTimes holds the processor time of each process so far. Without /proc it is empty.
 type ProcessorTimes struct {
-	own      map[int]time.Duration // key: process id
+	byPid    map[int]time.Duration // key: process id
 	children map[int][]int
 }
 
 // ReadProcessorTimes reads the time and the parent of each process. The time of a process includes its children that have ended, except for
 // the calling process.
 func ReadProcessorTimes() ProcessorTimes {
-	p := ProcessorTimes{own: map[int]time.Duration{}, children: map[int][]int{}}
+	p := ProcessorTimes{byPid: map[int]time.Duration{}, children: map[int][]int{}}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
 		content, err := os.ReadFile(file)
@@ -37,19 +37,19 @@ func ReadProcessorTimes() ProcessorTimes {
 		if pid != os.Getpid() {
 			last = 15 // cutime and cstime: children that were waited for
 		}
-		p.own[pid] = Ticks(fields[11:last])
+		p.byPid[pid] = SumTicks(fields[11:last])
 	}
 	return p
 }
 
-// Own returns the time of a process without its descendants.
-func (p ProcessorTimes) Own(pid int) time.Duration { return p.own[pid] }
+// ProcessTime returns the time of a process without its descendants.
+func (p ProcessorTimes) ProcessTime(pid int) time.Duration { return p.byPid[pid] }
 
-// Tree returns the time of a process and of its descendants.
-func (p ProcessorTimes) Tree(pid int) time.Duration {
-	sum := p.own[pid]
+// TreeTime returns the time of a process and of its descendants.
+func (p ProcessorTimes) TreeTime(pid int) time.Duration {
+	sum := p.byPid[pid]
 	for _, child := range p.children[pid] {
-		sum += p.Tree(child)
+		sum += p.TreeTime(child)
 	}
 	return sum
 }
@@ -57,8 +57,8 @@ func (p ProcessorTimes) Tree(pid int) time.Duration {
 // ticksPerSecond is the unit of times in /proc. It is the same on every Linux that Go supports.
 const ticksPerSecond = 100
 
-// Ticks returns the sum of time fields of /proc.
-func Ticks(fields []string) (sum time.Duration) {
+// SumTicks returns the sum of time fields of /proc.
+func SumTicks(fields []string) (sum time.Duration) {
 	for _, field := range fields {
 		n, _ := strconv.ParseInt(field, 10, 64)
 		sum += time.Duration(n) * time.Second / ticksPerSecond

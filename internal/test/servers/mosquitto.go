@@ -19,20 +19,20 @@ type MosquittoServer struct {
 	URL  string // mqtt://host:port
 }
 
-// Mosquitto starts a broker that admits all clients. It keeps its address over Kill and Start, and loses everything else.
-func Mosquitto(tb testing.TB) *MosquittoServer {
+// StartMosquitto starts a broker that admits all clients. It keeps its address over Kill and Start, and loses everything else.
+func StartMosquitto(tb testing.TB) *MosquittoServer {
 	tb.Helper()
-	return mosquitto(tb, "allow_anonymous true")
+	return startBroker(tb, "allow_anonymous true")
 }
 
-// MosquittoAsDeployed starts a broker that admits all clients, with the limits of deploy/mosquitto for in-flight and queued messages.
-func MosquittoAsDeployed(tb testing.TB) *MosquittoServer {
+// StartMosquittoWithLimits starts a broker that admits all clients, with the limits of deploy/mosquitto for in-flight and queued messages.
+func StartMosquittoWithLimits(tb testing.TB) *MosquittoServer {
 	tb.Helper()
-	return mosquitto(tb, "allow_anonymous true", "max_inflight_messages 100", "max_queued_messages 10000")
+	return startBroker(tb, "allow_anonymous true", "max_inflight_messages 100", "max_queued_messages 10000")
 }
 
-// MosquittoWithUsers starts a broker that admits these users with their passwords, with the rights in the access list.
-func MosquittoWithUsers(tb testing.TB, passwords map[string]string, accessList ...string) *MosquittoServer {
+// StartMosquittoWithUsers starts a broker that admits these users with their passwords, with the rights in the access list.
+func StartMosquittoWithUsers(tb testing.TB, passwords map[string]string, accessList ...string) *MosquittoServer {
 	tb.Helper()
 	dir := tb.TempDir()
 	passwordFile, aclFile := filepath.Join(dir, "passwords"), filepath.Join(dir, "acl")
@@ -40,34 +40,34 @@ func MosquittoWithUsers(tb testing.TB, passwords map[string]string, accessList .
 	for user, password := range passwords {
 		fmt.Fprintf(&lines, "%s:%s\n", user, password)
 	}
-	write(tb, passwordFile, lines.String())
-	if out, err := exec.CommandContext(tb.Context(), Need(tb, "mosquitto_passwd"), "-U", passwordFile).CombinedOutput(); err != nil {
+	writeFile(tb, passwordFile, lines.String())
+	if out, err := exec.CommandContext(tb.Context(), RequireProgram(tb, "mosquitto_passwd"), "-U", passwordFile).CombinedOutput(); err != nil {
 		tb.Fatalf("mosquitto_passwd: %v\n%s", err, out)
 	}
-	write(tb, aclFile, strings.Join(accessList, "\n")+"\n")
-	return mosquitto(tb, "allow_anonymous false", "password_file "+passwordFile, "acl_file "+aclFile)
+	writeFile(tb, aclFile, strings.Join(accessList, "\n")+"\n")
+	return startBroker(tb, "allow_anonymous false", "password_file "+passwordFile, "acl_file "+aclFile)
 }
 
-// MosquittoTLS starts a broker that has a second listener with this certificate. The second listener admits only clients with a certificate
+// StartMosquittoTLS starts a broker that has a second listener with this certificate. The second listener admits only clients with a certificate
 // of authority; secure is its address, mqtts://host:port.
-func MosquittoTLS(tb testing.TB, certificate, key, authority string) (s *MosquittoServer, secure string) {
+func StartMosquittoTLS(tb testing.TB, certificate, key, authority string) (s *MosquittoServer, tlsURL string) {
 	tb.Helper()
 	addr := FreeAddr(tb)
 	host, port, _ := net.SplitHostPort(addr)
-	s = mosquitto(tb, "allow_anonymous true", "listener "+port+" "+host, "certfile "+certificate, "keyfile "+key, "cafile "+authority, "require_certificate true")
+	s = startBroker(tb, "allow_anonymous true", "listener "+port+" "+host, "certfile "+certificate, "keyfile "+key, "cafile "+authority, "require_certificate true")
 	return s, "mqtts://" + addr
 }
 
-func mosquitto(tb testing.TB, config ...string) *MosquittoServer {
+func startBroker(tb testing.TB, config ...string) *MosquittoServer {
 	tb.Helper()
-	program, addr := Need(tb, "mosquitto"), FreeAddr(tb)
+	program, addr := RequireProgram(tb, "mosquitto"), FreeAddr(tb)
 	host, port, _ := net.SplitHostPort(addr)
 	config = append(config, "listener "+port+" "+host, "persistence false", "max_packet_size 131072", "set_tcp_nodelay true")
 	if os.Getuid() == 0 {
 		config = append(config, "user root") // as root, mosquitto would switch to a user that cannot read the folder
 	}
 	file := filepath.Join(tb.TempDir(), "mosquitto.conf")
-	write(tb, file, strings.Join(config, "\n")+"\n")
+	writeFile(tb, file, strings.Join(config, "\n")+"\n")
 	process := StartProcess(tb, func() *exec.Cmd { return exec.Command(program, "-c", file) }, func() error { return mqttReady(addr) })
 	return &MosquittoServer{Process: process, Addr: addr, URL: "mqtt://" + addr}
 }
@@ -94,7 +94,7 @@ func mqttReady(addr string) error {
 	return nil
 }
 
-func write(tb testing.TB, path, text string) {
+func writeFile(tb testing.TB, path, text string) {
 	tb.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)

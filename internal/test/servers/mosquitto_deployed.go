@@ -23,18 +23,18 @@ const (
 type DeployedMosquitto struct {
 	*Process
 
-	Addr   string // host:port for devices
-	Inside string // mqtt://host:port for dispatchers
+	Addr          string // host:port for devices
+	DispatcherURL string // mqtt://host:port for dispatchers
 
 	folder string
 }
 
-// MosquittoDynsec starts a broker with the dynamic-security plugin and the account of the dispatchers. It keeps addresses and accounts over
+// StartMosquittoDynsec starts a broker with the dynamic-security plugin and the account of the dispatchers. It keeps addresses and accounts over
 // Kill and Start.
-func MosquittoDynsec(tb testing.TB) *DeployedMosquitto {
+func StartMosquittoDynsec(tb testing.TB) *DeployedMosquitto {
 	tb.Helper()
-	Need(tb, "mosquitto_ctrl")
-	m := deployed(tb, "dynsec")
+	RequireProgram(tb, "mosquitto_ctrl")
+	m := copyDeployment(tb, "dynsec")
 	script := filepath.Join(repository(tb), "deploy", "mosquitto", "dynsec", "start.sh")
 	m.start(tb, func() *exec.Cmd {
 		cmd := exec.Command(script, "mosquitto.conf")
@@ -45,19 +45,19 @@ func MosquittoDynsec(tb testing.TB) *DeployedMosquitto {
 	return m
 }
 
-// MosquittoPasswords starts a broker with a password file that contains these devices and the dispatchers.
-func MosquittoPasswords(tb testing.TB, devices map[string]string) *DeployedMosquitto {
+// StartMosquittoPasswords starts a broker with a password file that contains these devices and the dispatchers.
+func StartMosquittoPasswords(tb testing.TB, devices map[string]string) *DeployedMosquitto {
 	tb.Helper()
-	program := Need(tb, "mosquitto")
-	m := deployed(tb, "passwords")
+	program := RequireProgram(tb, "mosquitto")
+	m := copyDeployment(tb, "passwords")
 	acl, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "mosquitto", "passwords", "acl"))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	write(tb, filepath.Join(m.folder, "acl"), string(acl))
-	m.passwd(tb, "-c", "-b", "passwords", DispatcherUser, DispatcherPassword)
+	writeFile(tb, filepath.Join(m.folder, "acl"), string(acl))
+	m.runPasswd(tb, "-c", "-b", "passwords", DispatcherUser, DispatcherPassword)
 	for device, password := range devices {
-		m.passwd(tb, "-b", "passwords", device, password)
+		m.runPasswd(tb, "-b", "passwords", device, password)
 	}
 	m.start(tb, func() *exec.Cmd { return exec.Command(program, "-c", "mosquitto.conf") })
 	return m
@@ -66,43 +66,43 @@ func MosquittoPasswords(tb testing.TB, devices map[string]string) *DeployedMosqu
 // RemovePassword removes a device from the password file in the way that the documentation describes.
 func (m *DeployedMosquitto) RemovePassword(tb testing.TB, device string) {
 	tb.Helper()
-	m.passwd(tb, "-D", "passwords", device)
+	m.runPasswd(tb, "-D", "passwords", device)
 	m.Signal(syscall.SIGHUP)
 }
 
-func (m *DeployedMosquitto) passwd(tb testing.TB, args ...string) {
+func (m *DeployedMosquitto) runPasswd(tb testing.TB, args ...string) {
 	tb.Helper()
-	cmd := exec.CommandContext(tb.Context(), Need(tb, "mosquitto_passwd"), args...)
+	cmd := exec.CommandContext(tb.Context(), RequireProgram(tb, "mosquitto_passwd"), args...)
 	cmd.Dir = m.folder
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("mosquitto_passwd: %v\n%s", err, out)
 	}
 }
 
-// deployed copies the configuration into a folder of the test, with free ports.
-func deployed(tb testing.TB, variant string) *DeployedMosquitto {
+// copyDeployment copies the configuration into a folder of the test, with free ports.
+func copyDeployment(tb testing.TB, variant string) *DeployedMosquitto {
 	tb.Helper()
-	Need(tb, "mosquitto")
+	RequireProgram(tb, "mosquitto")
 	config, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "mosquitto", variant, "mosquitto.conf"))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	m := &DeployedMosquitto{Addr: FreeAddr(tb), folder: tb.TempDir()}
 	inside := FreeAddr(tb)
-	m.Inside = "mqtt://" + inside
+	m.DispatcherURL = "mqtt://" + inside
 	text := string(config)
 	for line, addr := range map[string]string{"\nlistener 1883\n": m.Addr, "\nlistener 1884 127.0.0.1\n": inside} {
 		host, port, _ := net.SplitHostPort(addr)
-		moved := strings.Replace(text, line, "\nlistener "+port+" "+host+"\n", 1)
-		if moved == text {
+		replaced := strings.Replace(text, line, "\nlistener "+port+" "+host+"\n", 1)
+		if replaced == text {
 			tb.Fatalf("the configuration of %s has no line %q", variant, strings.TrimSpace(line))
 		}
-		text = moved
+		text = replaced
 	}
 	if os.Getuid() == 0 {
 		text += "user root\n" // as root, mosquitto would switch to a user that cannot read the folder
 	}
-	write(tb, filepath.Join(m.folder, "mosquitto.conf"), text)
+	writeFile(tb, filepath.Join(m.folder, "mosquitto.conf"), text)
 	return m
 }
 
@@ -152,17 +152,17 @@ func repository(tb testing.TB) string {
 	}
 }
 
-// Paused stops the broker (SIGSTOP) while during runs.
-func (m *DeployedMosquitto) Paused(during func()) {
+// WhilePaused stops the broker (SIGSTOP) while during runs.
+func (m *DeployedMosquitto) WhilePaused(during func()) {
 	m.Signal(syscall.SIGSTOP)
 	defer m.Signal(syscall.SIGCONT)
 	during()
 }
 
-// Healthy runs the health check of the deployment.
-func (m *DeployedMosquitto) Healthy(tb testing.TB, password string) error {
+// CheckHealth runs the health check of the deployment.
+func (m *DeployedMosquitto) CheckHealth(tb testing.TB, password string) error {
 	tb.Helper()
-	_, port, _ := net.SplitHostPort(strings.TrimPrefix(m.Inside, "mqtt://"))
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(m.DispatcherURL, "mqtt://"))
 	cmd := exec.CommandContext(tb.Context(), filepath.Join(repository(tb), "deploy", "mosquitto", "healthcheck.sh"))
 	cmd.Env = append(os.Environ(), "MOSQUITTO_PORT="+port, "DISPATCHER_MQTT_USER="+DispatcherUser, "DISPATCHER_MQTT_PASSWORD="+password)
 	if out, err := cmd.CombinedOutput(); err != nil {

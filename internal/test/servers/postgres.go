@@ -33,23 +33,23 @@ type PostgresServer struct {
 // smallPostgres are the settings of a server that shares its machine with other servers.
 const smallPostgres = "shared_buffers = 64MB\nmax_wal_size = 256MB\n"
 
-// Postgres starts a private cluster, which is removed when the test ends.
-func Postgres(tb testing.TB) *PostgresServer {
+// StartPostgres starts a private cluster, which is removed when the test ends.
+func StartPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
-	return postgres(tb, smallPostgres)
+	return startTestPostgres(tb, smallPostgres)
 }
 
-// DeployedPostgres is like Postgres, with the settings of deploy/postgres.
-func DeployedPostgres(tb testing.TB) *PostgresServer {
+// StartDeployedPostgres is like Postgres, with the settings of deploy/postgres.
+func StartDeployedPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	settings, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "postgres", "postgresql.conf"))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return postgres(tb, string(settings))
+	return startTestPostgres(tb, string(settings))
 }
 
-func postgres(tb testing.TB, settings string) *PostgresServer {
+func startTestPostgres(tb testing.TB, settings string) *PostgresServer {
 	tb.Helper()
 	s, remove := startPostgres(tb, settings)
 	tb.Cleanup(func() {
@@ -62,20 +62,20 @@ func postgres(tb testing.TB, settings string) *PostgresServer {
 // startPostgres starts a cluster that the caller must end: a shared server outlives the test that started it.
 func startPostgres(tb testing.TB, settings string) (s *PostgresServer, remove func()) {
 	tb.Helper()
-	initdb, postgres := Need(tb, "initdb"), Need(tb, "postgres")
-	who, dir := ServerUser(tb), ClusterDir(tb)
+	initdb, postgres := RequireProgram(tb, "initdb"), RequireProgram(tb, "postgres")
+	credential, dir := ServerUser(tb), ClusterDir(tb)
 	data := filepath.Join(dir, "data")
-	as := func(cmd *exec.Cmd) *exec.Cmd {
+	asServerUser := func(cmd *exec.Cmd) *exec.Cmd {
 		cmd.Dir = dir
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
 		return cmd
 	}
-	if who != nil {
-		if err := os.Chown(dir, int(who.Uid), int(who.Gid)); err != nil {
+	if credential != nil {
+		if err := os.Chown(dir, int(credential.Uid), int(credential.Gid)); err != nil {
 			tb.Fatalf("handing %s over: %v", dir, err)
 		}
 	}
-	init := as(exec.CommandContext(tb.Context(), initdb, "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-D", data))
+	init := asServerUser(exec.CommandContext(tb.Context(), initdb, "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-D", data))
 	if out, err := init.CombinedOutput(); err != nil {
 		tb.Fatalf("initdb: %v\n%s", err, out)
 	}
@@ -84,8 +84,8 @@ func startPostgres(tb testing.TB, settings string) (s *PostgresServer, remove fu
 	}
 	s = &PostgresServer{addr: FreeAddr(tb), databases: &atomic.Int64{}}
 	_, port, _ := net.SplitHostPort(s.addr)
-	s.Process = &Process{tb: tb, ready: s.answers, command: func() *exec.Cmd {
-		return as(exec.Command(postgres, "-D", data, "-p", port,
+	s.Process = &Process{tb: tb, ready: s.checkAnswers, command: func() *exec.Cmd {
+		return asServerUser(exec.Command(postgres, "-D", data, "-p", port,
 			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200",
 			"-c", "dynamic_shared_memory_type=mmap"))
 	}}
@@ -110,17 +110,17 @@ func (s *PostgresServer) Start() {
 	defer tick.Stop()
 	for deadline := time.Now().Add(startTimeout); ; <-tick.C {
 		s.spawn()
-		if s.up(tick.C) {
+		if s.becomesReady(tick.C) {
 			return
 		}
-		if beside := bytes.Contains(s.output.Bytes(), []byte("shared memory block")); !beside || time.Now().After(deadline) {
+		if oldBackendsRun := bytes.Contains(s.output.Bytes(), []byte("shared memory block")); !oldBackendsRun || time.Now().After(deadline) {
 			s.tb.Fatalf("postgres ended before it was ready:\n%s", s.output)
 		}
 	}
 }
 
-// up reports whether the spawned server became ready (true) or ended (false).
-func (s *PostgresServer) up(tick <-chan time.Time) bool {
+// becomesReady reports whether the spawned server became ready (true) or ended (false).
+func (s *PostgresServer) becomesReady(tick <-chan time.Time) bool {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		if s.ready() == nil {
 			return true
@@ -136,10 +136,10 @@ func (s *PostgresServer) up(tick <-chan time.Time) bool {
 }
 
 // Stop asks the server to end with SIGINT. With SIGTERM it would wait for all clients to disconnect.
-func (s *PostgresServer) Stop() { s.end(syscall.SIGINT) }
+func (s *PostgresServer) Stop() { s.signalAndWait(syscall.SIGINT) }
 
-// Immediate stops the server without a checkpoint (SIGQUIT), as a power cut would. Data that the kernel has not written yet is not lost.
-func (s *PostgresServer) Immediate() { s.end(syscall.SIGQUIT) }
+// StopImmediately stops the server without a checkpoint (SIGQUIT), as a power cut would. Data that the kernel has not written yet is not lost.
+func (s *PostgresServer) StopImmediately() { s.signalAndWait(syscall.SIGQUIT) }
 
 // Addr returns host:port, which stays the same over restarts.
 func (s *PostgresServer) Addr() string { return s.addr }
@@ -152,11 +152,11 @@ func (s *PostgresServer) DSN(database string) string {
 // NewDatabase creates an empty database for one test and returns its DSN.
 func (s *PostgresServer) NewDatabase(tb testing.TB) string {
 	tb.Helper()
-	return s.copyOf(tb, "template0")
+	return s.copyDatabase(tb, "template0")
 }
 
-// copyOf creates a database with a new name and returns its DSN.
-func (s *PostgresServer) copyOf(tb testing.TB, template string) string {
+// copyDatabase creates a database with a new name and returns its DSN.
+func (s *PostgresServer) copyDatabase(tb testing.TB, template string) string {
 	tb.Helper()
 	name := "test_" + strconv.FormatInt(s.databases.Add(1), 10)
 	s.createDatabase(tb, name, template)
@@ -175,7 +175,7 @@ func (s *PostgresServer) createDatabase(tb testing.TB, name, template string) {
 	}
 }
 
-func (s *PostgresServer) answers() error {
+func (s *PostgresServer) checkAnswers() error {
 	db, err := sql.Open("postgres", s.DSN("postgres"))
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ func (s *SharedPostgres) NewLedger(tb testing.TB) string {
 			tb.Fatal(err)
 		}
 	})
-	return server.copyOf(tb, ledgerSchema)
+	return server.copyDatabase(tb, ledgerSchema)
 }
 
 // Server returns the running server. The first call starts it.

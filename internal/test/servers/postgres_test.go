@@ -13,7 +13,7 @@ import (
 
 func TestPostgresKeepsWhatItCommitted(t *testing.T) {
 	t.Parallel()
-	pg := servers.Postgres(t)
+	pg := servers.StartPostgres(t)
 	db, err := sql.Open("postgres", pg.NewDatabase(t))
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestPostgresKeepsWhatItCommitted(t *testing.T) {
 		}
 	}
 	exec("CREATE TABLE kept (n int)")
-	for _, end := range []func(){pg.Kill, pg.Stop, pg.Immediate} {
+	for _, end := range []func(){pg.Kill, pg.Stop, pg.StopImmediately} {
 		exec("INSERT INTO kept VALUES (1)")
 		end()
 		pg.Start()

@@ -95,10 +95,10 @@ func (p *Process) Pid() int {
 }
 
 // Kill ends the process at once (SIGKILL) and waits for it.
-func (p *Process) Kill() { p.end(syscall.SIGKILL) }
+func (p *Process) Kill() { p.signalAndWait(syscall.SIGKILL) }
 
 // Stop asks the process to end (SIGTERM) and waits for it.
-func (p *Process) Stop() { p.end(syscall.SIGTERM) }
+func (p *Process) Stop() { p.signalAndWait(syscall.SIGTERM) }
 
 // Signal sends a signal, for instance SIGSTOP and SIGCONT.
 func (p *Process) Signal(sig syscall.Signal) {
@@ -140,7 +140,7 @@ func (p *Process) Output() string {
 	return p.output.String()
 }
 
-func (p *Process) end(sig syscall.Signal) {
+func (p *Process) signalAndWait(sig syscall.Signal) {
 	p.mu.Lock()
 	cmd, exited := p.cmd, p.exited
 	p.mu.Unlock()
@@ -171,7 +171,7 @@ func FreeAddr(tb testing.TB) string {
 			continue
 		}
 		_ = l.Close()
-		if reserve(tb, port) {
+		if reservePort(tb, port) {
 			return addr
 		}
 	}
@@ -179,9 +179,9 @@ func FreeAddr(tb testing.TB) string {
 	return ""
 }
 
-// reserve locks a port among all tests until the end of this test, because a server binds its port only some time after it was chosen. It
+// reservePort locks a port among all tests until the end of this test, because a server binds its port only some time after it was chosen. It
 // returns false if another test has the port. The lock ends with its process.
-func reserve(tb testing.TB, port int) bool {
+func reservePort(tb testing.TB, port int) bool {
 	tb.Helper()
 	dir := filepath.Join(os.TempDir(), "dispatcher-test-ports") //nolint:usetesting // all tests of the machine share it
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -199,8 +199,8 @@ func reserve(tb testing.TB, port int) bool {
 	return true
 }
 
-// Need returns the path of a server program. If the program is not found, Need skips the test, or fails it under CI.
-func Need(tb testing.TB, name string) string {
+// RequireProgram returns the path of a server program. If the program is not found, Need skips the test, or fails it under CI.
+func RequireProgram(tb testing.TB, name string) string {
 	tb.Helper()
 	if path, err := exec.LookPath(name); err == nil {
 		return path

@@ -53,8 +53,8 @@ func (p *Proxy) Cut() {
 	p.closeLinks()
 }
 
-// Point directs new connections to another server, and closes the connections to the previous one.
-func (p *Proxy) Point(target string) {
+// PointTo directs new connections to another server, and closes the connections to the previous one.
+func (p *Proxy) PointTo(target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.target = target
@@ -67,8 +67,8 @@ func (p *Proxy) closeLinks() {
 	}
 }
 
-// Heal ends Cut.
-func (p *Proxy) Heal() {
+// EndCut ends Cut.
+func (p *Proxy) EndCut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = false
@@ -93,13 +93,13 @@ func (p *Proxy) accept() {
 }
 
 func (p *Proxy) serve(client net.Conn) {
-	target := p.leadsTo()
+	target := p.currentTarget()
 	server, err := net.Dial("tcp", target)
 	if err != nil {
 		_ = client.Close()
 		return
 	}
-	l := &link{client: client, server: server, delay: p.delayNow, closed: make(chan struct{})}
+	l := &link{client: client, server: server, delay: p.currentDelay, closed: make(chan struct{})}
 	defer p.remove(l)
 	if !p.add(l, target) {
 		return
@@ -110,15 +110,15 @@ func (p *Proxy) serve(client net.Conn) {
 	up.Wait()
 }
 
-// leadsTo returns the server for new connections.
-func (p *Proxy) leadsTo() string {
+// currentTarget returns the server for new connections.
+func (p *Proxy) currentTarget() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.target
 }
 
-// delayNow returns the delay of each direction.
-func (p *Proxy) delayNow() time.Duration {
+// currentDelay returns the delay of each direction.
+func (p *Proxy) currentDelay() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.delay
@@ -141,13 +141,13 @@ func (p *Proxy) remove(l *link) {
 
 func (p *Proxy) forwardRequests(l *link) {
 	defer l.close()
-	mine := func([]byte) {}
+	watchOwn := func([]byte) {}
 	if _, each := p.watchers(); each != nil {
-		mine = each()
+		watchOwn = each()
 	}
-	copyChunks(l.towards(l.server), l.client, func(b []byte) bool {
-		p.holdAfter(l, b)
-		mine(b)
+	copyChunks(l.writerTo(l.server), l.client, func(b []byte) bool {
+		p.holdIfSent(l, b)
+		watchOwn(b)
 		if watch, _ := p.watchers(); watch != nil {
 			watch(b)
 		}
@@ -157,10 +157,10 @@ func (p *Proxy) forwardRequests(l *link) {
 
 func (p *Proxy) forwardReplies(l *link) {
 	defer l.close()
-	copyChunks(l.towards(l.client), l.server, func([]byte) bool {
+	copyChunks(l.writerTo(l.client), l.server, func([]byte) bool {
 		select {
-		case <-p.flowing(l):
-			return !p.takeDrop()
+		case <-p.flowChannel(l):
+			return !p.consumeDrop()
 		case <-l.closed:
 			return false
 		}
@@ -176,34 +176,34 @@ type link struct {
 	held           <-chan struct{} // closed when the replies of this connection flow again; nil if they are not held
 }
 
-// towards returns a writer to one end that delivers after the delay of the link.
-func (l *link) towards(end net.Conn) io.Writer {
-	w := &delayed{link: l, end: end, chunks: make(chan chunk, 1024)}
-	go w.carry()
+// writerTo returns a writer to one end that delivers after the delay of the link.
+func (l *link) writerTo(end net.Conn) io.Writer {
+	w := &delayedWriter{link: l, end: end, chunks: make(chan chunk, 1024)}
+	go w.deliverChunks()
 	return w
 }
 
-// delayed is one direction of a link with a delay. Chunks that are sent during the delay are in flight concurrently.
-type delayed struct {
+// delayedWriter is one direction of a link with a delay. Chunks that are sent during the delay are in flight concurrently.
+type delayedWriter struct {
 	link   *link
 	end    net.Conn
 	chunks chan chunk
 
-	underway atomic.Int32 // number of chunks that are not delivered yet
+	undelivered atomic.Int32 // number of chunks that are not delivered yet
 }
 
 type chunk struct {
-	due   time.Time
-	bytes []byte
+	deliverAt time.Time
+	bytes     []byte
 }
 
 // Write delivers a chunk at once if there is no delay and no earlier chunk is in flight. Otherwise it queues the chunk.
-func (d *delayed) Write(b []byte) (int, error) {
+func (d *delayedWriter) Write(b []byte) (int, error) {
 	delay := d.link.delay()
-	if delay == 0 && d.underway.Load() == 0 {
+	if delay == 0 && d.undelivered.Load() == 0 {
 		return d.end.Write(b)
 	}
-	d.underway.Add(1)
+	d.undelivered.Add(1)
 	select {
 	case d.chunks <- chunk{time.Now().Add(delay), bytes.Clone(b)}:
 		return len(b), nil
@@ -212,8 +212,8 @@ func (d *delayed) Write(b []byte) (int, error) {
 	}
 }
 
-// carry delivers chunks until the link is closed.
-func (d *delayed) carry() {
+// deliverChunks delivers chunks until the link is closed.
+func (d *delayedWriter) deliverChunks() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -223,7 +223,7 @@ func (d *delayed) carry() {
 		case <-d.link.closed:
 			return
 		}
-		timer.Reset(time.Until(c.due))
+		timer.Reset(time.Until(c.deliverAt))
 		select {
 		case <-timer.C:
 		case <-d.link.closed:
@@ -233,7 +233,7 @@ func (d *delayed) carry() {
 			d.link.close()
 			return
 		}
-		d.underway.Add(-1)
+		d.undelivered.Add(-1)
 	}
 }
 

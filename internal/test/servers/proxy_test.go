@@ -13,8 +13,8 @@ import (
 
 func TestProxyCutAndHeal(t *testing.T) {
 	t.Parallel()
-	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
-	c := client(t, proxy.Addr)
+	proxy := servers.NewProxy(t, servers.StartRedis(t).Addr)
+	c := newClient(t, proxy.Addr)
 	if err := c.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestProxyCutAndHeal(t *testing.T) {
 			t.Fatal("an answer through a cut proxy")
 		}
 	}
-	proxy.Heal()
+	proxy.EndCut()
 	if err := c.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -32,13 +32,13 @@ func TestProxyCutAndHeal(t *testing.T) {
 
 func TestProxyDropsRepliesOfExecutedCommands(t *testing.T) {
 	t.Parallel()
-	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
+	proxy := servers.NewProxy(t, servers.StartRedis(t).Addr)
 	proxy.OnRequest(func(b []byte) {
 		if bytes.Contains(bytes.ToUpper(b), []byte("INCR")) && proxy.Dropped() == 0 {
 			proxy.DropReplies(1)
 		}
 	})
-	c := client(t, proxy.Addr)
+	c := newClient(t, proxy.Addr)
 	if err := c.Incr(t.Context(), "n").Err(); err == nil {
 		t.Fatal("the reply was not dropped")
 	}
@@ -52,18 +52,18 @@ func TestProxyDropsRepliesOfExecutedCommands(t *testing.T) {
 
 func TestProxyPointsElsewhere(t *testing.T) {
 	t.Parallel()
-	one, two := servers.Redis(t), servers.Redis(t)
+	one, two := servers.StartRedis(t), servers.StartRedis(t)
 	proxy := servers.NewProxy(t, one.Addr)
-	c := client(t, proxy.Addr)
+	c := newClient(t, proxy.Addr)
 	if err := c.Set(t.Context(), "k", "one", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	proxy.Point(two.Addr)
+	proxy.PointTo(two.Addr)
 	_ = c.Ping(t.Context()).Err() // may find that the old connection is closed
 	if err := c.Get(t.Context(), "k").Err(); !errors.Is(err, redis.Nil) {
 		t.Fatalf("at the second server: %v, want redis.Nil", err)
 	}
-	proxy.Point(one.Addr)
+	proxy.PointTo(one.Addr)
 	_ = c.Ping(t.Context()).Err()
 	if got, err := c.Get(t.Context(), "k").Result(); got != "one" || err != nil {
 		t.Fatalf("back at the first: %q, %v", got, err)
@@ -72,17 +72,17 @@ func TestProxyPointsElsewhere(t *testing.T) {
 
 func TestProxyHoldsReplies(t *testing.T) {
 	t.Parallel()
-	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
-	c := client(t, proxy.Addr)
+	proxy := servers.NewProxy(t, servers.StartRedis(t).Addr)
+	c := newClient(t, proxy.Addr)
 	if err := c.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	proxy.HoldReplies()
-	if err := c.Ping(within(t, 100*time.Millisecond)).Err(); err == nil {
+	if err := c.Ping(withTimeout(t, 100*time.Millisecond)).Err(); err == nil {
 		t.Fatal("a reply came while they were held")
 	}
 	answered := make(chan error, 1)
-	go func() { answered <- client(t, proxy.Addr).Ping(t.Context()).Err() }()
+	go func() { answered <- newClient(t, proxy.Addr).Ping(t.Context()).Err() }()
 	proxy.ReleaseReplies()
 	if err := <-answered; err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestProxyHoldsReplies(t *testing.T) {
 // TestProxyDelays checks that a delayed server answers late, and that all data in flight arrives in order.
 func TestProxyDelays(t *testing.T) {
 	t.Parallel()
-	proxy := servers.NewProxy(t, servers.Redis(t).Addr)
+	proxy := servers.NewProxy(t, servers.StartRedis(t).Addr)
 	proxy.Delay(40 * time.Millisecond)
 	c := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: time.Minute, MaxRetries: -1})
 	t.Cleanup(func() { _ = c.Close() })

@@ -7,9 +7,9 @@ import (
 
 // requests calls test functions with the requests on their way to the server.
 type requests struct {
-	mu    sync.Mutex
-	watch func(b []byte)        // called with the data from clients; nil means not called
-	each  func() func(b []byte) // creates another watch function for each connection; nil means none
+	mu       sync.Mutex
+	watch    func(b []byte)        // called with the data from clients; nil means not called
+	newWatch func() func(b []byte) // creates another watch function for each connection; nil means none
 }
 
 // OnRequest sets a function that is called with every chunk from client to server before the chunk is forwarded. It is called from several
@@ -24,23 +24,23 @@ func (r *requests) OnRequest(watch func(b []byte)) {
 func (r *requests) OnConnection(watch func() func(b []byte)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.each = watch
+	r.newWatch = watch
 }
 
-func (r *requests) watchers() (watch func(b []byte), each func() func(b []byte)) {
+func (r *requests) watchers() (watch func(b []byte), newWatch func() func(b []byte)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.watch, r.each
+	return r.watch, r.newWatch
 }
 
 // replies drops or holds replies on their way to the client.
 type replies struct {
-	mu      sync.Mutex
-	drop    int           // number of replies still to drop
-	dropped int           // number of replies dropped so far
-	flow    chan struct{} // closed while replies flow
-	after   string        // holds the replies of a connection once its client has sent this text; "" means none
-	release chan struct{} // closed when these replies flow again
+	mu            sync.Mutex
+	drop          int           // number of replies still to drop
+	dropped       int           // number of replies dropped so far
+	flow          chan struct{} // closed while replies flow
+	holdAfterText string        // holds the replies of a connection once its client has sent this text; "" means none
+	release       chan struct{} // closed when these replies flow again
 }
 
 // DropReplies drops the next n replies of the server on any connection, and closes the connection of each: the request was executed and its
@@ -72,15 +72,15 @@ func (r *replies) HoldReplies() {
 func (r *replies) HoldRepliesAfter(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.after, r.release = text, make(chan struct{})
+	r.holdAfterText, r.release = text, make(chan struct{})
 }
 
 // ReleaseReplies ends HoldReplies and HoldRepliesAfter.
 func (r *replies) ReleaseReplies() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.after != "" {
-		r.after = ""
+	if r.holdAfterText != "" {
+		r.holdAfterText = ""
 		close(r.release)
 	}
 	if !isClosed(r.flow) {
@@ -88,15 +88,15 @@ func (r *replies) ReleaseReplies() {
 	}
 }
 
-func (r *replies) holdAfter(l *link, sent []byte) {
+func (r *replies) holdIfSent(l *link, sent []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.after != "" && bytes.Contains(sent, []byte(r.after)) {
+	if r.holdAfterText != "" && bytes.Contains(sent, []byte(r.holdAfterText)) {
 		l.held = r.release
 	}
 }
 
-func (r *replies) flowing(l *link) <-chan struct{} {
+func (r *replies) flowChannel(l *link) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.held != nil && isClosed(r.flow) {
@@ -105,7 +105,7 @@ func (r *replies) flowing(l *link) <-chan struct{} {
 	return r.flow
 }
 
-func (r *replies) takeDrop() bool {
+func (r *replies) consumeDrop() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.drop == 0 {

@@ -25,18 +25,18 @@ type RedisServer struct {
 	args []string
 }
 
-// Redis starts a redis-server without persistence. args are appended to its
+// StartRedis starts a redis-server without persistence. args are appended to its
 // command line, for instance "--appendonly", "yes".
-func Redis(tb testing.TB, args ...string) *RedisServer {
+func StartRedis(tb testing.TB, args ...string) *RedisServer {
 	tb.Helper()
-	return startRedis(tb, FreeAddr(tb), ping, args)
+	return startRedisAt(tb, FreeAddr(tb), ping, args)
 }
 
-// RedisCluster starts a redis-server in cluster mode that owns all hash slots. A restart keeps the slots, but not the data.
-func RedisCluster(tb testing.TB) *RedisServer {
+// StartRedisCluster starts a redis-server in cluster mode that owns all hash slots. A restart keeps the slots, but not the data.
+func StartRedisCluster(tb testing.TB) *RedisServer {
 	tb.Helper()
-	bus := strconv.Itoa(port(tb, FreeAddr(tb))) // the default port may be taken by an outgoing connection
-	return startRedis(tb, FreeAddr(tb), ownAllSlots, []string{"--cluster-enabled", "yes", "--cluster-port", bus})
+	bus := strconv.Itoa(portNumber(tb, FreeAddr(tb))) // the default port may be taken by an outgoing connection
+	return startRedisAt(tb, FreeAddr(tb), ownAllSlots, []string{"--cluster-enabled", "yes", "--cluster-port", bus})
 }
 
 // URL returns the URL of the server, as for DISPATCHER_REDIS_URL.
@@ -62,8 +62,8 @@ func (r *RedisServer) Snapshot(tb testing.TB) []byte {
 // A Cluster keeps its slots.
 func (r *RedisServer) Restore(tb testing.TB, snapshot []byte) {
 	tb.Helper()
-	kept, err := os.ReadDir(r.dir)
-	for _, file := range kept {
+	entries, err := os.ReadDir(r.dir)
+	for _, file := range entries {
 		if err == nil && file.Name() != "nodes.conf" {
 			err = os.RemoveAll(filepath.Join(r.dir, file.Name()))
 		}
@@ -88,14 +88,14 @@ func (r *RedisServer) LogSize(tb testing.TB) int64 {
 
 // CutLog truncates the log of a server, which must be down, to the last whole transaction within size bytes, but not to less than least
 // bytes. Redis does not repair a log that ends within a transaction.
-func (r *RedisServer) CutLog(tb testing.TB, size, least int64) {
+func (r *RedisServer) CutLog(tb testing.TB, size, minSize int64) {
 	tb.Helper()
 	const end = "*1\r\n$4\r\nEXEC\r\n"
 	file := r.logFile(tb)
 	log, err := os.ReadFile(file)
 	if err == nil {
-		whole := bytes.LastIndex(log[:max(size, least)], []byte(end)) + len(end)
-		err = os.Truncate(file, max(int64(whole), least))
+		cutAt := bytes.LastIndex(log[:max(size, minSize)], []byte(end)) + len(end)
+		err = os.Truncate(file, max(int64(cutAt), minSize))
 	}
 	if err != nil {
 		tb.Fatalf("cutting the log of Redis: %v", err)
@@ -113,14 +113,14 @@ func (r *RedisServer) logFile(tb testing.TB) string {
 
 func (r *RedisServer) snapshotFile() string { return filepath.Join(r.dir, "dump.rdb") }
 
-func startRedis(tb testing.TB, addr string, ready func(*redis.Client) error, args []string) *RedisServer {
+func startRedisAt(tb testing.TB, addr string, ready func(*redis.Client) error, args []string) *RedisServer {
 	tb.Helper()
-	path, dir := Need(tb, "redis-server"), filepath.Join(tb.TempDir(), "redis")
+	path, dir := RequireProgram(tb, "redis-server"), filepath.Join(tb.TempDir(), "redis")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		tb.Fatal(err)
 	}
 	args = append([]string{
-		"--bind", "127.0.0.1", "--port", strconv.Itoa(port(tb, addr)), "--dir", dir,
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(portNumber(tb, addr)), "--dir", dir,
 		"--save", "", "--appendonly", "no",
 	}, args...)
 	process := StartProcess(tb,
@@ -172,7 +172,7 @@ func ownAllSlots(client *redis.Client) error {
 	return fmt.Errorf("cluster is not ready: %s", info)
 }
 
-func port(tb testing.TB, addr string) int {
+func portNumber(tb testing.TB, addr string) int {
 	tb.Helper()
 	_, text, err := net.SplitHostPort(addr)
 	if err != nil {

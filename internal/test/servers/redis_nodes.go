@@ -24,9 +24,9 @@ type RedisNodes struct {
 	Nodes []*RedisServer
 }
 
-// RedisCluster3 starts three masters with a third of the hash slots each, and a replica of each if replicas is true. args are added to the
+// StartRedisNodes starts three masters with a third of the hash slots each, and a replica of each if replicas is true. args are added to the
 // arguments of every node.
-func RedisCluster3(tb testing.TB, replicas bool, args ...string) *RedisNodes {
+func StartRedisNodes(tb testing.TB, replicas bool, args ...string) *RedisNodes {
 	tb.Helper()
 	const masters = 3
 	c := &RedisNodes{tb: tb}
@@ -35,14 +35,14 @@ func RedisCluster3(tb testing.TB, replicas bool, args ...string) *RedisNodes {
 		count = 2 * masters
 	}
 	for range count {
-		bus := strconv.Itoa(port(tb, FreeAddr(tb)))
-		c.Nodes = append(c.Nodes, startRedis(tb, FreeAddr(tb), ping, append([]string{
+		bus := strconv.Itoa(portNumber(tb, FreeAddr(tb)))
+		c.Nodes = append(c.Nodes, startRedisAt(tb, FreeAddr(tb), ping, append([]string{
 			"--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", strconv.Itoa(int(nodeTimeout.Milliseconds())),
 			"--cluster-replica-validity-factor", "0",
 		}, args...)))
 	}
 	c.join(masters)
-	c.until("Cluster of all nodes", func() error { return c.agreed(count) })
+	c.waitUntil("Cluster of all nodes", func() error { return c.checkAgreed(count) })
 	return c
 }
 
@@ -51,7 +51,7 @@ func (c *RedisNodes) join(masters int) {
 	c.tb.Helper()
 	ctx, share := c.tb.Context(), 16384/masters
 	for i, node := range c.Nodes {
-		c.on(node, func(client *redis.Client) error {
+		c.withNode(node, func(client *redis.Client) error {
 			err := client.Do(ctx, "cluster", "set-config-epoch", i+1).Err()
 			if i < masters && err == nil {
 				last := (i+1)*share - 1
@@ -60,27 +60,27 @@ func (c *RedisNodes) join(masters int) {
 				}
 				err = client.ClusterAddSlotsRange(ctx, i*share, last).Err()
 			}
-			host, at, _ := net.SplitHostPort(c.Nodes[0].Addr)
+			host, portText, _ := net.SplitHostPort(c.Nodes[0].Addr)
 			if err == nil && i > 0 {
-				err = client.Do(ctx, "cluster", "meet", host, at, c.Nodes[0].option("--cluster-port")).Err()
+				err = client.Do(ctx, "cluster", "meet", host, portText, c.Nodes[0].argument("--cluster-port")).Err()
 			}
 			return err
 		})
 	}
 	for i, node := range c.Nodes[masters:] {
 		var master string
-		c.on(c.Nodes[i], func(client *redis.Client) (err error) {
+		c.withNode(c.Nodes[i], func(client *redis.Client) (err error) {
 			master, err = client.Do(ctx, "cluster", "myid").Text()
 			return err
 		})
-		c.until("replica", func() error {
+		c.waitUntil("replica", func() error {
 			return withRedis(node.Addr, func(client *redis.Client) error { return client.ClusterReplicate(ctx, master).Err() })
 		})
 	}
 }
 
-// agreed returns nil once each node knows all other nodes and reports that the Cluster works, and the replicas have their masters' data.
-func (c *RedisNodes) agreed(count int) error {
+// checkAgreed returns nil once each node knows all other nodes and reports that the Cluster works, and the replicas have their masters' data.
+func (c *RedisNodes) checkAgreed(count int) error {
 	for _, node := range c.Nodes {
 		err := withRedis(node.Addr, func(client *redis.Client) error {
 			state := client.ClusterInfo(context.Background()).Val()
@@ -98,8 +98,8 @@ func (c *RedisNodes) agreed(count int) error {
 	return nil
 }
 
-// Master returns the index of the master that owns key.
-func (c *RedisNodes) Master(key string) int {
+// MasterIndex returns the index of the master that owns key.
+func (c *RedisNodes) MasterIndex(key string) int {
 	c.tb.Helper()
 	for i, node := range c.Nodes {
 		err := withRedis(node.Addr, func(client *redis.Client) error { return client.Type(context.Background(), key).Err() })
@@ -121,12 +121,12 @@ func (c *RedisNodes) IsMaster(i int) bool {
 	return strings.Contains(role, "role:master")
 }
 
-// UntilFailedOver waits until another node than gone serves key, and returns the index of that node.
-func (c *RedisNodes) UntilFailedOver(key string, gone int) (now int) {
+// WaitFailedOver waits until another node than gone serves key, and returns the index of that node.
+func (c *RedisNodes) WaitFailedOver(key string, failed int) (now int) {
 	c.tb.Helper()
-	c.until("failover", func() error {
+	c.waitUntil("failover", func() error {
 		for i, node := range c.Nodes {
-			if i == gone || !c.IsMaster(i) {
+			if i == failed || !c.IsMaster(i) {
 				continue
 			}
 			if withRedis(node.Addr, func(client *redis.Client) error { return client.Type(context.Background(), key).Err() }) == nil {
@@ -139,14 +139,14 @@ func (c *RedisNodes) UntilFailedOver(key string, gone int) (now int) {
 	return now
 }
 
-// UntilWhole waits until all nodes are up and the replicas have their masters' data.
-func (c *RedisNodes) UntilWhole() {
+// WaitAllNodesUp waits until all nodes are up and the replicas have their masters' data.
+func (c *RedisNodes) WaitAllNodesUp() {
 	c.tb.Helper()
-	c.until("whole Cluster", func() error { return c.agreed(len(c.Nodes)) })
+	c.waitUntil("whole Cluster", func() error { return c.checkAgreed(len(c.Nodes)) })
 }
 
-// Move moves the hash slot of key and its keys to another master, as a resharding does.
-func (c *RedisNodes) Move(key string, from, to int) {
+// MoveSlot moves the hash slot of key and its keys to another master, as a resharding does.
+func (c *RedisNodes) MoveSlot(key string, from, to int) {
 	c.tb.Helper()
 	ctx := context.Background()
 	ids := make([]string, len(c.Nodes))
@@ -159,18 +159,18 @@ func (c *RedisNodes) Move(key string, from, to int) {
 		})
 	}
 	setSlot := func(i int, args ...any) {
-		c.on(c.Nodes[i], func(client *redis.Client) error {
+		c.withNode(c.Nodes[i], func(client *redis.Client) error {
 			return client.Do(ctx, append([]any{"cluster", "setslot", slot}, args...)...).Err()
 		})
 	}
 	setSlot(to, "importing", ids[from])
 	setSlot(from, "migrating", ids[to])
-	host, at, _ := net.SplitHostPort(c.Nodes[to].Addr)
-	c.until("empty hash slot", func() error {
+	host, portText, _ := net.SplitHostPort(c.Nodes[to].Addr)
+	c.waitUntil("empty hash slot", func() error {
 		return withRedis(c.Nodes[from].Addr, func(client *redis.Client) error {
 			keys, err := client.ClusterGetKeysInSlot(ctx, slot, 100).Result()
 			for _, k := range keys {
-				err = errors.Join(err, client.Migrate(ctx, host, at, k, 0, time.Second).Err())
+				err = errors.Join(err, client.Migrate(ctx, host, portText, k, 0, time.Second).Err())
 			}
 			if err == nil && len(keys) > 0 {
 				err = errors.New("keys are left")
@@ -183,19 +183,19 @@ func (c *RedisNodes) Move(key string, from, to int) {
 	}
 }
 
-func (c *RedisNodes) on(node *RedisServer, f func(*redis.Client) error) {
+func (c *RedisNodes) withNode(node *RedisServer, f func(*redis.Client) error) {
 	c.tb.Helper()
 	if err := withRedis(node.Addr, f); err != nil {
 		c.tb.Fatalf("redis node %s: %v", node.Addr, err)
 	}
 }
 
-func (c *RedisNodes) until(what string, f func() error) {
+func (c *RedisNodes) waitUntil(what string, f func() error) {
 	c.tb.Helper()
-	until(c.tb, what, f)
+	waitUntil(c.tb, what, f)
 }
 
-func until(tb testing.TB, what string, f func() error) {
+func waitUntil(tb testing.TB, what string, f func() error) {
 	tb.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -208,8 +208,8 @@ func until(tb testing.TB, what string, f func() error) {
 	}
 }
 
-// option returns the value of an argument of the server.
-func (r *RedisServer) option(name string) string {
+// argument returns the value of an argument of the server.
+func (r *RedisServer) argument(name string) string {
 	if i := slices.Index(r.args, name); i >= 0 {
 		return r.args[i+1]
 	}

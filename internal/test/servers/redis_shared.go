@@ -17,9 +17,9 @@ import (
 
 // SharedRedis is one Redis and one Cluster node for all the tests of a package, because a node takes seconds to start. The zero value is
 // ready. TestMain closes it, as with SharedPostgres. Tests that stop, pause or wipe a server, or flush its scripts, start their own server
-// (Redis, RedisCluster).
+// (Redis, StartRedisCluster).
 type SharedRedis struct {
-	redis, cluster lasting
+	redis, cluster lastingServer
 	databases      atomic.Int64
 }
 
@@ -30,9 +30,9 @@ type RedisAt struct {
 	Cluster, InProcess bool
 }
 
-// Each runs a test on each kind of Redis that the program supports. On the Cluster node, which has only one database, each test must use
+// RunOnEach runs a test on each kind of Redis that the program supports. On the Cluster node, which has only one database, each test must use
 // its own key names.
-func (s *SharedRedis) Each(t *testing.T, test func(t *testing.T, at RedisAt)) {
+func (s *SharedRedis) RunOnEach(t *testing.T, test func(t *testing.T, at RedisAt)) {
 	t.Helper()
 	for kind, find := range map[string]func(testing.TB) RedisAt{
 		"redis": s.NewDatabase, "cluster": s.Cluster, "miniredis": InProcessRedis,
@@ -49,7 +49,7 @@ func (s *SharedRedis) NewDatabase(tb testing.TB) RedisAt {
 	tb.Helper()
 	server := s.redis.start(tb, func(tb testing.TB) *RedisServer {
 		tb.Helper()
-		return Redis(tb, "--databases", "10000") // more than the tests of a package, even with -count
+		return StartRedis(tb, "--databases", "10000") // more than the tests of a package, even with -count
 	})
 	return RedisAt{Addr: server.Addr, DB: int(s.databases.Add(1))}
 }
@@ -58,7 +58,7 @@ func (s *SharedRedis) NewDatabase(tb testing.TB) RedisAt {
 // run again.
 func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 	tb.Helper()
-	addr := s.cluster.start(tb, RedisCluster).Addr
+	addr := s.cluster.start(tb, StartRedisCluster).Addr
 	tb.Cleanup(func() {
 		err := withRedis(addr, func(client *redis.Client) error {
 			keys, err := client.Keys(context.Background(), "*{"+tb.Name()+"*").Result()
@@ -107,44 +107,44 @@ func (at RedisAt) Client(tb testing.TB) redis.UniversalClient {
 	return client
 }
 
-// lasting is a server that outlives the test that started it.
-type lasting struct {
-	mu     sync.Mutex
-	server *RedisServer
-	ends   []func()
+// lastingServer is a server that outlives the test that started it.
+type lastingServer struct {
+	mu       sync.Mutex
+	server   *RedisServer
+	cleanups []func()
 }
 
-func (l *lasting) start(tb testing.TB, start func(testing.TB) *RedisServer) *RedisServer {
+func (l *lastingServer) start(tb testing.TB, start func(testing.TB) *RedisServer) *RedisServer {
 	tb.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.server == nil {
-		l.server = start(&starter{tb, l})
+		l.server = start(&serverTB{tb, l})
 	}
 	return l.server
 }
 
-func (l *lasting) end() {
+func (l *lastingServer) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, end := range slices.Backward(l.ends) {
+	for _, end := range slices.Backward(l.cleanups) {
 		end()
 	}
-	l.server, l.ends = nil, nil
+	l.server, l.cleanups = nil, nil
 }
 
-// starter is the test that starts a server. Its Cleanup and TempDir last until the server ends, not until the test ends.
-type starter struct {
+// serverTB is the test that starts a server. Its Cleanup and TempDir last until the server ends, not until the test ends.
+type serverTB struct {
 	testing.TB
 
-	lasting *lasting
+	lasting *lastingServer
 }
 
 // Cleanup registers a function that runs at the end of the server.
-func (s *starter) Cleanup(end func()) { s.lasting.ends = append(s.lasting.ends, end) }
+func (s *serverTB) Cleanup(end func()) { s.lasting.cleanups = append(s.lasting.cleanups, end) }
 
 // TempDir returns a folder that is removed at the end of the server.
-func (s *starter) TempDir() string {
+func (s *serverTB) TempDir() string {
 	s.Helper()
 	dir, err := os.MkdirTemp("", "redis-")
 	if err != nil {

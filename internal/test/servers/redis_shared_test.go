@@ -12,7 +12,7 @@ func TestSharedRedisOutlivesTheTestThatStartedIt(t *testing.T) { //nolint:tparal
 	t.Cleanup(shared.Close)
 	for _, name := range []string{"first", "second"} { // each has an empty database
 		t.Run(name, func(t *testing.T) {
-			shared.Each(t, func(t *testing.T, at servers.RedisAt) {
+			shared.RunOnEach(t, func(t *testing.T, at servers.RedisAt) {
 				t.Helper()
 				key := "k"
 				if at.Cluster {

@@ -11,7 +11,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-func client(t *testing.T, addr string) *redis.Client {
+func newClient(t *testing.T, addr string) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{
 		Addr: addr, MaxRetries: -1, DialerRetries: 1, PoolSize: 1, ContextTimeoutEnabled: true,
@@ -20,7 +20,7 @@ func client(t *testing.T, addr string) *redis.Client {
 	return c
 }
 
-func within(t *testing.T, d time.Duration) context.Context {
+func withTimeout(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
@@ -29,8 +29,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func TestRedisComesBackEmptyOnTheSamePort(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
-	c := client(t, server.Addr)
+	server := servers.StartRedis(t)
+	c := newClient(t, server.Addr)
 	if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -39,29 +39,29 @@ func TestRedisComesBackEmptyOnTheSamePort(t *testing.T) {
 		t.Fatal("a killed server answered")
 	}
 	server.Start()
-	if err := client(t, server.Addr).Get(t.Context(), "k").Err(); !errors.Is(err, redis.Nil) {
+	if err := newClient(t, server.Addr).Get(t.Context(), "k").Err(); !errors.Is(err, redis.Nil) {
 		t.Fatalf("after a restart: %v, want redis.Nil", err)
 	}
 }
 
 func TestRedisArgsTurnPersistenceOn(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t, "--appendonly", "yes")
-	c := client(t, server.Addr)
+	server := servers.StartRedis(t, "--appendonly", "yes")
+	c := newClient(t, server.Addr)
 	if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	server.Stop()
 	server.Start()
-	if got, err := client(t, server.Addr).Get(t.Context(), "k").Result(); got != "v" || err != nil {
+	if got, err := newClient(t, server.Addr).Get(t.Context(), "k").Result(); got != "v" || err != nil {
 		t.Fatalf("after a restart: %q, %v", got, err)
 	}
 }
 
 func TestRedisStartsWithAnOlderSnapshot(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
-	c := client(t, server.Addr)
+	server := servers.StartRedis(t)
+	c := newClient(t, server.Addr)
 	set := func(value string) {
 		t.Helper()
 		if err := c.Set(t.Context(), "k", value, 0).Err(); err != nil {
@@ -78,7 +78,7 @@ func TestRedisStartsWithAnOlderSnapshot(t *testing.T) {
 		server.Kill()
 		server.Restore(t, start.with)
 		server.Start()
-		if got := client(t, server.Addr).Get(t.Context(), "k").Val(); got != start.want {
+		if got := newClient(t, server.Addr).Get(t.Context(), "k").Val(); got != start.want {
 			t.Fatalf("%q after a restart, want %q", got, start.want)
 		}
 	}
@@ -86,13 +86,13 @@ func TestRedisStartsWithAnOlderSnapshot(t *testing.T) {
 
 func TestRedisPauseAnswersNothingUntilResume(t *testing.T) {
 	t.Parallel()
-	server := servers.Redis(t)
-	c := client(t, server.Addr)
+	server := servers.StartRedis(t)
+	c := newClient(t, server.Addr)
 	if err := c.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	server.Pause()
-	if err := c.Ping(within(t, 100*time.Millisecond)).Err(); err == nil {
+	if err := c.Ping(withTimeout(t, 100*time.Millisecond)).Err(); err == nil {
 		t.Fatal("a paused server answered")
 	}
 	server.Resume()
@@ -103,7 +103,7 @@ func TestRedisPauseAnswersNothingUntilResume(t *testing.T) {
 
 func TestRedisClusterOwnsAllSlotsAlsoAfterARestart(t *testing.T) {
 	t.Parallel()
-	server := servers.RedisCluster(t)
+	server := servers.StartRedisCluster(t)
 	server.Stop()
 	server.Start()
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}})

@@ -76,11 +76,11 @@ func (s service) mounts() map[string]string {
 	return files
 }
 
-// load reads the file as compose does. A variable has its value from lookup, or else its default.
-func load(t *testing.T, lookup func(string) string) composition {
+// loadComposition reads the file as compose does. A variable has its value from lookup, or else its default.
+func loadComposition(t *testing.T, lookup func(string) string) composition {
 	t.Helper()
 	var tree any
-	if err := yaml.Unmarshal(read(t, "docker-compose.yml"), &tree); err != nil {
+	if err := yaml.Unmarshal(readRepoFile(t, "docker-compose.yml"), &tree); err != nil {
 		t.Fatal(err)
 	}
 	resolved, err := yaml.Marshal(interpolateAll(t, tree, lookup))
@@ -120,8 +120,8 @@ func interpolateAll(t *testing.T, node any, lookup func(string) string) any {
 // interpolate resolves ${NAME}, ${NAME:-default} and ${NAME:?message}.
 func interpolate(text string, lookup func(string) string) (string, error) {
 	var missing error
-	resolved := variables().ReplaceAllStringFunc(text, func(reference string) string {
-		part := variables().FindStringSubmatch(reference)
+	resolved := variablePattern().ReplaceAllStringFunc(text, func(reference string) string {
+		part := variablePattern().FindStringSubmatch(reference)
 		value := lookup(part[1])
 		switch {
 		case value != "":
@@ -135,10 +135,12 @@ func interpolate(text string, lookup func(string) string) (string, error) {
 	return resolved, missing
 }
 
-func variables() *regexp.Regexp { return regexp.MustCompile(`\$\{([A-Z0-9_]+)(?:(:[-?])([^}]*))?\}`) }
+func variablePattern() *regexp.Regexp {
+	return regexp.MustCompile(`\$\{([A-Z0-9_]+)(?:(:[-?])([^}]*))?\}`)
+}
 
-// dotenv parses a file of NAME=value lines. A line that is commented out counts as an empty value.
-func dotenv(content []byte) map[string]string {
+// parseDotenv parses a file of NAME=value lines. A line that is commented out counts as an empty value.
+func parseDotenv(content []byte) map[string]string {
 	values := make(map[string]string)
 	for line := range strings.Lines(string(content)) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
@@ -153,7 +155,7 @@ func dotenv(content []byte) map[string]string {
 	return values
 }
 
-func read(t *testing.T, path string) []byte {
+func readRepoFile(t *testing.T, path string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, path))
 	if err != nil {

@@ -15,19 +15,19 @@ import (
 	"github.com/fleetslots/dispatcher/internal/app"
 )
 
-// defaults returns the composition with a value for each variable that has no default.
-func defaults(t *testing.T) composition {
+// defaultComposition returns the composition with a value for each variable that has no default.
+func defaultComposition(t *testing.T) composition {
 	t.Helper()
-	return load(t, func(name string) string {
-		if dotenv(read(t, ".env.example"))[name] == "" {
+	return loadComposition(t, func(name string) string {
+		if parseDotenv(readRepoFile(t, ".env.example"))[name] == "" {
 			return "a-value-of-its-own-for-" + strings.ToLower(name)
 		}
 		return ""
 	})
 }
 
-// known reports whether the program knows a variable: a setting, its file, or a variable of the command line.
-func known(variable string) bool {
+// isKnownVariable reports whether the program knows a variable: a setting, its file, or a variable of the command line.
+func isKnownVariable(variable string) bool {
 	return variable == "DISPATCHER_URL" || variable == "DISPATCHER_TOKEN" ||
 		slices.ContainsFunc(app.Settings(), func(s app.Setting) bool {
 			return variable == s.Env() || s.Secret && variable == s.Env()+"_FILE"
@@ -37,9 +37,9 @@ func known(variable string) bool {
 // TestVariablesAreSettings finds misspelt settings, which would keep the dispatcher from starting.
 func TestVariablesAreSettings(t *testing.T) {
 	t.Parallel()
-	for name, s := range defaults(t).Services {
+	for name, s := range defaultComposition(t).Services {
 		for variable := range s.Environment {
-			if strings.HasPrefix(variable, "DISPATCHER_") && !known(variable) {
+			if strings.HasPrefix(variable, "DISPATCHER_") && !isKnownVariable(variable) {
 				t.Errorf("%s: %s is no setting", name, variable)
 			}
 		}
@@ -51,8 +51,8 @@ func TestVariablesAreSettings(t *testing.T) {
 			environ = append(environ, variable+"="+value)
 		}
 		config, err := app.Load(nil, environ, nil)
-		if err != nil || config.Complete() != nil {
-			t.Errorf("%s would not start: %v, %v", name, err, config.Complete())
+		if err != nil || config.CheckComplete() != nil {
+			t.Errorf("%s would not start: %v, %v", name, err, config.CheckComplete())
 		}
 	}
 }
@@ -60,8 +60,8 @@ func TestVariablesAreSettings(t *testing.T) {
 // TestEnvExampleIsComplete checks that .env.example contains all variables of docker-compose.yml, with the same defaults.
 func TestEnvExampleIsComplete(t *testing.T) {
 	t.Parallel()
-	asked, values := map[string]string{}, dotenv(read(t, ".env.example"))
-	for _, match := range variables().FindAllStringSubmatch(string(read(t, "docker-compose.yml")), -1) {
+	asked, values := map[string]string{}, parseDotenv(readRepoFile(t, ".env.example"))
+	for _, match := range variablePattern().FindAllStringSubmatch(string(readRepoFile(t, "docker-compose.yml")), -1) {
 		name, kind, word := match[1], match[2], match[3]
 		if before, ok := asked[name]; ok && before != kind+word {
 			t.Errorf("%s is asked for in two ways: %q and %q", name, before, kind+word)
@@ -109,7 +109,7 @@ func TestEnvIsWrittenOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return dotenv(content)
+		return parseDotenv(content)
 	}
 	file := filepath.Join(t.TempDir(), ".env")
 	first, second := write(file), write(filepath.Join(t.TempDir(), ".env"))
@@ -120,7 +120,7 @@ func TestEnvIsWrittenOnce(t *testing.T) {
 		t.Errorf("a file that was there changed: %s", diff)
 	}
 	seen := map[string]string{}
-	for name, value := range dotenv(read(t, ".env.example")) {
+	for name, value := range parseDotenv(readRepoFile(t, ".env.example")) {
 		switch {
 		case name == "FLEET_TOKEN" || value != "":
 			if first[name] != value {
@@ -137,17 +137,17 @@ func TestEnvIsWrittenOnce(t *testing.T) {
 func TestImagesArePinned(t *testing.T) {
 	t.Parallel()
 	full := regexp.MustCompile(`^([a-z]+/)?[a-z-]+:v?\d+\.\d+(\.\d+)?(-[a-z0-9]+)?$`)
-	for name, s := range defaults(t).Services {
+	for name, s := range defaultComposition(t).Services {
 		if !full.MatchString(s.Image) && s.Image != "dispatcher:dev" {
 			t.Errorf("%s: image %q has no full version", name, s.Image)
 		}
 	}
-	from := dockerfile(t).all("FROM")
+	from := readDockerfile(t).arguments("FROM")
 	if len(from) != 2 || from[1] != "gcr.io/distroless/static-debian12:nonroot" {
 		t.Fatalf("FROM %q", from)
 	}
 	builder := regexp.MustCompile(`^golang:(\d+\.\d+)\.\d+-[a-z]+ AS build$`).FindStringSubmatch(from[0])
-	module := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(string(read(t, "go.mod")))
+	module := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(string(readRepoFile(t, "go.mod")))
 	if builder == nil || builder[1] != module[1] {
 		t.Errorf("the image is built by %q, go.mod says go %s", from[0], module[1])
 	}
@@ -156,7 +156,7 @@ func TestImagesArePinned(t *testing.T) {
 // TestMountsExist checks that every mounted file exists, and that something in the service refers to it.
 func TestMountsExist(t *testing.T) {
 	t.Parallel()
-	c := defaults(t)
+	c := defaultComposition(t)
 	for name, s := range c.Services {
 		for _, volume := range s.Volumes {
 			source, _, _ := strings.Cut(volume, ":")
@@ -172,21 +172,21 @@ func TestMountsExist(t *testing.T) {
 			if err != nil || info.IsDir() {
 				t.Errorf("%s: %s is no file: %v", name, file, err)
 			}
-			if !slices.ContainsFunc(s.namers(t, target), func(text string) bool { return strings.Contains(text, target) }) {
+			if !slices.ContainsFunc(s.referringTexts(t, target), func(text string) bool { return strings.Contains(text, target) }) {
 				t.Errorf("%s: nothing names %s", name, target)
 			}
 		}
 	}
 }
 
-// namers returns the texts in which a service refers to its files: its words and variables, the other files that it mounts, and the paths
+// referringTexts returns the texts in which a service refers to its files: its words and variables, the other files that it mounts, and the paths
 // that Grafana reads by itself.
-func (s service) namers(t *testing.T, named string) []string {
+func (s service) referringTexts(t *testing.T, excluded string) []string {
 	t.Helper()
 	texts := slices.Concat(s.Entrypoint, s.Command, s.Healthcheck.Test, slices.Collect(maps.Values(s.Environment)))
 	for target, file := range s.mounts() {
-		if target != named {
-			texts = append(texts, string(read(t, strings.TrimPrefix(file, root))))
+		if target != excluded {
+			texts = append(texts, string(readRepoFile(t, strings.TrimPrefix(file, root))))
 		}
 		if strings.HasPrefix(s.Image, "grafana/") && regexp.MustCompile(`^/etc/grafana/provisioning/(datasources|dashboards)/`).MatchString(target) {
 			texts = append(texts, target)
@@ -198,18 +198,18 @@ func (s service) namers(t *testing.T, named string) []string {
 // TestCommandsExist checks that the program of each service exists in its image or is mounted.
 func TestCommandsExist(t *testing.T) {
 	t.Parallel()
-	image := dockerfile(t)
+	image := readDockerfile(t)
 	commands := subcommands(t)
-	for name, s := range defaults(t).Services {
+	for name, s := range defaultComposition(t).Services {
 		if !s.Healthcheck.Disable && (len(s.Healthcheck.Test) < 2 || s.Healthcheck.Test[0] != "CMD") {
 			t.Errorf("%s: health check %q", name, s.Healthcheck.Test)
 			continue
 		}
 		words := slices.Concat(s.Entrypoint, s.Command)
 		if strings.HasPrefix(s.Image, "dispatcher:") {
-			words = slices.Concat(image.exec("ENTRYPOINT"), s.Command)
+			words = slices.Concat(image.commandWords("ENTRYPOINT"), s.Command)
 			if len(s.Command) == 0 {
-				words = append(words, image.exec("CMD")...)
+				words = append(words, image.commandWords("CMD")...)
 			}
 		}
 		checks := [][]string{words}
@@ -233,7 +233,7 @@ func TestCommandsExist(t *testing.T) {
 			}
 		}
 	}
-	if check := image.exec("HEALTHCHECK"); len(check) != 2 || check[0] != "/dispatcher" || !slices.Contains(commands, check[1]) {
+	if check := image.commandWords("HEALTHCHECK"); len(check) != 2 || check[0] != "/dispatcher" || !slices.Contains(commands, check[1]) {
 		t.Errorf("HEALTHCHECK %q", check)
 	}
 }
@@ -241,7 +241,7 @@ func TestCommandsExist(t *testing.T) {
 // subcommands returns the subcommands in the program's help.
 func subcommands(t *testing.T) (names []string) {
 	t.Helper()
-	help := string(read(t, "cmd/dispatcher/testdata/help.txt"))
+	help := string(readRepoFile(t, "cmd/dispatcher/testdata/help.txt"))
 	for _, match := range regexp.MustCompile(`(?m)^  ([a-z]+) +[A-Z]`).FindAllStringSubmatch(help, -1) {
 		names = append(names, match[1])
 	}
@@ -251,8 +251,8 @@ func subcommands(t *testing.T) (names []string) {
 // TestFleetFlagsExist checks that the program has the flags of the fleet.
 func TestFleetFlagsExist(t *testing.T) {
 	t.Parallel()
-	help := string(read(t, "cmd/dispatcher/testdata/help-simulate.txt"))
-	for _, word := range defaults(t).Services["fleet"].Command[1:] {
+	help := string(readRepoFile(t, "cmd/dispatcher/testdata/help-simulate.txt"))
+	for _, word := range defaultComposition(t).Services["fleet"].Command[1:] {
 		flag, _, _ := strings.Cut(word, "=")
 		if !regexp.MustCompile(`\s` + flag + `\s`).MatchString(help) {
 			t.Errorf("simulate has no %s", flag)
@@ -272,7 +272,7 @@ func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 		"grafana":      {"127.0.0.1:3000:3000"},
 	}
 	got := map[string][]string{}
-	c := defaults(t)
+	c := defaultComposition(t)
 	for name, s := range c.Services {
 		if len(s.Ports) > 0 {
 			got[name] = s.Ports
@@ -286,7 +286,7 @@ func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 			t.Errorf("the dispatcher listens on %s", s.Default)
 		}
 	}
-	if exposed := dockerfile(t).all("EXPOSE"); !slices.Equal(exposed, []string{"8080"}) {
+	if exposed := readDockerfile(t).arguments("EXPOSE"); !slices.Equal(exposed, []string{"8080"}) {
 		t.Errorf("EXPOSE %q", exposed)
 	}
 	// The services listen on the ports that other services use.
@@ -294,7 +294,7 @@ func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 		"5432": "deploy/postgres/postgresql.conf", "6379": "deploy/redis/redis.conf",
 		"1883": "deploy/mosquitto/dynsec/mosquitto.conf", "1884": "deploy/mosquitto/dynsec/mosquitto.conf",
 	} {
-		found := slices.ContainsFunc(listening().FindAllStringSubmatch(string(read(t, file)), -1), func(match []string) bool { return match[1] == port })
+		found := slices.ContainsFunc(listenPattern().FindAllStringSubmatch(string(readRepoFile(t, file)), -1), func(match []string) bool { return match[1] == port })
 		if !found {
 			t.Errorf("%s does not listen on %s", file, port)
 		}
@@ -309,7 +309,7 @@ func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 // TestServicesAreConfined checks that no service runs as root or writes outside a volume.
 func TestServicesAreConfined(t *testing.T) {
 	t.Parallel()
-	for name, s := range defaults(t).Services {
+	for name, s := range defaultComposition(t).Services {
 		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Equal(s.SecurityOpt, []string{"no-new-privileges:true"}) {
 			t.Errorf("%s: read_only %t, cap_drop %q, security_opt %q", name, s.ReadOnly, s.CapDrop, s.SecurityOpt)
 		}
@@ -325,14 +325,14 @@ func TestServicesAreConfined(t *testing.T) {
 			}
 		}
 	}
-	if user := dockerfile(t).all("USER"); !slices.Equal(user, []string{"nonroot"}) {
+	if user := readDockerfile(t).arguments("USER"); !slices.Equal(user, []string{"nonroot"}) {
 		t.Errorf("USER %q", user)
 	}
 }
 
 func TestPartsOfTheFileAreKnown(t *testing.T) {
 	t.Parallel()
-	c := defaults(t)
+	c := defaultComposition(t)
 	want := []string{"dispatcher-1", "dispatcher-2", "fleet", "grafana", "mosquitto", "postgres", "prometheus", "redis"}
 	if got := slices.Sorted(maps.Keys(c.Services)); !slices.Equal(got, want) {
 		t.Errorf("services %q, want %q", got, want)

@@ -17,10 +17,10 @@ type image []instruction
 
 type instruction struct{ name, rest string }
 
-func dockerfile(t *testing.T) image {
+func readDockerfile(t *testing.T) image {
 	t.Helper()
 	var i image
-	for line := range strings.Lines(string(read(t, "Dockerfile"))) {
+	for line := range strings.Lines(string(readRepoFile(t, "Dockerfile"))) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
@@ -31,8 +31,8 @@ func dockerfile(t *testing.T) image {
 	return i
 }
 
-// all returns the arguments of all instructions with this name.
-func (i image) all(name string) (rest []string) {
+// arguments returns the arguments of all instructions with this name.
+func (i image) arguments(name string) (rest []string) {
 	for _, one := range i {
 		if one.name == name {
 			rest = append(rest, one.rest)
@@ -41,9 +41,9 @@ func (i image) all(name string) (rest []string) {
 	return rest
 }
 
-// exec returns the words of the last instruction with this name, which is a JSON list.
-func (i image) exec(name string) (words []string) {
-	found := i.all(name)
+// commandWords returns the words of the last instruction with this name, which is a JSON list.
+func (i image) commandWords(name string) (words []string) {
+	found := i.arguments(name)
 	if len(found) == 0 {
 		return nil
 	}
@@ -60,7 +60,7 @@ func TestImageIsBuiltAsByMake(t *testing.T) {
 		command := regexp.MustCompile(`CGO_ENABLED=0 go build .*`).FindString(text)
 		return strings.Fields(strings.NewReplacer("$(VERSION)", "V", "$VERSION", "V", `"`, "'", " /dispatcher ", " OUT ", " bin/dispatcher ", " OUT ").Replace(command))
 	}
-	made, imaged := words(string(read(t, "Makefile"))), words(strings.Join(dockerfile(t).all("RUN"), "\n"))
+	made, imaged := words(string(readRepoFile(t, "Makefile"))), words(strings.Join(readDockerfile(t).arguments("RUN"), "\n"))
 	if diff := cmp.Diff(made, imaged); diff != "" || len(made) < 8 {
 		t.Errorf("(-make +Dockerfile):\n%s", diff)
 	}
@@ -69,7 +69,7 @@ func TestImageIsBuiltAsByMake(t *testing.T) {
 // TestBuildReadsAllThatItNeeds checks that .dockerignore excludes no file that the build of the image needs.
 func TestBuildReadsAllThatItNeeds(t *testing.T) {
 	t.Parallel()
-	ignored := strings.Fields(string(read(t, ".dockerignore")))
+	ignored := strings.Fields(string(readRepoFile(t, ".dockerignore")))
 	if !slices.Contains(ignored, ".env") {
 		t.Error("secrets would be copied into the image")
 	}
@@ -78,7 +78,7 @@ func TestBuildReadsAllThatItNeeds(t *testing.T) {
 			t.Errorf("%s is needed", pattern)
 		}
 	}
-	for _, file := range embedded(t) {
+	for _, file := range embeddedFiles(t) {
 		for _, pattern := range ignored {
 			if ok, _ := path.Match(strings.TrimPrefix(pattern, "**/"), path.Base(file)); ok || strings.HasPrefix(file, pattern+"/") {
 				t.Errorf("%s is embedded, and ignored by %s", file, pattern)
@@ -87,8 +87,8 @@ func TestBuildReadsAllThatItNeeds(t *testing.T) {
 	}
 }
 
-// embedded returns the files that packages of the program embed.
-func embedded(t *testing.T) (files []string) {
+// embeddedFiles returns the files that packages of the program embed.
+func embeddedFiles(t *testing.T) (files []string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{range .EmbedFiles}}{{$.ImportPath}}/{{.}}{{"\n"}}{{end}}`, "./...")
 	cmd.Dir = root

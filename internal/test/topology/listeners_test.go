@@ -11,13 +11,13 @@ import (
 func TestReplicasHaveAListenerOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	for _, variant := range []string{"dynsec", "passwords"} {
-		_, config, _ := strings.Cut(string(read(t, "deploy/mosquitto/"+variant+"/mosquitto.conf")), "\nlistener 1883")
+		_, config, _ := strings.Cut(string(readRepoFile(t, "deploy/mosquitto/"+variant+"/mosquitto.conf")), "\nlistener 1883")
 		devices, replicas, found := strings.Cut(config, "\nlistener 1884")
 		if !found || !strings.Contains(devices, "\nuse_username_as_clientid true\n") || strings.Contains(replicas, "use_username_as_clientid") {
 			t.Errorf("%s: devices and replicas are not apart", variant)
 		}
 	}
-	_, table, _ := strings.Cut(string(read(t, "docs/operations.md")), "\n| an MQTT broker")
+	_, table, _ := strings.Cut(string(readRepoFile(t, "docs/operations.md")), "\n| an MQTT broker")
 	if row, _, _ := strings.Cut(table, "\n"); !strings.Contains(row, "Replicas need a listener without `use_username_as_clientid`") {
 		t.Errorf("the row of the broker does not say what replicas need: %s", row)
 	}

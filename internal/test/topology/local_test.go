@@ -23,25 +23,25 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// plant is the deployment on this machine: programs instead of images, loopback addresses instead of names, and one folder for all files.
-type plant struct {
-	t       *testing.T
-	compose composition
-	dir     string // the folder for all files that are written
-	binary  string // path of the dispatcher
-	user    *syscall.Credential
+// localDeployment is the deployment on this machine: programs instead of images, loopback addresses instead of names, and one folder for all files.
+type localDeployment struct {
+	t            *testing.T
+	compose      composition
+	dir          string // the folder for all files that are written
+	binary       string // path of the dispatcher
+	postgresUser *syscall.Credential
 
 	addresses map[string]string // for example redis:6379 -> 127.0.0.1:12345
 	processes map[string]*servers.Process
 }
 
-func newPlant(t *testing.T, compose composition, binary string) *plant {
+func newLocalDeployment(t *testing.T, compose composition, binary string) *localDeployment {
 	t.Helper()
 	for _, program := range []string{"postgres", "redis-server", "redis-cli", "mosquitto", "mosquitto_ctrl", "mosquitto_sub", "pg_isready"} {
-		servers.Need(t, program)
+		servers.RequireProgram(t, program)
 	}
-	p := &plant{
-		t: t, compose: compose, binary: binary, dir: servers.ClusterDir(t), user: servers.ServerUser(t),
+	p := &localDeployment{
+		t: t, compose: compose, binary: binary, dir: servers.ClusterDir(t), postgresUser: servers.ServerUser(t),
 		addresses: map[string]string{}, processes: map[string]*servers.Process{},
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(p.dir) })
@@ -49,7 +49,7 @@ func newPlant(t *testing.T, compose composition, binary string) *plant {
 		t.Fatal(err)
 	}
 	for name, s := range compose.Services {
-		for _, port := range p.portsOf(name, s) {
+		for _, port := range p.servicePorts(name, s) {
 			p.addresses[name+":"+port] = servers.FreeAddr(t)
 		}
 		p.copyMounts(name, s)
@@ -57,8 +57,8 @@ func newPlant(t *testing.T, compose composition, binary string) *plant {
 	return p
 }
 
-// portsOf returns the ports of a service: the ports in the variables of other services, and the ports on which its own files listen.
-func (p *plant) portsOf(name string, s service) []string {
+// servicePorts returns the ports of a service: the ports in the variables of other services, and the ports on which its own files listen.
+func (p *localDeployment) servicePorts(name string, s service) []string {
 	found := map[string]bool{}
 	for _, other := range p.compose.Services {
 		for _, value := range other.Environment {
@@ -68,26 +68,26 @@ func (p *plant) portsOf(name string, s service) []string {
 		}
 	}
 	for _, file := range s.mounts() {
-		for _, match := range listening().FindAllStringSubmatch(string(read(p.t, strings.TrimPrefix(file, root))), -1) {
+		for _, match := range listenPattern().FindAllStringSubmatch(string(readRepoFile(p.t, strings.TrimPrefix(file, root))), -1) {
 			found[match[1]] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(found))
 }
 
-// listening finds the ports in the servers' configuration files.
-func listening() *regexp.Regexp {
+// listenPattern finds the ports in the servers' configuration files.
+func listenPattern() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^(?:port|listener|port =) (\d+)(?: [\d.]+)?$`)
 }
 
 // copyMounts copies the files that the service mounts, with loopback ports and a folder of the test. Nothing else is changed, except the
 // user of mosquitto as root.
-func (p *plant) copyMounts(name string, s service) {
+func (p *localDeployment) copyMounts(name string, s service) {
 	p.t.Helper()
 	for target, file := range s.mounts() {
-		content := string(read(p.t, strings.TrimPrefix(file, root)))
-		content = listening().ReplaceAllStringFunc(content, func(line string) string {
-			port := listening().FindStringSubmatch(line)[1]
+		content := string(readRepoFile(p.t, strings.TrimPrefix(file, root)))
+		content = listenPattern().ReplaceAllStringFunc(content, func(line string) string {
+			port := listenPattern().FindStringSubmatch(line)[1]
 			_, local, _ := net.SplitHostPort(p.addresses[name+":"+port])
 			if strings.HasPrefix(line, "listener") {
 				return "listener " + local + " 127.0.0.1"
@@ -96,38 +96,40 @@ func (p *plant) copyMounts(name string, s service) {
 		})
 		for from, to := range map[string]string{
 			`(?m)^bind .*$`:               "bind 127.0.0.1",
-			`(?m)^dir .*$`:                "dir " + p.data(name),
+			`(?m)^dir .*$`:                "dir " + p.dataDir(name),
 			`(?m)^listen_addresses = .*$`: "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''",
 			// As root, mosquitto would switch to another user, which could not read the folder.
 			`(?m)^per_listener_settings false$`: "per_listener_settings false" + map[bool]string{true: "\nuser root"}[os.Getuid() == 0],
 		} {
 			content = regexp.MustCompile(from).ReplaceAllString(content, to)
 		}
-		p.write(p.file(name, target), content)
+		p.writeFile(p.mountPath(name, target), content)
 	}
-	p.must(os.MkdirAll(p.data(name), 0o700))
+	p.must(os.MkdirAll(p.dataDir(name), 0o700))
 }
 
-func (p *plant) data(name string) string         { return filepath.Join(p.dir, name, "data") }
-func (p *plant) file(name, target string) string { return filepath.Join(p.dir, name, target) }
+func (p *localDeployment) dataDir(name string) string { return filepath.Join(p.dir, name, "data") }
+func (p *localDeployment) mountPath(name, target string) string {
+	return filepath.Join(p.dir, name, target)
+}
 
-func (p *plant) write(path, content string) {
+func (p *localDeployment) writeFile(path, content string) {
 	p.t.Helper()
 	p.must(os.MkdirAll(filepath.Dir(path), 0o755))
 	p.must(os.WriteFile(path, []byte(content), 0o644))
 }
 
-func (p *plant) must(err error) {
+func (p *localDeployment) must(err error) {
 	p.t.Helper()
 	if err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-// local replaces the addresses and file names of a service in text with the local ones.
-func (p *plant) local(name, text string) string {
+// localText replaces the addresses and file names of a service in text with the local ones.
+func (p *localDeployment) localText(name, text string) string {
 	for target := range p.compose.Services[name].mounts() {
-		text = strings.ReplaceAll(text, target, p.file(name, target))
+		text = strings.ReplaceAll(text, target, p.mountPath(name, target))
 	}
 	for address, local := range p.addresses {
 		text = strings.ReplaceAll(text, address, local)
@@ -142,36 +144,38 @@ func (p *plant) local(name, text string) string {
 	return text
 }
 
-// command runs words as the service would, with only the service's environment.
-func (p *plant) command(ctx context.Context, name string, words ...string) *exec.Cmd {
-	environ := []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/usr/local/sbin", "HOME=" + p.data(name)}
+// serviceCommand runs words as the service would, with only the service's environment.
+func (p *localDeployment) serviceCommand(ctx context.Context, name string, words ...string) *exec.Cmd {
+	environ := []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/usr/local/sbin", "HOME=" + p.dataDir(name)}
 	for key, value := range p.compose.Services[name].Environment {
-		environ = append(environ, key+"="+p.local(name, value))
+		environ = append(environ, key+"="+p.localText(name, value))
 	}
 	switch {
 	case name == "mosquitto":
-		environ = append(environ, "MOSQUITTO_DATA="+p.data(name))
+		environ = append(environ, "MOSQUITTO_DATA="+p.dataDir(name))
 	case p.isDispatcher(name):
 		environ = append(environ, "DISPATCHER_HTTP_LISTEN="+p.address(name))
 	}
 	for i, word := range words {
-		words[i] = p.local(name, word)
+		words[i] = p.localText(name, word)
 	}
 	program := words[0]
 	if program == "/dispatcher" {
 		program = p.binary
 	} else if filepath.Base(program) == program {
-		program = servers.Need(p.t, program)
+		program = servers.RequireProgram(p.t, program)
 	}
 	cmd := exec.CommandContext(ctx, program, words[1:]...)
-	cmd.Env, cmd.Dir = environ, p.data(name)
+	cmd.Env, cmd.Dir = environ, p.dataDir(name)
 	return cmd
 }
 
-func (p *plant) isDispatcher(name string) bool { return strings.HasPrefix(name, "dispatcher-") }
+func (p *localDeployment) isDispatcher(name string) bool {
+	return strings.HasPrefix(name, "dispatcher-")
+}
 
 // address returns the local address of the only port of a service.
-func (p *plant) address(name string) string {
+func (p *localDeployment) address(name string) string {
 	for address, local := range p.addresses {
 		if strings.HasPrefix(address, name+":") {
 			return local
@@ -181,39 +185,39 @@ func (p *plant) address(name string) string {
 	return ""
 }
 
-// start starts a service after the services that it depends on, and waits until its health check succeeds.
-func (p *plant) start(name string) {
+// startService starts a service after the services that it depends on, and waits until its health check succeeds.
+func (p *localDeployment) startService(name string) {
 	p.t.Helper()
 	if p.processes[name] != nil {
 		return
 	}
 	s := p.compose.Services[name]
 	for _, other := range slices.Sorted(maps.Keys(s.DependsOn)) {
-		p.start(other)
+		p.startService(other)
 	}
 	words := slices.Concat(s.Entrypoint, s.Command)
 	switch {
 	case name == "postgres":
 		p.initPostgres(s)
-		words = append(words, "-D", p.data(name))
+		words = append(words, "-D", p.dataDir(name))
 	case p.isDispatcher(name):
-		image := dockerfile(p.t)
-		words = slices.Concat(image.exec("ENTRYPOINT"), image.exec("CMD"))
+		image := readDockerfile(p.t)
+		words = slices.Concat(image.commandWords("ENTRYPOINT"), image.commandWords("CMD"))
 	}
 	p.processes[name] = servers.StartProcess(p.t, func() *exec.Cmd {
-		return p.asUser(name, p.command(context.Background(), name, slices.Clone(words)...))
-	}, func() error { return p.healthy(name) })
+		return p.asUser(name, p.serviceCommand(context.Background(), name, slices.Clone(words)...))
+	}, func() error { return p.checkHealth(name) })
 	if name == "postgres" {
 		p.createDatabase(s)
 	}
 	p.t.Logf("%s is healthy", name)
 }
 
-// healthy runs the service's own health check once.
-func (p *plant) healthy(name string) error {
+// checkHealth runs the service's own health check once.
+func (p *localDeployment) checkHealth(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	out, err := p.command(ctx, name, slices.Clone(p.compose.Services[name].Healthcheck.Test[1:])...).CombinedOutput()
+	out, err := p.serviceCommand(ctx, name, slices.Clone(p.compose.Services[name].Healthcheck.Test[1:])...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
@@ -221,29 +225,29 @@ func (p *plant) healthy(name string) error {
 }
 
 // asUser makes Postgres run as another user than root, because it refuses to run as root.
-func (p *plant) asUser(name string, cmd *exec.Cmd) *exec.Cmd {
-	if name == "postgres" && p.user != nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.user}
+func (p *localDeployment) asUser(name string, cmd *exec.Cmd) *exec.Cmd {
+	if name == "postgres" && p.postgresUser != nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.postgresUser}
 	}
 	return cmd
 }
 
 // initPostgres does, together with createDatabase, what the image's own entrypoint does.
-func (p *plant) initPostgres(s service) {
+func (p *localDeployment) initPostgres(s service) {
 	p.t.Helper()
 	password := filepath.Join(p.dir, "postgres", "password")
-	p.write(password, s.Environment["POSTGRES_PASSWORD"])
-	if p.user != nil {
-		p.must(os.Chown(p.data("postgres"), int(p.user.Uid), int(p.user.Gid)))
+	p.writeFile(password, s.Environment["POSTGRES_PASSWORD"])
+	if p.postgresUser != nil {
+		p.must(os.Chown(p.dataDir("postgres"), int(p.postgresUser.Uid), int(p.postgresUser.Gid)))
 	}
-	words := append([]string{"initdb", "-D", p.data("postgres"), "-U", s.Environment["POSTGRES_USER"], "--auth=scram-sha-256", "--pwfile=" + password},
+	words := append([]string{"initdb", "-D", p.dataDir("postgres"), "-U", s.Environment["POSTGRES_USER"], "--auth=scram-sha-256", "--pwfile=" + password},
 		strings.Fields(s.Environment["POSTGRES_INITDB_ARGS"])...)
-	if out, err := p.asUser("postgres", p.command(p.t.Context(), "postgres", words...)).CombinedOutput(); err != nil {
+	if out, err := p.asUser("postgres", p.serviceCommand(p.t.Context(), "postgres", words...)).CombinedOutput(); err != nil {
 		p.t.Fatalf("initdb: %v\n%s", err, out)
 	}
 }
 
-func (p *plant) createDatabase(s service) {
+func (p *localDeployment) createDatabase(s service) {
 	p.t.Helper()
 	dsn := url.URL{
 		Scheme: "postgres", Host: p.address("postgres"), Path: "postgres", RawQuery: "sslmode=disable",

@@ -14,9 +14,9 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-func decode[T any](t *testing.T, file string) (content T) {
+func readYAML[T any](t *testing.T, file string) (content T) {
 	t.Helper()
-	if err := yaml.Unmarshal(read(t, file), &content); err != nil {
+	if err := yaml.Unmarshal(readRepoFile(t, file), &content); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
 	return content
@@ -34,7 +34,7 @@ func TestPrometheusScrapesTheReplicas(t *testing.T) {
 			} `yaml:"static_configs"`
 		} `yaml:"scrape_configs"`
 	}
-	c, compose := decode[config](t, "deploy/prometheus/prometheus.yml"), defaults(t)
+	c, compose := readYAML[config](t, "deploy/prometheus/prometheus.yml"), defaultComposition(t)
 	var want []string
 	for name, s := range compose.Services {
 		if strings.HasPrefix(name, "dispatcher-") {
@@ -59,13 +59,13 @@ func TestPrometheusScrapesTheReplicas(t *testing.T) {
 // TestBoardIsProvisioned checks that Grafana finds the board, and the board its data source.
 func TestBoardIsProvisioned(t *testing.T) {
 	t.Parallel()
-	sources := decode[struct {
+	sources := readYAML[struct {
 		Datasources []struct {
 			UID string `yaml:"uid"`
 			URL string `yaml:"url"`
 		} `yaml:"datasources"`
 	}](t, "deploy/grafana/datasource.yaml").Datasources
-	providers := decode[struct {
+	providers := readYAML[struct {
 		Providers []struct {
 			Options struct {
 				Path string `yaml:"path"`
@@ -75,7 +75,7 @@ func TestBoardIsProvisioned(t *testing.T) {
 	if len(sources) != 1 || len(providers) != 1 || sources[0].URL != "http://prometheus:9090" {
 		t.Fatalf("%+v, %+v", sources, providers)
 	}
-	grafana := defaults(t).Services["grafana"]
+	grafana := defaultComposition(t).Services["grafana"]
 	boards := 0
 	for target, file := range grafana.mounts() {
 		if path.Ext(target) == ".json" {
@@ -83,7 +83,7 @@ func TestBoardIsProvisioned(t *testing.T) {
 			if path.Dir(target) != providers[0].Options.Path {
 				t.Errorf("%s is not in %s", target, providers[0].Options.Path)
 			}
-			for _, uid := range sourcesOf(t, file) {
+			for _, uid := range dataSourceIDs(t, file) {
 				if uid != sources[0].UID {
 					t.Errorf("%s names a source %q", file, uid)
 				}
@@ -95,11 +95,11 @@ func TestBoardIsProvisioned(t *testing.T) {
 	}
 }
 
-// sourcesOf returns the uids of all data sources that a board uses.
-func sourcesOf(t *testing.T, file string) (uids []string) {
+// dataSourceIDs returns the uids of all data sources that a board uses.
+func dataSourceIDs(t *testing.T, file string) (uids []string) {
 	t.Helper()
 	var board any
-	if err := json.Unmarshal(read(t, strings.TrimPrefix(file, root)), &board); err != nil {
+	if err := json.Unmarshal(readRepoFile(t, strings.TrimPrefix(file, root)), &board); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
 	var walk func(node any)
@@ -130,7 +130,7 @@ func sourcesOf(t *testing.T, file string) (uids []string) {
 // expressions of the alerts without promtool.
 func TestPrometheusTakesItsFiles(t *testing.T) {
 	t.Parallel()
-	promtool := servers.Need(t, "promtool")
+	promtool := servers.RequireProgram(t, "promtool")
 	folder, err := filepath.Abs(filepath.Join(root, "deploy/prometheus"))
 	if err != nil {
 		t.Fatal(err)

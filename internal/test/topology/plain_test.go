@@ -20,10 +20,10 @@ import (
 // one folder, with its own ports, without apt and systemd.
 func TestPlainMachines(t *testing.T) {
 	t.Parallel()
-	w := newWalk(t)
-	_, section, _ := strings.Cut(string(read(t, "docs/operations.md")), "\n### On plain machines\n")
+	w := newDocRun(t)
+	_, section, _ := strings.Cut(string(readRepoFile(t, "docs/operations.md")), "\n### On plain machines\n")
 	section, _, _ = strings.Cut(section, "\n### ")
-	out := w.run(w.here(commands(section)))
+	out := w.runScript(w.localText(sectionScript(section)))
 	t.Logf("%s", out)
 	for _, want := range []string{`"reason":"granted"`, `"outcome":"recorded"`, "alice", " ok, 3 unknown"} {
 		if !strings.Contains(out, want) {
@@ -35,8 +35,8 @@ func TestPlainMachines(t *testing.T) {
 	}
 }
 
-// commands returns the commands of all blocks as a script. A command of a console block is printed before its output.
-func commands(section string) string {
+// sectionScript returns the commands of all blocks as a script. A command of a console block is printed before its output.
+func sectionScript(section string) string {
 	var script strings.Builder
 	for _, block := range regexp.MustCompile("(?s)```(sh|console)\n(.*?)```").FindAllStringSubmatch(section, -1) {
 		if block[1] == "sh" {
@@ -50,20 +50,20 @@ func commands(section string) string {
 	return script.String()
 }
 
-type walk struct {
+type docRun struct {
 	t     *testing.T
 	dir   string
 	ports map[string]string // port in the text -> port here
 }
 
-func newWalk(t *testing.T) walk {
+func newDocRun(t *testing.T) docRun {
 	t.Helper()
 	for _, program := range []string{"postgres", "psql", "redis-server", "mosquitto", "mosquitto_ctrl", "curl", "openssl", "setpriv"} {
-		servers.Need(t, program)
+		servers.RequireProgram(t, program)
 	}
-	w := walk{t: t, dir: servers.ClusterDir(t), ports: map[string]string{}}
+	w := docRun{t: t, dir: servers.ClusterDir(t), ports: map[string]string{}}
 	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
-	p := plant{t: t}
+	p := localDeployment{t: t}
 	p.must(os.Chmod(w.dir, 0o755)) //nolint:gosec // the servers run as other users
 	for _, port := range []string{"5432", "6379", "1883", "1884", "8080"} {
 		_, w.ports[port], _ = net.SplitHostPort(servers.FreeAddr(t))
@@ -72,28 +72,28 @@ func newWalk(t *testing.T) walk {
 		"systemd/dispatcher.env", "systemd/dispatcher.service", "postgres/postgresql.conf", "redis/redis.conf", "redis/users.acl",
 		"mosquitto/dynsec/start.sh", "mosquitto/dynsec/mosquitto.conf",
 	} {
-		p.write(filepath.Join(w.dir, "src/deploy", file), w.here(string(read(t, "deploy/"+file))))
+		p.writeFile(filepath.Join(w.dir, "src/deploy", file), w.localText(string(readRepoFile(t, "deploy/"+file))))
 	}
 	p.must(os.Mkdir(filepath.Join(w.dir, "src/bin"), 0o755)) //nolint:gosec // as of make build
-	p.must(os.Symlink(dispatcher(t), filepath.Join(w.dir, "src/bin/dispatcher")))
+	p.must(os.Symlink(programPath(t), filepath.Join(w.dir, "src/bin/dispatcher")))
 	return w
 }
 
-// here replaces the folders and ports in a text with the walk's own.
-func (w walk) here(text string) string {
+// localText replaces the folders and ports in a text with the walk's own.
+func (w docRun) localText(text string) string {
 	text = regexp.MustCompile(`(^|[^\w.-])(/etc/|/var/lib/|/usr/local/)(dispatcher|mosquitto|redis|postgresql|systemd|bin|lib)\b`).
 		ReplaceAllString(text, "${1}"+w.dir+"${2}${3}")
 	return regexp.MustCompile(`\b(5432|6379|1883|1884|8080)\b`).ReplaceAllStringFunc(text, func(port string) string { return w.ports[port] })
 }
 
-// run runs the script in one shell, and ends all processes that it started.
-func (w walk) run(script string) string {
+// runScript runs the script in one shell, and ends all processes that it started.
+func (w docRun) runScript(script string) string {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash")
 	shell.Dir = filepath.Join(w.dir, "src")
-	shell.Stdin = strings.NewReader(string(read(w.t, "internal/test/topology/testdata/debian.sh")) + script)
+	shell.Stdin = strings.NewReader(string(readRepoFile(w.t, "internal/test/topology/testdata/debian.sh")) + script)
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	user := ""
 	if u := servers.ServerUser(w.t); u != nil {
@@ -103,7 +103,7 @@ func (w walk) run(script string) string {
 		"R=" + w.dir, "POSTGRES=" + w.ports["5432"], "REDIS=" + w.ports["6379"], "PGUSER_ID=" + user,
 		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir,
 	}
-	p := plant{t: w.t}
+	p := localDeployment{t: w.t}
 	file, err := os.Create(filepath.Join(w.dir, "out")) // with a pipe, Wait would wait for the servers
 	p.must(err)
 	defer file.Close()

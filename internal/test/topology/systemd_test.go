@@ -14,11 +14,11 @@ import (
 
 const unitFile = "deploy/systemd/dispatcher.service"
 
-// unit returns the values of each directive, in order.
-func unit(t *testing.T) map[string][]string {
+// readUnit returns the values of each directive, in order.
+func readUnit(t *testing.T) map[string][]string {
 	t.Helper()
 	values := map[string][]string{}
-	for line := range strings.Lines(string(read(t, unitFile))) {
+	for line := range strings.Lines(string(readRepoFile(t, unitFile))) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
 			values[name] = append(values[name], value)
 		}
@@ -28,7 +28,7 @@ func unit(t *testing.T) map[string][]string {
 
 func TestUnitFitsTheProgram(t *testing.T) {
 	t.Parallel()
-	u := unit(t)
+	u := readUnit(t)
 	words := strings.Fields(strings.Join(u["ExecStart"], " "))
 	if len(words) != 2 || words[0] != "/usr/local/bin/dispatcher" || !slices.Contains(subcommands(t), words[1]) {
 		t.Errorf("ExecStart=%q", words)
@@ -44,7 +44,7 @@ func TestUnitFitsTheProgram(t *testing.T) {
 	for _, assignment := range u["Environment"] {
 		variable, value, _ := strings.Cut(assignment, "=")
 		name, inCredentials := strings.CutPrefix(value, "%d/")
-		if !known(variable) || !inCredentials || !slices.Contains(credentials, name) {
+		if !isKnownVariable(variable) || !inCredentials || !slices.Contains(credentials, name) {
 			t.Errorf("Environment=%s: an unknown setting, or no credential", assignment)
 		}
 	}
@@ -66,27 +66,27 @@ func TestUnitEnvironmentStarts(t *testing.T) {
 		"DISPATCHER_POSTGRES_DSN=postgres://u:p@127.0.0.1/d", "DISPATCHER_REDIS_URL=redis://127.0.0.1",
 		"DISPATCHER_MQTT_PASSWORD=secret", "DISPATCHER_ADMIN_TOKEN=sixteen-characters",
 	}
-	for name, value := range dotenv(read(t, "deploy/systemd/dispatcher.env")) {
-		if !known(name) {
+	for name, value := range parseDotenv(readRepoFile(t, "deploy/systemd/dispatcher.env")) {
+		if !isKnownVariable(name) {
 			t.Errorf("%s is no setting", name)
 		}
 		environ = append(environ, name+"="+value)
 	}
 	config, err := app.Load(nil, environ, nil)
-	if err != nil || config.Complete() != nil {
-		t.Errorf("%v, %v", err, config.Complete())
+	if err != nil || config.CheckComplete() != nil {
+		t.Errorf("%v, %v", err, config.CheckComplete())
 	}
 }
 
 // TestUnitIsVerified runs systemd's own check of the unit, which needs no running systemd.
 func TestUnitIsVerified(t *testing.T) {
 	t.Parallel()
-	analyze := servers.Need(t, "systemd-analyze")
+	analyze := servers.RequireProgram(t, "systemd-analyze")
 	// The program need not be installed: another existing program replaces it.
-	text := strings.ReplaceAll(string(read(t, unitFile)), "/usr/local/bin/dispatcher", analyze)
+	text := strings.ReplaceAll(string(readRepoFile(t, unitFile)), "/usr/local/bin/dispatcher", analyze)
 	file := filepath.Join(t.TempDir(), "dispatcher.service")
-	p := plant{t: t}
-	p.write(file, text)
+	p := localDeployment{t: t}
+	p.writeFile(file, text)
 	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput()
 	if err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)

@@ -24,8 +24,8 @@ import (
 
 // Flags that `make topology` sets.
 var (
-	whole  = flag.Bool("whole", false, "run the fleet at its full size, and show it") //nolint:gochecknoglobals // a flag of the test
-	binary = flag.String("binary", "", "the dispatcher; built if empty")              //nolint:gochecknoglobals // a flag of the test
+	fullSize = flag.Bool("whole", false, "run the fleet at its full size, and show it") //nolint:gochecknoglobals // a flag of the test
+	binary   = flag.String("binary", "", "the dispatcher; built if empty")              //nolint:gochecknoglobals // a flag of the test
 )
 
 // TestTopology runs `docker compose --profile fleet up` without Docker: the files, commands, variables and health checks of
@@ -33,18 +33,18 @@ var (
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	if *whole {
+	if *fullSize {
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		defer stop()
 	}
-	p := newPlant(t, load(t, environment(t)), dispatcher(t))
-	p.start("dispatcher-1")
-	p.start("dispatcher-2")
+	p := newLocalDeployment(t, loadComposition(t, newLookup(t)), programPath(t))
+	p.startService("dispatcher-1")
+	p.startService("dispatcher-2")
 	p.runFleet(ctx)
 	for _, name := range []string{"dispatcher-1", "dispatcher-2"} {
 		for _, transport := range []string{"http", "mqtt"} {
-			if p.reports(name, transport) == 0 {
+			if p.reportCount(name, transport) == 0 {
 				t.Errorf("%s answered no report over %s: the fleet is not spread over both", name, transport)
 			}
 		}
@@ -58,9 +58,9 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// environment looks variables up as compose does: in the environment, then in .env as `make env` creates it. Without -whole, the fleet is
+// newLookup looks variables up as compose does: in the environment, then in .env as `make env` creates it. Without -whole, the fleet is
 // smaller.
-func environment(t *testing.T) func(string) string {
+func newLookup(t *testing.T) func(string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), ".env")
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "scripts/env"), file).CombinedOutput(); err != nil {
@@ -70,20 +70,20 @@ func environment(t *testing.T) func(string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	values := dotenv(content)
+	values := parseDotenv(content)
 	small := map[string]string{
 		"FLEET_DEVICES": "60", "FLEET_TASKS": "150", "FLEET_WORK": "500ms", "FLEET_LEASE": "4s", "REPORT_PERIOD": "2s",
 	}
 	return func(name string) string {
-		if *whole {
+		if *fullSize {
 			return cmp.Or(os.Getenv(name), values[name])
 		}
 		return cmp.Or(small[name], values[name])
 	}
 }
 
-// dispatcher returns the path of the program. Another test compares the build flags of the image.
-func dispatcher(t *testing.T) string {
+// programPath returns the path of the program. Another test compares the build flags of the image.
+func programPath(t *testing.T) string {
 	t.Helper()
 	if *binary != "" {
 		return *binary
@@ -92,20 +92,20 @@ func dispatcher(t *testing.T) string {
 	return program.Path(t)
 }
 
-func (p *plant) runFleet(ctx context.Context) {
+func (p *localDeployment) runFleet(ctx context.Context) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()
 	var said bytes.Buffer
-	cmd := p.command(ctx, "fleet", slices.Concat(dockerfile(p.t).exec("ENTRYPOINT"), p.compose.Services["fleet"].Command)...)
+	cmd := p.serviceCommand(ctx, "fleet", slices.Concat(readDockerfile(p.t).commandWords("ENTRYPOINT"), p.compose.Services["fleet"].Command)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if *whole {
+	if *fullSize {
 		both := io.MultiWriter(&said, os.Stderr)
 		cmd.Stdout, cmd.Stderr = both, both
 	}
 	err := cmd.Run()
-	if !*whole {
+	if !*fullSize {
 		p.t.Logf("the fleet:\n%s", said.String())
 	}
 	switch {
@@ -116,8 +116,8 @@ func (p *plant) runFleet(ctx context.Context) {
 	}
 }
 
-// reports returns how many reports a replica answered, with any reason.
-func (p *plant) reports(name, transport string) (sum float64) {
+// reportCount returns how many reports a replica answered, with any reason.
+func (p *localDeployment) reportCount(name, transport string) (sum float64) {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+p.address(name)+"/metrics", nil)
 	p.must(err)

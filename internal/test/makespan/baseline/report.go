@@ -20,7 +20,7 @@ type report struct {
 	} `json:"running"`
 }
 
-type entry map[string]any
+type jsonObject map[string]any
 
 // report stores results, and grants the device's oldest task if the counter allows it. It handles one report at a time, which is fast
 // enough for the benchmark.
@@ -32,29 +32,29 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	down := entry{"re": up.ID, "reason": "none", "report_after_ms": s.period.Milliseconds()}
-	acks, renewed := []entry{}, []entry{}
+	down := jsonObject{"re": up.ID, "reason": "none", "report_after_ms": s.period.Milliseconds()}
+	acks, renewed := []jsonObject{}, []jsonObject{}
 	for _, e := range up.Results {
-		outcome, err := s.settle(r.Context(), e.Task, e.Status, e.Output)
+		outcome, err := s.endTask(r.Context(), e.Task, e.Status, e.Output)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		acks = append(acks, entry{"task": e.Task, "token": e.Token, "outcome": outcome})
+		acks = append(acks, jsonObject{"task": e.Task, "token": e.Token, "outcome": outcome})
 	}
 	for _, e := range up.Running {
-		renewed = append(renewed, entry{"task": e.Task, "token": e.Token, "lease_ms": lease.Milliseconds()})
+		renewed = append(renewed, jsonObject{"task": e.Task, "token": e.Token, "lease_ms": lease.Milliseconds()})
 	}
 	down["acks"], down["renewed"] = acks, renewed
-	if err := s.next(r.Context(), r.PathValue("device"), len(up.Running) > 0, down); err != nil {
+	if err := s.grantNext(r.Context(), r.PathValue("device"), len(up.Running) > 0, down); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	write(w, http.StatusOK, down)
+	writeJSON(w, http.StatusOK, down)
 }
 
-// settle ends a task and frees its slot. The caller holds mu.
-func (s *Server) settle(ctx context.Context, id int64, status string, output json.RawMessage) (outcome string, err error) {
+// endTask ends a task and frees its slot. The caller holds mu.
+func (s *Server) endTask(ctx context.Context, id int64, status string, output json.RawMessage) (outcome string, err error) {
 	if id < 1 || id > int64(len(s.tasks)) {
 		return "unknown", nil
 	}
@@ -62,39 +62,39 @@ func (s *Server) settle(ctx context.Context, id int64, status string, output jso
 	if t.State != "dispatched" {
 		return "duplicate", nil
 	}
-	if err := s.slots.give(ctx); err != nil {
+	if err := s.slots.releaseSlot(ctx); err != nil {
 		return "", err
 	}
 	t.State, t.Output = status, output
-	s.numbers = append(s.numbers, t.slot)
+	s.freeSlots = append(s.freeSlots, t.slot)
 	return "recorded", nil
 }
 
-// number returns a free slot number. If the counter admitted too many tasks, it returns a number that no slot has, which the external
+// takeSlotNumber returns a free slot number. If the counter admitted too many tasks, it returns a number that no slot has, which the external
 // system detects. The caller holds mu.
-func (s *Server) number() int {
-	if len(s.numbers) == 0 {
+func (s *Server) takeSlotNumber() int {
+	if len(s.freeSlots) == 0 {
 		return s.pool.Capacity
 	}
-	n := s.numbers[0]
-	s.numbers = s.numbers[1:]
+	n := s.freeSlots[0]
+	s.freeSlots = s.freeSlots[1:]
 	return n
 }
 
-// next grants the oldest task of a device. If the device already has a grant and does not work on it, the reply was lost, and next sends
+// grantNext grants the oldest task of a device. If the device already has a grant and does not work on it, the reply was lost, and next sends
 // the same grant again. The caller holds mu.
-func (s *Server) next(ctx context.Context, device string, works bool, down entry) error {
+func (s *Server) grantNext(ctx context.Context, device string, isWorking bool, down jsonObject) error {
 	tasks := s.waiting[device]
 	for len(tasks) > 0 && tasks[0].State != "pending" && tasks[0].State != "dispatched" {
 		tasks = tasks[1:]
 	}
 	s.waiting[device] = tasks
-	if len(tasks) == 0 || works {
+	if len(tasks) == 0 || isWorking {
 		return nil
 	}
 	t := tasks[0]
 	if t.State == "pending" {
-		free, err := s.slots.take(ctx, s.pool.Capacity)
+		free, err := s.slots.acquireSlot(ctx, s.pool.Capacity)
 		if err != nil {
 			return err
 		}
@@ -103,10 +103,10 @@ func (s *Server) next(ctx context.Context, device string, works bool, down entry
 			return nil
 		}
 		s.token++
-		t.State, t.slot, t.token = "dispatched", s.number(), s.token
+		t.State, t.slot, t.token = "dispatched", s.takeSlotNumber(), s.token
 	}
 	down["reason"] = "granted"
-	down["task"] = entry{
+	down["task"] = jsonObject{
 		"id": t.ID, "token": t.token, "pool": "sim", "slot": t.slot, "kind": "simulated",
 		"payload": t.payload, "attempt": 1, "lease_ms": lease.Milliseconds(),
 	}

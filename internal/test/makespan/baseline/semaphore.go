@@ -28,8 +28,8 @@ func newSemaphore(client redis.Scripter, pool string) *semaphore {
 	}
 }
 
-// take takes a slot. It returns false if all slots are taken.
-func (s *semaphore) take(ctx context.Context, capacity int) (bool, error) {
+// acquireSlot takes a slot. It returns false if all slots are taken.
+func (s *semaphore) acquireSlot(ctx context.Context, capacity int) (bool, error) {
 	taken, err := s.acquire.Run(ctx, s.redis, []string{s.key}, capacity).Int()
 	if err != nil {
 		return false, fmt.Errorf("acquire: %w", err)
@@ -37,7 +37,7 @@ func (s *semaphore) take(ctx context.Context, capacity int) (bool, error) {
 	return taken == 1, nil
 }
 
-func (s *semaphore) give(ctx context.Context) error {
+func (s *semaphore) releaseSlot(ctx context.Context) error {
 	if err := s.release.Run(ctx, s.redis, []string{s.key}).Err(); err != nil {
 		return fmt.Errorf("release: %w", err)
 	}

@@ -19,14 +19,14 @@ type Server struct {
 	period time.Duration
 	mux    *http.ServeMux
 
-	mu      sync.Mutex
-	pool    pool
-	slots   *semaphore
-	tasks   []*task            // the id of a task is its index + 1
-	batches []int              // number of tasks of the batch with id index + 1
-	waiting map[string][]*task // key: device; oldest task first
-	token   int64
-	numbers []int // free slot numbers, which only the external system checks
+	mu        sync.Mutex
+	pool      pool
+	slots     *semaphore
+	tasks     []*task            // the id of a task is its index + 1
+	batches   []int              // number of tasks of the batch with id index + 1
+	waiting   map[string][]*task // key: device; oldest task first
+	token     int64
+	freeSlots []int // free slot numbers, which only the external system checks
 }
 
 type pool struct {
@@ -65,7 +65,7 @@ func (s *Server) getPool(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	write(w, http.StatusOK, s.pool)
+	writeJSON(w, http.StatusOK, s.pool)
 }
 
 func (s *Server) putPool(w http.ResponseWriter, r *http.Request) {
@@ -77,9 +77,9 @@ func (s *Server) putPool(w http.ResponseWriter, r *http.Request) {
 	}
 	s.slots = newSemaphore(s.client, r.PathValue("pool"))
 	for n := range s.pool.Capacity {
-		s.numbers = append(s.numbers, n)
+		s.freeSlots = append(s.freeSlots, n)
 	}
-	write(w, http.StatusOK, s.pool)
+	writeJSON(w, http.StatusOK, s.pool)
 }
 
 func (s *Server) createBatch(w http.ResponseWriter, r *http.Request) {
@@ -101,11 +101,11 @@ func (s *Server) createBatch(w http.ResponseWriter, r *http.Request) {
 		s.waiting[t.Device] = append(s.waiting[t.Device], t)
 	}
 	s.batches = append(s.batches, len(b.Tasks))
-	write(w, http.StatusCreated, map[string]any{"id": len(s.batches), "tasks": len(b.Tasks)})
+	writeJSON(w, http.StatusCreated, map[string]any{"id": len(s.batches), "tasks": len(b.Tasks)})
 }
 
-// batch returns the tasks of a batch. It returns none if the batch does not exist. The caller holds mu.
-func (s *Server) batch(id string) []*task {
+// batchTasks returns the tasks of a batch. It returns none if the batch does not exist. The caller holds mu.
+func (s *Server) batchTasks(id string) []*task {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 1 || n > len(s.batches) {
 		return nil
@@ -120,20 +120,20 @@ func (s *Server) batch(id string) []*task {
 func (s *Server) getBatch(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	tasks, counts := s.batch(r.PathValue("id")), map[string]int{}
+	tasks, counts := s.batchTasks(r.PathValue("id")), map[string]int{}
 	for _, t := range tasks {
 		counts[t.State]++
 	}
-	write(w, http.StatusOK, map[string]any{"total": len(tasks), "counts": counts})
+	writeJSON(w, http.StatusOK, map[string]any{"total": len(tasks), "counts": counts})
 }
 
 func (s *Server) listTasks(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	write(w, http.StatusOK, map[string]any{"tasks": s.batch(r.URL.Query().Get("batch"))})
+	writeJSON(w, http.StatusOK, map[string]any{"tasks": s.batchTasks(r.URL.Query().Get("batch"))})
 }
 
-func write(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	encoder := json.NewEncoder(w)
