@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// queueModel is the queue of a pool in plain lists, according to the header of lua/queue.lua.
+// queueModel is the queue of a pool in plain lists, according to the headers of lua/batch_order.lua and lua/queue.lua.
 type queueModel struct {
 	now             int64 // ms
 	capacity        int
@@ -316,7 +316,7 @@ func (m *queueModel) joinQueue(device string, want slots.Want, reach int, chance
 	return after, position
 }
 
-// pollDelay returns the time until the waiter is to ask again, and its position. first is the rank of
+// pollDelay returns the time until the waiter is to ask again, and its position. urgentRank is the rank of
 // an urgent poller that has precedence; -1 means any other waiter.
 func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (wait float64, position int) {
 	const period, hold = 30_000, 8000

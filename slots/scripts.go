@@ -22,6 +22,8 @@ const chunk = 500
 var (
 	//go:embed lua/core.lua
 	coreLua string
+	//go:embed lua/batch_order.lua
+	batchOrderLua string
 	//go:embed lua/queue.lua
 	queueLua string
 	//go:embed lua/serve.lua
@@ -44,10 +46,11 @@ type scripts struct {
 
 func newScripts() scripts { return newScriptsWithCore(coreLua) }
 
-// newScriptsWithCore returns the scripts with their libraries in front: core.lua alone, or core.lua and queue.lua.
+// newScriptsWithCore returns the scripts with their libraries in front: core.lua alone, or core.lua, batch_order.lua and queue.lua.
 func newScriptsWithCore(coreLua string) scripts {
 	core := "local core = (function()\n" + coreLua + "end)()\n"
-	queue := core + "local queue = (function(core)\n" + queueLua + "end)(core)\n"
+	order := core + "local order = (function(core)\n" + batchOrderLua + "end)(core)\n"
+	queue := order + "local queue = (function(core, order)\n" + queueLua + "end)(core, order)\n"
 	return scripts{
 		configure: redis.NewScript(core + configureLua), restore: redis.NewScript(core + restoreLua), adopt: redis.NewScript(core + adoptLua),
 		serve: redis.NewScript(queue + serveLua), standing: redis.NewScript(queue + standingLua), snapshot: redis.NewScript(queue + snapshotLua),

@@ -14,14 +14,14 @@
 -- unless a later read of the ledger found that it has no work.
 
 local from = tonumber(ARGV[1])
-local has = tonumber(redis.call('HGET', KEYS[1], '') or '-1')
-if from >= 0 and has < from then
+local position = tonumber(redis.call('HGET', KEYS[1], '') or '-1')
+if from >= 0 and position < from then
   return 0
 end
 for i = 4, #ARGV do
   redis.call('HSET', KEYS[1], ARGV[i], ARGV[3])
 end
-if from < 0 or has < tonumber(ARGV[2]) then
+if from < 0 or position < tonumber(ARGV[2]) then
   redis.call('HSET', KEYS[1], '', ARGV[2])
 end
 return 1

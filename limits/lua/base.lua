@@ -27,34 +27,35 @@ local function reservation(key, at, group, lease)
   return subject_name(key) .. '|' .. at .. '|' .. group .. '|' .. lease
 end
 
--- others: returns the times of the open reservations of the subject `key`: one time for each group
--- other than `group`, because at most one check of a group starts.
-local function others(key, group)
-  local out = {}
-  local seen = {}
+-- other_reservations: returns the times of the open reservations of the subject `key`: one time for
+-- each group other than `group`, because at most one check of a group starts.
+local function other_reservations(key, group)
+  local times = {}
+  local seen_groups = {}
   local subject = subject_name(key)
   -- '}' is the character after '|', so the range contains all members of the subject.
   for _, member in ipairs(redis.call('ZRANGEBYLEX', PENDING, '[' .. subject .. '|', '(' .. subject .. '}')) do
     -- The time follows after the subject and '|', 36 characters.
-    local when, whose = string.match(string.sub(member, 37), '^(%d+)|([^|]*)|')
-    if whose ~= group and not seen[whose] then
-      seen[whose] = true
-      out[#out + 1] = tonumber(when)
+    local reserved_at, other_group = string.match(string.sub(member, 37), '^(%d+)|([^|]*)|')
+    if other_group ~= group and not seen_groups[other_group] then
+      seen_groups[other_group] = true
+      times[#times + 1] = tonumber(reserved_at)
     end
   end
-  return out
+  return times
 end
 
--- window_shuts: evaluates one window (max starts in per ms) of a sliding subject. packed and key
--- are as in nth. pending lists the times of the reservations of other groups. Returns one of:
+-- check_window: evaluates one window (max starts in per ms) of a sliding subject. packed and key
+-- are as in nth_newest. pending lists the times of the reservations of other groups. Returns one of:
 --   nil              the window allows a start
---   wait, ago, soft  the window refuses a start. wait: ms until it allows one. ago: ms since the
---                    oldest start that blocks it. soft: 1 if only reservations block the window, and
---                    then wait and ago are 0; else 0
+--   wait, ago, only_reserved
+--                    the window refuses a start. wait: ms until it allows a start. ago: ms since the
+--                    oldest start that blocks it. only_reserved: 1 if only reservations block the
+--                    window, and then wait and ago are 0; else 0
 --   nil, true        the max-th newest start is in the future: the clock was set back
-local function window_shuts(packed, key, max, per, pending, now)
-  local t = nth(packed, key, max)
-  if t and t > now + AHEAD then
+local function check_window(packed, key, max, per, pending, now)
+  local t = nth_newest(packed, key, max)
+  if t and t > now + MAX_AHEAD then
     return nil, true
   end
   if t and t > now - per then
@@ -63,27 +64,27 @@ local function window_shuts(packed, key, max, per, pending, now)
   if #pending == 0 then
     return nil
   end
-  -- p is the number of reservations inside the window.
-  local p = 0
-  for _, when in ipairs(pending) do
-    if when > now - per then
-      p = p + 1
+  -- reserved is the number of reservations inside the window.
+  local reserved = 0
+  for _, reserved_at in ipairs(pending) do
+    if reserved_at > now - per then
+      reserved = reserved + 1
     end
   end
-  t = p > 0 and p < max and nth(packed, key, max - p)
-  if p >= max or t and t > now - per then
+  t = reserved > 0 and reserved < max and nth_newest(packed, key, max - reserved)
+  if reserved >= max or t and t > now - per then
     return 0, 0, 1
   end
 end
 
--- forget_old: deletes the counted leases that are older than REMEMBER from KEYS[3].
-local function forget_old(now)
+-- delete_old_leases: deletes the counted leases that are older than REMEMBER from KEYS[3].
+local function delete_old_leases(now)
   redis.call('ZREMRANGEBYSCORE', DONE, '-inf', text(now - REMEMBER))
 end
 
--- remember: records in KEYS[3] that the rule `id` has counted the lease. Returns true, or false if
--- the rule had counted the lease before; then nothing is written.
-local function remember(id, lease, now)
+-- record_counted: records in KEYS[3] that the rule `id` has counted the lease. Returns true, or
+-- false if the rule had counted the lease before; then nothing is written.
+local function record_counted(id, lease, now)
   if redis.call('ZADD', DONE, 'NX', text(now), id .. '|' .. lease) == 0 then
     return false
   end

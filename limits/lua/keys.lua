@@ -43,12 +43,12 @@ local OPEN = KEYS[1]
 local PENDING = KEYS[2]
 local DONE = KEYS[3]
 -- Number of keys in front of the keys of the items.
-local FIRST = 3
+local FIXED_KEYS = 3
 -- ms for which KEYS[3] keeps the lease of a counted start.
 local REMEMBER = 60000
--- A stored time that is more than AHEAD ms in the future proves that the clock of Redis was set
+-- A stored time that is more than MAX_AHEAD ms in the future proves that the clock of Redis was set
 -- back.
-local AHEAD = 1000
+local MAX_AHEAD = 1000
 -- Number of digits of a time in a packed text; sufficient until the year 2286.
 local DIGITS = 13
 -- Status of a check: a rule is unknown.

@@ -10,27 +10,27 @@
 -- Invariant: a number is never too low. If the ZSET is full, a new label replaces the label with the
 -- lowest number and takes over that number.
 
-local most = tonumber(ARGV[1])
-if not most then
+local max_labels = tonumber(ARGV[1])
+if not max_labels then
   error('limits: bad number')
 end
 local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
-local last = tonumber(redis.call('GET', KEYS[3]) or nil)
+local last_hour = tonumber(redis.call('GET', KEYS[3]) or nil)
 local top = KEYS[1 + hour % 2]
 -- The ZSET of this hour still contains an earlier hour.
-if last ~= hour then
+if last_hour ~= hour then
   redis.call('DEL', top)
-  if last ~= hour - 1 then
+  if last_hour ~= hour - 1 then
     redis.call('DEL', KEYS[2 - hour % 2])
   end
   redis.call('SET', KEYS[3], hour, 'PX', 7200000)
 end
 for i = 2, #ARGV, 2 do
-  local taken = 0
-  if redis.call('ZCARD', top) >= most and not redis.call('ZSCORE', top, ARGV[i]) then
-    taken = tonumber(redis.call('ZPOPMIN', top)[2])
+  local inherited = 0
+  if redis.call('ZCARD', top) >= max_labels and not redis.call('ZSCORE', top, ARGV[i]) then
+    inherited = tonumber(redis.call('ZPOPMIN', top)[2])
   end
-  redis.call('ZINCRBY', top, string.format('%.0f', taken + ARGV[i + 1]), ARGV[i])
+  redis.call('ZINCRBY', top, string.format('%.0f', inherited + ARGV[i + 1]), ARGV[i])
 end
 redis.call('PEXPIRE', top, 7200000)
 return 1

@@ -4,6 +4,6 @@
 -- ARGV[1]  maximum number of leases
 -- Returns  a list of leases, the oldest reservation first
 
-local most = tonumber(ARGV[1])
-check(most, 'argument')
-return redis.call('ZRANGEBYSCORE', OPEN, '-inf', text(clock() - SETTLE), 'LIMIT', 0, most)
+local limit = tonumber(ARGV[1])
+check(limit, 'argument')
+return redis.call('ZRANGEBYSCORE', OPEN, '-inf', text(clock() - SETTLE), 'LIMIT', 0, limit)

@@ -21,8 +21,8 @@ repeat
   local call = redis.call
   local sub = string.sub
   local lease = ARGV[1]
-  local rule = KEYS[FIRST + 1]
-  local subject = KEYS[FIRST + 2]
+  local rule = KEYS[FIXED_KEYS + 1]
+  local subject = KEYS[FIXED_KEYS + 2]
   local t = call('TIME')
   -- The first three of six digits of the microseconds are the milliseconds.
   local at = t[1] .. sub('00000' .. t[2], -6, -4)
@@ -43,7 +43,7 @@ repeat
   -- leaves no room, only the reservations of this subject are subtracted.
   local n = max - open
   local name = sub(subject, -35)
-  local old = nil
+  local nth_newest_time = nil
   if n < 1 then
     n = max - call('ZLEXCOUNT', PENDING, '[' .. name .. '|', '(' .. name .. '}')
   end
@@ -52,14 +52,14 @@ repeat
     break
   end
   if packed then
-    old = sub(packed, DIGITS * n - DIGITS + 1, DIGITS * n)
+    nth_newest_time = sub(packed, DIGITS * n - DIGITS + 1, DIGITS * n)
   else
-    old = call('LINDEX', subject, string.format('%d', n - 1))
+    nth_newest_time = call('LINDEX', subject, string.format('%d', n - 1))
   end
-  old = tonumber(old or nil)
-  if old and old > now - per then
+  nth_newest_time = tonumber(nth_newest_time or nil)
+  if nth_newest_time and nth_newest_time > now - per then
     -- Reservations may block the window, or the clock was set back.
-    if n < tonumber(max) or old > now + AHEAD then
+    if n < tonumber(max) or nth_newest_time > now + MAX_AHEAD then
       break
     end
     -- A lease that was reserved or counted before passes.
@@ -68,7 +68,7 @@ repeat
     then
       break
     end
-    return { now, LIMITED, 1, 0, 0, old + per - now, now - old, 0 }
+    return { now, LIMITED, 1, 0, 0, nth_newest_time + per - now, now - nth_newest_time, 0 }
   end
   if MODE == 'R' then
     -- A lease that was counted or reserved before is not reserved again.

@@ -1,6 +1,6 @@
--- quick_settle: a shortcut in front of settle.lua for the most frequent call: one reservation of one
--- sliding window is closed by the process that made it. At a `break`, settle.lua serves the call as if
--- this file did not exist.
+-- quick_settle: a shortcut in front of settle.lua for the most frequent call: one reservation of
+-- one sliding window is closed by the process that made it. At a `break`, settle.lua serves the
+-- call as if this file did not exist.
 --
 -- KEYS     as in settle.lua
 -- ARGV     as in settle.lua
@@ -17,8 +17,8 @@ repeat
   local call = redis.call
   local sub = string.sub
   local lease = ARGV[1]
-  local rule = KEYS[FIRST + 1]
-  local subject = KEYS[FIRST + 2]
+  local rule = KEYS[FIXED_KEYS + 1]
+  local subject = KEYS[FIXED_KEYS + 2]
   local at = kind and call('ZSCORE', OPEN, lease)
   if not at then
     break
@@ -43,11 +43,12 @@ repeat
   else
     newest = call('LINDEX', subject, '0')
   end
-  -- The rule is unknown, or its state must be renewed (keep_known in settle.lua).
+  -- The rule is unknown, or its state must be renewed (renew_known in settle.lua).
   if not state or sub(state, 1, 6) ~= 'known|' or now - sub(state, 7, 19) > per / 2 then
     break
   end
-  -- A start with a later time is stored already: settle.lua inserts this start in the order of the times.
+  -- A start with a later time is stored already: settle.lua inserts this start in the order of the
+  -- times.
   if (tonumber(newest or nil) or 0) > tonumber(at) then
     break
   end
@@ -60,7 +61,7 @@ repeat
     if packed then
       call('SET', subject, at .. sub(packed, 1, DIGITS * max - DIGITS), 'PX', per)
     else
-      trim(max, per, subject, now, call('LPUSH', subject, at))
+      trim_list(max, per, subject, now, call('LPUSH', subject, at))
     end
   end
   return 1

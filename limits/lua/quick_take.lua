@@ -50,7 +50,7 @@ repeat
   local window = tonumber(per)
   local used = 0
   local oldest = nil
-  local edge = now - window
+  local window_start = now - window
   if kind == 'P' then
     packed = redis.pcall('GET', subject) or ''
     -- The subject is a list, or the clock was set back.
@@ -61,7 +61,7 @@ repeat
     used = #packed
     while used > 0 do
       oldest = tonumber(sub(packed, used - 12, used))
-      if oldest > edge then
+      if oldest > window_start then
         break
       end
       used = used - 13
@@ -84,34 +84,34 @@ repeat
       oldest = tonumber(call('LINDEX', subject, '-1'))
       -- Delete up to 4 expired times. If more times have expired, take.lua serves the call.
       for _ = 1, MODE == 'T' and 4 or 0 do
-        if not oldest or oldest > edge then
+        if not oldest or oldest > window_start then
           break
         end
         call('RPOP', subject)
         used = used - 1
         oldest = tonumber(call('LINDEX', subject, '-1') or nil)
       end
-      if oldest and oldest <= edge then
+      if oldest and oldest <= window_start then
         break
       end
     end
   end
 
   local wait = 0
-  local open = used + cost <= tonumber(max)
+  local is_allowed = used + cost <= tonumber(max)
   -- If the id exists already, take.lua serves the call.
   if id and MODE == 'T' then
-    local known
-    if open then
-      known = not call('SET', id, at .. '|' .. ARGV[2] .. '|0', 'NX', 'PX', '600000')
+    local id_exists
+    if is_allowed then
+      id_exists = not call('SET', id, at .. '|' .. ARGV[2] .. '|0', 'NX', 'PX', '600000')
     else
-      known = call('GET', id)
+      id_exists = call('GET', id)
     end
-    if known then
+    if id_exists then
       break
     end
   end
-  if not open then
+  if not is_allowed then
     -- The cost is allowed when the n-th newest time leaves the window.
     local n = max - cost + 1
     if packed then
@@ -133,8 +133,8 @@ repeat
     oldest = oldest or now
   end
   local since = tonumber(sub(state, 1, 13))
-  since = since > edge and since or 0
-  if open then
+  since = since > window_start and since or 0
+  if is_allowed then
     return { ALLOWED, since, used, oldest and oldest + window - now or 0 }
   end
   return { REFUSED, since, used, oldest + window - now, wait, 0 }

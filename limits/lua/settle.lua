@@ -20,9 +20,10 @@
 
 local now = clock()
 
--- pack: inserts the time `at` into packed times. Returns the new text with at most cap times.
-local function pack(packed, at, cap)
-  local new = word(at)
+-- insert_packed: inserts the time `at` into packed times. Returns the new text with at most cap
+-- times.
+local function insert_packed(packed, at, cap)
+  local new = packed_time(at)
   local i = 1
   while string.sub(packed, i, i + DIGITS - 1) > new do
     i = i + DIGITS
@@ -30,8 +31,8 @@ local function pack(packed, at, cap)
   return string.sub(string.sub(packed, 1, i - 1) .. new .. string.sub(packed, i), 1, DIGITS * cap)
 end
 
--- insert: inserts the time `at` into a list, newest first. Returns the length of the list.
-local function insert(key, at, now)
+-- insert_in_list: inserts the time `at` into a list, newest first. Returns the length of the list.
+local function insert_in_list(key, at, now)
   if at == now then
     return redis.call('LPUSH', key, text(at))
   end
@@ -40,63 +41,63 @@ local function insert(key, at, now)
     return redis.call('LPUSH', key, text(at))
   end
   local i = 1
-  local other = head
-  while other and other > at do
-    other = tonumber(redis.call('LINDEX', key, i) or nil)
+  local stored = head
+  while stored and stored > at do
+    stored = tonumber(redis.call('LINDEX', key, i) or nil)
     i = i + 1
   end
-  if other then
-    return redis.call('LINSERT', key, 'BEFORE', text(other), text(at))
+  if stored then
+    return redis.call('LINSERT', key, 'BEFORE', text(stored), text(at))
   end
   return redis.call('RPUSH', key, text(at))
 end
 
--- slide_count: adds a start at the time `at` to a sliding subject. If packed is nil, the subject is
+-- count_sliding: adds a start at the time `at` to a sliding subject. If packed is nil, the subject is
 -- a list.
-local function slide_count(s, key, packed, at, now)
+local function count_sliding(s, key, packed, at, now)
   if packed then
-    return redis.call('SET', key, pack(packed, at, s.cap), 'PX', text(s.longest))
+    return redis.call('SET', key, insert_packed(packed, at, s.cap), 'PX', text(s.longest))
   end
-  trim(s.cap, text(s.longest), key, now, insert(key, at, now))
+  trim_list(s.cap, text(s.longest), key, now, insert_in_list(key, at, now))
 end
 
--- count: adds one start at the time `at` to a subject of any kind.
-local function count(s, key, at, now)
+-- count_start: adds one start at the time `at` to a subject of any kind.
+local function count_start(s, key, at, now)
   if s.windows then
-    return slide_count(s, key, packed_of(s, key), at, now)
+    return count_sliding(s, key, read_packed(s, key), at, now)
   end
-  local since, n = read_count(key)
+  local window_start, n = read_count(key)
   if s.kind == 'F' then
     -- A late start from before the window is counted in the current window.
-    if not since or at >= since + s.longest then
-      since = at
+    if not window_start or at >= window_start + s.longest then
+      window_start = at
       n = 0
     end
-    return write_count(s, key, since, n + 1, now)
+    return write_count(s, key, window_start, n + 1, now)
   end
-  local from = period(s, at)
+  local period_start = period_containing(s, at)
   -- The start belongs to a period that has ended.
-  if not from or since and since > from then
+  if not period_start or window_start and window_start > period_start then
     return
   end
-  if since ~= from then
+  if window_start ~= period_start then
     n = 0
   end
-  write_count(s, key, from, n + 1, now)
+  write_count(s, key, period_start, n + 1, now)
 end
 
--- keep_known: renews the state of a known rule if half of `longest` has passed since `since`, the
+-- renew_known: renews the state of a known rule if half of `longest` has passed since `since`, the
 -- time of its latest write.
-local function keep_known(rule, since, longest, now)
+local function renew_known(rule, since, longest, now)
   if now - since > longest / 2 then
     set_known(rule, longest, now)
   end
 end
 
--- unreserve: deletes the reservation of the lease. Returns the time (ms) of the reservation, or nil
--- if the lease has no open reservation. If group is empty, another process may have made the
--- reservation with other items, so all members of KEYS[2] are searched.
-local function unreserve(lease, group, keys)
+-- delete_reservation: deletes the reservation of the lease. Returns the time (ms) of the
+-- reservation, or nil if the lease has no open reservation. If group is empty, another process may
+-- have made the reservation with other items, so all members of KEYS[2] are searched.
+local function delete_reservation(lease, group, keys)
   local at = redis.call('ZSCORE', OPEN, lease)
   if not at then
     return nil
@@ -107,9 +108,9 @@ local function unreserve(lease, group, keys)
     redis.call('ZREM', PENDING, reservation(key, at, group, lease))
   end
   if group == '' then
-    local tail = '|' .. lease
+    local suffix = '|' .. lease
     for _, member in ipairs(redis.call('ZRANGE', PENDING, 0, -1)) do
-      if string.sub(member, -#tail) == tail then
+      if string.sub(member, -#suffix) == suffix then
         redis.call('ZREM', PENDING, member)
       end
     end
@@ -118,17 +119,17 @@ local function unreserve(lease, group, keys)
   return tonumber(at)
 end
 
--- settle: closes the reservation of entry e, and counts its start if it happened. Returns 1 if the
--- lease had an open reservation, else 0.
-local function settle(e)
-  local reserved_at = unreserve(e.lease, e.group, e.keys)
+-- settle_entry: closes the reservation of entry e, and counts its start if it happened. Returns 1
+-- if the lease had an open reservation, else 0.
+local function settle_entry(e)
+  local reserved_at = delete_reservation(e.lease, e.group, e.keys)
   if e.started then
     for i, key in ipairs(e.keys) do
-      local state, at = state_of(e.rules[i])
-      if (state == 'known' or state == 'settling') and remember(rule_name(key), e.lease, now) then
-        count(e.specs[i], key, reserved_at or now - e.ago, now)
+      local state, written_at = read_rule_state(e.rules[i])
+      if (state == 'known' or state == 'settling') and record_counted(rule_name(key), e.lease, now) then
+        count_start(e.specs[i], key, reserved_at or now - e.ago, now)
         if state == 'known' then
-          keep_known(e.rules[i], at, e.specs[i].longest, now)
+          renew_known(e.rules[i], written_at, e.specs[i].longest, now)
         end
       end
     end
@@ -138,38 +139,38 @@ end
 
 -- Read all arguments before the first write.
 local entries = {}
-local at = 1
-local key = FIRST + 1
-while ARGV[at] do
-  local n = tonumber(ARGV[at + 4])
+local next_arg = 1
+local next_key = FIXED_KEYS + 1
+while ARGV[next_arg] do
+  local n = tonumber(ARGV[next_arg + 4])
   check(n, 'entry')
   local e = {
-    lease = ARGV[at],
-    group = ARGV[at + 1],
-    started = ARGV[at + 2] == '1',
-    ago = tonumber(ARGV[at + 3]),
+    lease = ARGV[next_arg],
+    group = ARGV[next_arg + 1],
+    started = ARGV[next_arg + 2] == '1',
+    ago = tonumber(ARGV[next_arg + 3]),
     rules = {},
     keys = {},
     specs = {},
   }
   check(e.ago, 'time')
   for i = 1, n do
-    check(KEYS[key + 1], 'keys')
-    e.rules[i] = KEYS[key]
-    e.keys[i] = KEYS[key + 1]
-    e.specs[i] = read_spec(ARGV[at + 4 + i])
-    if e.specs[i].kind == 'C' and not period(e.specs[i], now) then
+    check(KEYS[next_key + 1], 'keys')
+    e.rules[i] = KEYS[next_key]
+    e.keys[i] = KEYS[next_key + 1]
+    e.specs[i] = read_spec(ARGV[next_arg + 4 + i])
+    if e.specs[i].kind == 'C' and not period_containing(e.specs[i], now) then
       return { now }
     end
-    key = key + 2
+    next_key = next_key + 2
   end
   entries[#entries + 1] = e
-  at = at + 5 + n
+  next_arg = next_arg + 5 + n
 end
 
-forget_old(now)
+delete_old_leases(now)
 local reply = { now }
 for i, e in ipairs(entries) do
-  reply[i + 1] = settle(e)
+  reply[i + 1] = settle_entry(e)
 end
 return reply

@@ -5,41 +5,41 @@
 --     spec       the table that read_spec returns
 --     packed     packed times; nil if the subject is a list
 --     n          number of stored times
---     inside     number of times in each window (take.lua, judge)
+--     inside     number of times in each window (take.lua, check_item)
 
 -- load_times: reads the subject of the item, in either form, and sets item.packed and item.n.
 local function load_times(item)
-  local packs = item.spec.kind == 'P'
-  local got = redis.pcall(packs and 'GET' or 'LLEN', item.key)
+  local expects_packed = item.spec.kind == 'P'
+  local reply = redis.pcall(expects_packed and 'GET' or 'LLEN', item.key)
   -- The reply is an error: the subject has the other form.
-  if type(got) == 'table' then
-    got = redis.call(packs and 'LLEN' or 'GET', item.key)
+  if type(reply) == 'table' then
+    reply = redis.call(expects_packed and 'LLEN' or 'GET', item.key)
   end
-  if type(got) == 'number' then
-    item.n = got
+  if type(reply) == 'number' then
+    item.n = reply
     item.packed = nil
   else
-    item.packed = got or ''
+    item.packed = reply or ''
     item.n = #item.packed / DIGITS
   end
 end
 
--- nth_of: returns the time (ms) of the n-th newest entry of the item.
-local function nth_of(item, n)
-  return nth(item.packed, item.key, n)
+-- nth_of_item: returns the time (ms) of the n-th newest entry of the item.
+local function nth_of_item(item, n)
+  return nth_newest(item.packed, item.key, n)
 end
 
--- inside: returns the number of times that are later than edge, by binary search. In most calls all
--- times are later, because older times are deleted, so the oldest time is compared first.
-local function inside(item, edge)
+-- count_after: returns the number of times that are later than edge, by binary search. In most
+-- calls all times are later, because older times are deleted, so the oldest time is compared first.
+local function count_after(item, edge)
   local low = 0
   local high = item.n
-  if high == 0 or nth_of(item, high) > edge then
+  if high == 0 or nth_of_item(item, high) > edge then
     return high
   end
   while high - low > 1 do
     local middle = math.floor((low + high) / 2)
-    if nth_of(item, middle) > edge then
+    if nth_of_item(item, middle) > edge then
       low = middle
     else
       high = middle
@@ -48,20 +48,20 @@ local function inside(item, edge)
   return low
 end
 
--- push: adds the time `now` n times to the head of a list, at most 1000 times in one command.
-local function push(key, now, n)
-  local many = {}
+-- push_times: adds the time `now` n times to the head of a list, at most 1000 times in one command.
+local function push_times(key, now, n)
+  local texts = {}
   for i = 1, math.min(n, 1000) do
-    many[i] = text(now)
+    texts[i] = text(now)
   end
   for left = n, 1, -1000 do
-    redis.call('LPUSH', key, unpack(many, 1, math.min(left, 1000)))
+    redis.call('LPUSH', key, unpack(texts, 1, math.min(left, 1000)))
   end
 end
 
--- keep: deletes all but the newest n times, and converts the subject to the form of the spec. The
--- packed form is only set in item.packed; `add` writes it.
-local function keep(item, n)
+-- keep_newest: deletes all but the newest n times, and converts the subject to the form of the
+-- spec. The packed form is only set in item.packed; add_times writes it.
+local function keep_newest(item, n)
   local s = item.spec
   local key = item.key
   local packed = item.packed and string.sub(item.packed, 1, DIGITS * n)
@@ -69,7 +69,7 @@ local function keep(item, n)
     if not packed then
       local words = {}
       for i, t in ipairs(n > 0 and redis.call('LRANGE', key, 0, text(n - 1)) or {}) do
-        words[i] = word(tonumber(t))
+        words[i] = packed_time(tonumber(t))
       end
       packed = table.concat(words)
     end
@@ -77,7 +77,7 @@ local function keep(item, n)
   elseif packed then
     redis.call('DEL', key)
     for i = 1, n do
-      redis.call('RPUSH', key, text(nth(packed, key, i)))
+      redis.call('RPUSH', key, text(nth_newest(packed, key, i)))
     end
     item.packed = nil
   elseif n == 0 then
@@ -88,65 +88,68 @@ local function keep(item, n)
   item.n = n
 end
 
--- add: records the time `now` n times in addition to the stored times, and renews the TTL.
-local function add(item, now, n)
+-- add_times: records the time `now` n times in addition to the stored times, and renews the TTL.
+local function add_times(item, now, n)
   local s = item.spec
   local key = item.key
   if s.kind == 'P' then
-    item.packed = string.rep(word(now), n) .. item.packed
+    item.packed = string.rep(packed_time(now), n) .. item.packed
     redis.call('SET', key, item.packed, 'PX', text(s.longest))
   else
-    push(key, now, n)
+    push_times(key, now, n)
     redis.call('PEXPIRE', key, text(s.longest))
   end
   item.n = item.n + n
 end
 
--- mend: replaces times in the future by `now` and writes the subject. Such times exist after the
--- clock was set back; without mend they would block the subject until the clock reaches them.
-local function mend(item, now)
-  if item.n == 0 or nth_of(item, 1) <= now then
+-- fix_future_times: replaces times in the future by `now` and writes the subject. Such times exist
+-- after the clock was set back; without fix_future_times they would block the subject until the
+-- clock reaches them.
+local function fix_future_times(item, now)
+  if item.n == 0 or nth_of_item(item, 1) <= now then
     return
   end
-  local ahead = inside(item, now)
+  local future_count = count_after(item, now)
   if item.packed then
-    item.packed = string.rep(word(now), ahead) .. string.sub(item.packed, DIGITS * ahead + 1)
+    item.packed = string.rep(packed_time(now), future_count)
+      .. string.sub(item.packed, DIGITS * future_count + 1)
     return redis.call('SET', item.key, item.packed, 'PX', text(item.spec.longest))
   end
-  redis.call('LTRIM', item.key, text(ahead), -1)
-  push(item.key, now, ahead)
+  redis.call('LTRIM', item.key, text(future_count), -1)
+  push_times(item.key, now, future_count)
   redis.call('PEXPIRE', item.key, text(item.spec.longest))
 end
 
--- slide: counts a cost of n at the time `now`. It deletes the times that are in no window any more
--- and increases item.inside.
-local function slide(item, now, n)
-  local most = 0
+-- count_sliding: counts a cost of n at the time `now`. It deletes the times that are in no window
+-- any more and increases item.inside.
+local function count_sliding(item, now, n)
+  local kept_count = 0
   local s = item.spec
   for i = 1, s.windows do
-    most = math.max(most, item.inside[i])
+    kept_count = math.max(kept_count, item.inside[i])
   end
-  keep(item, most)
-  add(item, now, n)
+  keep_newest(item, kept_count)
+  add_times(item, now, n)
   for i = 1, s.windows do
     item.inside[i] = item.inside[i] + n
   end
 end
 
--- unslide: deletes at most n entries with the time `when` from the subject and writes the subject.
-local function unslide(item, when, n)
+-- remove_times: deletes at most n entries with the time `counted_at` from the subject and writes
+-- the subject.
+local function remove_times(item, counted_at, n)
   load_times(item)
   if not item.packed then
-    return redis.call('LREM', item.key, text(n), text(when))
+    return redis.call('LREM', item.key, text(n), text(counted_at))
   end
   local words = {}
-  local gone = word(when)
+  local removed = packed_time(counted_at)
   for i = 1, item.n do
-    local one = string.sub(item.packed, DIGITS * i - DIGITS + 1, DIGITS * i)
-    if one == gone and n > 0 then
+    local stored_time = string.sub(item.packed, DIGITS * i - DIGITS + 1, DIGITS * i)
+    if stored_time == removed and n > 0 then
       n = n - 1
     else
-      words[#words + 1] = one
+      words[#words + 1] = stored_time
     end
   end
   if #words == 0 then

@@ -1,5 +1,5 @@
--- take: reports whether takings are allowed now, and counts the cost of each allowed taking. In mode R
--- it gives back parts of the cost of earlier takings.
+-- take: reports whether takings are allowed now, and counts the cost of each allowed taking. In
+-- mode R it gives back parts of the cost of earlier takings.
 --
 -- KEYS     as in takes.lua
 -- MODE     T: take. P: only report, write nothing. R: give back. scripts.go defines MODE as a constant
@@ -34,7 +34,7 @@ local function read_item(key, spec)
   check(KEYS[key + 1] and spec, 'item')
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
-    item.from, item.to = period(item.spec, now)
+    item.from, item.to = period_containing(item.spec, now)
     -- If the current period is not the second of the spec, the period before is missing.
     return item, item.from and (MODE ~= 'R' or item.from == item.spec.starts[2])
   end
@@ -54,9 +54,9 @@ local function read_takings()
     local has_id = n % 2 == 1
     n = math.floor(n / 2)
     for k = 1, n do
-      local found
-      t.items[k], found = read_item(key, ARGV[i + 1 + k])
-      if not found then
+      local has_periods
+      t.items[k], has_periods = read_item(key, ARGV[i + 1 + k])
+      if not has_periods then
         return nil
       end
       key = key + 2
@@ -72,37 +72,37 @@ local function read_takings()
   return takings
 end
 
--- said: reads the key of the id of taking t. Returns the time, the cost and the returned part of
+-- read_id: reads the key of the id of taking t. Returns the time, the cost and the returned part of
 -- the taking that was allowed under this id. Returns nil if t has no id, or the id is not known any
 -- more.
-local function said(t)
+local function read_id(t)
   local value = t.id and redis.call('GET', t.id)
   if not value then
     return nil
   end
-  local when, cost, back = string.match(value, '^(%d+)|(%d+)|(%d+)$')
-  when = tonumber(when)
-  if now - when >= REMEMBER then
+  local taken_at, cost, returned = string.match(value, '^(%d+)|(%d+)|(%d+)$')
+  taken_at = tonumber(taken_at)
+  if now - taken_at >= REMEMBER then
     return nil
   end
-  return when, tonumber(cost), tonumber(back)
+  return taken_at, tonumber(cost), tonumber(returned)
 end
 
--- remember: writes the key of the id of taking t, until REMEMBER ms after `when`.
-local function remember(t, when, cost, back)
+-- write_id: writes the key of the id of taking t, until REMEMBER ms after `taken_at`.
+local function write_id(t, taken_at, cost, returned)
   redis.call(
     'SET',
     t.id,
-    text(when) .. '|' .. text(cost) .. '|' .. text(back),
+    text(taken_at) .. '|' .. text(cost) .. '|' .. text(returned),
     'PX',
-    text(math.min(when + REMEMBER - now, REMEMBER))
+    text(math.min(taken_at + REMEMBER - now, REMEMBER))
   )
 end
 
--- counts_since: reads since when a rule counts. Returns a time (ms), and true if the key of the
+-- read_counts_since: reads since when a rule counts. Returns a time (ms), and true if the key of the
 -- rule must be written again. Returns nil and true if the rule begins to count now. A known rule of
 -- starts (keys.lua), whose usage is read in mode P, counts all starts: the result is 0 and false.
-local function counts_since(rule)
+local function read_counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then
     return 0, false
@@ -113,61 +113,62 @@ local function counts_since(rule)
   return tonumber(string.sub(state, 1, DIGITS)), now > tonumber(string.sub(state, DIGITS + 1, 2 * DIGITS))
 end
 
--- know: sets item.since, the time (ms) since which the rule counts. In mode T it writes the key of
--- the rule if necessary.
-local function know(item)
-  local since, due = counts_since(item.rule)
+-- load_rule: sets item.since, the time (ms) since which the rule counts. In mode T it writes the
+-- key of the rule if necessary.
+local function load_rule(item)
+  local since, needs_write = read_counts_since(item.rule)
   item.since = math.min(since or now, now)
-  if MODE == 'T' and due then
+  if MODE == 'T' and needs_write then
     redis.call(
       'SET',
       item.rule,
-      word(item.since) .. word(now + RENEW) .. ARGV[1],
+      packed_time(item.since) .. packed_time(now + RENEW) .. ARGV[1],
       'PX',
       text(item.spec.longest + OUTLIVE)
     )
   end
 end
 
--- begin: reads the rule and the subject of the item before judge evaluates the item. It sets:
---   since  time (ms) since which the rule counts
---   whole  true if the rule has counted for the whole window
+-- load_item: reads the rule and the subject of the item before check_item evaluates the item. It
+-- sets:
+--   since            time (ms) since which the rule counts
+--   has_full_window  true if the rule has counted for the whole window
 --   Only for sliding windows: packed, n (slide.lua)
 --   Only for F and C:
 --   from, to  start and end of the window in ms
 --   used      number of counted units in the window
-local function begin(item)
-  know(item)
+local function load_item(item)
+  load_rule(item)
   local s = item.spec
   if s.windows then
     load_times(item)
     if MODE == 'T' then
-      mend(item, now)
+      fix_future_times(item, now)
     end
-    item.whole = now - item.since >= s.longest
+    item.has_full_window = now - item.since >= s.longest
     return
   end
-  local since, n = read_count(item.key)
+  local window_start, n = read_count(item.key)
   if s.kind == 'F' then
     -- A window that begins in the future was written before the clock was set back.
-    since = since and math.min(since, now)
-    if not since or now >= since + s.longest then
-      since = now
+    window_start = window_start and math.min(window_start, now)
+    if not window_start or now >= window_start + s.longest then
+      window_start = now
       n = 0
     end
-    item.from = since
-    item.to = since + s.longest
+    item.from = window_start
+    item.to = window_start + s.longest
     item.used = n
-    item.whole = now - item.since >= s.longest
+    item.has_full_window = now - item.since >= s.longest
     return
   end
-  item.used = since and since >= item.from and n or 0
-  item.whole = item.since <= item.from
+  item.used = window_start and window_start >= item.from and n or 0
+  item.has_full_window = item.since <= item.from
 end
 
--- judge: sets item.wait, the time (ms) until the item allows the cost; 0 means that it does now.
+-- check_item: sets item.wait, the time (ms) until the item allows the cost; 0 means that it does now.
 -- For sliding windows it also sets item.inside. Returns item.wait.
-local function judge(item, cost)
+local function check_item(item, cost)
   if item.used then
     item.wait = item.used + cost > item.spec.most and item.to - now or 0
     return item.wait
@@ -176,26 +177,26 @@ local function judge(item, cost)
   item.wait = 0
   item.inside = {}
   for i = 1, s.windows do
-    item.inside[i] = inside(item, now - s.per[i])
+    item.inside[i] = count_after(item, now - s.per[i])
     if item.inside[i] + cost > s.max[i] then
-      item.wait = math.max(item.wait, math.min(nth_of(item, s.max[i] - cost + 1), now) + s.per[i] - now)
+      item.wait = math.max(item.wait, math.min(nth_of_item(item, s.max[i] - cost + 1), now) + s.per[i] - now)
     end
   end
   return item.wait
 end
 
--- count: adds the cost to the subject of the item.
-local function count(item, cost)
+-- count_cost: adds the cost to the subject of the item.
+local function count_cost(item, cost)
   if item.used then
     item.used = item.used + cost
     return write_count(item.spec, item.key, item.from, item.used, now)
   end
-  slide(item, now, cost)
+  count_sliding(item, now, cost)
 end
 
--- stand: appends the usage of the item to the reply: window, used, reset, wait. For sliding windows
--- it is the window with the least left; of equal windows, the one with the later reset.
-local function stand(reply, item)
+-- append_usage: appends the usage of the item to the reply: window, used, reset, wait. For sliding
+-- windows it is the window with the least left; of equal windows, the one with the later reset.
+local function append_usage(reply, item)
   local s = item.spec
   local window = 1
   local used = item.used
@@ -205,16 +206,16 @@ local function stand(reply, item)
       reset = item.to - now
     end
   else
-    local least
+    local least_left
     for i = 1, s.windows do
       local n = item.inside[i]
       local left = s.max[i] - n
-      local ends = n > 0 and math.min(nth_of(item, n), now) + s.per[i] - now or 0
-      if not least or left < least or left == least and ends > reset then
+      local ends = n > 0 and math.min(nth_of_item(item, n), now) + s.per[i] - now or 0
+      if not least_left or left < least_left or left == least_left and ends > reset then
         window = i
         used = n
         reset = ends
-        least = left
+        least_left = left
       end
     end
   end
@@ -225,22 +226,22 @@ local function stand(reply, item)
   reply[n + 4] = item.wait
 end
 
--- take: evaluates taking t and appends the result to the reply. In mode T it counts the cost if all
--- items allow the cost.
-local function take(reply, t)
-  local when, cost, back = said(t)
+-- do_take: evaluates taking t and appends the result to the reply. In mode T it counts the cost if
+-- all items allow the cost.
+local function do_take(reply, t)
+  local taken_at, cost, returned = read_id(t)
   local verdict = ALLOWED
   local since = 0
   -- The id was counted before, and not all of its cost was given back.
-  if when and back < cost then
+  if taken_at and returned < cost then
     verdict = cost == t.cost and REPEATED or OTHER_COST
   end
   for _, item in ipairs(t.items) do
-    begin(item)
-    if not item.whole then
+    load_item(item)
+    if not item.has_full_window then
       since = math.max(since, item.since)
     end
-    if judge(item, t.cost) > 0 and verdict == ALLOWED then
+    if check_item(item, t.cost) > 0 and verdict == ALLOWED then
       verdict = REFUSED
     end
     if verdict == REPEATED then
@@ -249,34 +250,34 @@ local function take(reply, t)
   end
   if MODE == 'T' and verdict == ALLOWED then
     for _, item in ipairs(t.items) do
-      count(item, t.cost)
+      count_cost(item, t.cost)
     end
     if t.id then
-      remember(t, now, t.cost, 0)
+      write_id(t, now, t.cost, 0)
     end
   end
   reply[#reply + 1], reply[#reply + 2] = verdict, since
   for _, item in ipairs(t.items) do
-    stand(reply, item)
+    append_usage(reply, item)
   end
 end
 
--- uncount: subtracts n from the count of the subject at the time `when`.
-local function uncount(item, when, n)
+-- uncount: subtracts n from the count of the subject at the time `taken_at`.
+local function uncount(item, taken_at, n)
   local s = item.spec
   if s.windows then
-    return unslide(item, when, n)
+    return remove_times(item, taken_at, n)
   end
   local from, used = read_count(item.key)
   if not from then
     return
   end
   if s.kind == 'F' then
-    if when < from or when >= from + s.longest then
+    if taken_at < from or taken_at >= from + s.longest then
       return
     end
   -- The subject has another period, or the rule began to count after the taking.
-  elseif from ~= period(s, when) or (counts_since(item.rule) or 0) > when then
+  elseif from ~= period_containing(s, taken_at) or (read_counts_since(item.rule) or 0) > taken_at then
     return
   end
   if used > n then
@@ -289,15 +290,15 @@ end
 -- gives back nothing more. It appends the amount given back in total to the reply; the amount is 0
 -- if the id is not known.
 local function give_back(reply, t)
-  local when, cost, back = said(t)
-  local want = when and math.min(t.cost, cost) or 0
-  if when and want > back then
+  local taken_at, cost, returned = read_id(t)
+  local total = taken_at and math.min(t.cost, cost) or 0
+  if taken_at and total > returned then
     for _, item in ipairs(t.items) do
-      uncount(item, when, want - back)
+      uncount(item, taken_at, total - returned)
     end
-    remember(t, when, cost, want)
+    write_id(t, taken_at, cost, total)
   end
-  reply[#reply + 1] = math.max(want, back or 0)
+  reply[#reply + 1] = math.max(total, returned or 0)
 end
 
 local takings = read_takings()
@@ -306,7 +307,7 @@ for _, t in ipairs(takings or {}) do
   if MODE == 'R' then
     give_back(reply, t)
   else
-    take(reply, t)
+    do_take(reply, t)
   end
 end
 return reply

@@ -1,5 +1,5 @@
--- takes: the keys and the constants of take.lua and quick_take.lua. scripts.go puts this file in front
--- of them.
+-- takes: the keys and the constants of take.lua and quick_take.lua. scripts.go puts this file in
+-- front of them.
 --
 -- KEYS     for each taking: the key of the rule and the key of the subject of each item, then, if the
 --          taking has an id, the key of the id
@@ -13,8 +13,8 @@
 --     time      time (ms) of the taking
 --     cost      cost of the taking
 --     returned  part of the cost that was given back
--- The key of a subject holds what keys.lua describes. A sliding subject can have the form of the other
--- kind (P or L) if the maximum was changed.
+-- The key of a subject holds what keys.lua describes. A sliding subject can have the form of the
+-- other kind (P or L) if the maximum was changed.
 
 -- Number of digits of a time in a packed text; sufficient until the year 2286.
 local DIGITS = 13

@@ -22,17 +22,17 @@ local function text(n)
   return string.format('%d', n)
 end
 
--- nth: returns the time (ms) of the n-th newest start of a subject, or nil if the subject has fewer
--- starts. packed is the text of packed times. If packed is nil, the list `key` is read.
-local function nth(packed, key, n)
+-- nth_newest: returns the time (ms) of the n-th newest start of a subject, or nil if the subject
+-- has fewer starts. packed is the text of packed times. If packed is nil, the list `key` is read.
+local function nth_newest(packed, key, n)
   if packed then
     return tonumber(string.sub(packed, DIGITS * n - DIGITS + 1, DIGITS * n))
   end
   return tonumber(redis.call('LINDEX', key, n - 1) or nil)
 end
 
--- word: returns the time `at` as it is written into packed times: 13 digits, so that the order as
--- text is the order in time.
-local function word(at)
+-- packed_time: returns the time `at` as it is written into packed times: 13 digits, so that the
+-- order as text is the order in time.
+local function packed_time(at)
   return string.format('%013.0f', at)
 end

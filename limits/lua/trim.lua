@@ -1,9 +1,9 @@
 -- trim: a function for the lists of starts. scripts.go puts this file in front of quick_settle.lua.
 
--- trim: deletes times from the end of the list `key` that have no effect any more, and renews the
--- TTL of the list. length is the number of times in the list. At most cap times stay. longest is
--- the TTL in ms, a text; cap may be a text too. Returns nothing.
-local function trim(cap, longest, key, now, length)
+-- trim_list: deletes times from the end of the list `key` that have no effect any more, and renews
+-- the TTL of the list. length is the number of times in the list. At most cap times stay. longest
+-- is the TTL in ms, a text; cap may be a text too. Returns nothing.
+local function trim_list(cap, longest, key, now, length)
   if length > tonumber(cap) then
     redis.call('LTRIM', key, '0', string.format('%d', cap - 1))
   elseif length % 4 == 0 then

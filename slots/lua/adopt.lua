@@ -1,7 +1,7 @@
 -- adopt: writes holders from the ledger into a known pool. Afterwards more slots can be held than the
 -- capacity, as after a decrease of the capacity. Then core.give gives no slot.
 --
--- KEYS     as in core.lua and queue.lua
+-- KEYS     as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
 --     holders  list of objects: slot, lease, device, batch, left, age (core.adopt)
 -- Returns  an empty list if the pool is unknown; else one number per holder:

@@ -1,6 +1,6 @@
 -- configure: changes the capacity of a known pool.
 --
--- KEYS     as in core.lua and queue.lua
+-- KEYS     as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
 --     call      id of this call; the same id if the call is sent again
 --     version   version of the capacity

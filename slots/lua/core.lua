@@ -60,9 +60,9 @@ function core.pool(keys)
   return p
 end
 
--- record: parses text, the holder of a slot. Returns the holder as a table with the fields slot,
--- acquired, ends, device, batch and lease.
-local function record(slot, text)
+-- parse_holder: parses text, the holder of a slot. Returns the holder as a table with the fields
+-- slot, acquired, ends, device, batch and lease.
+local function parse_holder(slot, text)
   local acquired, ends, device, batch, lease = string.match(text, '^(%d+)|(%-?%d+)|([^|]*)|(%d+)|(.*)$')
   return {
     slot = tonumber(slot),
@@ -79,7 +79,7 @@ function core.holders(p)
   local flat = redis.call('HGETALL', p.holder)
   local all = {}
   for i = 1, #flat, 2 do
-    all[#all + 1] = record(flat[i], flat[i + 1])
+    all[#all + 1] = parse_holder(flat[i], flat[i + 1])
   end
   return all
 end
@@ -89,9 +89,9 @@ function core.slot(p, lease)
   return tonumber(redis.call('HGET', p.lease, lease) or nil)
 end
 
--- hold: writes r as the holder of slot r.slot and increments p.held if r.lease held no slot before.
--- No other lease may hold the slot.
-local function hold(p, r)
+-- write_holder: writes r as the holder of slot r.slot and increments p.held if r.lease held no slot
+-- before. No other lease may hold the slot.
+local function write_holder(p, r)
   local slot = string.format('%05d', r.slot)
   p.held = p.held + redis.call('HSET', p.lease, r.lease, slot)
   redis.call(
@@ -110,7 +110,7 @@ function core.give(p, r)
     return nil
   end
   r.slot = tonumber(redis.call('ZRANGEBYSCORE', p.free, 0, 0, 'LIMIT', 0, 1)[1])
-  hold(p, r)
+  write_holder(p, r)
   return r.slot
 end
 
@@ -121,7 +121,7 @@ function core.take(p, lease)
   if not slot then
     return nil
   end
-  local r = record(slot, redis.call('HGET', p.holder, slot))
+  local r = parse_holder(slot, redis.call('HGET', p.holder, slot))
   -- HDEL must be the first write: Redis permits HDEL when its memory is full, and after the first
   -- write of a script it rejects no later command for lack of memory.
   redis.call('HDEL', p.lease, lease)
@@ -142,14 +142,14 @@ end
 -- another lease holds slot h.slot; then nothing is written.
 function core.adopt(p, h, now)
   local text = redis.call('HGET', p.holder, string.format('%05d', h.slot))
-  local before = core.slot(p, h.lease)
-  if text and record(h.slot, text).lease ~= h.lease then
+  local former_slot = core.slot(p, h.lease)
+  if text and parse_holder(h.slot, text).lease ~= h.lease then
     return false
   end
-  if before and before ~= h.slot then
+  if former_slot and former_slot ~= h.slot then
     core.take(p, h.lease)
   end
-  hold(p, {
+  write_holder(p, {
     slot = h.slot,
     lease = h.lease,
     device = h.device,

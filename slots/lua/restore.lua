@@ -1,7 +1,7 @@
 -- restore: makes an unknown pool known. The caller sends the holders in chunks, and the pool becomes
 -- known with the last chunk.
 --
--- KEYS     as in core.lua and queue.lua
+-- KEYS     as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
 --     call      id of the restore; the same id in all chunks
 --     capacity  number of slots

@@ -5,10 +5,10 @@
 --   4. serves askers: each asker gets a slot for one of its wants, or becomes a waiter,
 --   5. offers the free slots that are left to waiters.
 --
--- KEYS     as in core.lua and queue.lua
+-- KEYS     as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object; each list may be missing:
 --     pace     object: times in ms (queue.start)
---     missed   true: also return the unsent offers to parked devices (lapse in queue.lua)
+--     missed   true: also return the unsent offers to parked devices (handle_timers in queue.lua)
 --     leases   list of lease ids whose slots are to be freed
 --     updates  list of objects: kind, device, offer, batch (queue.update)
 --     joiners  list of objects: device, reach, batch, weight, lane, order
@@ -69,8 +69,8 @@ end
 -- answer: slot and want, or after and position.
 local function serve(asker)
   local w = queue.waiter(q, asker.device)
-  local mine = nil
-  local best, before = queue.best(q, asker.wants)
+  local waiting_index = nil
+  local best_index, has_precedence = order.best_want(q, asker.wants)
   for i, want in ipairs(asker.wants) do
     -- The lease holds a slot already: this call is a repetition.
     local slot = core.slot(p, want.lease)
@@ -78,15 +78,17 @@ local function serve(asker)
       return { slot = slot, want = i }
     end
     if w and w.batch .. w.order == want.batch .. want.order then
-      mine = i
+      waiting_index = i
     end
   end
-  -- n is the index of the want that may take a slot, or false. A waiter with an offer takes the
-  -- offered slot: for the task of the offer, or for its best task if that task is urgent or the
-  -- slot is kept for a poller. Any other asker needs a slot that is neither held nor offered.
-  local n = w and w.offer and (not before and mine or (before or w.kept) and best)
-    or queue.left(q) > 0 and best
-  local want = asker.wants[n or best]
+  -- chosen_index is the index of the want that may take a slot, or false. A waiter with an offer
+  -- takes the offered slot: for the task of the offer, or for its best task if that task is urgent or
+  -- the slot is kept for a poller. Any other asker needs a slot that is neither held nor offered.
+  local chosen_index = w
+    and w.offer
+    and (not has_precedence and waiting_index or (has_precedence or w.kept) and best_index)
+    or queue.left(q) > 0 and best_index
+  local want = asker.wants[chosen_index or best_index]
   local r = {
     lease = want.lease,
     device = asker.device,
@@ -94,9 +96,9 @@ local function serve(asker)
     acquired = q.now,
     ends = q.now + want.ttl,
   }
-  if n and core.give(p, r) then
+  if chosen_index and core.give(p, r) then
     queue.grant(q, asker.device, want)
-    return { slot = r.slot, want = n }
+    return { slot = r.slot, want = chosen_index }
   end
   local after, position = queue.join(q, asker.device, want, asker.reach, asker.chance)
   return { after = after, position = position }

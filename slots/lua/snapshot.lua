@@ -1,6 +1,6 @@
 -- snapshot: returns the whole state of a pool at one instant. It writes nothing.
 --
--- KEYS     as in core.lua and queue.lua
+-- KEYS     as in core.lua, batch_order.lua and queue.lua
 -- ARGV     not used
 -- Returns  '' if the pool is unknown; else a JSON object:
 --     capacity  number of slots

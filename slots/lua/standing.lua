@@ -1,6 +1,6 @@
 -- standing: returns the places that tasks of a device have in the queue. It writes nothing.
 --
--- KEYS     as in core.lua and queue.lua
+-- KEYS     as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
 --     device  the device
 --     wants   list of tasks, each an object: batch, weight, lane, order (serve.lua)
@@ -10,11 +10,11 @@
 --     left       number of slots that are neither held nor offered; can be negative
 --     now        time of Redis in ms
 --     first      index (from 1) of the want that is first in the order
---     positions  one number per want: its position (queue.position)
+--     positions  one number per want: its position (order.position)
 --     waiter     the waiter of the device (KEYS[6] in queue.lua); missing if the device does not wait
 --     size       number of waiters in the queue
---     room       number of slots for which urgent batches have precedence (queue.room)
---     state      state of the queue ("pool" in KEYS[8] in queue.lua)
+--     room       number of slots for which urgent batches have precedence (order.urgent_room)
+--     state      state of the queue ("pool" in KEYS[8] in queue.lua and batch_order.lua)
 
 local args = cjson.decode(ARGV[1])
 local p = core.pool(KEYS)
@@ -24,18 +24,18 @@ if not p.capacity then
 end
 local q = queue.open(KEYS, p)
 for n, want in ipairs(args.wants) do
-  positions[n] = queue.position(q, args.device, want)
+  positions[n] = order.position(q, args.device, want)
 end
 return cjson.encode({
   capacity = p.capacity,
   held = p.held,
   left = queue.left(q),
   now = q.now,
-  -- The parentheses drop the second result of queue.best.
-  first = (queue.best(q, args.wants)),
+  -- The parentheses drop the second result of order.best_want.
+  first = (order.best_want(q, args.wants)),
   positions = positions,
   waiter = queue.waiter(q, args.device),
   size = redis.call('HLEN', q.waiter),
-  room = queue.room(q),
+  room = order.urgent_room(q),
   state = q.state,
 })

@@ -16,16 +16,16 @@
 
 local time = redis.call('TIME')
 local number = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local before = redis.call('GET', KEYS[1])
+local previous = redis.call('GET', KEYS[1])
 local replica = ARGV[1]
-if before then
-  local last
-  last, replica = string.match(before, '^(%d+) (.+)$')
-  number = math.max(number, tonumber(last) + 1)
+if previous then
+  local previous_number
+  previous_number, replica = string.match(previous, '^(%d+) (.+)$')
+  number = math.max(number, tonumber(previous_number) + 1)
 end
-local text = string.format('%.0f', number)
-redis.call('SET', KEYS[1], text .. ' ' .. ARGV[1], 'PX', ARGV[2])
+local number_text = string.format('%.0f', number)
+redis.call('SET', KEYS[1], number_text .. ' ' .. ARGV[1], 'PX', ARGV[2])
 if replica ~= ARGV[1] and replica ~= '-' then
-  redis.call('PUBLISH', ARGV[3], 'newer ' .. text .. ' ' .. ARGV[4])
+  redis.call('PUBLISH', ARGV[3], 'newer ' .. number_text .. ' ' .. ARGV[4])
 end
-return { text, replica == '-' and 1 or 0 }
+return { number_text, replica == '-' and 1 or 0 }

@@ -8,7 +8,7 @@
 -- Returns  a list of command names
 
 local key = ARGV[1]
-local tries = {
+local commands = {
   { 'SET', key, '', 'PX', '1000' },
   { 'GET', key },
   { 'PEXPIRE', key, '1000' },
@@ -48,15 +48,15 @@ local tries = {
   { 'DEL', key },
 }
 local forbidden = {}
-for _, try in ipairs(tries) do
-  local reply = redis.pcall(unpack(try))
+for _, command in ipairs(commands) do
+  local reply = redis.pcall(unpack(command))
   local err = type(reply) == 'table' and reply.err or ''
   if string.find(err, 'permission')
     or string.find(err, "can't run")
     or string.find(err, 'Unknown')
     or string.find(err, 'unknown command')
   then
-    forbidden[#forbidden + 1] = try[1]
+    forbidden[#forbidden + 1] = command[1]
   end
 end
 return forbidden

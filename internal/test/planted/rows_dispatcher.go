@@ -108,7 +108,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/marks", Func: "mark.lua",
-			Old: `has < from`, New: `has < 0`,
+			Old: `position < from`, New: `position < 0`,
 			Breaks: "marks that Redis rolled back count as complete", Tests: in("marks"),
 		},
 		{

@@ -12,7 +12,7 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "slots", Func: "lua/core.lua",
-			Old: `record(h.slot, text).lease ~= h.lease`, New: `record(h.slot, text).device ~= h.device`,
+			Old: `parse_holder(h.slot, text).lease ~= h.lease`, New: `parse_holder(h.slot, text).device ~= h.device`,
 			Breaks: "reconciliation takes a slot from the newer lease of a device without comparing the lease id", Tests: scripts,
 		},
 		{
@@ -37,17 +37,17 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "slots", Func: "lua/queue.lua",
-			Old: `elseif w.ends > q.now then tell(q, w) else move(q, w, 'P') end`, New: `else tell(q, w) end`,
+			Old: `elseif w.ends > q.now then add_offer(q, w) else move_waiter(q, w, 'P') end`, New: `else add_offer(q, w) end`,
 			Breaks: "a slot that was offered to a device which did not come is never offered to the next device", Tests: scripts,
 		},
 		{
-			Package: "slots", Func: "lua/queue.lua",
+			Package: "slots", Func: "lua/batch_order.lua",
 			Old: `math.ceil(q.pool.capacity * q.state.percent / 100) - q.state.lane`, New: `math.ceil(q.pool.capacity * q.state.percent / 100)`,
 			Breaks: "urgent batches go before all others beyond their share of the pool", Tests: scripts,
 		},
 		{
-			Package: "slots", Func: "lua/queue.lua",
-			Old: `exact(b.held / b.weight - FIRST), b.listed, exact(b.held / b.weight), at`, New: `exact(b.held - FIRST), b.listed, exact(b.held), at`,
+			Package: "slots", Func: "lua/batch_order.lua",
+			Old: `local ratio = b.held / b.weight`, New: `local ratio = b.held`,
 			Breaks: "free slots are offered without regard to the weights of batches", Tests: scripts,
 		},
 		{
@@ -62,7 +62,7 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "limits", Func: "lua/base.lua",
-			Old: `if p >= max or t`, New: `if p > max or t`,
+			Old: `if reserved >= max or t`, New: `if reserved > max or t`,
 			Breaks: "a sliding window lets one start too many pass while it is full of reservations", Tests: counts,
 		},
 		{
@@ -72,7 +72,7 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "limits", Func: "lua/settle.lua",
-			Old: `(state == 'known' or state == 'settling') and remember(rule_name(key), e.lease, now)`, New: `(state == 'known' or state == 'settling')`,
+			Old: `(state == 'known' or state == 'settling') and record_counted(rule_name(key), e.lease, now)`, New: `(state == 'known' or state == 'settling')`,
 			Breaks: "a start that is settled twice is counted twice", Tests: counts,
 		},
 		{
@@ -82,7 +82,7 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "limits", Func: "lua/take.lua",
-			Old: `uncount(item, when, want - back)`, New: `uncount(item, when, want)`,
+			Old: `uncount(item, taken_at, total - returned)`, New: `uncount(item, taken_at, total)`,
 			Breaks: "two returns of parts of a take give back more than was asked for", Tests: counts,
 		},
 		{
